@@ -1,4 +1,4 @@
-"""A message in the service: its states, its answer, and which permission its effect needs."""
+"""Types of messaging: a stored message, an action with its permission and result, the queue. No I/O."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ TERMINAL_STATUSES: frozenset[MessageStatus] = frozenset(("completed", "failed"))
 
 
 class MessageRoute(msgspec.Struct, frozen=True, rename="camel"):
-    """Who does the work and why; no agent where a part of the service does it itself."""
+    """The agents that execute a message and why; no agent if the service executes it itself."""
 
     target_agents: tuple[str, ...]
     rationale: str
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """A message's row. Times in microseconds; `provenance_id` is its first event, `head_id` its last."""
+    """A row of a message. Times in microseconds; `provenance_id` is its first event, `head_id` its last.
+
+    `epoch` counts the claims: a write with an older one has no effect.
+    """
 
     tenant: str
     message_id: str
@@ -60,7 +63,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
 
 class ActionContext(msgspec.Struct, frozen=True):
-    """A message in the hands of its action. `cause` is the event that its effects hang under."""
+    """The input of an action. Events of its effects get `parent_event_id` as their parent."""
 
     message: StoredMessage
     body: ActionBody
@@ -76,7 +79,10 @@ class ActionContext(msgspec.Struct, frozen=True):
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """What an action came to. With `waits_for`, a task, it is an acknowledgement: the answer comes with its end."""
+    """The result of an action. With `awaited_task_id` it is an acknowledgement: the response follows the task's end.
+
+    `deadline` in microseconds: when the message fails if that task has not ended.
+    """
 
     response: Any
     route: MessageRoute
@@ -86,23 +92,26 @@ class ActionResult(msgspec.Struct, frozen=True):
 
 
 CommitStep = Callable[[Tx], ActionResult]
-"""The last step of an action. It runs in the transaction that records the answer: both happen or neither does."""
+"""The last step of an action. It runs in the transaction that records the result: both are committed or neither."""
 
 
 class ZoneAction(msgspec.Struct, frozen=True):
-    """`prepare` may wait and look things up, what it answers changes the state; `route` only says who would do it."""
+    """An action of a zone. `prepare` may await and read; only the CommitStep it returns changes state.
+
+    `route` returns who would execute the action, without effect.
+    """
 
     permission: Permission
     prepare: Callable[[ActionContext], Awaitable[CommitStep]]
     route: Callable[[Principal, AtpHeader, ActionBody], MessageRoute]
     tenant: str | None = None
-    """The only one that it is there for."""
+    """The only tenant that may use the action; None for all."""
     unavailable_reason: str | None = None
-    """Why this service cannot carry it out, where it cannot."""
+    """Why this service cannot execute the action; None if it can."""
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True):
-    """The queue of a tenant. `oldest` is id, priority and time of the message that waits longest."""
+    """The queue of a tenant. `oldest` is id, priority and creation time of the message that waits longest."""
 
     depth: int
     oldest: tuple[str, str, int] | None
@@ -110,7 +119,7 @@ class QueueSnapshot(msgspec.Struct, frozen=True):
 
 
 def error_response(error: StentorError) -> dict[str, Any]:
-    """An error as a response records it."""
+    """Return an error as it is recorded in a response."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.details:
         body["details"] = error.details

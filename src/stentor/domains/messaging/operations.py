@@ -1,4 +1,4 @@
-"""Operations on messages. Source: core contract, "ATP REST"."""
+"""Operations on messages, and the route of the response stream. Source: core contract, "ATP REST"."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ EVENT_STREAM = "text/event-stream"
 
 
 class MessageOperations:
-    """What callers can do with messages. Each method is an operation: see the table below."""
+    """The operations on messages; OPERATIONS declares names, permissions and routes."""
 
     def __init__(self, messaging: MessagingService) -> None:
         self._messaging = messaging
 
     async def send(self, caller: Caller, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> wire.Sent:
-        """Queue a message; its id asks for the answer later."""
+        """Queue a message and return its id, with which the response can be read later."""
         message, key = body.to_message(), None
         if idempotency_key is not None:
             digest = jsontext.sorted_digest(body.model_dump(exclude={"messageId"}))
@@ -44,52 +44,53 @@ class MessageOperations:
         return wire.Sent(success=True, message_id=await self._messaging.send(caller, message, key))
 
     async def route(self, caller: Caller, body: RouteIn) -> wire.RouteOut:
-        """Who would carry the message out now, and why; nothing is sent."""
+        """Return which agent would execute the message now, and why; nothing is sent."""
         return wire.RouteOut.of(self._messaging.route(caller, body.to_message()))
 
     async def validate(self, caller: Caller, body: ValidateIn) -> wire.Validated:
-        """All that is wrong with a message, in its JSON form or as `text` in its wire form."""
+        """Validate a message, given in the JSON format or as `text` in the text format; return all errors."""
         errors = _find_errors(self._messaging, caller, body)
         return wire.Validated.of(valid=not errors, errors=errors)
 
     async def formatted(self, caller: Caller, body: MessageIn) -> wire.Formatted:
-        """The wire form of a message, and what a reader finds in it."""
+        """Return the text format of a message, and how it is parsed."""
         message = body.to_message()
         bodies.parse_body(message)
         self._messaging.resolve_sender(caller, message)
         text = format_message(message)
-        read = parse_message(text)
-        parsed = {"header": model.header_to_json(read.header), "body": bodies.decode_content(read.content)}
+        # Parsed back from the text, so that the caller sees what a recipient sees.
+        reread = parse_message(text)
+        parsed = {"header": model.header_to_json(reread.header), "body": bodies.decode_content(reread.content)}
         return wire.Formatted.of(formatted=text, message=json_format.message_to_json(message), parsed=parsed)
 
     async def modes(self, caller: Caller) -> wire.Modes:
-        """The values of header.mode."""
+        """List the values of header.mode."""
         return wire.Modes.of(modes=model.MODES)
 
     async def priorities(self, caller: Caller) -> wire.Priorities:
-        """The values of header.priority, the most urgent first."""
+        """List the values of header.priority, the most urgent first."""
         return wire.Priorities.of(priorities=model.PRIORITIES)
 
     async def action_types(self, caller: Caller) -> wire.ActionTypes:
-        """The values of header.actionType."""
+        """List the values of header.actionType."""
         return wire.ActionTypes.of(action_types=model.ACTION_TYPES)
 
     async def starter(self, caller: Caller) -> wire.TemplateOut:
-        """A valid message to start from, and what its fields mean."""
+        """Return a valid example message and the meaning of its fields."""
         return wire.TemplateOut.model_validate(json_format.message_template())
 
     async def message(self, caller: Caller, message_id: MessageId) -> wire.StoredOut:
-        """A message as it was sent, and how far it has come."""
+        """Return a message as it was sent, with its status."""
         stored = await self._messaging.get(caller, message_id)
         return wire.StoredOut.of(stored, message=stored.to_json, formatted=format_message(stored.atp_message))
 
     async def response(self, caller: Caller, message_id: MessageId) -> wire.ResponseOut:
-        """The answer to a message; NotFound until it is known."""
+        """Return the response to a message. Raises NotFound until there is one."""
         stored = await self._messaging.get_answered(caller, message_id)
         return wire.ResponseOut.of(stored, **wire.provenance_block(stored))
 
     async def queue(self, caller: Caller) -> wire.QueueOut:
-        """How many messages wait, of each priority, and which has waited longest."""
+        """Return how many messages are queued, by priority, and the oldest of them."""
         queue = await self._messaging.read_queue(caller.tenant)
         oldest = None
         if queue.oldest is not None:
@@ -98,7 +99,7 @@ class MessageOperations:
         return wire.QueueOut(depth=queue.depth, oldest=oldest, counts=queue.counts)
 
 
-# Those that take a message and change nothing need no more than `read`.
+# Operations that take a message but change nothing need only `read`.
 OPERATIONS = [
     Operation(
         "messages.send", "write", MessageOperations.send, "POST /atp/send", 202, (422,), fast=True, grpc="SendMessage"
@@ -126,7 +127,7 @@ OPERATIONS = [
 
 
 def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamLimit) -> APIRouter:
-    """The route that answers with JSON or with a stream."""
+    """Build the route of the response, which is JSON or an event stream depending on Accept."""
     api = api_router("/atp", tags=["atp"])
 
     @api.get(
@@ -137,7 +138,7 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
     async def response(
         request: Request, caller: Caller, message_id: MessageId, last_event_id: LastEventId = None
     ) -> Any:
-        """The answer to a message; 404 until it is known. As an event stream: what its task says meanwhile."""
+        """Return the response to a message; 404 until there is one. As an event stream: the events of its task too."""
         if EVENT_STREAM in request.headers.get("accept", ""):
             stored = await messaging.get(caller, message_id)
             frames = _frames(streams, stored, last_event_id)
@@ -148,34 +149,37 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
 
 
 def _find_errors(messaging: MessagingService, caller: Any, body: ValidateIn) -> list[FieldError]:
-    """What `send` would refuse or could only fail, and for a text what the wire form does not allow.
+    """Return the errors with which `send` would reject the message or processing would certainly fail.
 
-    Raises InvalidRequest for both forms at once.
+    Raises InvalidRequest if both formats are given.
     """
-    given = body.model_dump(exclude_none=True)
-    text = given.pop("text", None)
-    if text is not None and given:
-        raise InvalidRequest("text: give the wire form or the JSON form, not both.")
+    fields = body.model_dump(exclude_none=True)
+    text = fields.pop("text", None)
+    if text is not None and fields:
+        raise InvalidRequest("text: conflicts with the other fields. Give either the text or the JSON format.")
     try:
-        message: AtpMessage = json_format.read_json_message(given) if text is None else parse_message(text)
+        message: AtpMessage = json_format.read_json_message(fields) if text is None else parse_message(text)
     except MessageInvalid as invalid:
         return invalid.field_errors
     errors = []
     try:
         messaging.resolve_sender(caller, message)
     except Forbidden:
-        errors.append(FieldError("header.senderId", "is not the caller"))
+        errors.append(
+            FieldError("header.senderId", "is not the caller; leave it out, or name the key or an agent that has it")
+        )
     try:
         bodies.parse_body(message)
-        missing = messaging.unavailable_reason(message)
+        unavailable = messaging.unavailable_reason(message)
     except MessageInvalid as invalid:
         return errors + invalid.field_errors
-    return errors if missing is None else [*errors, FieldError("header.targetZone", missing)]
+    return errors if unavailable is None else [*errors, FieldError("header.targetZone", unavailable)]
 
 
 async def _frames(
     streams: ResponseStreams, stored: StoredMessage, last_event_id: str | None
 ) -> AsyncIterator[SseEvent]:
-    async for kind, data, at in streams.follow(stored, last_event_id):
-        own = {"event_provenance_id": data["provenance_id"]} if "provenance_id" in data else {}
-        yield SseEvent(kind, {**data, **own, **wire.provenance_block(stored)}, at)
+    async for kind, data, event_id in streams.follow(stored, last_event_id):
+        # The message's provenance_id, added last, would hide that of the event.
+        provenance = {"event_provenance_id": data["provenance_id"]} if "provenance_id" in data else {}
+        yield SseEvent(kind, {**data, **provenance, **wire.provenance_block(stored)}, event_id)

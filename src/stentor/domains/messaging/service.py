@@ -1,6 +1,6 @@
-"""Use cases of messaging: send, route, read a message, its answer, the queue.
+"""Use cases of messaging: send and route a message, read it, its response and the queue; stream a response.
 
-The answer to a message as a stream: what its task says, token by token, under the message's own header.
+Messages are executed by `processor`; the operations of REST and gRPC are in `operations`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,16 @@ from stentor.domains.tasks.model import TaskStream
 
 MAX_ID_LENGTH = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
-"""Of the APIs that are admin-only over REST."""
+"""Zones whose REST APIs are for administrators only."""
+MAX_DELAY = 10 * 365 * 86_400 * SECOND
+MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
+"""The first and the longest pause between two polls of a queued message; the pause grows in between."""
+ResponseFrame = tuple[str, dict[str, Any], str | None]
+"""Kind, data and event id."""
 
 
 class MessagingService:
-    """`arrived` is called after a message was stored."""
+    """Sends and reads messages. `on_stored` is called after the commit of a new message."""
 
     def __init__(
         self,
@@ -42,18 +47,18 @@ class MessagingService:
         runlog: RunLog,
         agents: registry.AgentCache,
         actions: Mapping[tuple[str, str], ZoneAction],
-        arrived: Callable[[], None],
+        on_stored: Callable[[], None],
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._agents = agents
         self._actions = actions
-        self._arrived = arrived
+        self._on_stored = on_stored
 
     async def send(self, principal: Principal, message: AtpMessage, key: IdempotencyKey | None = None) -> str:
-        """Store a message for its turn; answers its id. The same key with the same message answers the same.
+        """Queue a message and return its id. A repeated call with the same key returns the same id.
 
-        Raises MessageInvalid, Forbidden for another's senderId or an effect that the caller might not have over REST.
+        Raises MessageInvalid, and Forbidden for a foreign senderId or an action that the caller may not do over REST.
         """
         body = bodies.parse_body(message)
         sender = self.resolve_sender(principal, message)
@@ -65,65 +70,73 @@ class MessagingService:
     def _send(
         self, tx: Tx, stored: StoredMessage, body: ActionBody, received: EventDraft, key: IdempotencyKey | None
     ) -> str:
-        if key is not None and (known := idempotency.find_response(tx, key)):
-            return str(known.body)
+        if key is not None and (response := idempotency.find_response(tx, key)):
+            return str(response.body)
         times = {"created_at": tx.now, "updated_at": tx.now, "due_at": _due(tx.now, body)}
         store.insert(tx, msgspec.structs.replace(stored, **times))
-        meta = {
+        metadata = {
             "message_id": stored.message_id,
             "atp": model.header_to_json(stored.header),
             "by": stored.principal.name,
         }
-        event = msgspec.structs.replace(received, metadata=meta, agent_id=stored.sender_agent)
+        event = msgspec.structs.replace(received, metadata=metadata, agent_id=stored.sender_agent)
         self._runlog.append(tx, stored.tenant, [event])
         if key is not None:
             idempotency.store_response(tx, key, StoredResponse(202, stored.message_id))
-        tx.after_commit(self._arrived)
+        # After the commit: the processor would not find the message before.
+        tx.after_commit(self._on_stored)
         return stored.message_id
 
     def route(self, principal: Principal, message: AtpMessage) -> MessageRoute:
-        """Who would do it now, and why. Nothing is sent. Raises MessageInvalid, Forbidden, RoutingDenied."""
+        """Return who would execute the message now, and why. Nothing is sent.
+
+        Raises MessageInvalid, Forbidden, RoutingDenied.
+        """
         body = bodies.parse_body(message)
         self.resolve_sender(principal, message)
         return self._actions[message.header.zone_action].route(principal, message.header, body)
 
     def unavailable_reason(self, message: AtpMessage) -> str | None:
-        """Say why this service cannot carry out a valid message; None when it can."""
+        """Return why this service cannot execute a valid message, or None if it can."""
         return self._actions[message.header.zone_action].unavailable_reason
 
     def resolve_sender(self, principal: Principal, message: AtpMessage) -> tuple[str, str | None]:
-        """Who sends, and which agent that is. Raises Forbidden for a senderId that is not the caller."""
-        own = [agent.agent_id for agent in self._agents.list_of_key(principal.tenant, principal.name)]
-        alone = own[0] if len(own) == 1 else None
+        """Return the sender's id and the id of its agent, None if it is no agent or not a single one.
+
+        Raises Forbidden for a senderId that is not the caller.
+        """
+        agent_ids = [agent.agent_id for agent in self._agents.list_of_key(principal.tenant, principal.name)]
+        only_agent = agent_ids[0] if len(agent_ids) == 1 else None
         if message.sender_id is None:
-            return alone or principal.name, alone
+            return only_agent or principal.name, only_agent
         if message.sender_id == principal.name:
-            return principal.name, alone
-        if message.sender_id in own:
+            return principal.name, only_agent
+        if message.sender_id in agent_ids:
             return message.sender_id, message.sender_id
-        raise Forbidden("header.senderId is not the caller: leave it out, or name the key or an agent that has it.")
+        raise Forbidden("header.senderId is not the caller. Leave it out, or name the key or an agent of the key.")
 
     def resolve_speaker(
         self, principal: Principal, message: AtpMessage, agent_id: str | None
     ) -> tuple[str, str | None]:
-        """The same for a message that is for an agent which the caller names beside it: its own, or any of the tenant
-        for a key that is no agent's. Raises NotFound, Forbidden.
+        """Return the sender as `resolve_sender` does, but with the agent that the caller names besides the message.
+
+        It must be one of the key's agents; a key without agents may name any of its tenant. Raises NotFound, Forbidden.
         """
-        sender, own = self.resolve_sender(principal, message)
+        sender, sender_agent = self.resolve_sender(principal, message)
         if agent_id is None:
-            return sender, own
+            return sender, sender_agent
         agent = self._agents.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
         if not authorization.can_act_for(principal, agent):
-            raise Forbidden(f"The agent {agent_id!r} is not one of the key {principal.name!r}.")
+            raise Forbidden(f"The agent {agent_id!r} does not belong to the key {principal.name!r}.")
         return sender, agent_id
 
     async def get(self, principal: Principal, message_id: str) -> StoredMessage:
-        """Fails closed: an agent's key reads its own messages, and what went to a system API is for its sender and for
-        who may use that API.
+        """Return a message that the caller may read.
 
-        Raises Forbidden, and NotFound, the same for a message of another tenant as for none.
+        Fails closed: the key of an agent reads only its own messages, and messages to a system zone are only for their
+        sender and administrators. Raises Forbidden; NotFound, also for a message of another tenant.
         """
         stored = await self.find(principal.tenant, message_id)
         if principal.is_bound_agent and stored.principal.name != principal.name:
@@ -133,7 +146,7 @@ class MessagingService:
         return stored
 
     async def find(self, tenant: str, message_id: str) -> StoredMessage:
-        """The message, for the service itself. Raises NotFound."""
+        """Return a message without any permission check, for internal use. Raises NotFound."""
         if not 0 < len(message_id) <= MAX_ID_LENGTH:
             raise NotFound("No message has this id.")
         stored = await self._db.read(lambda tx: store.find(tx, tenant, message_id))
@@ -142,14 +155,36 @@ class MessagingService:
         return stored
 
     async def get_answered(self, principal: Principal, message_id: str) -> StoredMessage:
-        """A message whose response is known. Raises as `get` does, and NotFound until then."""
+        """Return a message that has its response. Raises as `get` does, and NotFound while there is none."""
         stored = await self.get(principal, message_id)
         if stored.response is None:
-            raise NotFound(f"The message is {stored.status}; its response is not known yet.")
+            raise NotFound(f"The message is {stored.status} and has no response yet. Ask again later.")
         return stored
 
     async def read_queue(self, tenant: str) -> QueueSnapshot:
         return await self._db.read(lambda tx: store.read_queue(tx, tenant))
+
+
+class ResponseStreams:
+    """Responses as streams: the events of the message's task, token by token."""
+
+    def __init__(self, messaging: MessagingService, task_stream: TaskStream) -> None:
+        self._messaging = messaging
+        self._task_stream = task_stream
+
+    async def follow(self, stored: StoredMessage, last_event_id: str | None) -> AsyncIterator[ResponseFrame]:
+        """Wait until the message has a task or has ended, then yield its frames; the last one is terminal."""
+        pause = MIN_POLL_SECONDS
+        while stored.task_id is None and stored.status not in TERMINAL_STATUSES:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, MAX_POLL_SECONDS)
+            stored = await self._messaging.find(stored.tenant, stored.message_id)
+        if stored.task_id is None:
+            kind = "complete" if stored.status == "completed" else "error"
+            yield kind, {"message_id": stored.message_id, "status": stored.status, "response": stored.response}, None
+            return
+        async for event in self._task_stream(stored.tenant, stored.task_id, last_event_id):
+            yield event.kind, {"message_id": stored.message_id, **event.data}, event.id
 
 
 def _stored(principal: Principal, message: AtpMessage, sender: tuple[str, str | None], event_id: str) -> StoredMessage:
@@ -174,40 +209,9 @@ def _stored(principal: Principal, message: AtpMessage, sender: tuple[str, str | 
 
 
 def _due(now: int, body: ActionBody) -> int:
-    """When its turn may come: at once, or when it is scheduled for."""
+    """Return when the message may be processed, in microseconds: now, or when it is scheduled for."""
     if not isinstance(body, ScheduleBody):
         return now
     if body.run_at is not None:
         return max(now, min(micros_from_datetime(body.run_at), now + MAX_DELAY))
     return now + (body.delay_seconds or 0) * SECOND
-
-
-MAX_DELAY = 10 * 365 * 86_400 * SECOND
-
-
-MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
-"""Seconds between two looks at a message that waits for its turn: longer and longer."""
-
-
-ResponseFrame = tuple[str, dict[str, Any], str | None]
-"""Kind, data and id."""
-
-
-class ResponseStreams:
-    def __init__(self, messaging: MessagingService, of_task: TaskStream) -> None:
-        self._messaging = messaging
-        self._of_task = of_task
-
-    async def follow(self, stored: StoredMessage, last_event_id: str | None) -> AsyncIterator[ResponseFrame]:
-        """Waits until the message is with a task or over, then follows. Ends with one terminal frame."""
-        pause = MIN_POLL_SECONDS
-        while stored.task_id is None and stored.status not in TERMINAL_STATUSES:
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, MAX_POLL_SECONDS)
-            stored = await self._messaging.find(stored.tenant, stored.message_id)
-        if stored.task_id is None:
-            kind = "complete" if stored.status == "completed" else "error"
-            yield kind, {"message_id": stored.message_id, "status": stored.status, "response": stored.response}, None
-            return
-        async for step in self._of_task(stored.tenant, stored.task_id, last_event_id):
-            yield step.kind, {"message_id": stored.message_id, **step.data}, step.id

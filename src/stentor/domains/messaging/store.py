@@ -1,6 +1,6 @@
-"""SQL of messages: rows in, rows out, and the guarded moves between states.
+"""SQL of messages: rows in, rows out, the guarded changes of their status, and the metrics of the queue.
 
-What metrics tell of the queue of messages.
+Writes no events: that is up to `lifecycle`, which calls these functions in its transactions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from stentor.domains.messaging.model import MessageStatus, QueueSnapshot, Stored
 _FIELDS = StoredMessage.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and message_id = :message_id"
-_HELD = f"{_KEY} and status = 'executing' and epoch = :epoch"
+# The fence: a processor whose claim was given to another updates no row.
+_CLAIMED = f"{_KEY} and status = 'executing' and epoch = :epoch"
 _ONE = Sql(f"select {_COLUMNS} from atp_messages where {_KEY}")
 _INSERT = Sql(
     f"insert into atp_messages ({_COLUMNS}, priority) values ({', '.join(':' + name for name in _FIELDS)}, :priority)"
@@ -32,7 +33,8 @@ _NEXT = Sql(
     """select tenant, message_id, epoch from atp_messages where status = 'queued' and due_at <= :now
     order by priority, created_at, message_id limit 1"""
 )
-_GLANCE = Sql(
+# One cheap query per tick; only what it reports is then read in full.
+_PENDING = Sql(
     """select exists (select 1 from atp_messages where status = 'queued' and due_at <= :now),
         exists (select 1 from atp_messages where status = 'executing' and task_id is null and lease_until < :now),
         exists (select 1 from atp_messages where status = 'executing' and task_id is not null and deadline_at < :now),
@@ -46,18 +48,18 @@ _CLAIM = Sql(
 )
 _WAIT = Sql(
     f"""update atp_messages set task_id = :task_id, deadline_at = :deadline_at, lease_until = null, route = :route,
-        response = :response, updated_at = :now where {_HELD}"""
+        response = :response, updated_at = :now where {_CLAIMED}"""
 )
 _FINISH = Sql(
     f"""update atp_messages set status = :status, response = :response, route = coalesce(:route, route),
-        lease_until = null, deadline_at = null, updated_at = :now, head_id = :head_id where {_HELD}"""
+        lease_until = null, deadline_at = null, updated_at = :now, head_id = :head_id where {_CLAIMED}"""
 )
 _REQUEUE = Sql(
     f"""update atp_messages set status = 'queued', lease_until = null, updated_at = :now, head_id = :head_id
-    where {_HELD} and task_id is null"""
+    where {_CLAIMED} and task_id is null"""
 )
-_RENEW = Sql(f"update atp_messages set lease_until = :lease_until where {_HELD} and task_id is null")
-_LOST = Sql(
+_RENEW = Sql(f"update atp_messages set lease_until = :lease_until where {_CLAIMED} and task_id is null")
+_EXPIRED = Sql(
     f"""select {_COLUMNS} from atp_messages where status = 'executing' and task_id is null
         and lease_until < :before limit :limit"""
 )
@@ -65,15 +67,15 @@ _OVERDUE = Sql(
     f"""select {_COLUMNS} from atp_messages
     where status = 'executing' and task_id is not null and deadline_at < :now limit :limit"""
 )
-_OF_TASK = Sql(
+_WAITING = Sql(
     f"""select {_COLUMNS} from atp_messages
     where tenant = :tenant and task_id = :task_id and status = 'executing'"""
 )
-_ANSWERED = Sql(
+_ENDED_TASKS = Sql(
     """select m.tenant, m.task_id from atp_messages m join tasks t on t.tenant = m.tenant and t.task_id = m.task_id
     where m.status = 'executing' and m.task_id is not null and t.completion_time is not null limit :limit"""
 )
-_WAITING_FOR = Sql(
+_AWAITED_TASKS = Sql(
     "select tenant, task_id from atp_messages where status = 'executing' and task_id is not null limit :limit"
 )
 _COUNTS = Sql(
@@ -83,10 +85,14 @@ _OLDEST = Sql(
     """select message_id, priority, created_at from atp_messages where tenant = :tenant and status = 'queued'
     order by created_at, message_id limit 1"""
 )
-_EFFECT = Sql(
+_LAST_WRITE = Sql(
     """select metadata from events where parent_id = :parent and event_type = 'memory_written'
     order by event_id desc limit 1"""
 )
+_METRICS_QUEUED = Sql("select count(*), min(due_at) from atp_messages where status = 'queued'")
+_METRICS_EXECUTING = Sql("select count(*) from atp_messages where status = 'executing'")
+_HEADER_DECODER = msgspec.json.Decoder(AtpHeader)
+_PRINCIPAL_DECODER = msgspec.json.Decoder(Principal)
 
 
 def insert(tx: Tx, stored: StoredMessage) -> None:
@@ -102,7 +108,10 @@ def find(tx: Tx, tenant: str, message_id: str) -> StoredMessage | None:
 
 
 def claim_next(tx: Tx, lease: int, head_id: str) -> StoredMessage | None:
-    """Take the most urgent and oldest message that is due; None when there is none, or another took it."""
+    """Claim the most urgent and oldest due message; return None if there is none or another process claimed it.
+
+    `lease` in microseconds.
+    """
     row = tx.row(_NEXT, now=tx.now)
     if row is None:
         return None
@@ -120,73 +129,86 @@ def claim_next(tx: Tx, lease: int, head_id: str) -> StoredMessage | None:
 
 
 def wait_for_task(tx: Tx, stored: StoredMessage, task_id: str, deadline: int | None, route: Any, response: Any) -> bool:
-    """The message's answer comes with the end of a task."""
-    params = _held(stored) | {"task_id": task_id, "deadline_at": deadline}
+    """Have a message wait for a task; return False if the epoch is not its current one."""
+    params = _claim_key(stored) | {"task_id": task_id, "deadline_at": deadline}
     return tx.run(_WAIT, **params, now=tx.now, route=jsontext.dump(route), response=_json(response)) == 1
 
 
 def finish(tx: Tx, stored: StoredMessage, status: MessageStatus, response: Any, route: Any, head_id: str) -> bool:
-    """End a message; False when the epoch is not its current one. A route of None leaves it as it is."""
-    params = _held(stored) | {"status": status, "head_id": head_id}
+    """End a message; return False if the epoch is not its current one. A route of None keeps the stored one."""
+    params = _claim_key(stored) | {"status": status, "head_id": head_id}
     return tx.run(_FINISH, **params, now=tx.now, response=jsontext.dump(response), route=_json(route)) == 1
 
 
 def requeue(tx: Tx, stored: StoredMessage, head_id: str) -> bool:
-    """Give a message back that waits for no task."""
-    return tx.run(_REQUEUE, **_held(stored), now=tx.now, head_id=head_id) == 1
+    """Requeue a message that waits for no task; return False if the epoch is not its current one."""
+    return tx.run(_REQUEUE, **_claim_key(stored), now=tx.now, head_id=head_id) == 1
 
 
 def renew_leases(tx: Tx, messages: list[StoredMessage], lease: int) -> None:
-    """They are still in hand; their leases run `lease` microseconds from now."""
-    tx.many(_RENEW, [_held(one) | {"lease_until": tx.now + lease} for one in messages])
+    """Renew the leases of claimed messages to `lease` microseconds from now."""
+    tx.many(_RENEW, [_claim_key(stored) | {"lease_until": tx.now + lease} for stored in messages])
 
 
 def check_pending(tx: Tx) -> tuple[bool, bool, bool, bool]:
-    """Whether any message is due, lost by its carrier, overdue, or waits for a task that has ended."""
-    due, lost, overdue, answered = tx.rows(_GLANCE, now=tx.now)[0]
-    return bool(due), bool(lost), bool(overdue), bool(answered)
+    """Return whether any message is due, has an expired lease, is overdue, or waits for a task that has ended."""
+    due, expired, overdue, ended = tx.rows(_PENDING, now=tx.now)[0]
+    return bool(due), bool(expired), bool(overdue), bool(ended)
 
 
 def list_expired(tx: Tx, before: int, limit: int) -> list[StoredMessage]:
-    """Messages whose carrier let the lease end before a time."""
-    return [_stored(row) for row in tx.rows(_LOST, before=before, limit=limit)]
+    """Return claimed messages whose lease ended before a time."""
+    return [_stored(row) for row in tx.rows(_EXPIRED, before=before, limit=limit)]
 
 
 def list_overdue(tx: Tx, limit: int) -> list[StoredMessage]:
-    """Messages whose task took longer than the sender waits."""
+    """Return messages whose deadline has passed while they wait for their task."""
     return [_stored(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
 
 
 def list_waiting_for_task(tx: Tx, tenant: str, task_id: str) -> list[StoredMessage]:
-    """Messages that wait for a task."""
-    return [_stored(row) for row in tx.rows(_OF_TASK, tenant=tenant, task_id=task_id)]
+    """Return the messages that wait for a task."""
+    return [_stored(row) for row in tx.rows(_WAITING, tenant=tenant, task_id=task_id)]
 
 
 def list_ended_tasks(tx: Tx, limit: int) -> list[tuple[str, str]]:
-    """Tenant and id of ended tasks that messages still wait for."""
-    return [(row[0], row[1]) for row in tx.rows(_ANSWERED, limit=limit)]
+    """Return tenant and id of the ended tasks that messages still wait for."""
+    return [(row[0], row[1]) for row in tx.rows(_ENDED_TASKS, limit=limit)]
 
 
 def list_awaited_tasks(tx: Tx, limit: int) -> list[tuple[str, str]]:
-    """Tenant and id of the tasks that messages wait for."""
-    return [(row[0], row[1]) for row in tx.rows(_WAITING_FOR, limit=limit)]
+    """Return tenant and id of the tasks that messages wait for."""
+    return [(row[0], row[1]) for row in tx.rows(_AWAITED_TASKS, limit=limit)]
 
 
 def read_queue(tx: Tx, tenant: str) -> QueueSnapshot:
-    found = {PRIORITIES[row[0]]: int(row[1]) for row in tx.rows(_COUNTS, tenant=tenant)}
-    counts = {name: found.get(name, 0) for name in PRIORITIES}
+    """Return the number of queued messages per priority, zeros included, and the oldest one."""
+    queued = {PRIORITIES[row[0]]: int(row[1]) for row in tx.rows(_COUNTS, tenant=tenant)}
+    counts = {name: queued.get(name, 0) for name in PRIORITIES}
     row = tx.row(_OLDEST, tenant=tenant)
     oldest = (row[0], PRIORITIES[row[1]], row[2]) if row else None
     return QueueSnapshot(sum(counts.values()), oldest, counts)
 
 
 def find_memory_write(tx: Tx, parent: str) -> dict[str, Any] | None:
-    """What the run log says of the last write to the memory that an event led to."""
-    row = tx.row(_EFFECT, parent=parent)
+    """Return the metadata of the last memory write with the given parent event, or None."""
+    row = tx.row(_LAST_WRITE, parent=parent)
     return dict(jsontext.load(row[0])) if row else None
 
 
-def _held(stored: StoredMessage) -> dict[str, Any]:
+def collect_metrics(tx: Tx) -> Iterable[Metric]:
+    """Yield the metrics of the message queue, over all tenants."""
+    depth, due = tx.rows(_METRICS_QUEUED)[0]
+    oldest_seconds = 0.0 if due is None else max(0, tx.now - int(due)) / SECOND
+    executing = int(tx.rows(_METRICS_EXECUTING)[0][0])
+    yield gauge_family("stentor_message_queue_depth", "Queued ATP messages, scheduled ones included.", int(depth))
+    yield gauge_family(
+        "stentor_message_oldest_seconds", "Seconds since the oldest queued ATP message was due.", oldest_seconds
+    )
+    yield gauge_family("stentor_messages_executing", "ATP messages that execute or wait for their task.", executing)
+
+
+def _claim_key(stored: StoredMessage) -> dict[str, Any]:
     return {"tenant": stored.tenant, "message_id": stored.message_id, "epoch": stored.epoch}
 
 
@@ -194,31 +216,14 @@ def _json(value: Any) -> str | None:
     return None if value is None else jsontext.dump(value)
 
 
-_header = msgspec.json.Decoder(AtpHeader)
-_principal = msgspec.json.Decoder(Principal)
-
-
 def _stored(row: tuple[Any, ...]) -> StoredMessage:
     values = dict(zip(_FIELDS, row, strict=True))
     try:
-        values["header"] = _header.decode(values["header"])
-        values["principal"] = _principal.decode(values["principal"])
+        values["header"] = _HEADER_DECODER.decode(values["header"])
+        values["principal"] = _PRINCIPAL_DECODER.decode(values["principal"])
         for optional in ("route", "response"):
             if values[optional] is not None:
                 values[optional] = jsontext.load(values[optional])
         return StoredMessage(**values)
     except (msgspec.MsgspecError, TypeError) as error:
         raise CorruptRecord(f"The stored message {values['message_id']!r} is malformed: {error}.") from error
-
-
-_METRICS_QUEUED = Sql("select count(*), min(due_at) from atp_messages where status = 'queued'")
-_METRICS_EXECUTING = Sql("select count(*) from atp_messages where status = 'executing'")
-
-
-def collect_metrics(tx: Tx) -> Iterable[Metric]:
-    depth, due = tx.rows(_METRICS_QUEUED)[0]
-    waits = 0.0 if due is None else max(0, tx.now - int(due)) / SECOND
-    executing = int(tx.rows(_METRICS_EXECUTING)[0][0])
-    yield gauge_family("stentor_message_queue_depth", "ATP messages that wait to be carried out.", int(depth))
-    yield gauge_family("stentor_message_oldest_seconds", "How long the one that is due longest has been due.", waits)
-    yield gauge_family("stentor_messages_executing", "ATP messages under way, or waiting for their task.", executing)

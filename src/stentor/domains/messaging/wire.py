@@ -1,4 +1,4 @@
-"""What the routes of messaging take and answer. The codec of `atp` checks what a message holds, the same everywhere."""
+"""Request and response models of the messaging routes. The content of a message is validated by `domains/atp`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import CamelCaseModel, OmittedWhenNone, ResponseModel, Timestamp
 
 AnyObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
-
-
 Header = Annotated[dict[str, Any], WithJsonSchema(HEADER_SCHEMA)]
 Payload = Annotated[dict[str, Any], WithJsonSchema(PAYLOAD_SCHEMA)]
 ReadId = Annotated[str | None, WithJsonSchema(MESSAGE_ID_SCHEMA)]
@@ -33,14 +31,14 @@ class MessageIn(RequestModel):
     messageId: ReadId = None  # noqa: N815
 
     def to_message(self) -> AtpMessage:
-        """Raises MessageInvalid."""
+        """Read the message. Raises MessageInvalid."""
         return json_format.read_json_message(
             {"header": self.header, "payload": self.payload, "messageId": self.messageId}
         )
 
 
 class RouteIn(RequestModel):
-    """The `message` of the contract, or the message by itself as it is sent."""
+    """A message in the field `message`, as in the contract, or directly, as it is sent."""
 
     model_config = example_config(message=example_message())
 
@@ -50,16 +48,16 @@ class RouteIn(RequestModel):
     messageId: ReadId = None  # noqa: N815
 
     def to_message(self) -> AtpMessage:
-        """Raises MessageInvalid, InvalidRequest for both forms at once."""
+        """Read the message. Raises MessageInvalid, and InvalidRequest if both forms are given."""
         if self.message is None:
             return json_format.read_json_message(self.model_dump(exclude={"message"}))
         if self.model_fields_set != {"message"}:
-            raise InvalidRequest("message: is the whole message; header and payload are not given beside it.")
+            raise InvalidRequest("message: conflicts with header and payload. Give either message or the other fields.")
         return json_format.read_nested_message("message", self.message)
 
 
 class ValidateIn(RequestModel):
-    """A message in its JSON form, or `text` with its wire form."""
+    """A message in the JSON format, or `text` in the text format."""
 
     model_config = example_config(**example_message())
 
@@ -96,7 +94,7 @@ class MessageOut(CamelCaseModel):
 
 
 class ParsedOut(ResponseModel):
-    """What a reader of `formatted` finds: the header, and the body where it is JSON."""
+    """The parsed text of `formatted`: the header, and the body if it is JSON."""
 
     header: dict[str, str]
     body: Any
@@ -139,8 +137,8 @@ class StoredOut(ResponseModel):
 
 
 class ResponseOut(ResponseModel):
-    """`atp` is the header of the message that it answers: as `header`, like everywhere, and as its own fields, as it
-    was before the others had one.
+    """The response to a message. `atp` is the header of that message: in the field `header`, as elsewhere, and
+    repeated as fields of its own for older clients.
     """
 
     message_id: str
@@ -164,6 +162,6 @@ class QueueOut(ResponseModel):
 
 
 def provenance_block(stored: StoredMessage) -> dict[str, Any]:
-    """What every answer to the execution of a message carries."""
+    """Return the fields that every response to a message has: its provenance id and header."""
     header = header_to_json(stored.header)
     return {"provenance_id": stored.provenance_id, "atp": {**header, "header": header}}
