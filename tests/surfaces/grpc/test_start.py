@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.surfaces.grpc.server import VERSION, is_sound
+from stentor.surfaces.grpc.server import VERSION, is_version_safe
 from tests.cli.program import Program
 from tests.conftest import Service
 from tests.requirements import requirement
@@ -137,8 +137,8 @@ def test_a_version_that_anybody_can_end_is_not_served(program: Program, tmp_path
 @requirement("scale.grpc-optional")
 @pytest.mark.parametrize(("version", "sound"), [("1.83.2", True), ("1.84.0", False), ("1.85.1", False), ("2.0", False)])
 def test_which_versions_are_sound(version: str, *, sound: bool) -> None:
-    assert is_sound(version) is sound
-    assert is_sound(VERSION)
+    assert is_version_safe(version) is sound
+    assert is_version_safe(VERSION)
 
 
 @requirement("scale.grpc-optional")

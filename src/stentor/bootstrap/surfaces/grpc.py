@@ -18,42 +18,37 @@ FAULTY = "gRPC is not served, because anybody could end it with one call to grpc
 
 async def bind(settings: Settings, warnings: list[str]) -> Server | None:
     """A server that holds its port and answers nobody yet, for the loop that this runs in. Raises StartRefused."""
-    if settings.grpc.port is None or "grpc" not in settings.process.roles:
+    if settings.grpc_port is None or "grpc" not in settings.roles:
         return None
     # What its core has to say of a failure comes as an exception too, and the log is ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from stentor.surfaces.grpc.app import VERSION, Limits, Server, is_sound
+        from stentor.surfaces.grpc.app import VERSION, Server, ServerLimits, is_version_safe
     except ModuleNotFoundError as error:
         warnings.append(MISSING.format(error.name))
         return None
-    if not is_sound(VERSION):
+    if not is_version_safe(VERSION):
         warnings.append(FAULTY.format(VERSION))
         return None
-    largest = settings.server.max_body_mb * 1_000_000
-    limits = Limits(
-        largest,
-        settings.connections.max_connections,
-        settings.connections.head_timeout,
-        settings.connections.keep_alive,
-    )
-    return Server.bind(settings.server.host, settings.grpc.port, limits)
+    largest = settings.max_body_mb * 1_000_000
+    limits = ServerLimits(largest, settings.max_connections, settings.head_timeout, settings.keep_alive)
+    return Server.bind(settings.host, settings.grpc_port, limits)
 
 
 async def start(server: Server, service: Service) -> None:
     """Have it answer for the service."""
-    from stentor.surfaces.grpc.app import AtpService, LlmService, TaskServicer, build
+    from stentor.surfaces.grpc.app import AtpServicer, LlmServicer, TaskServicer, build_gate
 
-    kernel, shared = service.kernel, service.context
-    gate = build(
-        TaskServicer(task_operations(kernel), kernel.tasks.activity),
-        AtpService(message_operations(kernel)),
-        LlmService(shared.chat),
+    kernel, shared = service.kernel, service.entrance
+    gate = build_gate(
+        TaskServicer(task_operations(kernel), kernel.activity),
+        AtpServicer(message_operations(kernel)),
+        LlmServicer(shared.talk),
         shared.keys,
-        shared.rate_limiter,
-        shared.stream_limit,
-        kernel.health.is_ready,
-        kernel.infra.hub.closing,
-        shared.grpc_durations,
+        shared.rate,
+        shared.streams,
+        kernel.health.ready,
+        kernel.hub.closing,
+        shared.calls,
     )
     await server.start(gate)

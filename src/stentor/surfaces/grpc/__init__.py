@@ -1,1 +1,1 @@
-"""gRPC: tasks, ATP messages and the LLM stream, by the rules of the gateway. Imported only when it is served."""
+"""gRPC: tasks, ATP messages and the LLM stream, with the rules of the HTTP gateway. Imported only when it is served."""

@@ -1,4 +1,4 @@
-"""Puts the surface together: its services behind the gate."""
+"""Builds the gRPC surface: all services behind one gate. `bootstrap/grpc.py` supplies the parts."""
 
 from __future__ import annotations
 
@@ -6,31 +6,40 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from stentor.auth.api_keys import KeyRing
-from stentor.surfaces.grpc.atp import AtpService
+from stentor.surfaces.grpc.atp import AtpServicer
 from stentor.surfaces.grpc.gate import Gate
-from stentor.surfaces.grpc.llm import LlmService
-from stentor.surfaces.grpc.server import VERSION, Limits, Server, is_sound
-from stentor.surfaces.grpc.standard import Standard
+from stentor.surfaces.grpc.llm import LlmServicer
+from stentor.surfaces.grpc.server import VERSION, Server, ServerLimits, is_version_safe
+from stentor.surfaces.grpc.standard import StandardServicer
 from stentor.surfaces.grpc.tasks import TaskServicer
 from stentor.web.middleware import RateLimiter
 from stentor.web.request_context import GrpcCallDurations
 from stentor.web.sse import StreamLimit
 
-__all__ = ["VERSION", "AtpService", "Limits", "LlmService", "Server", "TaskServicer", "build", "is_sound"]
+__all__ = [
+    "VERSION",
+    "AtpServicer",
+    "LlmServicer",
+    "Server",
+    "ServerLimits",
+    "TaskServicer",
+    "build_gate",
+    "is_version_safe",
+]
 
 
-def build(
+def build_gate(
     tasks: TaskServicer,
-    atp: AtpService,
-    llm: LlmService,
+    atp: AtpServicer,
+    llm: LlmServicer,
     keys: KeyRing,
     rate: RateLimiter,
     streams: StreamLimit,
     ready: Callable[[], Awaitable[bool]],
     closing: asyncio.Event,
-    times: GrpcCallDurations,
+    durations: GrpcCallDurations,
 ) -> Gate:
-    """What a server answers with. Streams count with those of the gateway, and end when `closing` is set."""
+    """Build the gate to all methods. Streams share the limit of the gateway, and end when `closing` is set."""
     methods = {**tasks.methods(streams), **atp.methods(), **llm.methods(streams)}
     services = sorted({name.split("/")[1] for name in methods})
-    return Gate(keys, rate, {**methods, **Standard(services, ready, closing).methods()}, times, closing)
+    return Gate(keys, rate, {**methods, **StandardServicer(services, ready, closing).methods()}, durations, closing)

@@ -1,4 +1,4 @@
-"""AtpService: send."""
+"""AtpService: sends messages. The operation is that of the REST route."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from stentor.web.operations import Operation
 SERVICE = pb.DESCRIPTOR.services_by_name["AtpService"]
 
 
-class AtpService:
+class AtpServicer:
+    """The methods of AtpService."""
+
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._operations = operations
 

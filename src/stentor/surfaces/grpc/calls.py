@@ -1,4 +1,4 @@
-"""One call: who makes it, under which request id, and how it ends."""
+"""The context of one call: its metadata, caller, request id, duration, and how it is aborted with an error."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from grpc import StatusCode
 from stentor.auth.principal import Principal
 from stentor.core import trace_context
 from stentor.core.errors import Unauthorized
-from stentor.surfaces.grpc import refusals
-from stentor.surfaces.grpc.refusals import Pairs
+from stentor.surfaces.grpc import errors
+from stentor.surfaces.grpc.errors import MetadataPairs
 from stentor.web.request_context import GrpcCallDurations, choose_request_id, read_traceparent
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 class Metadata:
-    """What a client sent along: names in lower case, and bytes."""
+    """The metadata of a request, as bytes like the headers of an HTTP request; names are in lower case."""
 
     def __init__(self, pairs: Iterable[tuple[str, str | bytes]]) -> None:
-        self.pairs = [(name.encode(), _bytes(value)) for name, value in pairs]
+        self.pairs = [(name.encode(), _to_bytes(value)) for name, value in pairs]
 
-    def all(self, name: bytes) -> list[bytes]:
-        return [value for found, value in self.pairs if found == name]
+    def get_all(self, name: bytes) -> list[bytes]:
+        return [value for pair_name, value in self.pairs if pair_name == name]
 
-    def text(self, name: bytes) -> str | None:
-        """The first of this name."""
-        return next((value.decode("latin-1") for value in self.all(name)), None)
+    def get_text(self, name: bytes) -> str | None:
+        """Return the first value of a name."""
+        return next((value.decode("latin-1") for value in self.get_all(name)), None)
 
 
-class Running:
-    """The calls that are being answered."""
+class ActiveCalls:
+    """Counts the calls that are being processed; the server waits for them when it stops."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -53,64 +53,65 @@ class Running:
         if not self._count:
             self._idle.set()
 
-    async def ended(self) -> None:
-        """Returns when there is none."""
+    async def wait_idle(self) -> None:
+        """Wait until no call is active."""
         await self._idle.wait()
 
 
 @dataclass
 class Call:
-    """`method` is its name, for metrics; `trailing` is what every answer to it carries, refusals too."""
+    """One call. `method` is its name in metrics; `trailing` is sent with every response, errors included."""
 
     method: str
     metadata: Metadata
-    times: GrpcCallDurations
-    running: Running
+    durations: GrpcCallDurations
+    active: ActiveCalls
     principal: Principal | None = None
 
     def __post_init__(self) -> None:
         self._started: float | None = time.perf_counter()
-        self.request_id = choose_request_id(self.metadata.all(b"x-request-id"))
-        self.traceparent = read_traceparent(self.metadata.all(b"traceparent"))
-        self.trailing: Pairs = (("x-request-id", self.request_id),)
+        self.request_id = choose_request_id(self.metadata.get_all(b"x-request-id"))
+        self.traceparent = read_traceparent(self.metadata.get_all(b"traceparent"))
+        self.trailing: MetadataPairs = (("x-request-id", self.request_id),)
 
     @property
     def caller(self) -> Principal:
-        """Fails closed when nothing authenticated it."""
+        """The authenticated caller. Fails closed: raises Unauthorized if there is none."""
         if self.principal is None:
             raise Unauthorized("Authentication required.")
         return self.principal
 
     @property
-    def holder(self) -> str:
-        """On whose account its stream is; all who need no key share one."""
+    def stream_owner(self) -> str:
+        """The key under which the call's stream is counted; all callers without authentication share one."""
         return f"{self.principal.tenant}/{self.principal.name}" if self.principal else ""
 
     @contextmanager
-    def answering(self) -> Iterator[None]:
-        """In this block the call is answered; a caller that leaves, or whose time is up, ends it in the middle."""
+    def track(self) -> Iterator[None]:
+        """Count the call as active in this block, and record it as CANCELLED if the client cancels or times out."""
         try:
-            with self.running, trace_context.use_traceparent(self.traceparent):
+            with self.active, trace_context.use_traceparent(self.traceparent):
                 yield
         except asyncio.CancelledError:
-            self.answered(StatusCode.CANCELLED)
+            self.record(StatusCode.CANCELLED)
             raise
 
-    def answered(self, code: StatusCode = StatusCode.OK) -> None:
-        """The answer is there, or a stream has begun; the first of these counts."""
+    def record(self, code: StatusCode = StatusCode.OK) -> None:
+        """Record the duration until the response, or until a stream begins. Only the first call has an effect."""
+        # A stream that fails after its begin would otherwise be counted twice.
         if self._started is not None:
-            self.times.observe(self.method, code.name, time.perf_counter() - self._started)
+            self.durations.observe(self.method, code.name, time.perf_counter() - self._started)
             self._started = None
 
-    async def refuse(self, context: Context, error: Exception) -> NoReturn:
-        """End the call with an error, whatever it is."""
-        found = refusals.known(error, self.method, self.request_id)
-        code = refusals.code_of(found)
-        self.answered(code)
-        trailing = (*self.trailing, *refusals.metadata_of(found, self.request_id))
-        await context.abort(code, refusals.message_of(found), trailing)
-        raise AssertionError("an abort ends the call")
+    async def abort(self, context: Context, error: Exception) -> NoReturn:
+        """End the call with the status of an error."""
+        known_error = errors.to_stentor_error(error, self.method, self.request_id)
+        code = errors.status_code(known_error)
+        self.record(code)
+        trailing = (*self.trailing, *errors.error_metadata(known_error, self.request_id))
+        await context.abort(code, errors.status_message(known_error), trailing)
+        raise AssertionError("context.abort always raises")
 
 
-def _bytes(value: str | bytes) -> bytes:
+def _to_bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("latin-1", "replace")

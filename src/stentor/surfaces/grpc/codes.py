@@ -1,8 +1,8 @@
-"""Which status of gRPC each code of an error has. Names, so that who reads the table needs no gRPC.
+"""The gRPC status of each error code. Statuses are names, so that the table can be read without the gRPC package.
 
-Clients that repeat calls by themselves repeat UNAVAILABLE alone: it is for what may be tried again as it is.
-FAILED_PRECONDITION says that the call is in order and the state is not, ABORTED that somebody else was faster, UNKNOWN
-that another service failed. Source: docs/decisions, 0025.
+UNAVAILABLE is only for errors that may be retried unchanged, because clients retry it by themselves.
+FAILED_PRECONDITION: the call is valid but the state forbids it. ABORTED: a concurrent change came first. UNKNOWN:
+another service failed. Source: docs/decisions, 0025.
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ BY_CODE = {code: status for status, codes in STATUSES.items() for code in codes}
 
 
 def status_of(error: StentorError | type[StentorError]) -> str:
-    """The name of the status; of a code without one that of a failure of ours. A test says that there is none such."""
+    """Return the gRPC status name of an error; INTERNAL for an unmapped code. A test ensures that all are mapped."""
     return BY_CODE.get(error.code, "INTERNAL")

@@ -1,7 +1,7 @@
-"""The one way to every method: who calls, whether the key's minute is used up, what the key may.
+"""The only way to every method: authenticates the caller, applies the rate limit, checks the permission.
 
-Fails closed. Methods are reached through here or not at all, and a method that does not exist needs a key too, as in
-the gateway. It decides before the message is read.
+Fails closed: a method that is not registered here cannot be called, and a call to an unknown method needs a key too,
+as in the HTTP gateway. The decision falls before the request message is read.
 """
 
 from __future__ import annotations
@@ -15,72 +15,77 @@ import grpc
 from stentor.auth.api_keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.core.errors import RateLimited, ServiceUnavailable, Unauthorized
-from stentor.surfaces.grpc.calls import Call, Context, Metadata, Running
-from stentor.surfaces.grpc.ending import LEAVING
+from stentor.surfaces.grpc.calls import ActiveCalls, Call, Context, Metadata
 from stentor.surfaces.grpc.methods import Handler, Method
+from stentor.surfaces.grpc.streams import STOPPING_MESSAGE
 from stentor.web.middleware import RateLimiter, authenticate, rate_limit_message
 from stentor.web.request_context import GrpcCallDurations
 
-UNKNOWN = "unknown"
-"""The method of a call to none that there is, in metrics: callers can make up names."""
-RETRY = "Retry-After"
-"""Told with the refusal, like that of every error."""
+UNKNOWN_METHOD = "unknown"
+"""The label of unknown methods in metrics; with the requested names callers could create any number of series."""
+RETRY_HEADER = "Retry-After"
 
 
 class Gate(grpc.GenericRpcHandler):
-    """`methods` by their whole name, such as /stentor.v1.TaskService/GetTask."""
+    """Admits calls to methods. `methods` is keyed by full names such as /stentor.v1.TaskService/GetTask."""
 
     def __init__(
         self,
         keys: KeyRing,
         rate: RateLimiter,
         methods: Mapping[str, Method],
-        times: GrpcCallDurations,
+        durations: GrpcCallDurations,
         closing: asyncio.Event,
     ) -> None:
-        self._keys, self._rate, self._methods, self._times, self._closing = keys, rate, methods, times, closing
-        self.running = Running()
+        self._keys = keys
+        self._rate = rate
+        self._methods = methods
+        self._durations = durations
+        self._closing = closing
+        self.active = ActiveCalls()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
-        """What answers the call; None, which is UNIMPLEMENTED, for a method that there is not."""
+        """Return the handler of a call; None, which grpcio answers with UNIMPLEMENTED, for an unknown method."""
         name, metadata = handler_call_details.method, Metadata(handler_call_details.invocation_metadata)
         method = self._methods.get(name)
-        call = Call(name.lstrip("/") if method else UNKNOWN, metadata, self._times, self.running)
+        call = Call(name.lstrip("/") if method else UNKNOWN_METHOD, metadata, self._durations, self.active)
         try:
+            # Before the answer that a method is unknown: without a key nobody can probe for methods.
             if method is None or method.permission is not None:
                 self._admit(call)
             if method is None:
                 return None
             if method.permission is not None:
                 call.caller.require(method.permission)
-        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
-            return _refusing(call, error)
-        return method.handler(call)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
+            return _rejecting_handler(call, error)
+        return method.create_handler(call)
 
     def _admit(self, call: Call) -> None:
-        """Raises ServiceUnavailable when the service leaves, Unauthorized, RateLimited."""
+        """Authenticate and count the call. Raises ServiceUnavailable, Unauthorized, RateLimited."""
         if self._closing.is_set():
-            raise ServiceUnavailable(LEAVING)
-        found = authenticate(self._keys, call.metadata.pairs)
-        if not isinstance(found, Principal):
-            raise Unauthorized(f"{found[0]}. {found[1]}")
-        call.principal = found
+            raise ServiceUnavailable(STOPPING_MESSAGE)
+        principal = authenticate(self._keys, call.metadata.pairs)
+        if not isinstance(principal, Principal):
+            raise Unauthorized(f"{principal[0]}. {principal[1]}")
+        call.principal = principal
         if self._rate.per_minute:
-            self._count(call, found)
+            self._count(call, principal)
 
     def _count(self, call: Call, principal: Principal) -> None:
         allowed, headers = self._rate.count_request(principal)
-        call.trailing += tuple((name.lower(), value) for name, value in headers.items() if name != RETRY)
+        # Retry-After is left out: the error metadata already contains it.
+        call.trailing += tuple((name.lower(), value) for name, value in headers.items() if name != RETRY_HEADER)
         if not allowed:
-            refused = RateLimited(rate_limit_message(headers))
-            refused.retry_after = int(headers[RETRY])
-            raise refused
+            error = RateLimited(rate_limit_message(headers))
+            error.retry_after = int(headers[RETRY_HEADER])
+            raise error
 
 
-def _refusing(call: Call, error: Exception) -> Handler:
-    """As a stream of requests, because only such a one is refused without being read."""
-    return grpc.stream_unary_rpc_method_handler(partial(_refuse, call, error))
+def _rejecting_handler(call: Call, error: Exception) -> Handler:
+    # A handler of a request stream, because only that one can abort without reading the request.
+    return grpc.stream_unary_rpc_method_handler(partial(_reject, call, error))
 
 
-async def _refuse(call: Call, error: Exception, requests: object, context: Context) -> None:
-    await call.refuse(context, error)
+async def _reject(call: Call, error: Exception, requests: object, context: Context) -> None:
+    await call.abort(context, error)

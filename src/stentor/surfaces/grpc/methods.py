@@ -1,6 +1,7 @@
-"""What turns a function into a method: bytes in, bytes out, and every error a status.
+"""Adapters from async functions to gRPC methods: they decode requests, encode responses and map errors to statuses.
 
-Bytes, because grpcio would answer a message that cannot be read with a failure of the service.
+Handlers take and return bytes, because grpcio itself answers an undecodable request with INTERNAL instead of
+INVALID_ARGUMENT. Methods that are operations are built in `operations`.
 """
 
 from __future__ import annotations
@@ -17,106 +18,109 @@ from google.protobuf.message import DecodeError, Message
 from stentor.auth.principal import Permission
 from stentor.core.errors import InvalidRequest
 from stentor.surfaces.grpc.calls import Call, Context
-from stentor.surfaces.grpc.ending import ended_by, held
+from stentor.surfaces.grpc.streams import cancel_on_shutdown, open_stream
 from stentor.web.sse import StreamLimit
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-Stream = AbstractAsyncContextManager[AsyncIterator[Message]]
-"""Entering it finds out whether there is a stream at all; leaving it ends the work behind it."""
+ResponseStream = AbstractAsyncContextManager[AsyncIterator[Message]]
+"""Entering it raises if there can be no stream; leaving it ends the work behind the stream."""
 
 
 class Method(Protocol):
     @property
     def permission(self) -> Permission | None:
-        """None: it needs no key."""
+        """The permission that a caller needs; None: the method is public."""
         ...
 
-    def handler(self, call: Call) -> Handler:
-        """For this one call, which was let in."""
+    def create_handler(self, call: Call) -> Handler:
+        """Create the handler of one admitted call."""
         ...
 
 
 @dataclass(frozen=True)
-class Unary:
-    """One message, one answer."""
+class UnaryMethod:
+    """One request, one response."""
 
     permission: Permission | None
-    request: type[Message]
-    work: Callable[[Call, Any], Awaitable[Message]]
+    request_type: type[Message]
+    execute: Callable[[Call, Any], Awaitable[Message]]
 
-    def handler(self, call: Call) -> Handler:
-        return grpc.unary_unary_rpc_method_handler(partial(self._answer, call))
+    def create_handler(self, call: Call) -> Handler:
+        return grpc.unary_unary_rpc_method_handler(partial(self._handle, call))
 
-    async def _answer(self, call: Call, raw: bytes, context: Context) -> bytes:
+    async def _handle(self, call: Call, data: bytes, context: Context) -> bytes:
         try:
-            with call.answering():
-                answer = (await self.work(call, decoded(self.request, raw))).SerializeToString()
-        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
-            await call.refuse(context, error)
+            with call.track():
+                response = (await self.execute(call, parse_request(self.request_type, data))).SerializeToString()
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
+            await call.abort(context, error)
         context.set_trailing_metadata(call.trailing)
-        call.answered()
-        return answer
+        call.record()
+        return response
 
 
 @dataclass(frozen=True)
-class Streaming:
-    """One message, and answers as long as there are some."""
+class ServerStreamMethod:
+    """One request, a stream of responses."""
 
     permission: Permission | None
-    request: type[Message]
-    work: Callable[[Call, Any], Stream]
+    request_type: type[Message]
+    execute: Callable[[Call, Any], ResponseStream]
     streams: StreamLimit
 
-    def handler(self, call: Call) -> Handler:
-        return grpc.unary_stream_rpc_method_handler(partial(self._answer, call))
+    def create_handler(self, call: Call) -> Handler:
+        return grpc.unary_stream_rpc_method_handler(partial(self._handle, call))
 
-    async def _answer(self, call: Call, raw: bytes, context: Context) -> None:
+    async def _handle(self, call: Call, data: bytes, context: Context) -> None:
         try:
-            await _stream(call, self.work(call, decoded(self.request, raw)), self.streams, context)
-        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
-            await call.refuse(context, error)
+            responses = self.execute(call, parse_request(self.request_type, data))
+            await _write_stream(call, responses, self.streams, context)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
+            await call.abort(context, error)
 
 
 @dataclass(frozen=True)
-class Conversing:
-    """Messages, each with its answer."""
+class BidirectionalStreamMethod:
+    """A stream of requests, a stream of responses."""
 
     permission: Permission | None
-    request: type[Message]
-    work: Callable[[AsyncIterator[Any]], Stream]
+    request_type: type[Message]
+    execute: Callable[[AsyncIterator[Any]], ResponseStream]
     streams: StreamLimit
 
-    def handler(self, call: Call) -> Handler:
-        return grpc.stream_stream_rpc_method_handler(partial(self._answer, call))
+    def create_handler(self, call: Call) -> Handler:
+        return grpc.stream_stream_rpc_method_handler(partial(self._handle, call))
 
-    async def _answer(self, call: Call, raw: AsyncIterator[bytes], context: Context) -> None:
-        messages = (decoded(self.request, one) async for one in raw)
+    async def _handle(self, call: Call, chunks: AsyncIterator[bytes], context: Context) -> None:
+        requests = (parse_request(self.request_type, data) async for data in chunks)
         try:
-            await _stream(call, self.work(messages), self.streams, context)
-        except Exception as error:  # noqa: BLE001 - whatever it is becomes a status
-            await call.refuse(context, error)
+            await _write_stream(call, self.execute(requests), self.streams, context)
+        except Exception as error:  # noqa: BLE001 - every error becomes a status
+            await call.abort(context, error)
 
 
-async def _stream(call: Call, work: Stream, streams: StreamLimit, context: Context) -> None:
-    """Raises RateLimited when the caller has too many open, ServiceUnavailable when the service leaves."""
-    with call.answering(), held(streams, call.holder), ended_by(streams.closing):
-        async with work as answers:
+async def _write_stream(call: Call, stream: ResponseStream, streams: StreamLimit, context: Context) -> None:
+    """Send a stream. Raises RateLimited if the caller has too many open, ServiceUnavailable if the service stops."""
+    with call.track(), open_stream(streams, call.stream_owner), cancel_on_shutdown(streams.closing):
+        async with stream as responses:
+            # Sent before the first response, so that a client knows that its stream has begun before there is any.
             await context.send_initial_metadata(call.trailing)
-            call.answered()
-            async for answer in answers:
-                await context.write(answer.SerializeToString())
+            call.record()
+            async for response in responses:
+                await context.write(response.SerializeToString())
     context.set_trailing_metadata(call.trailing)
 
 
-def decoded(kind: type[Message], raw: bytes) -> Any:
-    """The message. Raises InvalidRequest for bytes that are none, and for fields that it does not have."""
-    message, name = kind(), kind.DESCRIPTOR.full_name
+def parse_request(message_type: type[Message], data: bytes) -> Any:
+    """Decode a request. Raises InvalidRequest for undecodable bytes, and for unknown fields."""
+    message, name = message_type(), message_type.DESCRIPTOR.full_name
     try:
-        message.ParseFromString(raw)
+        message.ParseFromString(data)
     except DecodeError:
-        raise InvalidRequest(f"The message is no {name}.") from None
+        raise InvalidRequest(f"The request is not a valid {name}.") from None
+    # protobuf keeps unknown fields silently; a misspelled or newer field must be an error, as in JSON bodies.
     size = message.ByteSize()
     message.DiscardUnknownFields()
     if message.ByteSize() != size:
-        raise InvalidRequest(f"The message has fields that a {name} of this version does not have.")
+        raise InvalidRequest(f"The request has fields that this version of {name} does not have.")
     return message

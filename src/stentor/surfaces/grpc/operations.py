@@ -1,7 +1,7 @@
-"""Serves operations over gRPC: a message becomes the operation's parameters, its output becomes a message.
+"""Serves operations over gRPC: converts a request to the operation's parameters, and its output to a response.
 
 Fields are matched by name. A field `x_json` holds the JSON text of `x`; the enum value `TASK_STATUS_QUEUED` is the
-text `queued`. What is valid is said by the operation's own types, as over HTTP.
+text `queued`. Values are validated by the operation's own types, as over HTTP (`web/operations.py`).
 """
 
 from __future__ import annotations
@@ -25,63 +25,65 @@ from stentor.core import jsontext
 from stentor.core.clock import SECOND, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.surfaces.grpc.calls import Call
-from stentor.surfaces.grpc.methods import Unary
+from stentor.surfaces.grpc.methods import UnaryMethod
 from stentor.web.fast_routes import OptionalHeader, validate_value
 from stentor.web.operations import Operation
 
-Amend = Callable[[Any, Any], None]
-"""Sets in a message what does not follow from the names; takes the output and the message."""
+CompleteResponse = Callable[[Any, Any], None]
+"""Sets response fields that do not follow from the names; takes the output and the response."""
+Reader = Callable[[Call, Message], Any]
+"""Reads one parameter of an operation from a call and its request."""
 
 
 def operation_methods(
-    service: ServiceDescriptor, operations: Iterable[Operation], amend: Mapping[str, Amend] = MappingProxyType({})
-) -> dict[str, Unary]:
-    """The unary methods of a service that are operations, by their full names."""
+    service: ServiceDescriptor,
+    operations: Iterable[Operation],
+    complete: Mapping[str, CompleteResponse] = MappingProxyType({}),
+) -> dict[str, UnaryMethod]:
+    """Build the methods of a service that are operations, keyed by their full names."""
     return {
-        f"/{service.full_name}/{operation.grpc}": _unary(
-            operation, service.methods_by_name[operation.grpc], amend.get(operation.grpc)
+        f"/{service.full_name}/{operation.grpc}": _build_method(
+            operation, service.methods_by_name[operation.grpc], complete.get(operation.grpc)
         )
         for operation in operations
         if operation.grpc is not None
     }
 
 
-def _unary(operation: Operation, method: MethodDescriptor, amend: Amend | None) -> Unary:
-    read = [_reader(p) for p in operation.signature.parameters.values() if p.name != "caller"]
-    answer_type = GetMessageClass(method.output_type)
+def _build_method(operation: Operation, method: MethodDescriptor, complete: CompleteResponse | None) -> UnaryMethod:
+    # Signatures are inspected once here, not in each call.
+    readers = [_reader(p) for p in operation.signature.parameters.values() if p.name != "caller"]
+    response_type = GetMessageClass(method.output_type)
 
-    async def work(call: Call, request: Message) -> Any:
-        arguments = {name: value(call, request) for name, value in read}
+    async def execute(call: Call, request: Message) -> Any:
+        arguments = {name: read(call, request) for name, read in readers}
         output = await operation.run(call.caller, **arguments)
-        message = to_message(output, answer_type)
-        if amend is not None:
-            amend(output, message)
-        return message
+        response = to_message(output, response_type)
+        if complete is not None:
+            complete(output, response)
+        return response
 
     permission: Permission = operation.permission  # type: ignore[assignment]
-    return Unary(permission, GetMessageClass(method.input_type), work)
-
-
-Reader = Callable[[Call, Message], Any]
+    return UnaryMethod(permission, GetMessageClass(method.input_type), execute)
 
 
 def _reader(parameter: inspect.Parameter) -> tuple[str, Reader]:
-    """How a parameter is read from a call: a body from the whole message, a header from the metadata, else a field."""
+    """Return the reader of a parameter: a body from the whole request, a header from the metadata, else a field."""
     annotation, name = parameter.annotation, parameter.name
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         adapter = TypeAdapter(annotation)
         return name, lambda call, request: validate_value(adapter, to_fields(request, annotation))
     if (header := OptionalHeader.of(name, annotation)) is not None:
         key = header.alias.lower().encode()
-        return name, lambda call, request: header.check(call.metadata.text(key))
+        return name, lambda call, request: header.check(call.metadata.get_text(key))
     return name, lambda call, request: getattr(request, name)
 
 
 def to_fields(message: Message, model: type[BaseModel] | None = None, where: str = "") -> dict[str, Any]:
-    """A message as a JSON body would have it; with a model only the fields that the model has, without one
-    those that are set. `where` is the prefix of field names in errors.
+    """Convert a message to the dictionary of an equal JSON body.
 
-    Raises InvalidRequest for a JSON text that is none, and for a number that an enum of this version does not have.
+    With a model: only fields that the model has. Without one: only fields that are set. `where` is a prefix of field
+    names in errors. Raises InvalidRequest for invalid JSON text, and for an unknown enum number.
     """
     if model is None:
         return {field.json_name: _to_value(field, value, None, where) for field, value in message.ListFields()}
@@ -91,10 +93,12 @@ def to_fields(message: Message, model: type[BaseModel] | None = None, where: str
         if (declared := model.model_fields.get(name)) is None:
             continue
         if field.has_presence and not message.HasField(field.name):
+            # The model would name the field `x`, but the client knows it as `x_json`.
             if name != field.name and declared.is_required():
-                raise _wrong(where + field.name, "Field required")
+                raise _field_error(where + field.name, "Field required")
             continue
         value = _to_value(field, getattr(message, field.name), declared.annotation, where)
+        # None is the enum value 0, which means that the field was not given.
         if value is not None:
             fields[name] = value
     return fields
@@ -104,37 +108,37 @@ def _to_value(field: Any, value: Any, annotation: Any, where: str) -> Any:
     if field.is_repeated:
         if field.message_type is None:
             return list(value)
-        return [to_fields(part, _model_in(annotation), f"{where}{field.name}.{at}.") for at, part in enumerate(value)]
+        return [to_fields(part, _model_in(annotation), f"{where}{field.name}.{i}.") for i, part in enumerate(value)]
     if field.message_type is not None:
         return to_fields(value, _model_in(annotation), f"{where}{field.name}.")
     if field.enum_type is not None:
         values = enum_values(field.enum_type)
         if value not in values.texts:
-            raise _wrong(where + field.name, f"{value} is none of its values")
+            raise _field_error(where + field.name, f"{value} is not a value of this enum")
         return values.texts[value]
     if field.name.endswith("_json"):
         try:
             return jsontext.decode(value.encode())
         except InvalidRequest as error:
-            raise _wrong(where + field.name, error.message) from None
+            raise _field_error(where + field.name, error.message) from None
     return value
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model of a field: `Model`, `Model | None`, `Annotated[list[Model], ...]`."""
+    """Return the model in an annotation: `Model`, `Model | None`, `Annotated[list[Model], ...]`; else None."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
 
 
-def _wrong(field: str, reason: str) -> InvalidRequest:
+def _field_error(field: str, reason: str) -> InvalidRequest:
     return InvalidRequest(f"{field}: {reason}", {"fields": {field: reason}})
 
 
-def to_message(source: Any, kind: type[Message]) -> Any:
-    """An output as a message: from its attributes, or from a mapping. What is None or absent stays unset."""
-    message = kind()
-    for field in kind.DESCRIPTOR.fields:
+def to_message(source: Any, message_type: type[Message]) -> Any:
+    """Convert an output, an object or a mapping, to a message. Values that are None or absent stay unset."""
+    message = message_type()
+    for field in message_type.DESCRIPTOR.fields:
         name = field.name.removesuffix("_json")
         value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
         if value is None:
@@ -151,14 +155,14 @@ def to_message(source: Any, kind: type[Message]) -> Any:
     return message
 
 
-def to_timestamp(moment: int | str) -> Timestamp:
-    """A time as a message, from microseconds since 1970 or from ISO 8601."""
-    micros = micros_from_datetime(datetime.fromisoformat(moment)) if isinstance(moment, str) else moment
+def to_timestamp(time: int | str) -> Timestamp:
+    """Convert a time to a message, from microseconds since 1970 or from ISO 8601."""
+    micros = micros_from_datetime(datetime.fromisoformat(time)) if isinstance(time, str) else time
     return Timestamp(seconds=micros // SECOND, nanos=micros % SECOND * 1000)
 
 
 class EnumValues:
-    """The texts of an enum, such as `queued` for TASK_STATUS_QUEUED. The value 0 means that nothing was given: None."""
+    """The texts of an enum, such as `queued` for TASK_STATUS_QUEUED. The value 0 means "not given": None."""
 
     def __init__(self, enum: EnumDescriptor) -> None:
         prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"

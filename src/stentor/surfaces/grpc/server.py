@@ -1,4 +1,4 @@
-"""The server: bound first, answering later, and drained at the end."""
+"""The gRPC server: binds its port, starts later, and drains at the end. The calls go through `gate`."""
 
 from __future__ import annotations
 
@@ -9,69 +9,71 @@ from typing import NamedTuple
 import grpc
 
 from stentor.core.errors import StartRefused
-from stentor.surfaces.grpc.calls import Running
+from stentor.surfaces.grpc.calls import ActiveCalls
 from stentor.surfaces.grpc.gate import Gate
 
 VERSION: str = grpc.__version__
-FAULTY = (1, 84)
-"""From this version on a call whose path is no UTF-8 ends an asynchronous server, and needs no key for it. A version
-that mends it ends this range; tests/surfaces/grpc/test_raw.py tells.
+FIRST_VULNERABLE_VERSION = (1, 84)
+"""Since this version of grpcio, a call whose path is not UTF-8 ends an asyncio server, even without a key.
+
+When a version fixes it, limit the range: tests/surfaces/grpc/test_raw.py shows whether one does.
 """
 GRACE_SECONDS = 3
-"""As long as requests over HTTP have when the service leaves."""
-LAST_SECONDS = 1
-"""For sending the last answers."""
-ANY = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for all is shown
+"""How long active calls may continue when the service stops; the same as for HTTP requests."""
+FLUSH_SECONDS = 1
+"""How long the server may take to send its last responses."""
+LOOPBACK_OF_WILDCARD = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - the address that clients connect to
 _LIMITS = {
-    # Two services would share the port and its callers.
+    # Otherwise two services could share the port and split its callers.
     "grpc.so_reuseport": 0,
     "grpc.max_concurrent_streams": 1_000,
-    # Beyond the first a call is refused by chance, beyond the second always.
+    # Between the two limits grpcio rejects calls at random; equal limits make it deterministic.
     "grpc.max_metadata_size": 16_384,
     "grpc.absolute_max_metadata_size": 16_384,
-    # Finds readers of streams that are gone without a word, as often as event streams do; readers may look as well.
+    # Detects readers of streams that disappeared, as often as event streams do; clients may ping as well.
     "grpc.keepalive_time_ms": 15_000,
     "grpc.http2.min_ping_interval_without_data_ms": 5_000,
-    # A call that never sends its message looks like one that is worked on, and no other limit ends it. After the first
-    # hour clients make a new connection by themselves; streams of the old one have another hour.
+    # A call that never sends its request looks like an active one, and no other limit ends it. After the first hour
+    # clients reconnect by themselves; streams of the old connection have another hour.
     "grpc.max_connection_age_ms": 3_600_000,
     "grpc.max_connection_age_grace_ms": 3_600_000,
 }
 
 
-class Limits(NamedTuple):
-    """`message_bytes` is the largest message that is taken. `connections` may be open, and as many calls run at once;
-    `greeting_s` is how long a connection may take to begin as HTTP/2 does, `idle_s` how long it may have no call.
+class ServerLimits(NamedTuple):
+    """Limits of a server. `connections` limits open connections and also concurrent calls.
+
+    `handshake_timeout_s`: until a connection speaks HTTP/2. `idle_timeout_s`: how long it may have no call.
     """
 
-    message_bytes: int
+    max_message_bytes: int
     connections: int
-    greeting_s: float
-    idle_s: float
+    handshake_timeout_s: float
+    idle_timeout_s: float
 
     @property
     def options(self) -> list[tuple[str, int]]:
-        """As grpcio takes them."""
-        greeting_ms = int(1000 * self.greeting_s)
-        chosen = {
-            "grpc.max_receive_message_length": self.message_bytes,
+        """The channel options of grpcio."""
+        handshake_ms = int(1000 * self.handshake_timeout_s)
+        configured = {
+            "grpc.max_receive_message_length": self.max_message_bytes,
             "grpc.max_send_message_length": -1,
             "grpc.max_allowed_incoming_connections": self.connections,
-            "grpc.server_handshake_timeout_ms": greeting_ms,
-            "grpc.http2.settings_timeout": greeting_ms,
-            "grpc.max_connection_idle_ms": int(1000 * self.idle_s),
+            "grpc.server_handshake_timeout_ms": handshake_ms,
+            "grpc.http2.settings_timeout": handshake_ms,
+            "grpc.max_connection_idle_ms": int(1000 * self.idle_timeout_s),
         }
-        return [*_LIMITS.items(), *chosen.items()]
+        return [*_LIMITS.items(), *configured.items()]
 
 
-def is_sound(version: str) -> bool:
-    """Whether this version of grpcio survives what anybody can send to it."""
+def is_version_safe(version: str) -> bool:
+    """Return whether this version of grpcio is free of the vulnerability above."""
     major, minor = version.split(".")[:2]
-    return (int(major), int(minor)) < FAULTY
+    return (int(major), int(minor)) < FIRST_VULNERABLE_VERSION
 
 
-class _Encodings(logging.Filter):
-    """Leaves out what a caller sent that is no UTF-8: grpcio logs it as it came, be it somebody's key."""
+class _DecodeErrorFilter(logging.Filter):
+    """Drops log records about input that is not UTF-8: grpcio logs the input verbatim, and it may be a key."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
@@ -82,48 +84,48 @@ class Server:
 
     def __init__(self, server: grpc.aio.Server, address: str) -> None:
         self._server, self.address = server, address
-        self._running = Running()
+        self._active = ActiveCalls()
         self._stopping: asyncio.Task[None] | None = None
 
     @classmethod
-    def bind(cls, host: str, port: int, limits: Limits) -> Server:
-        """Within the loop that will serve. Raises StartRefused."""
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_Encodings())
+    def bind(cls, host: str, port: int, limits: ServerLimits) -> Server:
+        """Bind the port, inside the event loop that will serve. Raises StartRefused."""
+        logging.getLogger("grpc._cython.cygrpc").addFilter(_DecodeErrorFilter())
         server = grpc.aio.server(options=limits.options, maximum_concurrent_rpcs=limits.connections)
-        literal = f"[{host}]" if ":" in host else host
+        url_host = f"[{host}]" if ":" in host else host
         try:
-            bound = server.add_insecure_port(f"{literal}:{port}")
+            bound_port = server.add_insecure_port(f"{url_host}:{port}")
         except RuntimeError:
             raise StartRefused(
-                f"Port {port} on {host} cannot be used: it is taken, or not yours to use. Choose another with "
-                "--grpc-port, 0 takes a free one."
+                f"Port {port} on {host} is in use, or this user may not bind it. Choose another with --grpc-port; "
+                "0 chooses a free one."
             ) from None
-        return cls(server, f"{ANY.get(host, literal)}:{bound}")
+        return cls(server, f"{LOOPBACK_OF_WILDCARD.get(host, url_host)}:{bound_port}")
 
     async def start(self, gate: Gate) -> None:
-        """Answers nobody when it was told to leave meanwhile."""
+        """Serve the calls that the gate admits. Has no effect if the server is already stopping."""
         if self._stopping is not None:
             return
-        self._running = gate.running
+        self._active = gate.active
         self._server.add_generic_rpc_handlers((gate,))
         await self._server.start()
 
     def leave(self) -> None:
-        """Let the calls that run end. The gate refuses new ones meanwhile, once it knows that the service leaves."""
+        """Begin to stop: let active calls end. The gate rejects new ones as soon as the service is closing."""
         if self._stopping is None:
             self._stopping = asyncio.ensure_future(self._drain())
 
     async def stop(self) -> None:
-        """Returns when no call runs any more."""
+        """Stop, and return when no call is active any more."""
         self.leave()
         assert self._stopping is not None
         await self._stopping
 
     async def _drain(self) -> None:
-        """Only then the server: what it has not handed on when it is told to stop, it cancels instead of refusing."""
-        left = LAST_SECONDS
+        # The calls must end first: grpcio.stop cancels calls that it has not yet passed on, instead of rejecting them.
+        flush_seconds = FLUSH_SECONDS
         try:
-            await asyncio.wait_for(self._running.ended(), GRACE_SECONDS)
+            await asyncio.wait_for(self._active.wait_idle(), GRACE_SECONDS)
         except TimeoutError:
-            left = 0
-        await self._server.stop(left)
+            flush_seconds = 0
+        await self._server.stop(flush_seconds)

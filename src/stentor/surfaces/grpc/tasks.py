@@ -1,4 +1,4 @@
-"""TaskService: the operations on tasks, and a stream of what happens to one."""
+"""TaskService: the operations on tasks, and a stream of the events of one task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stentor.domains.activity.operations import LastEventId
 from stentor.domains.activity.service import ActivityService, StreamStep
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
-from stentor.surfaces.grpc.methods import Method, Streaming
+from stentor.surfaces.grpc.methods import Method, ServerStreamMethod
 from stentor.surfaces.grpc.operations import operation_methods, to_message
 from stentor.web.fast_routes import OptionalHeader
 from stentor.web.operations import Operation
@@ -23,39 +23,44 @@ _LAST_EVENT_ID = OptionalHeader("last_event_id", LastEventId)
 
 
 class TaskServicer:
+    """The methods of TaskService."""
+
     def __init__(self, operations: Iterable[Operation], activity: ActivityService) -> None:
-        self._operations, self._activity = operations, activity
+        self._operations = operations
+        self._activity = activity
 
     def methods(self, streams: StreamLimit) -> Mapping[str, Method]:
         return {
-            **operation_methods(SERVICE, self._operations, {"GetTask": _show_result}),
-            f"/{SERVICE.full_name}/WatchTask": Streaming("read", pb.WatchTaskRequest, self.watch, streams),
+            **operation_methods(SERVICE, self._operations, {"GetTask": _set_result}),
+            f"/{SERVICE.full_name}/WatchTask": ServerStreamMethod("read", pb.WatchTaskRequest, self.watch, streams),
         }
 
     @asynccontextmanager
     async def watch(
         self, call: Call, request: pb.WatchTaskRequest
     ) -> AsyncIterator[AsyncIterator[pb.WatchTaskResponse]]:
-        last = _LAST_EVENT_ID.check(request.last_event_id or None)
+        """Stream the events of a task, from the beginning or after `last_event_id`. Raises NotFound."""
+        last_id = _LAST_EVENT_ID.check(request.last_event_id or None)
         await self._activity.require_visible(call.caller, request.task_id)
         async with aclosing(
-            watch_responses(self._activity.stream(call.caller.tenant, request.task_id, last))
-        ) as answers:
-            yield answers
+            watch_responses(self._activity.stream(call.caller.tenant, request.task_id, last_id))
+        ) as responses:
+            yield responses
 
 
-def _show_result(task: Any, message: pb.Task) -> None:
-    """A completed task has a result, also when that is null."""
+def _set_result(task: Any, message: pb.Task) -> None:
+    # A completed task has a result even if it is null, and null would otherwise stay unset.
     if task.status == "completed":
         message.result_json = jsontext.dump(task.result)
 
 
-async def watch_responses(steps: AsyncIterator[StreamStep]) -> AsyncGenerator[pb.WatchTaskResponse, None]:
-    """Raises ServiceUnavailable where the stream was cut: the client may come back with the last id."""
-    async for step in steps:
-        if step.kind == "error" and "status" not in step.data:
-            raise ServiceUnavailable(step.data["error"])
-        yield pb.WatchTaskResponse(id=step.id or "", **_STEPS[step.kind](step.data))
+async def watch_responses(events: AsyncIterator[StreamStep]) -> AsyncGenerator[pb.WatchTaskResponse, None]:
+    """Convert stream events. Raises ServiceUnavailable if the stream was closed early: it can be resumed by id."""
+    async for event in events:
+        # An error without a status is about the stream, not about the task.
+        if event.kind == "error" and "status" not in event.data:
+            raise ServiceUnavailable(event.data["error"])
+        yield pb.WatchTaskResponse(id=event.id or "", **_CONVERTERS[event.kind](event.data))
 
 
 def _completed(data: dict[str, Any]) -> pb.TaskCompleted:
@@ -64,7 +69,7 @@ def _completed(data: dict[str, Any]) -> pb.TaskCompleted:
     return message
 
 
-_STEPS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+_CONVERTERS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "routing": lambda data: {"routing": to_message(data, pb.RoutingDecided)},
     "activity": lambda data: {"activity": to_message(data, pb.Activity)},
     "token": lambda data: {"token": to_message(data, pb.Token)},
