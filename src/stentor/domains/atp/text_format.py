@@ -1,5 +1,6 @@
-"""The text format: one tag per line, a blank line, the body. Strict, so that all parsers read the same message.
+"""The text format, the wire form of the contract: one tag per line, a blank line, the body.
 
+Strict, so that all parsers read the same message.
 Tags count only before the first blank line. A header value cannot contain a line break, so it cannot forge a tag.
 """
 

@@ -103,7 +103,7 @@ async def _write_stream(call: Call, stream: ResponseStream, streams: StreamLimit
     """Send a stream. Raises RateLimited if the caller has too many open, ServiceUnavailable if the service stops."""
     with call.track(), open_stream(streams, call.stream_owner), cancel_on_shutdown(streams.closing):
         async with stream as responses:
-            # Sent before the first response, so that a client knows that its stream has begun before there is any.
+            # Sent at once: a client must see that its stream has begun, even if the first response takes long.
             await context.send_initial_metadata(call.trailing)
             call.record()
             async for response in responses:

@@ -80,7 +80,7 @@ class _DecodeErrorFilter(logging.Filter):
 
 
 class Server:
-    """`address` is what clients connect to: host and port."""
+    """A gRPC server on one port. `address` is what clients connect to: host and port."""
 
     def __init__(self, server: grpc.aio.Server, address: str) -> None:
         self._server, self.address = server, address
@@ -97,8 +97,8 @@ class Server:
             bound_port = server.add_insecure_port(f"{url_host}:{port}")
         except RuntimeError:
             raise StartRefused(
-                f"Port {port} on {host} is in use, or this user may not bind it. Choose another with --grpc-port; "
-                "0 chooses a free one."
+                f"Port {port} on {host} cannot be used: another program uses it, or this user may not bind it. Choose "
+                "another with --grpc-port; 0 chooses a free one."
             ) from None
         return cls(server, f"{LOOPBACK_OF_WILDCARD.get(host, url_host)}:{bound_port}")
 
@@ -122,7 +122,7 @@ class Server:
         await self._stopping
 
     async def _drain(self) -> None:
-        # The calls must end first: grpcio.stop cancels calls that it has not yet passed on, instead of rejecting them.
+        # The calls must end first: stopping cancels calls that no handler has yet, instead of rejecting them.
         flush_seconds = FLUSH_SECONDS
         try:
             await asyncio.wait_for(self._active.wait_idle(), GRACE_SECONDS)
