@@ -1,1 +1,1 @@
-"""Messaging: ATP messages are taken in, queued, carried out in order, and answered."""
+"""Messaging: accepts ATP messages, queues them, executes their actions in order, and records the responses."""
