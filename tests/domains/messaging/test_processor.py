@@ -28,7 +28,7 @@ async def started(world: World) -> list[str]:
 
 @requirement("atp.carried-out-in-order")
 async def test_messages_are_carried_out_by_priority_and_then_by_age(post: Post) -> None:
-    carrier = post.world.kernel.messages.carrier
+    carrier = post.world.kernel.messaging.processor
     await carrier.stop()
     sent: dict[str, list[str]] = {}
     for priority in ("low", "critical", "normal", "high", "critical", "low", "normal"):
@@ -43,12 +43,12 @@ async def test_messages_are_carried_out_by_priority_and_then_by_age(post: Post) 
 
 
 async def move(world: World, statement: str) -> None:
-    await world.kernel.db.write(lambda tx: tx.run(Sql(statement)))
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql(statement)))
 
 
 @requirement("atp.carried-out-once")
 async def test_what_a_dead_process_had_in_hand_is_carried_out_once_by_the_next(full: Post) -> None:
-    carrier = full.world.kernel.messages.carrier
+    carrier = full.world.kernel.messaging.processor
     await carrier.stop()
     message_id = await full.send({"name": "ann"}, "registry", "register")
     head = "update atp_messages set status = 'executing', epoch = 1, lease_until = 1"
@@ -63,7 +63,7 @@ async def test_what_a_dead_process_had_in_hand_is_carried_out_once_by_the_next(f
 @requirement("atp.carried-out-once")
 async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Post) -> None:
     note = {"path": "a.md", "content": "mine\n"}
-    carrier, finish = full.world.kernel.messages.carrier, full.world.kernel.messages.carrier._commit
+    carrier, finish = full.world.kernel.messaging.processor, full.world.kernel.messaging.processor._commit
 
     async def never(*args: Any) -> None:
         raise asyncio.CancelledError
@@ -96,9 +96,9 @@ async def test_a_task_that_ended_while_nobody_looked_is_still_the_answer(post: P
         return (await post.message(message_id))["route"] is not None
 
     await soon(routed)
-    carrier = post.world.kernel.messages.carrier
+    carrier = post.world.kernel.messaging.processor
     await carrier.stop()
-    post.world.kernel.messages.carrier._lifecycle._expected.clear()
+    post.world.kernel.messaging.processor._lifecycle._expected.clear()
     await post.complete(claim)
     assert (await post.ask(f"response/{message_id}")).status_code == 404
     await carrier.start()
@@ -106,7 +106,7 @@ async def test_a_task_that_ended_while_nobody_looked_is_still_the_answer(post: P
 
 
 async def test_an_outage_of_the_run_log_delays_messages_and_loses_none(post: Post) -> None:
-    carrier = post.world.kernel.messages.carrier
+    carrier = post.world.kernel.messaging.processor
     await carrier.stop()
     message_id = await post.send({"name": "ann"}, "registry", "register")
     post.world.runlog.broken = True

@@ -1,4 +1,4 @@
-"""Wires the gRPC surface, when a port is chosen for it and its packages are there."""
+"""Wires the gRPC surface, if a port is set for it and its packages are installed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FAULTY = "gRPC is not served, because anybody could end it with one call to grpc
 
 
 async def bind(settings: Settings, warnings: list[str]) -> Server | None:
-    """A server that holds its port and answers nobody yet, for the loop that this runs in. Raises StartRefused."""
-    if settings.grpc_port is None or "grpc" not in settings.roles:
+    """Bind the port for the running loop; the server answers nobody before `start`. Raises StartRefused."""
+    if settings.grpc.port is None or "grpc" not in settings.process.roles:
         return None
-    # What its core has to say of a failure comes as an exception too, and the log is ours.
+    # gRPC's core would write failures to standard error as well; they also come as exceptions, which we log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from stentor.surfaces.grpc.app import VERSION, Server, ServerLimits, is_version_safe
@@ -30,25 +30,30 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
     if not is_version_safe(VERSION):
         warnings.append(FAULTY.format(VERSION))
         return None
-    largest = settings.max_body_mb * 1_000_000
-    limits = ServerLimits(largest, settings.max_connections, settings.head_timeout, settings.keep_alive)
-    return Server.bind(settings.host, settings.grpc_port, limits)
+    connections = settings.connections
+    limits = ServerLimits(
+        settings.server.max_body_mb * 1_000_000,
+        connections.max_connections,
+        connections.head_timeout,
+        connections.keep_alive,
+    )
+    return Server.bind(settings.server.host, settings.grpc.port, limits)
 
 
 async def start(server: Server, service: Service) -> None:
-    """Have it answer for the service."""
+    """Have the server answer for the service."""
     from stentor.surfaces.grpc.app import AtpServicer, LlmServicer, TaskServicer, build_gate
 
-    kernel, shared = service.kernel, service.entrance
+    kernel, context = service.kernel, service.context
     gate = build_gate(
-        TaskServicer(task_operations(kernel), kernel.activity),
+        TaskServicer(task_operations(kernel), kernel.tasks.activity),
         AtpServicer(message_operations(kernel)),
-        LlmServicer(shared.talk),
-        shared.keys,
-        shared.rate,
-        shared.streams,
-        kernel.health.ready,
-        kernel.hub.closing,
-        shared.calls,
+        LlmServicer(context.chat),
+        context.keys,
+        context.rate_limiter,
+        context.stream_limit,
+        kernel.health.is_ready,
+        kernel.infra.hub.closing,
+        context.grpc_durations,
     )
     await server.start(gate)

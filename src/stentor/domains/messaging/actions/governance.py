@@ -110,7 +110,7 @@ def _proposal_to_json(update: Update) -> dict[str, Any]:
 def _decision_to_json(update: Update) -> dict[str, Any]:
     response = {"update_id": update.update_id, "status": update.status, "tier": update.tier}
     times = {name: format_iso_or_none(getattr(update, name)) for name in ("approved_at", "rejected_at")}
-    return response | times | {"deployment_scheduled": update.scheduled and update.status == "approved"}
+    return response | times | {"deployment_scheduled": update.is_scheduled and update.status == "approved"}
 
 
 def _event_metadata(context: ActionContext) -> dict[str, str]:
