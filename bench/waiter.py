@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 
-from stentor.worker import Task, Worker
+from stentor_worker import Task, Worker
 
 
 def main() -> None:

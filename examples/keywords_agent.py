@@ -4,7 +4,7 @@ import re
 import sys
 from collections import Counter
 
-from stentor.worker import Task, Worker
+from stentor_worker import Task, Worker
 
 worker = Worker.register(sys.argv[1], sys.argv[2], "keywords", ["keywords"])
 

@@ -1,7 +1,8 @@
 """Prints figures of the code base's shape: `make house`. They are for people, who may look at how they move; no test
 holds them.
 
-Counted is the product: every Python file under `src/` without generated code and without migrations. Lines include
+Counted is the product: every Python file under `src/` and `packages/*/src/` without
+generated code and migrations. Lines include
 blank ones, comments and docstrings. A function's length is from its `def` to its last line.
 """
 
@@ -20,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCES = ROOT / "src"
+SOURCES = (ROOT / "src", *ROOT.glob("packages/*/src"))
 LEFT_OUT = ("/generated/", "/migrations/versions/")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SHORT_FILE = 50
@@ -38,7 +39,8 @@ class SourceFile:
 
     @property
     def module(self) -> str:
-        parts = self.path.relative_to(SOURCES).with_suffix("").parts
+        [root] = (folder for folder in SOURCES if folder in self.path.parents)
+        parts = self.path.relative_to(root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property
@@ -78,7 +80,8 @@ def main() -> None:
 
 
 def _paths() -> Iterable[Path]:
-    return (path for path in SOURCES.rglob("*.py") if not any(part in path.as_posix() for part in LEFT_OUT))
+    paths = (path for folder in SOURCES for path in folder.rglob("*.py"))
+    return (path for path in paths if not any(part in path.as_posix() for part in LEFT_OUT))
 
 
 def total_lines(files: list[SourceFile]) -> str:

@@ -12,7 +12,12 @@ from statistics import median
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(path for path in (ROOT / "src").rglob("*.py") if path.parent.name != "generated")
+SOURCES = sorted(
+    path
+    for folder in (ROOT / "src", ROOT / "packages")
+    for path in folder.rglob("*.py")
+    if path.parent.name != "generated"
+)
 LINT_IMPORTS = str(Path(sysconfig.get_path("scripts")) / "lint-imports")
 CHECKS = {
     "ruff": [sys.executable, "-m", "ruff", "check", "--no-cache", "."],

@@ -2,7 +2,7 @@
 
 import sys
 
-from stentor.worker import Task, Worker
+from stentor_worker import Task, Worker
 
 worker = Worker(sys.argv[1], sys.argv[2], sys.argv[3], concurrency=1)
 

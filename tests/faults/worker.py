@@ -3,8 +3,8 @@
 import sys
 import time
 
-from stentor.worker import Task, Worker
-from stentor.worker import worker as sdk
+from stentor_worker import Task, Worker
+from stentor_worker import worker as sdk
 
 if len(sys.argv) > 5:
     sdk.LEASE_SECONDS = int(sys.argv[5])

@@ -22,7 +22,7 @@ from tests.readme.blocks import README, ROOT, Block, blocks, demo_output
 
 LANGUAGES = ["console", "text", "bash", "bash", "bash", "python"]
 COMMANDS, DEMO, START, CLI, CURL, AGENT = range(6)
-SHOWN = ("Makefile", "README.md", "pyproject.toml", "requirements", "src", "docs")
+SHOWN = ("Makefile", "README.md", "pyproject.toml", "requirements", "packages", "src", "docs")
 
 
 def test_no_block_is_without_a_test() -> None:

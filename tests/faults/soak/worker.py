@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stentor.worker import Failed, ProviderFailed, Task, Worker
-from stentor.worker import worker as sdk
+from stentor_worker import Failed, ProviderFailed, Task, Worker
+from stentor_worker import worker as sdk
 
 LEASE_SECONDS, BEAT_SECONDS = 4, 1.0
 FAILS, PROVIDER_FAILS = 0.03, 0.05

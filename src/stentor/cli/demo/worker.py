@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 
-from stentor.worker import Result, Task, Worker
+from stentor_worker import Result, Task, Worker
 
 _COMMON = frozenset("about after agent agents their there these which would where every other because before".split())
 

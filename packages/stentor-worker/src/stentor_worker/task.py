@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from stentor.worker.client import Client, ServiceError, segment
+from stentor_worker.client import Client, ServiceError, segment
 
 EMIT_EVERY = 0.05
 """Minimum seconds between two batches of streamed tokens."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from stentor.worker.client import Client, ServiceError, segment
-from stentor.worker.task import Failed, Result, Task, TaskCancelled
+from stentor_worker.client import Client, ServiceError, segment
+from stentor_worker.task import Failed, Result, Task, TaskCancelled
 
 Handler = Callable[[Task], Any]
 LEASE_SECONDS = 30

@@ -1,0 +1,88 @@
+"""A service of a few lines for the tests: it hands out tasks and records the reports."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Reply = tuple[int, Any]
+"""Status and JSON body."""
+SOON = 60
+"""Seconds within which everything happens, also on a slow machine."""
+
+
+class Service:
+    """Hands out `tasks` tasks, one at a time; each report is answered by `reply`."""
+
+    def __init__(self, tasks: int) -> None:
+        self.url = ""
+        self.tasks = tasks
+        self.claimed = 0
+        self.reports: list[tuple[str, str, dict[str, Any]]] = []
+        """Task id, verb and body of each report."""
+        self.requests: list[str] = []
+        self.reply: Callable[[str], Reply] = lambda verb: (200, {})
+        self.changed = threading.Condition()
+
+    def wait_until(self, condition: Callable[[], bool]) -> bool:
+        with self.changed:
+            return self.changed.wait_for(condition, SOON)
+
+    def respond(self, method: str, path: str, body: dict[str, Any]) -> Reply:
+        with self.changed:
+            self.requests.append(f"{method} {path}")
+        if path.endswith("/claims"):
+            return self._claim()
+        task_id, verb = path.split("/")[-2:]
+        status, answer = self.reply(verb)
+        with self.changed:
+            self.reports.append((task_id, verb, body))
+            self.changed.notify_all()
+        return status, answer
+
+    def _claim(self) -> Reply:
+        status, answer = self.reply("claims")
+        if status != 200:
+            return status, answer
+        with self.changed:
+            if self.claimed == self.tasks:
+                # As a long poll that ends without a task; a moment, so that the worker does not spin.
+                self.changed.wait(0.05)
+                return 200, {"tasks": []}
+            self.claimed += 1
+            self.changed.notify_all()
+            fields = dict.fromkeys(("type", "input", "timeout_seconds", "idempotency_key"), "x")
+            return 200, {"tasks": [{"task_id": f"t{self.claimed}", "epoch": 1, "metadata": {}, **fields}]}
+
+
+@contextmanager
+def serving(service: Service) -> Iterator[Service]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            status, answer = service.respond(self.command, self.path, json.loads(content) if content else {})
+            payload = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(payload)))
+            self.end_headers()
+            self.wfile.write(payload)
+
+        do_GET = do_POST  # noqa: N815 - http.server's name
+
+        def log_message(self, *args: Any) -> None:
+            return
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        service.url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield service
+        finally:
+            server.shutdown()
