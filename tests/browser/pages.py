@@ -16,7 +16,7 @@ class Shown(NamedTuple):
 def pages(made: Seeded) -> list[Shown]:
     scribe = made.agents["scribe"]
     return [
-        Shown("overview", "/", "Waits for a human"),
+        Shown("overview", "/", "Needs your attention"),
         Shown("tasks", "/tasks", "New task"),
         Shown("task", f"/tasks/{made.done}", "Why this agent"),
         Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),
@@ -36,7 +36,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("note", "/memory/note?path=Projects%2Fplan.md", "Deploying happens every night"),
         Shown("messages", "/messages", "registry"),
         Shown("message", f"/messages/{made.message}", "trace-0001"),
-        Shown("new-message", "/messages/new", "Check without sending"),
+        Shown("new-message", "/messages/new", "Validate"),
         Shown("models", "/models", "Models & cost"),
         Shown("provenance", "/provenance", "Verify everything"),
         Shown("run", f"/provenance/{made.root}", "task completed"),

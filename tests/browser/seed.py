@@ -94,7 +94,7 @@ class Seed:
     def tasks(self, count: int) -> None:
         routed: set[str] = set()
         for n in range(count):
-            # Every other task goes to whoever is best; the rest is spread, so that more than one learns.
+            # Every other task goes to the best agent; the rest is spread, so that more than one learns.
             preferred = {"agent_preference": self.made.agents[NAMES[n % 4]]} if n % 2 else {}
             body: Body = {"type": ("write", "review")[n // 2 % 2], "input": {"text": f"Write about topic {n}."}}
             made = self.post("/tasks", body | {"required_capabilities": ["write"]} | preferred)

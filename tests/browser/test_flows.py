@@ -103,7 +103,7 @@ def test_an_update_of_somebody_else_is_read_and_approved(tab: Tab, installation:
     page = tab.open("/governance").page
     page.get_by_role("link", name="Let the critic measure").click()
     expect(page.locator(".diff .add")).to_contain_text("measure")
-    page.get_by_label("Why it is approved").fill("It was measured.")
+    page.get_by_label("Reason for approval").fill("It was measured.")
     for box in page.locator(".decide input[type=checkbox]").all():
         box.check()
     page.get_by_role("button", name="Approve and deploy").click()
@@ -142,7 +142,7 @@ def test_a_quarantine_appears_without_a_reload(tab: Tab, installation: Installat
 @requirement("dashboard.flows")
 def test_a_note_is_found_while_one_types_and_opened(tab: Tab) -> None:
     page = tab.open("/memory").page
-    page.get_by_label("Look for").press_sequentially("backups", delay=20)
+    page.get_by_label("Search for").press_sequentially("backups", delay=20)
     page.get_by_role("link", name="Backups").first.click()
     expect(page.locator("main")).to_contain_text("tried out once a month")
     tab.open("/memory/note?path=Projects%2Flaunch.md")
@@ -155,8 +155,8 @@ def test_a_search_that_takes_long_gives_way_to_the_next(tab: Tab) -> None:
     page = tab.open("/memory").page
     page.route(re.compile(r"/memory\?.*q=back(&|$)"), lambda route: None)  # this one is never answered
     with page.expect_request(re.compile("q=back")):
-        page.get_by_label("Look for").fill("back")
-    page.get_by_label("Look for").fill("backups")
+        page.get_by_label("Search for").fill("back")
+    page.get_by_label("Search for").fill("backups")
     expect(page.get_by_role("link", name="Backups").first).to_be_visible()
 
 
@@ -175,7 +175,7 @@ def test_the_list_of_tasks_grows_and_a_question_comes_before_a_cancel(tab: Tab, 
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".head .status")).to_have_text("cancelled")
-    expect(page.get_by_text("The task is cancelled.")).to_be_visible()
+    expect(page.get_by_text("Task cancelled.")).to_be_visible()
 
 
 @requirement("dashboard.refresh")
@@ -215,7 +215,7 @@ def test_the_colours_that_were_chosen_are_kept(tab: Tab) -> None:
     page = tab.open("/tasks").page
     before = page.evaluate("document.documentElement.dataset.theme")
     page.locator(".who summary").click()
-    page.get_by_role("button", name="Light or dark").click()
+    page.get_by_role("button", name="Light or dark theme").click()
     after = page.evaluate("document.documentElement.dataset.theme")
     assert {before, after} == {"light", "dark"}
     tab.open("/agents")

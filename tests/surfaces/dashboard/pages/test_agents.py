@@ -147,7 +147,7 @@ async def test_a_heat_map_has_the_number_in_each_cell_and_a_legend(site: Site) -
     assert 'class="h0"' in page
     assert 'class="h9"' in page
     assert ">1.50</td>" in page
-    assert "The 12 types with most outcomes of 14" in page
+    assert "The 12 task types with most outcomes of 14" in page
     assert "from 0.01" in page
 
 
@@ -213,7 +213,7 @@ async def test_an_agent_without_trust_is_unscored(site: Site) -> None:
     page = await site.read(f"/agents/{ann}")
     assert "unscored" in page
     assert "0.000" not in page
-    assert "Nothing is recorded yet" in page
+    assert "There is not enough recorded data" in page
     events = Sql("select count(*) from events where event_type = 'trust_changed'")
     assert (await site.world.kernel.infra.db.read(lambda tx: tx.rows(events)))[0][0] == 0, "a look stores nothing"
 
@@ -267,7 +267,7 @@ async def test_a_checkpoint_is_taken_and_shown(site: Site) -> None:
     address = answer.headers["location"]
     assert address.startswith("/governance/checkpoints/")
     path, _, query = address.partition("?")
-    assert "A checkpoint is taken." in await site.read(path, **asked(query))
+    assert "Checkpoint taken." in await site.read(path, **asked(query))
 
 
 @requirement("dashboard.page-agents")

@@ -38,7 +38,7 @@ async def test_a_run_shows_who_was_chosen_and_streams_until_its_result_is_there(
     task_id = await submit(site, capability="echo")
     page = await site.read(f"/console/{task_id}")
     assert f'data-stream="/tasks/{task_id}/stream"' in page
-    assert "the best of 2 that may" in page
+    assert "the best of 2 eligible agents" in page
     assert page.count(TEXT) >= 3  # the run, the form for the next one, the newest tasks
     claim = await site.world.claim(agent)
     body = {"epoch": claim["epoch"], "result": {"text": "**Done** <script>alert(1)</script>"}}
@@ -54,7 +54,7 @@ async def test_a_run_shows_who_was_chosen_and_streams_until_its_result_is_there(
 async def test_a_refused_routing_says_its_code_its_sentence_and_what_to_do(site: Site) -> None:
     task_id = await submit(site, capability="fly")
     page = await site.read(f"/console/{task_id}")
-    assert "Nobody took it" in page
+    assert "No agent took it" in page
     assert "<code>ROUTING_CAPABILITY_UNAVAILABLE</code>" in page
     assert "register an agent with this one" in page
     assert (await site.world.task(task_id))["outcome_class"] == "routing_failed"

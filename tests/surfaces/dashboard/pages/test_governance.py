@@ -123,7 +123,7 @@ async def test_an_update_shows_why_what_and_by_whom(site: Site, office: Office) 
 async def test_the_proposer_is_refused_in_the_place_of_the_review(site: Site, office: Office) -> None:
     update = await office.propose(await office.trusted(0.8), {"breaking": True})
     answer = await site.send(f"{address(update)}/approve", 403, rationale=f"Mine. {EVIL}")
-    assert "Somebody else has to approve this" in answer.text
+    assert "Somebody else must approve this" in answer.text
     assert "GOVERNANCE_SELF_APPROVAL" in answer.text
     assert f"Mine. {html.escape(EVIL).replace('&quot;', '&#34;')}" in answer.text, "what was typed stays"
     assert (await office.update(update["update_id"]))["status"] == "submitted"
@@ -134,7 +134,7 @@ async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(site:
     ann = await office.trusted(0.8)
     update = await office.propose(ann, WIDER)
     answer = await site.send(f"{address(update)}/approve", 409, key="SECOND", rationale="Fine.")
-    assert "This has a risk that nobody has accepted" in answer.text
+    assert "This has a risk that was not accepted" in answer.text
     answer = await site.send(f"{address(update)}/approve", key="SECOND", rationale="Fine.", override_risk="on")
     assert answer.headers["location"] == f"{address(update)}?notice=approved"
     await office.idle()
@@ -166,7 +166,7 @@ async def test_an_update_is_rejected_with_a_reason(site: Site, office: Office) -
 async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(site: Site, office: Office) -> None:
     update = await office.propose(await office.trusted(0.8), {"breaking": True})
     await office.approve(update)
-    assert "Report that it is deployed" in await site.read(address(update))
+    assert "Report deployment" in await site.read(address(update))
     bad: list[Query] = [{}, {"unit_tests_passed": "many"}, {"unit_tests_passed": "-1"}]
     for fields in bad:
         answer = await site.send(f"{address(update)}/deployed", 400, **fields)
@@ -187,7 +187,7 @@ async def test_a_checkpoint_shows_its_state_and_what_a_rollback_would_change(sit
     path = f"/governance/checkpoints/{taken['checkpoint_id']}"
     page = await site.read(path)
     assert taken["state_hash"] in page
-    assert "Nothing: the agent is as it was then." in page
+    assert "Nothing: the agent has not changed since." in page
     await site.world.admin.patch(f"/api/v1/registry/agents/{ann}", json={"accuracy_score": 0.9})
     page = await site.read(path)
     assert diff(page) == ["−0.9", "+0.5"]
@@ -206,7 +206,7 @@ async def test_a_rollback_is_started_with_a_reason_and_shown_until_it_is_verifie
     assert (await office.agent(ann))["accuracy_score"] == 0.5
     where, _, query = answer.headers["location"].partition("?")
     page = await site.read(where, **asked(query))
-    assert "The rollback is under way." in page
+    assert "Rollback started." in page
     assert EVIL not in page
     for text in ("rollback started", "rollback in progress", "rollback completed", "verified", "It got worse."):
         assert text in page

@@ -65,7 +65,7 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
 async def test_a_search_that_is_not_possible_says_so_and_the_page_stays(site: Site) -> None:
     page = await site.read("/memory", 503, q="deploy", mode="semantic")
     assert "This search is not possible now" in page
-    assert "Search by word instead" in page
+    assert "Search by keyword instead" in page
     assert "Note store" in page
     await site.read("/memory", 400, q="x" * 20_000, mode="hybrid")
     assert (await site.part("/memory", q='" " "', mode="keyword")).strip()

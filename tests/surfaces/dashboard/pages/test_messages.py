@@ -46,7 +46,7 @@ async def test_the_list_shows_the_queue_and_filters_messages(site: Site) -> None
     assert page.index(f'title="{waits}"') < page.index(f'title="{done}"')
     assert "&lt;i&gt;c&lt;/i&gt;" in page
     assert '<dt>critical</dt><dd class="n">1</dd>' in page
-    assert f'<a href="/messages/{waits}">The one that waits longest</a>' in page
+    assert f'<a href="/messages/{waits}">The oldest one</a>' in page
     only = await site.part("/messages", status="completed")
     assert f'title="{done}"' in only
     assert f'title="{waits}"' not in only
@@ -88,7 +88,7 @@ async def test_a_message_shows_its_header_payload_response_and_task(site: Site) 
     assert "an acknowledgement" in page
     assert "/provenance/" in page
     waits = await later(site)
-    assert "It is not known yet" in await site.read(f"/messages/{waits}")
+    assert "The message is queued" in await site.read(f"/messages/{waits}")
 
 
 @requirement("dashboard.page-messages")

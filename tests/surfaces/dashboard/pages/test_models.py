@@ -89,7 +89,7 @@ async def test_budgets_show_what_is_spent_of_them(site: Site) -> None:
     await chat(site.world)
     assert 'class="n wrong">36<' in await site.read("/models/providers")
     reader = await site.read("/models/providers", key="READER")
-    assert ("key admin" in reader, "What others spend is for admins to see." in reader) == (False, True)
+    assert ("key admin" in reader, "Only admins see what others spend." in reader) == (False, True)
 
 
 @requirement("dashboard.page-models")

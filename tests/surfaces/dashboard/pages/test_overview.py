@@ -15,7 +15,7 @@ async def test_the_overview_counts_tasks_and_names_what_waits_for_a_human(site: 
     await site.world.do(agent)
     await site.world.do(agent, ok=False)
     page = await site.read("/")
-    assert "Nothing waits for you." in page
+    assert "Nothing needs your attention." in page
     assert '<span class="n">1</span><span class="status completed">' in page
     assert '<span class="n">1</span><span class="status failed">' in page
     careful = await site.world.register("bea", trust_tier="human", capabilities=["careful"])

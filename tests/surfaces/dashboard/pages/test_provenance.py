@@ -43,20 +43,20 @@ async def test_the_page_tells_what_is_numbered_what_waits_and_what_is_signed(sit
     assert "No runs yet" in await site.read("/provenance")
     task_id, events = await ran(site)
     before = text(await site.read("/provenance"))
-    assert "Events with a number 0" in before
+    assert "Numbered events 0" in before
     assert f"Waiting for one {len(events) + 1}, the oldest from" in before
     assert "Nothing is signed yet" in before
     signed = await sign(site)
     page = await site.read("/provenance")
     after = text(page)
-    assert f"Events with a number {signed['size']} Waiting for one none Signed all that have a number" in after
+    assert f"Numbered events {signed['size']} Waiting for one none Signed all numbered events" in after
     assert f'class="copy">{signed["root"].replace("+", "&#43;")}<' in page or f'class="copy">{signed["root"]}<' in page
     assert f"Key id {signed['key'].split('+')[1]}" in after
     assert "stentor provenance verify" in after
     assert f'href="/provenance/{task_id}"' in page
     await site.world.submit()
     part = await site.part("/provenance", part="log")
-    assert "Signed all that have a number" in text(part)
+    assert "Signed all numbered events" in text(part)
     assert "Waiting for one 3" in text(part)
     assert "<html" not in part
     assert "<html" not in await site.part("/provenance")
@@ -71,10 +71,10 @@ async def test_the_search_goes_to_the_run_of_a_task_or_an_event_and_says_in_plac
         assert (answer.status_code, answer.headers["location"]) == (303, f"/provenance/{led['event_id']}")
     for missing in ("nothing", "a/b?c#d", "\0", "%", "x" * 3000, "<b>"):
         page = await site.read("/provenance", q=missing)
-        assert "No event and no task of this tenant has the id" in page
+        assert "No event or task of this tenant has the id" in page
         assert "<b>" not in page.replace('<b class="mono">', "").split("not-found")[2].split("</p>")[0]
     other = await site.read("/provenance", key="OTHER", q=task_id)
-    assert "No event and no task" in other
+    assert "No event or task" in other
 
 
 @requirement("dashboard.page-provenance")
@@ -86,8 +86,8 @@ async def test_only_an_admin_signs_a_checkpoint(site: Site) -> None:
     answer = await site.send("/provenance/checkpoint")
     assert answer.headers["location"] == "/provenance?notice=signed"
     page = await site.read("/provenance", notice="signed")
-    assert "All that is recorded is numbered and signed." in page
-    assert "Signed all that have a number" in text(page)
+    assert "All recorded events are numbered and signed." in page
+    assert "Signed all numbered events" in text(page)
 
 
 @requirement("dashboard.page-provenance")
@@ -136,14 +136,14 @@ async def test_an_event_without_a_number_says_when_it_gets_one_and_then_has_its_
         await site.read(f"/provenance/{task_id}", check="1"),
         await site.part(f"/provenance/{task_id}", part="proof"),
     ):
-        assert "This event has no number yet. Events get their numbers about once a second" in page
+        assert "This event has no number yet. Events are numbered about once a second" in page
         assert "Check it" not in page
     await site.world.kernel.provenance.sequencer.drain()
     part = await site.part(f"/provenance/{task_id}", part="proof")
     assert "Check it" in part
     assert "every 3s" not in part
     checked = text(await site.read(f"/provenance/{task_id}", check="1"))
-    assert "It fits the tree; that this tree is the signed one could not be verified." in checked
+    assert "Consistent with the tree; whether this tree is the signed one could not be verified." in checked
     assert "The next signed checkpoint covers it" in checked
 
 
@@ -158,9 +158,9 @@ async def test_a_check_says_what_was_verified(site: Site) -> None:
         assert value in plain
     for event in events:
         checked = text(await site.read(f"/provenance/{event['event_id']}", check="1", key="READER"))
-        assert "It fits: the event is in the signed log, as it was recorded." in checked
+        assert "Verified: the event is in the signed log, as recorded." in checked
         assert f"to the root of the tree of {signed['size']} events." in checked
-        assert f"events is that of key {signed['key'].split('+')[1]}." in checked
+        assert f"events is signed by the key {signed['key'].split('+')[1]}." in checked
         assert "✗" not in checked
 
 
@@ -170,11 +170,11 @@ async def test_an_event_that_was_changed_behind_the_service_is_said_not_to_fit(s
     await sign(site)
     await edit(site, EDIT, event_id=events[3]["event_id"])
     changed = text(await site.read(f"/provenance/{events[3]['event_id']}", check="1"))
-    assert "It does not fit" in changed
+    assert "Failed: the log" in changed
     assert "The event was changed: number" in changed
     assert "The hash that was recorded leads to the root: the tree itself is as it was." in changed
     assert "stentor provenance verify" in changed
-    assert "It fits: the event is" in text(await site.read(f"/provenance/{events[2]['event_id']}", check="1"))
+    assert "Verified: the event is" in text(await site.read(f"/provenance/{events[2]['event_id']}", check="1"))
 
 
 @requirement("dashboard.page-provenance")
@@ -183,11 +183,9 @@ async def test_a_checkpoint_that_was_changed_is_not_believed(site: Site) -> None
     signed = await sign(site)
     forged = signed["note"].replace(signed["root"], "A" * 43 + "=")
     await edit(site, Sql("update provenance_checkpoints set note = :note"), note=forged)
-    assert "The checkpoint cannot be believed: its signature is wrong." in await site.read(
-        f"/provenance/{task_id}", check="1"
-    )
+    assert "The checkpoint is invalid: its signature is wrong." in await site.read(f"/provenance/{task_id}", check="1")
     await edit(site, Sql("update provenance_checkpoints set note = 'nonsense'"))
-    assert "The checkpoint cannot be believed" in await site.read(f"/provenance/{task_id}", check="1")
+    assert "The checkpoint is invalid" in await site.read(f"/provenance/{task_id}", check="1")
 
 
 @requirement("dashboard.page-provenance")

@@ -49,9 +49,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 SIGN_IN_PATH = "/sign-in"
-CROSS_SITE_FORM_MESSAGE = (
-    "This form did not come from a page of this session. Go back, load the page again, and send it once more."
-)
+CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session. Go back, reload the page, and submit it again."
 UNSUPPORTED_FORM_MESSAGE = "Forms of these pages are sent as application/x-www-form-urlencoded."
 RELOAD_HTML = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For somebody who followed a link from another site: their browser keeps a strict cookie back the first time."""
@@ -157,27 +155,27 @@ def _error_handler(
 
 def _on_refused(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, GatewayError)
-    titles = {401: "Signed out", 403: "Your key may not do this", 404: "Not found", 409: "Not in this state"}
-    titles |= {429: "Too many requests", 503: "Not available now"}
+    titles = {401: "Signed out", 403: "Your key may not do this", 404: "Not found", 409: "Conflict"}
+    titles |= {429: "Too many requests", 503: "Temporarily unavailable"}
     return error.status, titles.get(error.status, "The gateway refused"), error.message
 
 
 def _on_error(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, StentorError)
-    title = "The gateway is out of reach" if isinstance(error, ServiceUnavailable) else "This cannot be shown"
+    title = "The gateway is unreachable" if isinstance(error, ServiceUnavailable) else "This page cannot be shown"
     return error.status, title, error.message
 
 
 def _on_missing(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return 404, "Not found", "There is no such page."
+        return 404, "Not found", "This page does not exist."
     return error.status_code, "Refused", str(error.detail)
 
 
 def _on_unexpected(request: Request, error: Exception) -> ErrorPage:
     log.error("page %s failed", request.url.path, exc_info=error)
-    return 500, "This page failed", "The operator finds the reason in the log of the dashboard."
+    return 500, "This page failed", "The log of the dashboard has the reason."
 
 
 class _SecurityHeadersMiddleware:

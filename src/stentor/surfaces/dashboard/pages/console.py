@@ -89,7 +89,7 @@ def _task_error(task: dict[str, Any]) -> dict[str, str] | None:
     refused = task["outcome_class"] == "routing_failed"
     code = str(error.get("code") or "")
     return {
-        "title": "Nobody took it" if refused else f"The task is {task['status']}",
+        "title": "No agent took it" if refused else f"The task is {task['status']}",
         "code": code,
         "message": str(error.get("message") or ""),
         "advice": routing_advice(code) if refused else "",
@@ -149,15 +149,15 @@ ROUTES = [
 PRIORITIES = ("high", "normal", "low")
 DEFAULT_TIMEOUT_SECONDS = "300"
 ADVICE = {
-    "ROUTING_CAPABILITY_UNAVAILABLE": "Ask for a capability that an agent has, or register an agent with this one.",
+    "ROUTING_CAPABILITY_UNAVAILABLE": "Choose a capability that an agent has, or register an agent with this one.",
     "ROUTING_TENANT_DENIED": "The agent belongs to another tenant. Choose one of yours.",
     "ROUTING_AGENT_UNAVAILABLE": "Every agent that could do it is suspended or quarantined. Activate one of them.",
-    "ROUTING_AUTHORITY_DENIED": "The grant does not cover this. Ask whoever gave it for a wider one.",
+    "ROUTING_AUTHORITY_DENIED": "The grant does not cover this. Ask its issuer for a wider one.",
     "ROUTING_TRUST_FLOOR": "No agent that could do it has enough trust. Raise an agent's trust, or lower the floor.",
-    "ROUTING_AGENT_INELIGIBLE": "The chosen agent may not take it. Leave the agent open, or choose another one.",
-    "ROUTING_POLICY_DENIED": "The policy file keeps it from every agent. The operator can change that file.",
+    "ROUTING_AGENT_INELIGIBLE": "The chosen agent may not take it. Choose another agent, or none.",
+    "ROUTING_POLICY_DENIED": "The policy file denies it to every agent. The operator can change that file.",
 }
-DEFAULT_ADVICE = "Change the instruction or who is asked, and submit it again."
+DEFAULT_ADVICE = "Change the instruction or the agent, and submit again."
 
 
 class ConsoleFields(msgspec.Struct, frozen=True):

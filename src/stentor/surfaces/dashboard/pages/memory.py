@@ -28,7 +28,7 @@ from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
 from stentor.surfaces.dashboard.site.page import PageRequest
 
-SEARCH_MODES = {"hybrid": "By both", "keyword": "By word", "semantic": "By meaning"}
+SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"}
 MAX_RESULTS = 30
 MEMORY_DISABLED_STATUS = 501
 """What the gateway answers when the memory is switched off."""

@@ -1,6 +1,6 @@
 """Models and cost: what was used, by day, provider and model, in the last days.
 
-Providers of models as they are now: asked live, so apart from the page; added and removed by admins.
+Model providers as they are now: asked live, so apart from the page; added and removed by admins.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ TASK_STATUSES = ("queued", "pending_approval", "executing", "completed", "failed
 PENDING_ITEMS = (
     ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
     ("approvals", ("update to review", "updates to review"), "/governance"),
-    ("quarantined", ("agent in quarantine", "agents in quarantine"), "/agents?status=quarantined"),
-    ("alerts", ("open alert of the sentinel", "open alerts of the sentinel"), "/agents?alert=open"),
-    ("webhooks", ("webhook switched off", "webhooks switched off"), "/webhooks"),
+    ("quarantined", ("quarantined agent", "quarantined agents"), "/agents?status=quarantined"),
+    ("alerts", ("open sentinel alert", "open sentinel alerts"), "/agents?alert=open"),
+    ("webhooks", ("disabled webhook", "disabled webhooks"), "/webhooks"),
 )
 
 

@@ -79,7 +79,7 @@ async def read_provenance_health(page: PageRequest) -> dict[str, Any]:
 
     async def ask() -> dict[str, Any]:
         parts = (await page.read_health())["components"]
-        return dict(parts.get("provenance") or {"status": "unknown", "detail": "The gateway does not tell."})
+        return dict(parts.get("provenance") or {"status": "unknown", "detail": "The gateway does not report it."})
 
     found: dict[str, Any] = await page.site.cache.get_or_create("provenance", ask)
     return found

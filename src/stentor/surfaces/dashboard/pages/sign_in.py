@@ -18,10 +18,10 @@ from stentor.surfaces.dashboard.site.sessions import (
     read_session_cookie,
 )
 
-UNKNOWN_KEY_MESSAGE = "This key is not one that the service knows."
-NO_READ_PERMISSION_MESSAGE = "This key may not read, and pages are for reading."
-AGENT_KEY_MESSAGE = "This is the key of an agent. Pages show all of a tenant, and an agent's key sees its own tasks."
-EMPTY_KEY_MESSAGE = "Give a key."
+UNKNOWN_KEY_MESSAGE = "The service does not know this key."
+NO_READ_PERMISSION_MESSAGE = "This key has no read permission, which the dashboard needs."
+AGENT_KEY_MESSAGE = "This is an agent's key, which sees only its own tasks. The dashboard needs the key of a person."
+EMPTY_KEY_MESSAGE = "Enter a key."
 CROSS_SITE_FORM_MESSAGE = "The form did not come from this page. Try again."
 TOO_MANY_ATTEMPTS_MESSAGE = "Too many attempts. Wait a minute."
 

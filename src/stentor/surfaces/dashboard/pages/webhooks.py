@@ -27,7 +27,7 @@ EVENTS_BY_KIND: dict[str, list[str]] = {}
 for _name in model.EVENTS:
     EVENTS_BY_KIND.setdefault(_name.partition(".")[0], []).append(_name)
 OVERLAP_CHOICES = ((0, "not at all"), (3_600, "for an hour"), (86_400, "for a day"), (7 * 86_400, "for a week"))
-"""Seconds that the old secret signs too, and how that is said."""
+"""Seconds that the old secret also signs, and how that is said."""
 NO_ACTION_RESULT = dict.fromkeys(("secret", "until", "queued", "following", "scope"))
 
 

@@ -125,9 +125,9 @@ def run_duration_ms(events: list[RunEvent]) -> float:
 
 ProofVerdict = Literal["fits", "unsigned", "wrong"]
 HEADLINES: dict[ProofVerdict, str] = {
-    "fits": "It fits: the event is in the signed log, as it was recorded.",
-    "unsigned": "It fits the tree; that this tree is the signed one could not be verified.",
-    "wrong": "It does not fit: the log, or this event, is not what was recorded and signed.",
+    "fits": "Verified: the event is in the signed log, as recorded.",
+    "unsigned": "Consistent with the tree; whether this tree is the signed one could not be verified.",
+    "wrong": "Failed: the log or this event is not what was recorded and signed.",
 }
 VERIFY_ADVICE = (
     "Run stentor provenance verify to see all that was changed, and keep a copy of the database before that."
@@ -170,13 +170,9 @@ def _check_event(proof: dict[str, Any], recorded: str | None, size: int, root: b
     """The bytes name the event, and their hash leads by the path to the root."""
     number, path = proof["number"], [_decode_base64(one) for one in proof["hashes"]]
     leaf = sha256(b"\0" + proof["event"].encode()).digest()
-    steps = (
-        []
-        if _is_same_event(proof)
-        else [CheckStep(False, "The bytes that the proof is for are those of another event.")]
-    )
+    steps = [] if _is_same_event(proof) else [CheckStep(False, "The proof is for the bytes of another event.")]
     if merkle.verify_inclusion(leaf, number, size, path, root):
-        said = f"The hash of the event leads over {len(path):,} hashes to the root of the tree of {size:,} events."
+        said = f"The hash of the event leads through {len(path):,} hashes to the root of the tree of {size:,} events."
         return [*steps, CheckStep(True, said)]
     if recorded is not None and recorded != leaf.hex():
         steps.append(CheckStep(False, f"The event was changed: number {number:,} was recorded with another hash."))
@@ -210,13 +206,13 @@ def _check_signature(note: str | None, key: str | None) -> tuple[LogCheckpoint |
             CheckStep(None, "The next signed checkpoint covers it: about once a minute, or when an admin signs.")
         ]
     if key is None:
-        return None, [CheckStep(None, "The service has no public key here, so the signature could not be verified.")]
+        return None, [CheckStep(None, "There is no public key here, so the signature could not be verified.")]
     try:
         verifier = parse_verifier(key)
         checkpoint = open_note(note, [verifier])
     except NoteError as error:
-        return None, [CheckStep(False, f"The checkpoint cannot be believed: {error}.")]
-    said = f"The signature of the checkpoint of {checkpoint.size:,} events is that of key {verifier.key_id.hex()}."
+        return None, [CheckStep(False, f"The checkpoint is invalid: {error}.")]
+    said = f"The checkpoint of {checkpoint.size:,} events is signed by the key {verifier.key_id.hex()}."
     return checkpoint, [CheckStep(True, said)]
 
 
