@@ -1,9 +1,7 @@
-"""How a command reaches the service.
+"""The client that commands use to call the service: JSON in and out, errors as readable messages, 429 retried.
 
-First the address that was given (`--url`, SERVICE_URL); else the process that holds the data folder;
-else, when nobody does, the command does the work itself, in its own process (`local`).
-
-The service as a command sees it: JSON in and out, refusals as sentences, rate limits waited out.
+It connects to the given address (`--url`, SERVICE_URL), else to the process that holds the lock of the data folder.
+Without either, the command runs the service in its own process (`local_service`).
 """
 
 from __future__ import annotations
@@ -32,44 +30,50 @@ from stentor.core.settings import Settings
 
 T = TypeVar("T")
 OWNER_TIMEOUT_SECONDS = 10.0
-"""Seconds to wait for a holder of the folder that does not answer anywhere yet, or leaves again."""
+"""Seconds to wait for a lock holder that has not published its address yet, or is shutting down."""
 MAX_LOCK_ATTEMPTS = 3
-"""Refused starts in a row with no holder to be seen: somebody only looked at the lock, or it is something else."""
+"""Failed starts without a visible lock holder before giving up: the failure then has another reason than the lock."""
+STREAM_READ_TIMEOUT_SECONDS = 45
+"""Seconds without a byte after which a stream counts as broken; the service sends a heartbeat every 15."""
+MAX_RETRY_AFTER_SECONDS = 60
+"""Upper bound for Retry-After, in seconds; the window of the rate limit is not longer."""
+NO_KEY_MESSAGE = "The service requires an API key, and none was found: set SERVICE_CLIENT_KEY or pass --key."
 
 
 def run_with_client(target: ServiceTarget, work: Callable[[ServiceClient], Awaitable[T]], *, access: Access) -> T:
-    """Connect, work, leave. Raises CommandFailed and StentorError."""
-    options = {"SERVICE_DATA_DIR": target.data_dir, "SERVICE_URL": target.url, "SERVICE_CLIENT_KEY": target.key}
+    """Run `work` with a connected client and return its result. Raises CommandFailed and StentorError."""
+    options = {"data_dir": target.data_dir, "client_url": target.url, "client_key": target.key}
     settings = settings_module.load(os.environ, options)
 
-    async def connected() -> T:
+    async def connect_and_work() -> T:
         async with open_client(settings, access=access) as api:
             return await work(api)
 
-    return asyncio.run(connected())
+    return asyncio.run(connect_and_work())
 
 
 @asynccontextmanager
 async def open_client(settings: Settings, *, access: Access) -> AsyncIterator[ServiceClient]:
-    """The service that the settings mean. `access` counts only when the command does the work itself."""
+    """Open a client of the configured service; `access` matters only if the service runs in this process."""
     async with AsyncExitStack() as stack:
-        if settings.client.url:
-            yield await stack.enter_async_context(_over_network(settings, settings.client.url))
+        if settings.client_url:
+            yield await stack.enter_async_context(_over_network(settings, settings.client_url))
         else:
-            yield await _here(settings, access, stack)
+            yield await _connect_to_folder(settings, access, stack)
 
 
-async def _here(settings: Settings, access: Access, stack: AsyncExitStack) -> ServiceClient:
-    """The holder of the folder, or this process. Another command may take the folder first: then ask again."""
+async def _connect_to_folder(settings: Settings, access: Access, stack: AsyncExitStack) -> ServiceClient:
+    """Connect to the process that holds the data folder lock, or open the service in this process."""
     until = time.monotonic() + OWNER_TIMEOUT_SECONDS
     for attempt in itertools.count():
-        if address := await _owners_address(settings):
+        if address := await _wait_for_owner_address(settings):
             return await stack.enter_async_context(_over_network(settings, address))
         try:
             return await stack.enter_async_context(_in_process(settings, access))
         except StartRefused:
-            held = _owner(settings) is not None
-            if time.monotonic() > until or (attempt >= MAX_LOCK_ATTEMPTS and not held):
+            # Another command may have acquired the lock in between: look for its holder again.
+            is_locked = _read_owner(settings) is not None
+            if time.monotonic() > until or (attempt >= MAX_LOCK_ATTEMPTS and not is_locked):
                 raise
         await asyncio.sleep(0.05)
     raise AssertionError
@@ -77,7 +81,7 @@ async def _here(settings: Settings, access: Access, stack: AsyncExitStack) -> Se
 
 @asynccontextmanager
 async def _in_process(settings: Settings, access: Access) -> AsyncIterator[ServiceClient]:
-    # The whole kernel; not for a command that only asks a running service.
+    # Imported late: a command that calls a running service does not need the kernel.
     from stentor.cli import local_service
 
     async with local_service.open_local_service(settings, os.environ, access=access) as service:
@@ -92,7 +96,7 @@ async def _over_network(settings: Settings, address: str) -> AsyncIterator[Servi
     url = parse_service_url(address)
     key, source = find_key(settings, url)
     headers = {"X-API-Key": key} if key else {}
-    # A proxy of the environment stands between us and others, never between us and ourselves.
+    # HTTP_PROXY and the like must not redirect calls to this machine, which carry its admin key.
     async with httpx.AsyncClient(
         base_url=url, headers=headers, timeout=httpx.Timeout(30, connect=5), trust_env=not is_loopback(url)
     ) as http:
@@ -100,13 +104,13 @@ async def _over_network(settings: Settings, address: str) -> AsyncIterator[Servi
 
 
 def parse_service_url(address: str) -> httpx.URL:
-    """Raises CommandFailed."""
+    """Parse an http or https URL. Raises CommandFailed."""
     try:
         url = httpx.URL(address.rstrip("/"))
     except httpx.InvalidURL:
         url = httpx.URL("")
     if url.scheme not in ("http", "https") or not url.host or "%" in url.host:
-        raise CommandFailed("The service's address must look like http://127.0.0.1:8080.", EXIT_USAGE)
+        raise CommandFailed("The address of the service must be a URL such as http://127.0.0.1:8080.", EXIT_USAGE)
     return url
 
 
@@ -118,24 +122,26 @@ def is_loopback(url: httpx.URL) -> bool:
 
 
 def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
-    """The key to send and where it came from: given, in the data folder, or MCP_API_KEY; both empty if none.
+    """Return the API key to send and where it came from; both are empty if there is none.
 
-    The key of the folder stays on this machine: it is not sent to a service elsewhere.
+    The order is --key or SERVICE_CLIENT_KEY, the admin key of the data folder, MCP_API_KEY. The admin key is sent only
+    to a service on this machine.
     """
-    path = admin_key_file(settings.storage.data_dir)
-    if settings.client.key:
-        source = "--key" if settings.sources["SERVICE_CLIENT_KEY"] == "option" else "SERVICE_CLIENT_KEY"
-        key = settings.client.key
+    path = admin_key_file(settings.data_dir)
+    if settings.client_key:
+        source = "--key" if settings.sources["client_key"] == "option" else "SERVICE_CLIENT_KEY"
+        key = settings.client_key
     elif is_loopback(url) and path.exists():
-        key, source = _read(path), str(path)
+        key, source = _read_key_file(path), str(path)
     else:
-        key, source = settings.auth.shared_key, "MCP_API_KEY" if settings.auth.shared_key else ""
+        key, source = settings.shared_key, "MCP_API_KEY" if settings.shared_key else ""
     if not (key.isascii() and key.isprintable()):
-        raise CommandFailed(f"The key from {source} has characters that no header can carry.", EXIT_USAGE)
+        message = f"The key from {source} contains characters that are not allowed in an HTTP header."
+        raise CommandFailed(message, EXIT_USAGE)
     return key, source
 
 
-def _read(path: os.PathLike[str]) -> str:
+def _read_key_file(path: os.PathLike[str]) -> str:
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - any path-like
             return file.read().strip()
@@ -143,44 +149,39 @@ def _read(path: os.PathLike[str]) -> str:
         raise CommandFailed(f"The key file {path} cannot be read ({type(error).__name__}).", EXIT_FAILED) from None
 
 
-async def _owners_address(settings: Settings) -> str | None:
-    """Where the holder of the folder answers; None when nobody holds it. Raises CommandFailed."""
+async def _wait_for_owner_address(settings: Settings) -> str | None:
+    """Return the gateway address of the process that holds the lock; None if the lock is free. Raises CommandFailed."""
     until = time.monotonic() + OWNER_TIMEOUT_SECONDS
-    while (owner := _owner(settings)) is not None and owner.gateway is None:
+    while (owner := _read_owner(settings)) is not None and owner.gateway is None:
         if time.monotonic() > until:
             raise CommandFailed(
-                f"Process {owner.pid} holds the data folder {settings.storage.data_dir} and answers nowhere yet.",
+                f"Process {owner.pid} has locked the data folder {settings.data_dir} but does not accept requests yet. "
+                "Try again shortly.",
                 EXIT_UNREACHABLE,
             )
         await asyncio.sleep(0.05)
     return owner.gateway if owner else None
 
 
-def _owner(settings: Settings) -> LockHolder | None:
+def _read_owner(settings: Settings) -> LockHolder | None:
     try:
-        return read_lock_holder(settings.storage.data_dir)
+        return read_lock_holder(settings.data_dir)
     except OSError as error:
-        raise StartRefused(f"The data folder {settings.storage.data_dir} cannot be read: {error.strerror}.") from None
-
-
-STREAM_READ_TIMEOUT_SECONDS = 45
-"""Seconds without a byte after which a stream is dead; the service sends a heartbeat every 15."""
-MAX_RETRY_AFTER_SECONDS = 60
-"""Seconds; the rate limit's window is no longer, whatever Retry-After says."""
+        raise StartRefused(f"The data folder {settings.data_dir} cannot be read: {error.strerror}.") from None
 
 
 class RequestFailed(CommandFailed):
-    """The service answered with an error. `status` is HTTP's, `reason` the service's stable code."""
+    """An error response of the service: `status` is the HTTP status, `reason` the stable error code."""
 
     def __init__(self, status: int, reason: str, message: str, details: Any = None) -> None:
-        shown = {"code": reason, "status": status} | ({"details": details} if details else {})
-        super().__init__(f"{reason}: {message}", EXIT_REFUSED if status < 500 else EXIT_FAILED, shown)
+        document = {"code": reason, "status": status} | ({"details": details} if details else {})
+        super().__init__(f"{reason}: {message}", EXIT_REFUSED if status < 500 else EXIT_FAILED, document)
         self.status = status
         self.reason = reason
 
 
 class ServiceClient:
-    """One service behind one client. `in_process` tells that it lives only while this command does."""
+    """A client of one service. With `in_process` the service runs in this process and ends with the command."""
 
     def __init__(self, http: httpx.AsyncClient, where: str, key_source: str, *, in_process: bool = False) -> None:
         self._http = http
@@ -189,7 +190,7 @@ class ServiceClient:
         self.is_in_process = in_process
 
     async def get(self, path: str, /, **params: Any) -> Any:
-        """Parameters that are None are left out."""
+        """Send a GET request; parameters that are None are omitted."""
         return await self._call("GET", path, None, {k: v for k, v in params.items() if v is not None})
 
     async def post(self, path: str, body: Any = None) -> Any:
@@ -203,74 +204,76 @@ class ServiceClient:
 
     @asynccontextmanager
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:
-        """An open event stream. Raises Refused, and httpx.TransportError when the connection breaks."""
+        """Open an event stream. Raises RequestFailed, and httpx.TransportError when the connection breaks."""
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
         timeout = httpx.Timeout(30, connect=5, read=STREAM_READ_TIMEOUT_SECONDS)
         while True:
-            async with self._http.stream("GET", f"/api/v1{path}", headers=headers, timeout=timeout) as answer:
-                if answer.is_success:
-                    yield answer
+            async with self._http.stream("GET", f"/api/v1{path}", headers=headers, timeout=timeout) as response:
+                if response.is_success:
+                    yield response
                     return
-                await answer.aread()
-                if answer.status_code != 429:
-                    raise self._failure(answer)
-            await _wait(answer)
+                await response.aread()
+                if response.status_code != 429:
+                    raise self._failure(response)
+            await _wait_for_rate_limit(response)
 
     async def _call(self, method: str, path: str, body: Any, params: dict[str, Any]) -> Any:
         content = None if body is None else jsontext.encode(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         while True:
             try:
-                answer = await self._http.request(
+                response = await self._http.request(
                     method, f"/api/v1{path}", params=params, content=content, headers=headers
                 )
             except httpx.TransportError as error:
                 raise self.unreachable_error(error) from None
-            if answer.is_success:
-                return self._value(answer)
-            if answer.status_code != 429:
-                raise self._failure(answer)
-            await _wait(answer)
+            if response.is_success:
+                return self._value(response)
+            if response.status_code != 429:
+                raise self._failure(response)
+            await _wait_for_rate_limit(response)
 
     def unreachable_error(self, error: httpx.TransportError) -> CommandFailed:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
-            return CommandFailed(f"The service on {self._where} did not answer in time.", EXIT_UNREACHABLE)
-        return CommandFailed(f"No service answers on {self._where}.", EXIT_UNREACHABLE)
+            return CommandFailed(f"The service at {self._where} did not respond in time.", EXIT_UNREACHABLE)
+        return CommandFailed(f"Cannot connect to a service at {self._where}. Is it running?", EXIT_UNREACHABLE)
 
-    def _value(self, answer: httpx.Response) -> Any:
+    def _not_stentor_error(self) -> CommandFailed:
+        return CommandFailed(f"The server at {self._where} is not Stentor. Check the address.", EXIT_UNREACHABLE)
+
+    def _value(self, response: httpx.Response) -> Any:
         try:
-            return jsontext.load(answer.text)
+            return jsontext.load(response.text)
         except (msgspec.DecodeError, RecursionError):
-            raise CommandFailed(f"What answers on {self._where} is not Stentor.", EXIT_UNREACHABLE) from None
+            raise self._not_stentor_error() from None
 
-    def _failure(self, answer: httpx.Response) -> CommandFailed:
-        """The service's own sentence, in whichever of its dialects."""
-        body = self._value(answer)
+    def _failure(self, response: httpx.Response) -> CommandFailed:
+        """Build the exception for an error response, in the error envelope or in the older form of 401 and 429."""
+        body = self._value(response)
         if not isinstance(body, dict):
-            return CommandFailed(f"What answers on {self._where} is not Stentor.", EXIT_UNREACHABLE)
+            return self._not_stentor_error()
         error = body.get("error")
         if isinstance(error, dict):
             reason, message = str(error.get("code")), str(error.get("message"))
-            return RequestFailed(answer.status_code, reason, message, error.get("details"))
-        if answer.status_code == 401:
-            hint = f"{body.get('message', '')} It came from {self._key_source}; give another in SERVICE_CLIENT_KEY."
-            return RequestFailed(401, "UNAUTHORIZED", hint if self._key_source else NO_KEY_MESSAGE)
-        reason = str(body.get("code", f"HTTP_{answer.status_code}"))
-        return RequestFailed(answer.status_code, reason, str(body.get("message", error)))
-
-
-NO_KEY_MESSAGE = "The service wants a key, and none was found: give one in SERVICE_CLIENT_KEY or with --key."
+            return RequestFailed(response.status_code, reason, message, error.get("details"))
+        if response.status_code == 401:
+            hint = f"The key came from {self._key_source}; set another one in SERVICE_CLIENT_KEY."
+            message = f"{body.get('message', '')} {hint}" if self._key_source else NO_KEY_MESSAGE
+            return RequestFailed(401, "UNAUTHORIZED", message)
+        reason = str(body.get("code", f"HTTP_{response.status_code}"))
+        return RequestFailed(response.status_code, reason, str(body.get("message", error)))
 
 
 def quote_segment(text: str) -> str:
-    """An id as one segment of a path; one of dots alone would be taken for a way up."""
+    """Return an id encoded as one segment of a path."""
     quoted = quote(text, safe="")
+    # httpx would resolve `.` and `..` as relative segments, and call another route.
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
 
 
-async def _wait(answer: httpx.Response) -> None:
-    """Wait as long as a 429 asks for."""
-    value = answer.headers.get("Retry-After", "")
+async def _wait_for_rate_limit(response: httpx.Response) -> None:
+    """Wait as long as Retry-After of a 429 says; one second without it."""
+    value = response.headers.get("Retry-After", "")
     seconds = min(int(value), MAX_RETRY_AFTER_SECONDS) if value.isascii() and value.isdigit() else 1
-    print_notice(f"The rate limit of this key is reached; going on in {seconds} s.", "yellow")
+    print_notice(f"Rate limit of this key reached; retrying in {seconds} s.", "yellow")
     await asyncio.sleep(seconds)

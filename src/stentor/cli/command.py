@@ -1,6 +1,6 @@
-"""The options that every command which talks to the service takes.
+"""Shared options of the commands that call the service, and `run_command`, which runs one and prints its result.
 
-How a command runs: it asks the service, and shows the answer to a person or as JSON.
+Imported at every start, so heavy imports stay inside functions. The client is in `client`, the printing in `output`.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder of the database and the keys.")]
-Url = Annotated[str | None, typer.Option(help="Address of the service; else SERVICE_URL.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with the database and the keys.")]
+Url = Annotated[str | None, typer.Option(help="URL of the service; default: SERVICE_URL.")]
 Key = Annotated[
     str | None,
-    typer.Option(help="Key to send; others can read it in the process list, unlike SERVICE_CLIENT_KEY."),
+    typer.Option(help="API key; visible in the process list, unlike SERVICE_CLIENT_KEY."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-GradeValue = Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0, worthless, to 1, perfect.")]
-GradeComment = Annotated[str | None, typer.Option("--comment", help="Why; it stands in the run log.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+GradeValue = Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0 (worthless) to 1 (perfect).")]
+GradeComment = Annotated[str | None, typer.Option("--comment", help="Reason, recorded in the run log.")]
 
 Access = Literal["read", "change", "create", "memory"]
-"""What a command does: it reads, changes what is there, may make the first record of a folder, or needs the vault."""
+"""What a command needs without a running service: it reads, changes records, may create the data folder, or uses the
+vault.
+"""
 
 
 class ServiceTarget(NamedTuple):
-    """Which service a command means; None leaves it to the environment."""
+    """The service that a command calls; None means that the environment decides."""
 
     data_dir: Path | None = None
     url: str | None = None
@@ -50,9 +52,9 @@ def run_command(
     as_json: bool,
     access: Access = "read",
 ) -> T:
-    """Do `work` with the service, print what it answers, and answer that. Ends the command on errors."""
+    """Run `work` with a client of the service, print its result and return it. Ends the command on errors."""
     with report_errors(as_json=as_json):
-        # An HTTP client, and without a running service the whole kernel: not for `stentor --help`.
+        # Imported late: keeps `stentor --help` fast.
         from stentor.cli import client
 
         try:

@@ -1,6 +1,6 @@
-"""What `stentor task explain` finds out of a task's trail.
+"""Routing decisions as `stentor task` and `stentor llm` explain and print them.
 
-Routing decisions for people: the candidates with their terms, who was denied, the shares, the recomputation.
+The explanation recomputes a recorded decision with `domains.routing.explain`; nothing here chooses an agent.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from stentor.cli.output import console, render_cell
 
 
 def explain_task(trail: dict[str, Any]) -> dict[str, Any]:
-    """The newest decision, why it fell so, and whether it is recomputed the same."""
-    # Comes with the routing domain: not for `stentor --help`.
+    """Return the newest decision of a task, why this agent was selected, and whether recomputation reproduces it."""
+    # Imported late: keeps `stentor --help` fast.
     import msgspec
 
     from stentor.domains.routing import explain
@@ -34,7 +34,7 @@ def explain_task(trail: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain_denial(trail: dict[str, Any], denial: dict[str, Any] | None) -> dict[str, Any]:
-    why = f"Nobody was chosen: {denial['message']}" if denial else "No routing decision is recorded."
+    why = f"No agent was selected: {denial['message']}" if denial else "No routing decision is recorded."
     details = denial["metadata"].get("details") or {} if denial else {}
     return {
         "task_id": trail["task_id"],
@@ -48,36 +48,36 @@ def _explain_denial(trail: dict[str, Any], denial: dict[str, Any] | None) -> dic
 
 
 def _newest_denial(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The denial that no decision came after, or None."""
+    """Return the newest denial unless a decision followed it."""
     newest = next((e for e in reversed(events) if e["event_type"] in ("routing_decision", "dispatch_denied")), None)
     return newest if newest and newest["event_type"] == "dispatch_denied" else None
 
 
 LEGACY_COLUMNS = ("composite", "hebbian", "trust", "blended")
-"""Of decisions that name no rule."""
+"""For decisions that were made with the older formula, whose terms are `shares`."""
 SUMMARY_COLUMNS = ("declared", "outcomes", "expected", "uncertainty", "time", "cost", "trust", "score")
 ALL_COLUMNS = (
     *("declared", "elsewhere", "prior", "outcomes", "expected", "uncertainty"),
-    *("waits", "ready", "time", "cost in $", "cost", "trust", "score", "online"),
+    *("ahead", "ready", "time", "cost in $", "cost", "trust", "score", "online"),
 )
 
 
 def show_decision(decision: dict[str, Any]) -> None:
-    """The candidates with what made their scores, the shares, and who was denied."""
-    # Comes with the routing domain: not for `stentor --help`.
+    """Print the candidates with the terms of their scores, the parameters, and the denied agents."""
+    # Imported late: keeps `stentor --help` fast.
     from stentor.domains.routing import explain
 
     terms = explain.classify_terms(decision)
     if terms is None:
         output.print_line(explain.explain_decision(decision))
         return
-    title = "Why: score = expected + uncertainty - time - cost, trust by its share"
+    title = "Why: score = expected + uncertainty - time - cost, with trust weighted by beta"
     _show_candidates(decision, terms, SUMMARY_COLUMNS, title)
     _show_rest(decision)
 
 
 def show_explanation(explained: dict[str, Any]) -> None:
-    """A decision in full, and whether it was recomputed the same."""
+    """Print a decision in full, and whether recomputation reproduces it."""
     decision = explained["decision"]
     output.print_line(explained["why"])
     if decision is None:
@@ -87,44 +87,48 @@ def show_explanation(explained: dict[str, Any]) -> None:
         _show_candidates(decision, explained["terms"], ALL_COLUMNS, "Candidates, best first")
         _show_rest(decision)
     if explained["later_denial"]:
-        output.print_line(f"Later no agent was admitted: {explained['later_denial']}")
+        output.print_line(f"A later attempt found no eligible agent: {explained['later_denial']}")
     _show_recomputation(explained["recomputation"])
 
 
 def _show_candidates(decision: dict[str, Any], terms: str, columns: tuple[str, ...], title: str) -> None:
-    listed = decision["candidates"]
+    candidates = decision["candidates"]
     if terms == "shares":
         columns, title = LEGACY_COLUMNS, "Why: blended = (1-a-b) composite + a hebbian + b trust"
-        cells = [{term: _score(each[term]) for term in columns} for each in listed]
+        cells = [{term: _score(candidate[term]) for term in columns} for candidate in candidates]
     else:
-        cells = [_cells(each) for each in listed]
+        cells = [_cells(candidate) for candidate in candidates]
     rows = [
-        ("chosen" if each["agent_id"] == decision["agent_id"] else "", each["name"], *(texts[c] for c in columns))
-        for each, texts in zip(listed, cells, strict=True)
+        (
+            "selected" if candidate["agent_id"] == decision["agent_id"] else "",
+            candidate["name"],
+            *(texts[column] for column in columns),
+        )
+        for candidate, texts in zip(candidates, cells, strict=True)
     ]
     console.print(output.render_table(("", "candidate", *columns), rows, title))
-    if decision["candidates_total"] > len(listed):
-        console.print(f"The best {len(listed)} of {decision['candidates_total']}.", style="dim")
+    if decision["candidates_total"] > len(candidates):
+        console.print(f"Showing the best {len(candidates)} of {decision['candidates_total']}.", style="dim")
 
 
-def _cells(each: dict[str, Any]) -> dict[str, str]:
-    elsewhere, outcomes = each["elsewhere_outcomes"], each["outcomes"]
-    age = ", old" if each["stale"] else ""
+def _cells(candidate: dict[str, Any]) -> dict[str, str]:
+    elsewhere, outcomes = candidate["elsewhere_outcomes"], candidate["outcomes"]
+    age = ", stale" if candidate["stale"] else ""
     return {
-        "declared": _score(each["composite"]),
-        "elsewhere": f"{_score(each['elsewhere'])} of {elsewhere:.1f}" if elsewhere else "-",
-        "prior": _score(each["prior"]),
-        "outcomes": f"{each['rewards']:.1f} of {outcomes:.1f}{age}" if outcomes else "-",
-        "expected": _score(each["expected"]),
-        "uncertainty": _score(each["uncertainty"]),
-        "waits": str(each["ahead"]),
-        "ready": f"{each['ready_ms'] / 1000:.1f} s",
-        "time": _score(each["time_penalty"]),
-        "cost in $": "-" if each["cost"] is None else f"{each['cost']:.4g}",
-        "cost": _score(each["cost_penalty"]),
-        "trust": _score(each["trust"]),
-        "score": _score(each["blended"]),
-        "online": "yes" if each["online"] else "no",
+        "declared": _score(candidate["composite"]),
+        "elsewhere": f"{_score(candidate['elsewhere'])} of {elsewhere:.1f}" if elsewhere else "-",
+        "prior": _score(candidate["prior"]),
+        "outcomes": f"{candidate['rewards']:.1f} of {outcomes:.1f}{age}" if outcomes else "-",
+        "expected": _score(candidate["expected"]),
+        "uncertainty": _score(candidate["uncertainty"]),
+        "ahead": str(candidate["ahead"]),
+        "ready": f"{candidate['ready_ms'] / 1000:.1f} s",
+        "time": _score(candidate["time_penalty"]),
+        "cost in $": "-" if candidate["cost"] is None else f"{candidate['cost']:.4g}",
+        "cost": _score(candidate["cost_penalty"]),
+        "trust": _score(candidate["trust"]),
+        "score": _score(candidate["blended"]),
+        "online": "yes" if candidate["online"] else "no",
     }
 
 
@@ -133,7 +137,7 @@ def _score(value: float) -> str:
 
 
 def _show_rest(decision: dict[str, Any]) -> None:
-    trust = "" if decision["trust_available"] else "; trust could not be read, so beta and the floor were 0"
+    trust = "" if decision["trust_available"] else "; trust was unavailable, so beta and the trust floor were 0"
     prefer = f"prefer {decision['prefer']}, " if "prefer" in decision else ""
     console.print(
         f"alpha {decision['alpha']:g}, beta {decision['beta']:g}, {prefer}trust floor {decision['trust_floor']:g}; "
@@ -142,27 +146,24 @@ def _show_rest(decision: dict[str, Any]) -> None:
     )
     _show_denied(decision["denied"])
     if decision["denied_total"] > len(decision["denied"]):
-        console.print(f"{len(decision['denied'])} of {decision['denied_total']} denied.", style="dim")
+        console.print(f"Showing {len(decision['denied'])} of {decision['denied_total']} denied agents.", style="dim")
 
 
 def _show_denied(denied: list[dict[str, Any]]) -> None:
     if denied:
-        console.print(
-            output.render_table(("denied", "why"), [(render_cell(each["name"]), each["code"]) for each in denied])
-        )
+        rows = [(render_cell(agent["name"]), agent["code"]) for agent in denied]
+        console.print(output.render_table(("denied", "reason"), rows))
 
 
-def _show_recomputation(found: dict[str, Any]) -> None:
-    if not found["recomputed"]:
-        output.print_line(f"Not recomputed: {found['reason']}")
+def _show_recomputation(check: dict[str, Any]) -> None:
+    if not check["recomputed"]:
+        output.print_line(f"Not recomputed: {check['reason']}")
         return
-    for sentence in found["assumed"]:
-        output.print_line(f"Taken as recorded: {sentence}")
-    if found["same"]:
-        output.print_line("Recomputed from the run log: the same.")
+    for assumption in check["assumed"]:
+        output.print_line(f"Assumed as recorded: {assumption}")
+    if check["same"]:
+        output.print_line("Recomputation from the run log: identical.")
         return
-    rows = [
-        (each["name"] or "all", each["field"], each["recorded"], each["recomputed"]) for each in found["differences"]
-    ]
-    title = "Recomputed from the run log: not the same"
+    rows = [(row["name"] or "all", row["field"], row["recorded"], row["recomputed"]) for row in check["differences"]]
+    title = "Recomputation from the run log: different"
     console.print(output.render_table(("candidate", "value", "recorded", "recomputed"), rows, title))

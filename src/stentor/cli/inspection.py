@@ -1,8 +1,6 @@
-"""The configuration as it stands, good or bad: what `stentor config` lists and `stentor doctor` judges.
+"""The configuration as `stentor config` lists it, and the input and output of the checks of `stentor doctor`.
 
-Unlike a start, it does not stop at the first setting that cannot be read. No secret is repeated.
-
-What a check sees and what it says.
+Unlike a start of the service, an inspection does not stop at the first invalid setting. No secret is repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from stentor.core.settings.parsers import SettingInfo
 
 
 class SettingStatus(msgspec.Struct, frozen=True):
-    """One setting as people see it: `value` is text, for a secret only whether it is set."""
+    """One setting for people: `value` is text; for a secret only whether it is set."""
 
     name: str
     env: str
@@ -33,7 +31,7 @@ class SettingStatus(msgspec.Struct, frozen=True):
 
 
 class ApiKeyVariable(msgspec.Struct, frozen=True):
-    """One SERVICE_API_KEY_* variable, without its key; `problem` says why it is ignored."""
+    """One SERVICE_API_KEY_* variable, without its key; `problem` is why it is ignored."""
 
     variable: str
     name: str
@@ -45,7 +43,7 @@ class ApiKeyVariable(msgspec.Struct, frozen=True):
 
 
 class ConfigInspection(msgspec.Struct, frozen=True):
-    """`effective` has the defaults where a value cannot be read; `problem` is why a start would be refused."""
+    """All settings and keys; `effective` has defaults for invalid values, `problem` is why a start would fail."""
 
     settings: tuple[SettingStatus, ...]
     keys: tuple[ApiKeyVariable, ...]
@@ -54,80 +52,80 @@ class ConfigInspection(msgspec.Struct, frozen=True):
 
 
 def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> ConfigInspection:
+    """Read all settings and keys from the environment; never raises on invalid values."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     rows: list[tuple[str, SettingInfo, str | None]] = []
     for name, meta in settings_module.setting_infos().items():
-        problem, sources[meta.env] = None, "default"
-        if name == "storage.data_dir" and data_dir is not None:
-            values[meta.env], sources[meta.env] = data_dir, "option"
+        problem, sources[name] = None, "default"
+        if name == "data_dir" and data_dir is not None:
+            values[name], sources[name] = data_dir, "option"
         elif meta.env in environ:
-            sources[meta.env] = "environment"
+            sources[name] = "environment"
             try:
-                values[meta.env] = meta.parse(environ[meta.env].strip())
+                values[name] = meta.parse(environ[meta.env].strip())
             except ValueError as error:
                 problem = f"{meta.env} {error}."
         rows.append((name, meta, problem))
-    effective = Settings.from_values(values, sources)
-    shown = tuple(
+    effective = Settings(**values, sources=sources)
+    statuses = tuple(
         SettingStatus(
-            name, meta.env, "-" if problem else _shown(effective, name, meta), sources[meta.env], meta.doc, problem
+            name, meta.env, "-" if problem else _format_value(effective, name, meta), sources[name], meta.doc, problem
         )
         for name, meta, problem in rows
     )
     keys = inspect_key_variables(environ)
-    return ConfigInspection(shown, keys, effective, _refusal(environ, data_dir, keys))
+    return ConfigInspection(statuses, keys, effective, _startup_problem(environ, data_dir, keys))
 
 
-def _refusal(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[ApiKeyVariable, ...]) -> str | None:
+def _startup_problem(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[ApiKeyVariable, ...]) -> str | None:
     from stentor.auth import api_keys
 
     try:
-        settings = settings_module.load(environ, {"SERVICE_DATA_DIR": data_dir})
-        named = {variable.name for variable in keys if variable.problem is None}
-        api_keys.load_memory_access(
-            environ, named or {"mcp" if settings.auth.shared_key else "admin"}, settings.memory.vault_names
-        )
+        settings = settings_module.load(environ, {"data_dir": data_dir})
+        names = {variable.name for variable in keys if variable.problem is None}
+        api_keys.load_memory_access(environ, names or {"mcp" if settings.shared_key else "admin"}, settings.vault_names)
     except StartRefused as error:
         return error.message
     return None
 
 
-def _shown(effective: Settings, name: str, meta: SettingInfo) -> str:
-    value = effective.get(name)
+def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:
+    value = getattr(effective, name)
     if meta.secret:
         return "set" if value else "not set"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
         return ", ".join(value)
-    # An address may carry a password.
+    # A URL may contain a password.
     return Redactor().redact(str(value))
 
 
 def inspect_key_variables(environ: Mapping[str, str]) -> tuple[ApiKeyVariable, ...]:
-    # Loads the cryptographic modules: not for `stentor --help`.
+    """Parse all SERVICE_API_KEY_* variables, invalid ones included."""
+    # Imported late, as it loads the cryptographic modules: keeps `stentor --help` fast.
     from stentor.auth import api_keys
 
-    found = []
+    variables = []
     for variable in sorted(name for name in environ if name.startswith(api_keys.KEY_VARIABLE_PREFIX)):
         name = variable.removeprefix(api_keys.KEY_VARIABLE_PREFIX).lower()
         try:
             key, principal = api_keys.parse_key_variable(variable, environ[variable])
         except ValueError as error:
-            found.append(ApiKeyVariable(variable, name, problem=f"it is ignored: {error}"))
+            variables.append(ApiKeyVariable(variable, name, problem=f"ignored: {error}"))
             continue
         permissions = tuple(sorted(principal.permissions))
         well_known = key.lower() in api_keys.WELL_KNOWN_KEYS
-        found.append(ApiKeyVariable(variable, name, principal.role, permissions, principal.tenant, well_known))
-    return tuple(found)
+        variables.append(ApiKeyVariable(variable, name, principal.role, permissions, principal.tenant, well_known))
+    return tuple(variables)
 
 
 FindingLevel = Literal["ok", "warning", "problem"]
 
 
 class CheckFinding(msgspec.Struct, frozen=True):
-    """One sentence of the doctor; a warning or problem says what to do."""
+    """One result of a check of `stentor doctor`; a warning or problem includes what to do."""
 
     level: FindingLevel
     check: str
@@ -136,7 +134,7 @@ class CheckFinding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CheckContext:
-    """The configuration as it stands; `settings` has the defaults where a value cannot be read."""
+    """The configuration that the checks examine; `settings` has defaults for invalid values."""
 
     inspection: ConfigInspection
     settings: Settings

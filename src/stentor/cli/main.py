@@ -1,4 +1,4 @@
-"""The command tree."""
+"""The `stentor` program: the Typer application with all commands and groups of `stentor.cli.commands`."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ app.command()(config)
 app.command()(doctor)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"stentor {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """A self-hosted control plane for software agents."""
     filesystem.set_private_umask()

@@ -1,4 +1,7 @@
-"""What MCP clients want in their configuration to start `stentor mcp`. Pure but for the program's own path."""
+"""The configuration with which an MCP client starts `stentor mcp`, in the format of each supported client.
+
+It only builds texts; it changes no file of a client.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE
 
 SERVER_NAME = "stentor-memory"
 CONFIG_LOCATIONS = {
-    "claude-desktop": "Put it into claude_desktop_config.json (Settings, Developer, Edit Config) and restart.",
-    "claude-code": "Run it in a shell; `claude mcp list` shows it afterwards.",
-    "vscode": "Put it into .vscode/mcp.json of a workspace, or into the user's (MCP: Open User Configuration).",
+    "claude-desktop": "Add this to claude_desktop_config.json (Settings, Developer, Edit Config) and restart the app.",
+    "claude-code": "Run this command in a shell; then `claude mcp list` lists the server.",
+    "vscode": "Add this to .vscode/mcp.json in a workspace, or to the user's file (MCP: Open User Configuration).",
 }
 
 
 @dataclass(frozen=True)
 class LaunchCommand:
-    """How a client starts the server: absolute paths, because it may start it anywhere."""
+    """How a client starts the server; paths are absolute, because its working directory is unknown."""
 
     command: str
     arguments: list[str]
@@ -35,48 +38,47 @@ class LaunchCommand:
 def create_launch_command(
     settings: Settings, principal: str, namespaces: list[str], *, read_only: bool
 ) -> LaunchCommand:
-    """Raises CommandFailed for no namespace, and for what no namespace can be."""
+    """Build the launch command. Raises CommandFailed for missing or invalid namespaces."""
     if not namespaces:
         raise CommandFailed(
-            "Say what the client may reach: --namespace NAME, repeatable; `vault` is the vault, `'*'` everything else.",
+            "Specify what the client may access: --namespace NAME (repeatable). `vault` is the vault, `'*'` every "
+            "namespace except vaults.",
             EXIT_USAGE,
         )
-    if wrong := [name for name in namespaces if "," in name or not is_pattern(name)]:
-        raise CommandFailed(f"{wrong[0][:80]!r} is no namespace, such as team/notes.", EXIT_USAGE)
-    if (vault := find_unknown_vault(namespaces, settings.memory.vault_names)) is not None:
-        raise CommandFailed(f"{vault[:80]!r} is no vault of SERVICE_VAULTS.", EXIT_USAGE)
+    if invalid := [name for name in namespaces if "," in name or not is_pattern(name)]:
+        raise CommandFailed(f"{invalid[0][:80]!r} is not a valid namespace. Example: team/notes.", EXIT_USAGE)
+    if (vault := find_unknown_vault(namespaces, settings.vault_names)) is not None:
+        raise CommandFailed(f"{vault[:80]!r} is not a vault in SERVICE_VAULTS.", EXIT_USAGE)
     capabilities = [READ_CAPABILITY] if read_only else [READ_CAPABILITY, WRITE_CAPABILITY]
     environment = {
         "SERVICE_MCP_PRINCIPAL": principal,
         "SERVICE_MCP_NAMESPACES": ",".join(namespaces),
         "SERVICE_MCP_CAPABILITIES": ",".join(capabilities),
     }
-    if settings.memory.vault_dir is not None:
-        environment["SERVICE_VAULT_DIR"] = str(settings.memory.vault_dir.absolute())
-    if settings.memory.vaults:
-        named = (vault.partition("=") for vault in settings.memory.vaults)
-        environment["SERVICE_VAULTS"] = ",".join(f"{name}={Path(folder).absolute()}" for name, _, folder in named)
-    command, before = _program()
-    return LaunchCommand(
-        command, [*before, "mcp", "--data-dir", str(settings.storage.data_dir.absolute())], environment
-    )
+    if settings.vault_dir is not None:
+        environment["SERVICE_VAULT_DIR"] = str(settings.vault_dir.absolute())
+    if settings.vaults:
+        pairs = (vault.partition("=") for vault in settings.vaults)
+        environment["SERVICE_VAULTS"] = ",".join(f"{name}={Path(folder).absolute()}" for name, _, folder in pairs)
+    command, prefix = _find_program()
+    return LaunchCommand(command, [*prefix, "mcp", "--data-dir", str(settings.data_dir.absolute())], environment)
 
 
 def describe_access(launch: LaunchCommand) -> str:
-    """What the configuration lets the client do, in a sentence."""
-    given = launch.environment
-    spaces = given["SERVICE_MCP_NAMESPACES"].split(",")
-    named = [space for space in spaces if space != ALL_NAMESPACES]
-    parts = ["every namespace but vaults"] if ALL_NAMESPACES in spaces else []
-    where = " and ".join([*parts, *([f"{', '.join(named)} and all below"] if named else [])])
-    what = "read and write" if WRITE_CAPABILITY in given["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
-    return f"This lets {given['SERVICE_MCP_PRINCIPAL']!r} {what} {where}."
+    """Describe in one sentence what the configuration lets the client do."""
+    environment = launch.environment
+    namespaces = environment["SERVICE_MCP_NAMESPACES"].split(",")
+    names = [name for name in namespaces if name != ALL_NAMESPACES]
+    parts = ["every namespace except vaults"] if ALL_NAMESPACES in namespaces else []
+    where = " and ".join([*parts, *([f"{', '.join(names)} and everything below"] if names else [])])
+    what = "read and write" if WRITE_CAPABILITY in environment["SERVICE_MCP_CAPABILITIES"].split(",") else "read"
+    return f"This lets {environment['SERVICE_MCP_PRINCIPAL']!r} {what} {where}."
 
 
 def render_client_config(client: str, launch: LaunchCommand) -> tuple[str, str]:
-    """The text for this client, and where it goes. Raises CommandFailed."""
+    """Return the configuration for this client and how to install it. Raises CommandFailed."""
     if client not in CONFIG_LOCATIONS:
-        raise CommandFailed(f"There is no client {client!r} here; one of {', '.join(CONFIG_LOCATIONS)}.", EXIT_USAGE)
+        raise CommandFailed(f"Unknown client {client!r}. Supported: {', '.join(CONFIG_LOCATIONS)}.", EXIT_USAGE)
     server = {"command": launch.command, "args": launch.arguments, "env": launch.environment}
     if client == "claude-code":
         pairs = [part for name, value in launch.environment.items() for part in ("--env", f"{name}={value}")]
@@ -88,8 +90,8 @@ def render_client_config(client: str, launch: LaunchCommand) -> tuple[str, str]:
     return text, CONFIG_LOCATIONS[client]
 
 
-def _program() -> tuple[str, list[str]]:
-    """This program, by its absolute path."""
-    beside = Path(sys.executable).with_name("stentor")
-    found = str(beside) if beside.exists() else shutil.which("stentor")
-    return (found, []) if found else (sys.executable, ["-m", "stentor"])
+def _find_program() -> tuple[str, list[str]]:
+    """Return the absolute path of this program and the arguments before the command."""
+    sibling = Path(sys.executable).with_name("stentor")
+    program = str(sibling) if sibling.exists() else shutil.which("stentor")
+    return (program, []) if program else (sys.executable, ["-m", "stentor"])

@@ -1,6 +1,6 @@
-"""How commands speak: tables for people, one JSON document for scripts, errors on standard error.
+"""The output of commands: tables for people, one JSON document for scripts, errors on standard error.
 
-What people see: tables, relative times, and texts of others without their control characters.
+Texts that come from agents and other services are printed without control characters and never read as markup.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from stentor.core import jsontext
 from stentor.core.errors import StentorError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
-"""Exit codes: it failed; wrong usage; the service refused it; no service answers; Ctrl-C."""
+"""Exit codes: failure; wrong usage; error response (4xx) of the service; no service reachable; Ctrl-C."""
 
 console = Console(highlight=False)
 error_console = Console(stderr=True, highlight=False)
 
 
 class CommandFailed(Exception):
-    """Ends a command with a sentence and an exit code."""
+    """Ends a command with an error message and an exit code."""
 
     def __init__(self, message: str, code: int = EXIT_FAILED, details: Any = None) -> None:
         super().__init__(message)
@@ -38,30 +38,30 @@ class CommandFailed(Exception):
 
 
 def strip_controls(text: str) -> str:
-    """Without control characters: an agent's text must not steer the terminal."""
+    """Replace control characters: the text of an agent must not control the terminal."""
     if text.isprintable():
         return text
-    return "".join("\N{REPLACEMENT CHARACTER}" if _steers(c) else c for c in text)
+    return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(c) else c for c in text)
 
 
-def _steers(character: str) -> bool:
+def _is_control(character: str) -> bool:
     return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs")
 
 
 def print_notice(message: str, style: str = "") -> None:
-    """A line for people on standard error: what goes on, what they should know."""
+    """Print a line for people on standard error."""
     error_console.print(strip_controls(message), style=style, markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One line on standard output."""
+    """Print a value as one line of JSON on standard output."""
     sys.stdout.write(jsontext.dump(value) + "\n")
     sys.stdout.flush()
 
 
 @contextmanager
 def report_errors(*, as_json: bool = False) -> Iterator[None]:
-    """Turn errors into one sentence and an exit code, Ctrl-C into a quiet end."""
+    """Print an error as one line and exit with its code; exit silently on Ctrl-C."""
     try:
         yield
     except (CommandFailed, StentorError) as error:
@@ -93,23 +93,23 @@ AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def render_cell(value: Any) -> Text:
-    """A value as it is, never read as markup; states get their colour."""
+    """Return a cell with the text of a value, never read as markup; statuses are coloured."""
     text = "-" if value is None else value if isinstance(value, str) else jsontext.dump(value)
     return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
 
 
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(columns):
-        # What one copies is never broken: the id in the first column, and names.
-        made.add_column(name, no_wrap=number == 0 or name == "name", overflow="fold")
+        # People copy ids (the first column) and names, so these are never wrapped.
+        table.add_column(name, no_wrap=number == 0 or name == "name", overflow="fold")
     for row in rows:
-        made.add_row(*(value if isinstance(value, Text) else render_cell(value) for value in row))
-    return made
+        table.add_row(*(value if isinstance(value, Text) else render_cell(value) for value in row))
+    return table
 
 
 def render_record(record: Mapping[str, Any]) -> Table:
-    """A record, one field a line."""
+    """Return a record as a table with one field per row."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -119,7 +119,7 @@ def render_record(record: Mapping[str, Any]) -> Table:
 
 
 def format_age(moment: str | None, now: datetime | None = None) -> str:
-    """`3 min ago` for an ISO 8601 time; `-` for none."""
+    """Format an ISO 8601 time as `3 min ago`, or `-` for None."""
     if moment is None:
         return "-"
     seconds = int(((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds())
@@ -129,7 +129,7 @@ def format_age(moment: str | None, now: datetime | None = None) -> str:
 
 
 def print_value(value: Any) -> None:
-    """A result on standard output, not wrapped: text as text, anything else as indented JSON."""
+    """Print a result on standard output, not wrapped: text as it is, anything else as indented JSON."""
     import json
 
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)

@@ -1,4 +1,8 @@
-"""Following a task to its end over its event stream; a broken connection is resumed where it broke."""
+"""Follow a task to its end over its event stream; a broken connection is resumed with Last-Event-ID.
+
+A parser for the service's own streams, not for any text/event-stream: it does not handle CR line ends or data fields of
+several lines.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +17,14 @@ from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice
 
 MAX_EMPTY_CONNECTIONS = 10
-"""Connections in a row that bring nothing before the service counts as gone; about half a minute."""
+"""Consecutive connections without an event after which the service counts as gone; about half a minute."""
 MAX_BACKOFF_SECONDS = 5.0
 TERMINAL_STATUSES = ("completed", "failed", "aborted", "cancelled")
 
 
 class StreamEvent(NamedTuple):
+    """One server-sent event with its decoded data."""
+
     kind: str
     data: dict[str, Any]
     id: str | None
@@ -27,7 +33,7 @@ class StreamEvent(NamedTuple):
 async def follow_task(
     api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
-    """The task's record once it has ended; its events go to standard error meanwhile."""
+    """Return the task's record once it has ended; print its events to standard error meanwhile."""
     path = f"/tasks/{quote_segment(task_id)}"
     record = await api.get(path)
     if api.is_in_process:
@@ -36,55 +42,57 @@ async def follow_task(
         if event.kind == "token" and on_token is not None:
             on_token(str(event.data.get("text", "")))
         elif event.kind in ("activity", "routing"):
-            _tell(event)
+            _print_event(event)
     record = await api.get(path)
     if record["status"] not in TERMINAL_STATUSES:
-        raise CommandFailed(f"The stream of task {task_id} ended, but the task is {record['status']}.", EXIT_FAILED)
+        raise CommandFailed(
+            f"The stream of task {task_id} ended, but the task is still {record['status']}. "
+            f"Continue with: stentor task watch {task_id}",
+            EXIT_FAILED,
+        )
     return dict(record)
 
 
 async def read_events(api: ServiceClient, path: str) -> AsyncIterator[StreamEvent]:
-    """All events up to the terminal one, none twice. Raises CommandFailed when the service is gone for good."""
-    last: str | None = None
-    idle, pause = 0, 0.1
+    """Yield all events up to the terminal one, each once. Raises CommandFailed when the service is gone."""
+    last_id: str | None = None
+    empty_connections, pause = 0, 0.1
     while True:
         try:
-            async with api.stream(path, last) as answer:
-                async for event in parse_events(answer.aiter_bytes()):
-                    idle, pause = 0, 0.1
-                    last = event.id or last
+            async with api.stream(path, last_id) as response:
+                async for event in parse_events(response.aiter_bytes()):
+                    empty_connections, pause = 0, 0.1
+                    last_id = event.id or last_id
                     yield event
                     if event.kind == "complete" or (event.kind == "error" and "status" in event.data):
                         return
-            error = None
-        except httpx.TransportError as broken:
-            error = broken
-        except RequestFailed as refused:
-            if refused.status < 500:
+            transport_error = None
+        except httpx.TransportError as error:
+            transport_error = error
+        except RequestFailed as error:
+            if error.status < 500:
                 raise
-            error = None
-        idle += 1
-        if idle >= MAX_EMPTY_CONNECTIONS:
-            raise api.unreachable_error(error or httpx.ConnectError("the stream ends at once"))
-        print_notice("The connection broke; going on where it did.", "yellow")
+            transport_error = None
+        empty_connections += 1
+        if empty_connections >= MAX_EMPTY_CONNECTIONS:
+            raise api.unreachable_error(transport_error or httpx.ConnectError("the stream ends at once"))
+        print_notice("Connection lost; resuming the stream.", "yellow")
         await asyncio.sleep(pause)
         pause = min(MAX_BACKOFF_SECONDS, pause * 2)
 
 
 async def parse_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[StreamEvent]:
-    """The events of a text/event-stream; comments are left out.
-
-    Lines end at a line feed alone: other separators of Unicode may stand inside the JSON.
-    """
-    waiting = b""
+    """Yield the events of a text/event-stream, without its comments."""
+    # Split at line feeds only: the JSON may contain other Unicode line separators, at which splitlines() would split.
+    rest = b""
     async for chunk in chunks:
-        *blocks, waiting = (waiting + chunk).split(b"\n\n")
+        *blocks, rest = (rest + chunk).split(b"\n\n")
         for block in blocks:
-            if event := _event(block):
+            if event := _parse_event(block):
                 yield event
 
 
-def _event(block: bytes) -> StreamEvent | None:
+def _parse_event(block: bytes) -> StreamEvent | None:
     fields: dict[bytes, bytes] = {}
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")
@@ -96,24 +104,26 @@ def _event(block: bytes) -> StreamEvent | None:
 
 
 async def _require_progress(api: ServiceClient, record: dict[str, Any]) -> None:
-    """In this process nobody can claim or approve. Raises CommandFailed for a task that waits for that."""
+    """Raise CommandFailed if the task waits for an approval or a worker, which cannot happen in this process."""
     task_id, agent_id = record["task_id"], record["assigned_agent"]
     if record["status"] == "pending_approval":
-        raise CommandFailed(f"Task {task_id} waits for an approval, and no service runs: start `stentor serve`.")
+        raise CommandFailed(
+            f"Task {task_id} is waiting for approval, which needs a running service: start `stentor serve`."
+        )
     if record["status"] not in ("queued", "executing") or agent_id is None:
         return
     try:
         agent = await api.get(f"/registry/agents/{quote_segment(agent_id)}")
     except RequestFailed:
-        return  # a key that may not read the registry; the task may still end
+        return  # the key may not read the registry; the task may still end
     if agent["runtime"]["kind"] == "worker":
         raise CommandFailed(
-            f"Task {task_id} waits for the worker {agent['name']}, and workers need a running service: "
+            f"Task {task_id} is waiting for the worker {agent['name']}, and workers need a running service: "
             "start `stentor serve`."
         )
 
 
-def _tell(event: StreamEvent) -> None:
+def _print_event(event: StreamEvent) -> None:
     data = event.data
     if event.kind == "routing":
         text = f"routed to {data.get('agent_name')}"
