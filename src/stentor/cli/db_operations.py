@@ -1,6 +1,6 @@
-"""What `stentor db upgrade`, `status` and `backup` do.
+"""The work and output of `stentor db`: upgrade, status, backup, and copy between SQLite and PostgreSQL.
 
-What `stentor db copy` does: it copies, compares, and verifies the run log where it arrived.
+Only the command line calls this. The migrations are in `core.migrations`, the copying in `core.db.transfer`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stentor.core.db import backup as backups
 from stentor.core.db import database_url
 from stentor.core.db.database_url import DatabaseUrl, parse_database_url
 from stentor.core.db.transfer import CopiedTable, DatabaseCopy, Side, open_side
-from stentor.core.db.transfer.database_copy import Progress as Told
+from stentor.core.db.transfer.database_copy import Progress as TableProgress
 from stentor.core.errors import StartRefused, StentorError
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.migrations import UpgradeResult
@@ -38,10 +38,14 @@ from stentor.domains.provenance.audit.findings import AuditReport
 from stentor.domains.provenance.signed_note import NoteVerifier
 
 SchemaState = Literal["current", "behind", "empty", "newer", "unfinished copy"]
+INTERRUPTED_MESSAGE = (
+    "The copy did not complete. No service starts on {} until it does: run the same command again to start over. "
+    "{} is unchanged."
+)
 
 
 class SchemaStatus(msgspec.Struct, frozen=True):
-    """`place` is the file or the address without a password; `revision` None when there is no schema."""
+    """The schema of a database. `place` is its file or URL without the password, `revision` None without a schema."""
 
     database: str
     place: str
@@ -54,65 +58,68 @@ class SchemaStatus(msgspec.Struct, frozen=True):
 
 
 def load_db_settings(data_dir: Path | None) -> Settings:
-    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
+    """Load the settings, and keep secrets and passwords out of the log."""
+    chosen = settings.load(os.environ, {"data_dir": data_dir})
     redactor = Redactor()
-    for secret in (chosen.storage.database_url, *database_url.url_secrets(chosen.storage.database_url)):
+    for secret in (chosen.database_url, *database_url.url_secrets(chosen.database_url)):
         redactor.add_secret(secret)
     redaction.configure_logging("warning", redactor)
     return chosen
 
 
 def database_file(chosen: Settings) -> Path:
-    return chosen.storage.data_dir / "stentor.db"
+    return chosen.data_dir / "stentor.db"
 
 
 def upgrade_schema(chosen: Settings, *, keep_copy: bool) -> UpgradeResult:
-    """On SQLite as the folder's owner. Raises StartRefused and StoreUnavailable."""
+    """Upgrade the schema; on SQLite with the data folder lock held. Raises StartRefused and StoreUnavailable."""
     driver = bootstrap.open_driver(chosen)
-    if migrations.current_version(driver) == migrations.HEAD or chosen.storage.database_url:
+    if migrations.current_version(driver) == migrations.HEAD or chosen.database_url:
         return migrations.upgrade(driver, notify=print_notice)
     try:
-        chosen.storage.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = DataFolderLock(chosen.storage.data_dir, format_iso(SystemClock().now()))
+        chosen.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = DataFolderLock(chosen.data_dir, format_iso(SystemClock().now()))
     except OSError as error:
-        raise StartRefused(f"The data folder {chosen.storage.data_dir} cannot be used: {error.strerror}.") from None
+        raise StartRefused(f"The data folder {chosen.data_dir} cannot be used: {error.strerror}.") from None
     try:
         return migrations.upgrade(driver, make_backup=keep_copy, notify=print_notice)
     finally:
         lock.release()
 
 
-def upgrade_document(done: UpgradeResult) -> dict[str, Any]:
+def upgrade_document(result: UpgradeResult) -> dict[str, Any]:
+    """Return the result as plain values."""
     return {
-        "before": done.previous,
+        "before": result.previous,
         "revision": migrations.HEAD,
-        "applied": done.applied,
-        "backup": str(done.backup) if done.backup else None,
+        "applied": result.applied,
+        "backup": str(result.backup) if result.backup else None,
     }
 
 
-def show_upgrade(done: UpgradeResult) -> None:
+def show_upgrade(result: UpgradeResult) -> None:
+    """Print the applied revisions."""
     titles = migrations.revisions()
-    for number in done.applied:
+    for number in result.applied:
         output.print_line(f"  {number}  {titles[number]}")
-    if done.applied:
-        output.print_line(f"The schema is {migrations.HEAD} now; it was {done.previous or 'none'}.")
+    if result.applied:
+        output.print_line(f"Upgraded the schema from {result.previous or 'none'} to {migrations.HEAD}.")
     else:
-        output.print_line(f"The schema is {migrations.HEAD}, the newest: there was nothing to do.")
+        output.print_line(f"The schema is already {migrations.HEAD}, the latest.")
 
 
 def read_schema_status(chosen: Settings) -> SchemaStatus:
-    """Reads alone. Raises StoreUnavailable."""
+    """Read the state of the schema without changing it. Raises StoreUnavailable."""
     current = migrations.current_version(bootstrap.open_driver(chosen))
     explanation = None
     try:
         migrations.require_supported(current)
     except StartRefused as error:
         explanation = error.message
-    on_server, file = bool(chosen.storage.database_url), database_file(chosen)
+    on_server, file = bool(chosen.database_url), database_file(chosen)
     return SchemaStatus(
         database="postgresql" if on_server else "sqlite",
-        place=database_url.parse_postgres_url(chosen.storage.database_url).display if on_server else str(file),
+        place=database_url.parse_postgres_url(chosen.database_url).display if on_server else str(file),
         revision=current,
         head=migrations.HEAD,
         pending=[] if explanation else migrations.pending_revisions(current),
@@ -130,53 +137,49 @@ def _state(current: str | None, explanation: str | None) -> SchemaState:
     return "current" if current == migrations.HEAD else "behind"
 
 
-def status_document(found: SchemaStatus) -> dict[str, Any]:
+def status_document(status: SchemaStatus) -> dict[str, Any]:
+    """Return the status as plain values."""
     titles = migrations.revisions()
-    rows = [{"revision": number, "title": titles[number]} for number in found.pending]
-    return {**msgspec.to_builtins(found), "pending": rows}
+    rows = [{"revision": number, "title": titles[number]} for number in status.pending]
+    return {**msgspec.to_builtins(status), "pending": rows}
 
 
-def show_status(found: SchemaStatus) -> None:
+def show_status(status: SchemaStatus) -> None:
+    """Print the status and, if needed, how to upgrade."""
     titles = migrations.revisions()
-    pending = ", ".join(f"{number} ({titles[number]})" for number in found.pending)
+    pending = ", ".join(f"{number} ({titles[number]})" for number in status.pending)
     record = {
-        "database": found.place,
-        "schema": found.revision or "none",
-        "newest": found.head,
-        "state": found.state,
+        "database": status.place,
+        "schema": status.revision or "none",
+        "latest": status.head,
+        "state": status.state,
         "pending": pending or None,
-        "backups": ", ".join(found.backups) or None,
+        "backups": ", ".join(status.backups) or None,
     }
     console.print(output.render_record({name: value for name, value in record.items() if value is not None}))
-    if found.explanation:
-        print_notice(found.explanation, "red")
-    elif found.state != "current":
-        print_notice(f"{migrations.UPGRADE_COMMAND} brings it up to date.", "yellow")
+    if status.explanation:
+        print_notice(status.explanation, "red")
+    elif status.state != "current":
+        print_notice(f"Upgrade it with {migrations.UPGRADE_COMMAND}.", "yellow")
 
 
 def backup_database(chosen: Settings, file: Path, progress: backups.Progress) -> int:
-    """Answers the size in bytes. Raises CommandFailed and StartRefused."""
-    if chosen.storage.database_url:
+    """Copy a SQLite database into a new file; return its size in bytes. Raises CommandFailed and StartRefused."""
+    if chosen.database_url:
         raise CommandFailed(
-            "The state is in PostgreSQL, whose own tool copies it while it is served: "
+            "The database is PostgreSQL. Use its own tool, which works while the service runs: "
             f'pg_dump --format=custom --file={file} "$SERVICE_DATABASE_URL"',
             EXIT_USAGE,
         )
     require_database(chosen)
     if file.exists() or file.is_symlink():
-        raise CommandFailed(f"{file} is there already, and nothing is overwritten: name another file.", EXIT_USAGE)
+        raise CommandFailed(f"{file} already exists and is not overwritten: choose another file.", EXIT_USAGE)
     return backups.copy_database(database_file(chosen), file, progress)
-
-
-INTERRUPTED_MESSAGE = (
-    "The copy did not end. {} refuses to start until it does: run the same command again, which begins anew. "
-    "Nothing in {} was changed."
-)
 
 
 @dataclass(frozen=True)
 class CopyResult:
-    """`report` is of the run log in the target, `to_move` what does not lie in a database."""
+    """The result of a copy: `report` is about the run log in the target, `to_move` lists files outside the database."""
 
     source: str
     target: str
@@ -187,13 +190,13 @@ class CopyResult:
 
 
 def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path | None) -> CopyResult:
-    """Raises CommandFailed."""
+    """Copy all rows into an empty database, compare both sides and verify the run log. Raises CommandFailed."""
     chosen = load_db_settings(data_dir)
-    ends = _address("SOURCE", source), _address("TARGET", target)
+    ends = _parse_url("SOURCE", source), _parse_url("TARGET", target)
     if (ends[0].path is None) == (ends[1].path is None):
         raise CommandFailed(
-            "SOURCE and TARGET are databases of the same kind. Copy SQLite with `stentor db backup`, and PostgreSQL "
-            "with pg_dump and pg_restore.",
+            "SOURCE and TARGET are databases of the same kind. Copy SQLite with `stentor db backup`, PostgreSQL with "
+            "pg_dump and pg_restore.",
             EXIT_USAGE,
         )
     redactor = Redactor()
@@ -201,20 +204,20 @@ def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path
         redactor.add_secret(secret)
     try:
         sides = open_side(ends[0], write=False), open_side(ends[1], write=True)
-        return _copy_and_verify(chosen, ends, sides, _keys(chosen, ends, verifiers))
+        return _copy_and_verify(chosen, ends, sides, _load_keys(chosen, ends, verifiers))
     except StentorError as error:
         raise CommandFailed(redactor.redact(error.message), EXIT_REFUSED) from None
 
 
-def _address(name: str, text: str) -> DatabaseUrl:
+def _parse_url(name: str, text: str) -> DatabaseUrl:
     try:
         return parse_database_url(text)
     except ValueError as error:
         raise CommandFailed(f"{name} {error}.", EXIT_USAGE) from None
 
 
-def _keys(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], given: list[str]) -> list[NoteVerifier]:
-    """Those that were given; else the one beside the SQLite file, or in the data folder."""
+def _load_keys(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], given: list[str]) -> list[NoteVerifier]:
+    """Return the given verifier keys, else the one beside the SQLite file or in the data folder."""
     paths = [end.path for end in ends if end.path is not None]
     return files.load_verifiers(chosen, given, paths[0]) or files.load_verifiers(chosen, [], None)
 
@@ -223,70 +226,73 @@ def _copy_and_verify(
     chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], sides: tuple[Side, Side], keys: list[NoteVerifier]
 ) -> CopyResult:
     source, target = sides
-    move = DatabaseCopy(source, target)
-    with move.open():
-        move.begin()
+    copy = DatabaseCopy(source, target)
+    with copy.open():
+        copy.begin()
         try:
-            with _table_progress_bar("Copying") as tell:
-                copied = move.copy(tell)
-            with _table_progress_bar("Comparing") as tell:
-                move.verify(copied, tell)
-            with provenance_view.progress_bar("Verifying the run log") as told:
-                report = verification.verify_run_log(target.driver, keys, [], told)
-            move.finish()
+            with _table_progress_bar("Copying") as progress:
+                copied = copy.copy(progress)
+            with _table_progress_bar("Comparing") as progress:
+                copy.verify(copied, progress)
+            with provenance_view.progress_bar("Verifying the run log") as run_log_progress:
+                report = verification.verify_run_log(target.driver, keys, [], run_log_progress)
+            copy.finish()
         except BaseException:
             print_notice(INTERRUPTED_MESSAGE.format(target.display, source.display), "yellow")
             raise
-    return CopyResult(source.display, target.display, copied, move.plan.skipped_tables, report, _to_move(chosen, ends))
+    return CopyResult(
+        source.display, target.display, copied, copy.plan.skipped_tables, report, _list_files_to_move(chosen, ends)
+    )
 
 
 @contextmanager
-def _table_progress_bar(word: str) -> Iterator[Told]:
+def _table_progress_bar(word: str) -> Iterator[TableProgress]:
     columns = TextColumn(word), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=error_console, transient=True) as progress:
         task = progress.add_task("", total=None)
         yield lambda table, done, total: progress.update(task, description=table, completed=done, total=total)
 
 
-def _to_move(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl]) -> list[tuple[str, str]]:
-    """Path and what it is, for what a service needs besides its database."""
-    folder = ends[0].path.parent if ends[0].path is not None else chosen.storage.data_dir
-    vault = chosen.memory.vault_dir or folder / "vault"
-    found = [
-        (folder / "keys", "signs checkpoints and receipts, opens sealed secrets: in the data folder of every instance"),
-        (vault, "the notes: where every instance reaches them (SERVICE_VAULT_DIR)"),
+def _list_files_to_move(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl]) -> list[tuple[str, str]]:
+    """Return path and description of what a service needs besides its database."""
+    folder = ends[0].path.parent if ends[0].path is not None else chosen.data_dir
+    vault = chosen.vault_dir or folder / "vault"
+    candidates = [
+        (folder / "keys", "keys for signatures and sealed secrets; copy to the data folder of every instance"),
+        (vault, "the notes; move to where every instance can access them (SERVICE_VAULT_DIR)"),
     ]
-    return [(str(path), words) for path, words in found if path.exists()]
+    return [(str(path), description) for path, description in candidates if path.exists()]
 
 
-def copy_document(moved: CopyResult) -> dict[str, Any]:
+def copy_document(result: CopyResult) -> dict[str, Any]:
+    """Return the result as plain values."""
     return {
-        "source": moved.source,
-        "target": moved.target,
-        "rows": sum(one.rows for one in moved.copied),
-        "tables": msgspec.to_builtins(moved.copied),
-        "left_out": list(moved.left_out),
-        "run_log": provenance_view.report_document(moved.report),
-        "to_move": [{"path": path, "what": words} for path, words in moved.to_move],
+        "source": result.source,
+        "target": result.target,
+        "rows": sum(table.rows for table in result.copied),
+        "tables": msgspec.to_builtins(result.copied),
+        "left_out": list(result.left_out),
+        "run_log": provenance_view.report_document(result.report),
+        "to_move": [{"path": path, "what": description} for path, description in result.to_move],
     }
 
 
-def show_copy(moved: CopyResult) -> None:
-    rows = [(one.table, f"{one.rows:,}", one.digest[:16]) for one in moved.copied if one.rows]
-    console.print(output.render_table(("table", "rows", "digest, the same on both sides"), rows))
-    output.print_line(
-        f"{sum(one.rows for one in moved.copied):,} rows of {len(moved.copied)} tables are in {moved.target}."
-    )
-    if moved.left_out:
-        output.print_line(f"Left out, because only one of the databases has them: {', '.join(moved.left_out)}.")
-    provenance_view.show_report(moved.report)
-    if not moved.report.is_intact:
-        print_notice("The rows are the same on both sides, so this was so in SOURCE already.", "yellow")
-    if moved.to_move:
-        output.print_line("Not in the database, and still to be moved:")
-    for path, words in moved.to_move:
-        output.print_line(f"  {path}: {words}")
-    if moved.source.startswith("postgresql"):
-        output.print_line("Start the service without SERVICE_DATABASE_URL on the folder of the new file.")
+def show_copy(result: CopyResult) -> None:
+    """Print the copied tables, the verification of the run log and the remaining steps."""
+    rows = [(table.table, f"{table.rows:,}", table.digest[:16]) for table in result.copied if table.rows]
+    console.print(output.render_table(("table", "rows", "digest (identical on both sides)"), rows))
+    total = sum(table.rows for table in result.copied)
+    output.print_line(f"Copied {total:,} rows in {len(result.copied)} tables to {result.target}.")
+    if result.left_out:
+        output.print_line(f"Skipped, because only one of the databases has them: {', '.join(result.left_out)}.")
+    provenance_view.show_report(result.report)
+    if not result.report.is_intact:
+        print_notice("The rows are identical on both sides, so SOURCE has the same findings.", "yellow")
+    if result.to_move:
+        output.print_line("Not in the database; move these yourself:")
+    for path, description in result.to_move:
+        output.print_line(f"  {path}: {description}")
+    if result.source.startswith("postgresql"):
+        output.print_line("Then start the service without SERVICE_DATABASE_URL, in the folder of the new file.")
     else:
-        output.print_line("Start the service with SERVICE_DATABASE_URL set to the new address.")
+        output.print_line("Then start the service with SERVICE_DATABASE_URL set to the new URL.")

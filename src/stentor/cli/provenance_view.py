@@ -1,4 +1,4 @@
-"""How runs, proofs and verifications are shown."""
+"""The output of `stentor provenance`: runs, proofs and verification reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_FINDINGS_SHOWN = 50
 
 @contextmanager
 def progress_bar(word: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on standard error."""
+    """Show a progress bar on standard error; yields the function that updates it with (done, total)."""
     columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=error_console, transient=True) as progress:
         task = progress.add_task(word, total=None)
@@ -28,52 +28,57 @@ def progress_bar(word: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def report_document(report: AuditReport) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(report)
-    return {"intact": report.is_intact, **found}
+    """Return the report as plain values."""
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    return {"intact": report.is_intact, **document}
 
 
 def show_report(report: AuditReport) -> None:
+    """Print the findings, checkpoints and witnesses of a report, and its verdict."""
     for finding in report.findings[:MAX_FINDINGS_SHOWN]:
         console.print(Text(strip_controls(format_finding(finding)), style="red"), soft_wrap=True)
     if len(report.findings) > MAX_FINDINGS_SHOWN:
-        print_line(f"and {len(report.findings) - MAX_FINDINGS_SHOWN} more findings (all of them with --json)")
+        print_line(f"and {len(report.findings) - MAX_FINDINGS_SHOWN} more findings (--json prints all)")
     for state in report.checkpoints:
-        signed = {True: "signed", False: "not believed", None: "signature not verified"}[state.signed]
+        signed = {True: "signed", False: "invalid signature", None: "signature not verified"}[state.signed]
         print_line(f"checkpoint of {state.size} events ({state.source}, {signed}): {state.text}")
     if not report.key_known:
-        print_notice("No key is known: signatures were not verified. Name one with --verifier.", "yellow")
+        print_notice("No verifier key found, so signatures were not verified. Pass one with --verifier.", "yellow")
     for name, size in report.witnessed.items():
         print_line(
-            f"the witness {name} signed {size} of them" if size else f"the witness {name} signed none that holds"
+            f"witness {name}: cosigned the first {size} events" if size else f"witness {name}: no valid cosignature"
         )
-    after = report.size - report.covered
+    uncovered = report.size - report.covered
     print_line(
-        f"{report.size} events have a number, {report.waiting} wait for one; {report.checkpoints_checked} checkpoints."
+        f"{report.size} numbered events, {report.waiting} not numbered yet; {report.checkpoints_checked} checkpoints."
     )
     if report.is_intact:
         console.print("[green]The run log is intact.[/]", end=" ")
         print_line(
-            f"{after} events are newer than the last checkpoint: their hashes alone speak for them." if after else ""
+            f"{uncovered} events are newer than the last checkpoint and protected by their hash only."
+            if uncovered
+            else ""
         )
     else:
         console.print(f"[red]The run log was tampered with or damaged:[/] {len(report.findings)} findings.")
 
 
 def format_finding(finding: AuditFinding) -> str:
-    """A finding in one line: what, which, why."""
-    place = ""
+    """Format a finding as one line: kind, position, reason."""
+    position = ""
     if finding.number is not None:
-        several = finding.last is not None and finding.last != finding.number
-        place = f" {finding.number} to {finding.last}" if several else f" {finding.number}"
-    names = [
+        is_range = finding.last is not None and finding.last != finding.number
+        position = f" {finding.number} to {finding.last}" if is_range else f" {finding.number}"
+    ids = [
         f"event {finding.event_id}" if finding.event_id else "",
         f"task {finding.task_id}" if finding.task_id else "",
     ]
-    which = ", ".join(name for name in names if name)
-    return f"{finding.kind}{place}{f' ({which})' if which else ''}: {finding.text}"
+    records = ", ".join(text for text in ids if text)
+    return f"{finding.kind}{position}{f' ({records})' if records else ''}: {finding.text}"
 
 
 def show_run(run: dict[str, Any]) -> None:
+    """Print the events of a run as a tree of causes."""
     children: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
     known = {event["provenance_id"] for event in run["events"]}
     for event in run["events"]:
@@ -82,11 +87,11 @@ def show_run(run: dict[str, Any]) -> None:
     for event in children[None]:
         console.print(_branch(event, children))
     if run["truncated"]:
-        print_line(f"Only the first {len(run['events'])} events are shown.")
+        print_line(f"Showing only the first {len(run['events'])} events.")
 
 
 def _branch(event: dict[str, Any], children: dict[str | None, list[dict[str, Any]]]) -> Tree:
-    """Chains stay in one column; only what branches off is indented."""
+    """Return the tree below an event; a chain stays in one column, only branches are indented."""
     tree = Tree(_label(event))
     following = children[event["provenance_id"]]
     while len(following) == 1:
@@ -98,19 +103,20 @@ def _branch(event: dict[str, Any], children: dict[str | None, list[dict[str, Any
 
 
 def _label(event: dict[str, Any]) -> Text:
-    number = "waits" if event["number"] is None else f"#{event['number']}"
+    number = "not numbered" if event["number"] is None else f"#{event['number']}"
     head = Text(strip_controls(f"{event['event_type']} "), style="bold")
     return head.append(strip_controls(f"{event['message']}  {number}  {event['provenance_id']}"), style="not bold")
 
 
-def show_proof(found: dict[str, Any]) -> None:
-    print_line(f"event {found['provenance_id']} has number {found['number']} in the tree of {found['size']} events")
-    if not found["holds"]:
-        console.print(Text(strip_controls(f"The proof does not hold: {found['reason']}."), style="red"))
+def show_proof(proof: dict[str, Any]) -> None:
+    """Print a proof and the result of its verification."""
+    print_line(f"event {proof['provenance_id']} is number {proof['number']} in the tree of {proof['size']} events")
+    if not proof["holds"]:
+        console.print(Text(strip_controls(f"The proof is invalid: {proof['reason']}."), style="red"))
         return
-    console.print(f"[green]The proof holds[/] ({len(found['hashes'])} hashes).", end=" ")
+    console.print(f"[green]The proof is valid[/] ({len(proof['hashes'])} hashes).", end=" ")
     print_line(
-        {True: "A signed checkpoint has its root.", None: "No checkpoint with a known key has its root."}[
-            found["signed"]
+        {True: "Its root is in a signed checkpoint.", None: "Its root is in no checkpoint with a known key."}[
+            proof["signed"]
         ]
     )

@@ -1,4 +1,7 @@
-"""The checks of `stentor doctor`. Each fails closed: one that cannot be made is a problem that is told."""
+"""The checks of `stentor doctor`, by name, and `run_checks`, which runs them all.
+
+Each fails closed: a check that raises an error is reported as a problem.
+"""
 
 from __future__ import annotations
 
@@ -33,22 +36,22 @@ CHECKS: dict[str, Check] = {
 
 
 def run_checks(environ: Mapping[str, str], data_dir: Path | None) -> list[CheckFinding]:
-    """All findings, in the order of the checks; never raises on what it finds."""
-    found = inspect_config(environ, data_dir)
-    situation = CheckContext(found, found.effective, environ)
+    """Run all checks and return their findings in order; never raises because of what a check finds."""
+    inspection = inspect_config(environ, data_dir)
+    context = CheckContext(inspection, inspection.effective, environ)
     redactor = Redactor()
     for secret in (
-        found.effective.storage.database_url,
-        found.effective.client.key,
-        found.effective.auth.shared_key,
-        found.effective.memory.embedding_key,
+        inspection.effective.database_url,
+        inspection.effective.client_key,
+        inspection.effective.shared_key,
+        inspection.effective.embedding_key,
     ):
         redactor.add_secret(secret)
     findings: list[CheckFinding] = []
     for name, check in CHECKS.items():
         try:
-            findings += check(situation)
-        except Exception as error:  # noqa: BLE001 - a doctor that falls ill helps nobody
+            findings += check(context)
+        except Exception as error:  # noqa: BLE001 - one failing check must not hide the other findings
             reason = redactor.redact(f"{type(error).__name__}: {error}")
-            findings.append(CheckFinding("problem", name, f"The check itself failed ({reason})."))
+            findings.append(CheckFinding("problem", name, f"The check raised an error ({reason})."))
     return findings

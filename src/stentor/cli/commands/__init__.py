@@ -1,4 +1,4 @@
-"""The commands of `stentor`, one module a group.
+"""The commands of `stentor`, one module per group.
 
-They are imported at every start, so heavy imports stay inside functions.
+All modules are imported at every start, so heavy imports stay inside functions: that keeps `stentor --help` fast.
 """

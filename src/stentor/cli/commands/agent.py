@@ -1,4 +1,4 @@
-"""`stentor agent ...`: register agents, see them, take them out of routing and back."""
+"""`stentor agent ...`: register agents, list them, suspend and reactivate them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stentor.cli.output import console
 if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
-app = typer.Typer(help="Register agents, see them, take them out of routing and back.", no_args_is_help=True)
+app = typer.Typer(help="Register, list, suspend and reactivate agents.", no_args_is_help=True)
 
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id.")]
-Score = Annotated[float | None, typer.Option(min=0, max=1, help="From 0 to 1; 0.5 when left out.")]
+Score = Annotated[float | None, typer.Option(min=0, max=1, help="From 0 to 1; default: 0.5.")]
 Tier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
 BASE = "/registry/agents"
@@ -24,25 +24,26 @@ BASE = "/registry/agents"
 
 @app.command()
 def register(
-    name: Annotated[str, typer.Argument(help="What people call it.")],
-    capability: Annotated[list[str], typer.Option(help="What it can do; repeatable.")] = [],  # noqa: B006
+    name: Annotated[str, typer.Argument(help="Name of the agent.")],
+    capability: Annotated[list[str], typer.Option(help="A capability of the agent; repeatable.")] = [],  # noqa: B006
     alignment: Score = None,
     accuracy: Score = None,
     efficiency: Score = None,
-    tier: Annotated[Tier | None, typer.Option(help="How far it is trusted; monitored when left out.")] = None,
+    tier: Annotated[Tier | None, typer.Option(help="How much it is trusted; default: monitored.")] = None,
     runtime: Annotated[
-        Literal["worker", "builtin", "http"], typer.Option(help="It pulls, runs in the service, or is called.")
+        Literal["worker", "builtin", "http"],
+        typer.Option(help="worker: pulls tasks; builtin: runs in the service; http: is called."),
     ] = "worker",
-    builtin_name: Annotated[str | None, typer.Option(help="Which builtin agent, for --runtime builtin.")] = None,
-    endpoint: Annotated[str | None, typer.Option(help="Where it is called, for --runtime http.")] = None,
-    key_name: Annotated[str | None, typer.Option(help="Name of the key that may act for it.")] = None,
+    builtin_name: Annotated[str | None, typer.Option(help="Name of the built-in agent, for --runtime builtin.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="URL of the agent, for --runtime http.")] = None,
+    key_name: Annotated[str | None, typer.Option(help="Name of the API key that may act for it.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register an agent; it is active at once."""
-    described = {"kind": runtime, "name": builtin_name, "endpoint": endpoint}
+    """Register an agent; it is active immediately."""
+    runtime_fields = {"kind": runtime, "name": builtin_name, "endpoint": endpoint}
     optional = {
         "alignment_score": alignment,
         "accuracy_score": accuracy,
@@ -50,22 +51,29 @@ def register(
         "trust_tier": tier,
         "key_name": key_name,
     }
-    body = {"name": name, "capabilities": list(capability), "runtime": _given(described), **_given(optional)}
+    body = {
+        "name": name,
+        "capabilities": list(capability),
+        "runtime": _without_none(runtime_fields),
+        **_without_none(optional),
+    }
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(BASE, body))
 
-    def registered(answer: dict[str, Any]) -> None:
-        output.print_line(f"Agent {answer['name']} is registered as {answer['agent_id']} and {answer['status']}.")
+    def show_registered(response: dict[str, Any]) -> None:
+        output.print_line(
+            f"Registered agent {response['name']} with id {response['agent_id']}, status {response['status']}."
+        )
 
-    run_command(ServiceTarget(data_dir, url, key), work, registered, as_json=as_json, access="create")
+    run_command(ServiceTarget(data_dir, url, key), work, show_registered, as_json=as_json, access="create")
 
 
 @app.command("list")
 def list_agents(
-    capability: Annotated[str | None, typer.Option(help="Only agents that can do this.")] = None,
-    status: Annotated[Status | None, typer.Option(help="Only agents in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Agents at most.")] = 100,
+    capability: Annotated[str | None, typer.Option(help="Only agents with this capability.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only agents with this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of agents.")] = 100,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
@@ -94,13 +102,13 @@ def show(
 @app.command()
 def suspend(
     agent_id: AgentId,
-    reason: Annotated[str, typer.Option(help="Why; it stands in the agent's record.")],
+    reason: Annotated[str, typer.Option(help="Reason, stored with the agent.")],
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take an active agent out of routing."""
+    """Suspend an active agent, so that it gets no new tasks."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(f"{_path(agent_id)}/suspend", {"reason": reason}))
@@ -112,7 +120,7 @@ def suspend(
 def activate(
     agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Lift a suspension."""
+    """Reactivate a suspended agent."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(f"{_path(agent_id)}/activate"))
@@ -121,13 +129,13 @@ def activate(
 
 
 def _path(agent_id: str) -> str:
-    # Comes with the HTTP client: not for `stentor --help`.
+    # Imported late: keeps `stentor --help` fast.
     from stentor.cli.client import quote_segment
 
     return f"{BASE}/{quote_segment(agent_id)}"
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -136,7 +144,7 @@ def _trust(score: float | None) -> str:
 
 
 def _presence(agent: dict[str, Any]) -> str:
-    """`online`, `offline`, and when a worker was seen last; `-` from a service that does not say."""
+    """Return `online` or `offline`, and when a worker was last seen; `-` if an older service does not report it."""
     if "online" not in agent:
         return "-"
     word = "online" if agent["online"] else "offline"
@@ -150,13 +158,13 @@ def _show_list(page: dict[str, Any]) -> None:
     ]
     console.print(output.render_table(("id", "name", "capabilities", "trust", "status", "presence"), rows))
     if page["total"] > len(rows):
-        console.print(f"{len(rows)} of {page['total']}; --limit shows more.", style="dim")
+        console.print(f"Showing {len(rows)} of {page['total']}; use --limit for more.", style="dim")
 
 
 def _show(agent: dict[str, Any]) -> None:
-    shown = {"trust_score": _trust(agent["trust_score"]), "online": _presence(agent)}
-    console.print(output.render_record(agent | shown))
+    formatted = {"trust_score": _trust(agent["trust_score"]), "online": _presence(agent)}
+    console.print(output.render_record(agent | formatted))
 
 
-def _show_status(answer: dict[str, Any]) -> None:
-    output.print_line(f"Agent {answer['agent_id']} is {answer['status']}.")
+def _show_status(response: dict[str, Any]) -> None:
+    output.print_line(f"Agent {response['agent_id']} is {response['status']}.")

@@ -1,4 +1,4 @@
-"""`stentor db ...`: the schema, backups, and the move from SQLite to PostgreSQL or back."""
+"""`stentor db ...`: schema upgrades, backups, and copying between SQLite and PostgreSQL; see `db_operations`."""
 
 from __future__ import annotations
 
@@ -10,56 +10,56 @@ import typer
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
 
-app = typer.Typer(help="The schema of the database, backups, and moving to another database.", no_args_is_help=True)
+app = typer.Typer(help="Upgrade the database schema, back up, copy to another database.", no_args_is_help=True)
 
 URL_FORMAT = "sqlite:///PATH or postgresql://USER@HOST/NAME"
-SourceUrl = Annotated[str, typer.Argument(metavar="SOURCE", help=f"Where the rows are: {URL_FORMAT}.")]
-TargetUrl = Annotated[str, typer.Argument(metavar="TARGET", help=f"An empty database: {URL_FORMAT}.")]
+SourceUrl = Annotated[str, typer.Argument(metavar="SOURCE", help=f"Database to copy from: {URL_FORMAT}.")]
+TargetUrl = Annotated[str, typer.Argument(metavar="TARGET", help=f"Empty database to copy to: {URL_FORMAT}.")]
 
 
 @app.command()
 def upgrade(
-    backup: Annotated[bool, typer.Option(help="Copy a SQLite database before; it lies beside it.")] = True,
+    backup: Annotated[bool, typer.Option(help="Back up a SQLite database first, in the same folder.")] = True,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the schema up to date: all of it, or nothing; once, however many ask at the same time.
+    """Upgrade the schema in one transaction; concurrent upgrades are safe.
 
-    PostgreSQL: other instances may run meanwhile. SQLite: the service must be stopped.
+    PostgreSQL: other instances may keep running. SQLite: the service must be stopped.
     """
     with report_errors(as_json=as_json):
-        # The databases and the migrations: not for `stentor --help`.
+        # Imported late: keeps `stentor --help` fast.
         from stentor.cli import db_operations as schema
 
-        done = schema.upgrade_schema(schema.load_db_settings(data_dir), keep_copy=backup)
+        result = schema.upgrade_schema(schema.load_db_settings(data_dir), keep_copy=backup)
         if as_json:
-            print_json(schema.upgrade_document(done))
+            print_json(schema.upgrade_document(result))
         else:
-            schema.show_upgrade(done)
+            schema.show_upgrade(result)
 
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say which schema the database has and what is pending; ends with 1 unless it is this program's."""
+    """Show the schema version and pending upgrades; the exit code is 1 unless the schema is current."""
     with report_errors(as_json=as_json):
         from stentor.cli import db_operations as schema
 
-        found = schema.read_schema_status(schema.load_db_settings(data_dir))
+        schema_status = schema.read_schema_status(schema.load_db_settings(data_dir))
         if as_json:
-            print_json(schema.status_document(found))
+            print_json(schema.status_document(schema_status))
         else:
-            schema.show_status(found)
-        if found.state != "current":
+            schema.show_status(schema_status)
+        if schema_status.state != "current":
             raise typer.Exit(EXIT_FAILED)
 
 
 @app.command()
 def backup(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; nothing may be there yet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The backup file; must not exist yet.")],
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a SQLite database into one file, consistent also while the service runs, and check it."""
+    """Back up a SQLite database to one file and check it; the service may be running."""
     with report_errors(as_json=as_json):
         from stentor.cli import db_operations as schema
         from stentor.cli.provenance_view import progress_bar
@@ -70,8 +70,8 @@ def backup(
         if as_json:
             print_json({"file": str(file), "bytes": size})
         else:
-            print_notice(f"The database is copied to {file} ({size:,} bytes), and the copy is sound.")
-            print_notice(f"Not in it: {chosen.storage.data_dir / 'keys'}, and the notes of the vault. Copy them too.")
+            print_notice(f"Backed up the database to {file} ({size:,} bytes); the backup passes the integrity check.")
+            print_notice(f"Not included: {chosen.data_dir / 'keys'} and the notes of the vault. Back them up as well.")
 
 
 @app.command()
@@ -80,24 +80,24 @@ def copy(
     target: TargetUrl,
     verifier: Annotated[
         list[str] | None,
-        typer.Option(help="Verifier key (or its file) of checkpoints; repeatable. Else the one beside the database."),
+        typer.Option(help="Verifier key (or file) for checkpoints; repeatable. Default: the one beside the database."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Move everything into an empty database: from SQLite to PostgreSQL, or back. Nothing may serve either meanwhile.
+    """Copy everything to an empty database, from SQLite to PostgreSQL or back. Stop all services on both first.
 
-    Rows are compared and the run log is verified at the end. Until then the target refuses to start; after an
-    interruption run the same command again. A password is better given in PGPASSWORD or a .pgpass file than in an
-    address, which others can read in the process list.
+    At the end all rows are compared and the run log is verified. No service starts on the target before that; after an
+    interruption, run the same command again. Pass passwords in PGPASSWORD or a .pgpass file: a URL is visible in the
+    process list.
     """
     with report_errors(as_json=as_json):
         from stentor.cli import db_operations
 
-        moved = db_operations.copy_database(source, target, verifier or [], data_dir)
+        result = db_operations.copy_database(source, target, verifier or [], data_dir)
         if as_json:
-            print_json(db_operations.copy_document(moved))
+            print_json(db_operations.copy_document(result))
         else:
-            db_operations.show_copy(moved)
-        if not moved.report.is_intact:
+            db_operations.show_copy(result)
+        if not result.report.is_intact:
             raise typer.Exit(EXIT_FAILED)

@@ -1,4 +1,4 @@
-"""`stentor governance ...`: propose updates of agents, decide about them, roll back."""
+"""`stentor governance ...`: propose, review, approve and reject updates of agents; checkpoints and rollbacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stentor.core import json_diff
 if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
-app = typer.Typer(help="Propose updates of agents, decide about them, roll back.", no_args_is_help=True)
+app = typer.Typer(help="Propose, review and roll back updates of agents.", no_args_is_help=True)
 
 UpdateId = Annotated[str, typer.Argument(metavar="ID", help="The update's id.")]
 Status = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
@@ -29,10 +29,10 @@ STYLES: dict[str, str] = {"-": "red", "+": "green"}
 
 @app.command("list")
 def list_updates(
-    status: Annotated[Status | None, typer.Option(help="Only updates in this state.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only updates with this status.")] = None,
     tier: Annotated[Tier | None, typer.Option(help="Only updates of this tier.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only updates of this agent.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Updates at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of updates.")] = 100,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
@@ -60,58 +60,58 @@ def show(
 
 @app.command()
 def propose(
-    file: Annotated[Path, typer.Argument(help="JSON of the proposal, as its route takes it; - is stdin.")],
+    file: Annotated[Path, typer.Argument(help="JSON file with the body of POST /governance/updates; - for stdin.")],
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Propose an update."""
-    body = _read(file, as_json=as_json)
+    body = _read_json(file, as_json=as_json)
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(f"{BASE}/updates", body))
 
-    def proposed(answer: dict[str, Any]) -> None:
+    def show_proposed(answer: dict[str, Any]) -> None:
         tier = TIERS[answer["tier"]]
         output.print_line(f"Update {answer['update_id']} is {answer['status']}; its tier is {tier}.")
 
-    run_command(ServiceTarget(data_dir, url, key), work, proposed, as_json=as_json, access="change")
+    run_command(ServiceTarget(data_dir, url, key), work, show_proposed, as_json=as_json, access="change")
 
 
 @app.command()
 def approve(
     update_id: UpdateId,
-    rationale: Annotated[str, typer.Option(help="Why; it stands in the update's record.")],
-    override_risk: Annotated[bool, typer.Option("--override-risk", help="Accept the risks that it names.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    rationale: Annotated[str, typer.Option(help="Reason, stored with the update.")],
+    override_risk: Annotated[bool, typer.Option("--override-risk", help="Accept the risks of the update.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would change, ask, and approve. A patch of the agent is deployed at once."""
+    """Show an update, ask for confirmation, and approve it. An agent patch is deployed immediately."""
     target = ServiceTarget(data_dir, url, key)
     if not yes and not as_json:
         show(update_id, data_dir, url, key)
         typer.confirm("Approve this update?", abort=True)
-    body = {"approved_by": _who(), "rationale": rationale, "override_risk": override_risk}
+    body = {"approved_by": _current_user(), "rationale": rationale, "override_risk": override_risk}
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(f"{_path('updates', update_id)}/approve", body))
 
-    def approved(answer: dict[str, Any]) -> None:
-        then = "it is being deployed" if answer["deployment_scheduled"] else "report when it is deployed"
-        output.print_line(f"Update {answer['update_id']} is approved; {then}.")
+    def show_approved(answer: dict[str, Any]) -> None:
+        next_step = "it is being deployed" if answer["deployment_scheduled"] else "deploy it and report the deployment"
+        output.print_line(f"Update {answer['update_id']} is approved; {next_step}.")
 
-    run_command(target, work, approved, as_json=as_json, access="change")
+    run_command(target, work, show_approved, as_json=as_json, access="change")
 
 
 @app.command()
 def reject(
     update_id: UpdateId,
-    reason: Annotated[str, typer.Option(help="Why; its proposer reads it.")],
-    feedback: Annotated[str | None, typer.Option(help="What would make it acceptable.")] = None,
+    reason: Annotated[str, typer.Option(help="Reason, shown to the proposer.")],
+    feedback: Annotated[str | None, typer.Option(help="What to change to make it acceptable.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
@@ -120,26 +120,26 @@ def reject(
     """Reject an update."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
-        body = {"rejected_by": _who(), "reason": reason, "feedback": feedback or ""}
+        body = {"rejected_by": _current_user(), "reason": reason, "feedback": feedback or ""}
         return dict(await api.post(f"{_path('updates', update_id)}/reject", body))
 
-    def rejected(answer: dict[str, Any]) -> None:
+    def show_rejected(answer: dict[str, Any]) -> None:
         output.print_line(f"Update {answer['update_id']} is rejected.")
 
-    run_command(ServiceTarget(data_dir, url, key), work, rejected, as_json=as_json, access="change")
+    run_command(ServiceTarget(data_dir, url, key), work, show_rejected, as_json=as_json, access="change")
 
 
 @app.command()
 def checkpoints(
     agent: Annotated[str | None, typer.Option(help="Only checkpoints of this agent.")] = None,
-    take: Annotated[bool, typer.Option("--take", help="Take one of --agent first.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Checkpoints at most.")] = 100,
+    take: Annotated[bool, typer.Option("--take", help="Create a checkpoint of --agent first.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of checkpoints.")] = 100,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """List checkpoints, newest first; with --take make one."""
+    """List checkpoints, newest first; with --take create one first."""
     if take and agent is None:
         with report_errors(as_json=as_json):
             raise CommandFailed("--take needs --agent.", EXIT_USAGE)
@@ -156,29 +156,29 @@ def checkpoints(
 @app.command()
 def rollback(
     checkpoint_id: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's id.")],
-    reason: Annotated[str, typer.Option(help="Why; it stands in the rollback's record.")],
-    details: Annotated[str | None, typer.Option(help="More about it.")] = None,
+    reason: Annotated[str, typer.Option(help="Reason, stored with the rollback.")],
+    details: Annotated[str | None, typer.Option(help="Further details.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set an agent back to a checkpoint, and wait until that is verified."""
+    """Roll an agent back to a checkpoint, and wait until the rollback is verified."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
-        who = {"checkpoint_id": checkpoint_id, "initiated_by": _who()}
-        body = {**who, "reason": reason, "details": details or ""}
+        origin = {"checkpoint_id": checkpoint_id, "initiated_by": _current_user()}
+        body = {**origin, "reason": reason, "details": details or ""}
         started = await api.post(f"{BASE}/rollbacks", body)
-        return await _ended(api, started["rollback_id"])
+        return await _wait_for_rollback(api, started["rollback_id"])
 
-    ended = run_command(ServiceTarget(data_dir, url, key), work, _show_rollback, as_json=as_json, access="change")
-    if ended["status"] == "failed":
+    result = run_command(ServiceTarget(data_dir, url, key), work, _show_rollback, as_json=as_json, access="change")
+    if result["status"] == "failed":
         raise typer.Exit(1)
 
 
-def _who() -> str:
-    """Who decides, as the record says beside the key: the user of this machine, in a form that no key's name has."""
-    # Reads the user database: not for `stentor --help`.
+def _current_user() -> str:
+    """Return the user of this machine, marked as such: no name of an API key has this form."""
+    # Imported late: keeps `stentor --help` fast.
     import getpass
 
     try:
@@ -188,30 +188,30 @@ def _who() -> str:
     return f"{name[:200]} (command line)"
 
 
-async def _ended(api: ServiceClient, rollback_id: str) -> dict[str, Any]:
-    # Only a command that waits needs it: not for `stentor --help`.
+async def _wait_for_rollback(api: ServiceClient, rollback_id: str) -> dict[str, Any]:
+    # Imported late: keeps `stentor --help` fast.
     import asyncio
 
     for _ in range(100):
-        found = dict(await api.get(_path("rollbacks", rollback_id)))
-        if found["completed_at"] is not None:
+        record = dict(await api.get(_path("rollbacks", rollback_id)))
+        if record["completed_at"] is not None:
             break
         await asyncio.sleep(0.1)
-    return found
+    return record
 
 
-def _read(file: Path, *, as_json: bool) -> Any:
+def _read_json(file: Path, *, as_json: bool) -> Any:
     with report_errors(as_json=as_json):
         try:
             return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8"))
         except OSError as error:
             raise CommandFailed(f"{file} cannot be read: {error.strerror}.", EXIT_USAGE) from None
         except ValueError as error:
-            raise CommandFailed(f"{file} is not JSON: {error}.", EXIT_USAGE) from None
+            raise CommandFailed(f"{file} is not valid JSON: {error}.", EXIT_USAGE) from None
 
 
 def _path(kind: str, record_id: str) -> str:
-    # Comes with the HTTP client: not for `stentor --help`.
+    # Imported late: keeps `stentor --help` fast.
     from stentor.cli.client import quote_segment
 
     return f"{BASE}/{kind}/{quote_segment(record_id)}"
@@ -236,7 +236,7 @@ def _show(update: dict[str, Any]) -> None:
     hidden = ("diff", "changes", "reasons", "risks")
     record = {name: value for name, value in update.items() if name not in hidden}
     console.print(output.render_record(record | {"tier": TIERS[update["tier"]]}))
-    for title, lines in (("Why this tier", update["reasons"]), ("Risks to override", update["risks"])):
+    for title, lines in (("Reasons for the tier", update["reasons"]), ("Risks to override", update["risks"])):
         if lines:
             console.print(f"\n{title}", style="bold")
             for line in lines:
@@ -247,14 +247,14 @@ def _show(update: dict[str, Any]) -> None:
 
 def _show_changes(changes: dict[str, Any]) -> None:
     total = changes["lines_total"]
-    of = f" of {total}" if total is not None else ""
-    console.print(f"\n+{changes['lines_added']} -{changes['lines_deleted']} lines{of}", style="bold")
+    total_text = f" of {total}" if total is not None else ""
+    console.print(f"\n+{changes['lines_added']} -{changes['lines_deleted']} lines{total_text}", style="bold")
     for name in changes["files_modified"]:
         console.print(f"  {strip_controls(name)}", markup=False)
 
 
 def _show_diff(diff: list[dict[str, Any]]) -> None:
-    """What the patch changes of the agent, line by line."""
+    """Print what the patch changes in the agent, line by line."""
     for change in diff:
         console.print(f"\n{strip_controls(change['path'])}", style="bold", markup=False)
         for sign, line in json_diff.diff_lines(change["before"], change["after"]):
@@ -274,11 +274,11 @@ def _show_checkpoints(page: dict[str, Any]) -> None:
         )
         for c in page["checkpoints"]
     ]
-    console.print(output.render_table(("id", "agent", "cause", "by", "taken", "intact"), rows))
+    console.print(output.render_table(("id", "agent", "cause", "by", "created", "intact"), rows))
 
 
-def _show_rollback(found: dict[str, Any]) -> None:
-    verified = " and verified" if found["verified"] else ""
+def _show_rollback(record: dict[str, Any]) -> None:
+    verified = " and verified" if record["verified"] else ""
     output.print_line(
-        f"Rollback {found['rollback_id']} is {found['status']}{verified}. {found['notes'] or ''}".rstrip()
+        f"Rollback {record['rollback_id']} is {record['status']}{verified}. {record['notes'] or ''}".rstrip()
     )

@@ -1,8 +1,6 @@
-"""`stentor config`: every setting, its value and where it came from.
+"""`stentor config`, `stentor doctor` and `stentor keys make`: inspect and prepare an installation.
 
-`stentor doctor`: what is configured, what is reachable, what is unsafe, and what to do about it.
-
-`stentor keys make`: the keys that instances of one service share, before the first of them starts.
+They work without a running service. The settings are read in `inspection`, the checks are in `checks`.
 """
 
 from __future__ import annotations
@@ -22,78 +20,77 @@ from stentor.core import settings
 
 
 def config(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List every setting, its value and where it came from; secrets are never shown."""
+    """List all settings with their value and source; secrets are never shown."""
     with report_errors(as_json=as_json):
-        found = inspect_config(os.environ, data_dir)
+        inspection = inspect_config(os.environ, data_dir)
         if as_json:
-            print_json(settings_document(found))
+            print_json(settings_document(inspection))
         else:
-            _show_settings(found)
+            _show_settings(inspection)
 
 
-def settings_document(found: ConfigInspection) -> dict[str, Any]:
-    """`{settings: [...], keys: [...], problem}` as plain values."""
-    settings, keys = msgspec.to_builtins(found.settings), msgspec.to_builtins(found.keys)
-    return {"settings": settings, "keys": keys, "problem": found.problem}
+def settings_document(inspection: ConfigInspection) -> dict[str, Any]:
+    """Return `{settings: [...], keys: [...], problem}` as plain values."""
+    settings, keys = msgspec.to_builtins(inspection.settings), msgspec.to_builtins(inspection.keys)
+    return {"settings": settings, "keys": keys, "problem": inspection.problem}
 
 
-def _show_settings(found: ConfigInspection) -> None:
-    rows = [(s.env, s.problem or s.value, s.source, s.doc) for s in found.settings]
+def _show_settings(inspection: ConfigInspection) -> None:
+    rows = [(s.env, s.problem or s.value, s.source, s.doc) for s in inspection.settings]
     console.print(output.render_table(("setting", "value", "source", "meaning"), rows))
-    if found.keys:
-        keys = [(k.variable, k.role, k.problem or ", ".join(k.permissions), k.tenant) for k in found.keys]
+    if inspection.keys:
+        keys = [(k.variable, k.role, k.problem or ", ".join(k.permissions), k.tenant) for k in inspection.keys]
         console.print(output.render_table(("key", "role", "permissions", "tenant"), keys))
-    if found.problem:
-        print_notice(f"A start would be refused: {found.problem}", "red")
+    if inspection.problem:
+        print_notice(f"The service would not start: {inspection.problem}", "red")
 
 
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Check the installation; the exit code is 1 when there is a problem."""
+    """Check the installation; the exit code is 1 if there is a problem."""
     with report_errors(as_json=as_json):
-        # The checks bring an HTTP client and the databases: not for `stentor --help`.
+        # Imported late: keeps `stentor --help` fast.
         from stentor.cli import checks
 
-        found = checks.run_checks(os.environ, data_dir)
-        bad = any(finding.level == "problem" for finding in found)
+        findings = checks.run_checks(os.environ, data_dir)
+        has_problem = any(finding.level == "problem" for finding in findings)
         if as_json:
-            print_json({"ok": not bad, "checks": msgspec.to_builtins(found)})
+            print_json({"ok": not has_problem, "checks": msgspec.to_builtins(findings)})
         else:
-            _show_findings([(f.level, f.check, f.message) for f in found])
-        if bad:
+            _show_findings([(f.level, f.check, f.message) for f in findings])
+        if has_problem:
             raise typer.Exit(EXIT_FAILED)
 
 
 def _show_findings(rows: list[tuple[Any, ...]]) -> None:
-    console.print(output.render_table(("", "check", "what was found"), rows))
+    console.print(output.render_table(("", "check", "finding"), rows))
 
 
-keys_app = typer.Typer(help="The keys that instances of one service share.", no_args_is_help=True)
+keys_app = typer.Typer(help="Keys that the instances of one service share.", no_args_is_help=True)
 
 
 @keys_app.callback()
 def group() -> None:
-    """The keys that instances of one service share."""
+    """Keys that the instances of one service share."""
 
 
 @keys_app.command()
 def make(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Make the keys that are missing, and leave those alone that are there.
+    """Generate missing keys; existing keys are kept.
 
-    A single instance makes each at its first use. Several on one database need the same ones: make them once, and
-    put the folder `keys` into the data folder of each.
+    A single instance generates each key when it first needs it. Several instances on one database must share their
+    keys: generate them once, and copy the folder `keys` to the data folder of each instance.
     """
     with report_errors(as_json=as_json):
-        chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
-        before = _list_key_files(chosen.storage.data_dir)
+        chosen = settings.load(os.environ, {"data_dir": data_dir})
+        existing = _list_key_files(chosen.data_dir)
         _ensure_keys(chosen)
-        made = sorted(_list_key_files(chosen.storage.data_dir) - before)
+        generated = sorted(_list_key_files(chosen.data_dir) - existing)
         if as_json:
-            print_json({"folder": str(chosen.storage.data_dir / "keys"), "made": made, "kept": sorted(before)})
+            print_json({"folder": str(chosen.data_dir / "keys"), "made": generated, "kept": sorted(existing)})
             return
-        for name in sorted(before | set(made)):
-            console.print(
-                f"{chosen.storage.data_dir / 'keys' / name}{'' if name in before else '  made'}", soft_wrap=True
-            )
+        for name in sorted(existing | set(generated)):
+            note = "" if name in existing else "  generated"
+            console.print(f"{chosen.data_dir / 'keys' / name}{note}", soft_wrap=True)
 
 
 def _list_key_files(data_dir: Path) -> set[str]:
@@ -101,15 +98,15 @@ def _list_key_files(data_dir: Path) -> set[str]:
 
 
 def _ensure_keys(chosen: settings.Settings) -> None:
-    # The cryptography: not for `stentor --help`.
+    # Imported late: keeps `stentor --help` fast.
     from stentor.auth.authority import keys
     from stentor.core.errors import StartRefused
     from stentor.core.security.sealing import Sealer
     from stentor.domains.provenance import keyfile
 
-    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance.origin)
-    keys.ensure_signing_key(chosen.storage.data_dir)
+    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance_origin)
+    keys.ensure_signing_key(chosen.data_dir)
     try:
-        Sealer(chosen.storage.data_dir, chosen.llm.master_key).ensure_master_key()
+        Sealer(chosen.data_dir, chosen.master_key).ensure_master_key()
     except OSError as error:
-        raise StartRefused(f"{error.filename} cannot be made: {error.strerror}.") from None
+        raise StartRefused(f"{error.filename} cannot be created: {error.strerror}.") from None

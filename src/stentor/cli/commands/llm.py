@@ -1,4 +1,4 @@
-"""`stentor llm ...`: grade answers of the model `auto`, and see why their models were chosen."""
+"""`stentor llm ...`: grade answers of the model `auto`, and explain which model was selected and why."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stentor.cli.output import EXIT_FAILED
 if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
-app = typer.Typer(help="Grade answers of the model auto, see why it was chosen.", no_args_is_help=True)
+app = typer.Typer(help="Grade answers of the model auto, and explain model selection.", no_args_is_help=True)
 
-AnswerId = Annotated[str, typer.Argument(metavar="ID", help="The answer's id, or its provenance id.")]
+AnswerId = Annotated[str, typer.Argument(metavar="ID", help="Id of the answer, or its provenance id.")]
 
 
 @app.command()
@@ -29,7 +29,7 @@ def grade(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what an answer was worth; auto learns from it."""
+    """Rate an answer; auto learns from the grade."""
     body = {"grade": value} | ({} if comment is None else {"comment": comment})
 
     async def work(api: ServiceClient) -> dict[str, Any]:
@@ -42,36 +42,36 @@ def grade(
 def explain(
     answer_id: AnswerId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Say why its model was chosen, and compute the decision again; the exit code is 1 when it differs."""
+    """Explain why a model was selected, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
-        return _explained(await api.get(_path(answer_id)))
+        return _explain_answer(await api.get(_path(answer_id)))
 
-    found = run_command(ServiceTarget(data_dir, url, key), work, decisions.show_explanation, as_json=as_json)
-    if found["recomputation"] and found["recomputation"]["differences"]:
+    explanation = run_command(ServiceTarget(data_dir, url, key), work, decisions.show_explanation, as_json=as_json)
+    if explanation["recomputation"] and explanation["recomputation"]["differences"]:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _explained(answer: dict[str, Any]) -> dict[str, Any]:
-    # Comes with the routing domain: not for `stentor --help`.
+def _explain_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    # Imported late: keeps `stentor --help` fast.
     import msgspec
 
     from stentor.domains.modelrouting.model import explain_choice
     from stentor.domains.routing import explain
 
-    known = {name: answer[name] for name in ("answer_id", "model", "kind", "requested", "grade")}
+    fields = {name: answer[name] for name in ("answer_id", "model", "kind", "requested", "grade")}
     decision = answer["decision"]
     if decision is None:
-        nothing: dict[str, Any] = {
+        empty: dict[str, Any] = {
             "decision": None,
             "terms": None,
             "denied": [],
             "later_denial": None,
             "recomputation": None,
         }
-        return known | nothing | {"why": "The run log has no decision of this answer."}
+        return fields | empty | {"why": "The run log has no decision for this answer."}
     check = explain.check_decision(decision)
-    return known | {
+    return fields | {
         "why": explain_choice(decision, answer["model"]),
         "decision": decision,
         "terms": explain.classify_terms(decision),
@@ -82,8 +82,8 @@ def _explained(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _show_grade(answer: dict[str, Any]) -> None:
-    learned = "what was learned from it is corrected" if answer["learned"] else "nothing was learned from it"
-    output.print_line(f"The answer of {answer['model']} is graded {answer['grade']:g}; {learned}.")
+    effect = "learning was updated" if answer["learned"] else "learning is not affected"
+    output.print_line(f"Graded the answer of {answer['model']} {answer['grade']:g}; {effect}.")
 
 
 def _path(answer_id: str) -> str:

@@ -1,4 +1,4 @@
-"""`stentor mcp`: the governed memory for MCP clients, on standard input and output or over HTTP."""
+"""`stentor mcp`: serve the governed memory to MCP clients, on standard input or over HTTP."""
 
 from __future__ import annotations
 
@@ -16,36 +16,34 @@ from stentor.core.filesystem import read_lock_holder
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
-app = typer.Typer(help="The governed memory for MCP clients.")
+app = typer.Typer(help="Serve the governed memory to MCP clients.")
 
 
 @app.callback(invoke_without_command=True)
 def mcp(
     context: typer.Context,
     data_dir: DataDir = None,
-    http: Annotated[bool, typer.Option("--http", help="Streamable HTTP at /mcp instead of standard input.")] = False,
+    http: Annotated[bool, typer.Option("--http", help="Serve streamable HTTP at /mcp, not standard input.")] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on, with --http.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port, with --http; 0 takes a free one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --http: say that it is ready in one line.")] = False,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port, with --http; 0 for any free port.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --http: report readiness as one line of JSON.")] = False,
 ) -> None:
-    """Serve the four memory tools. On standard input the authority is that of the launch configuration:
-    SERVICE_MCP_PRINCIPAL, SERVICE_MCP_NAMESPACES, SERVICE_MCP_CAPABILITIES. Blank means denied.
+    """Serve the four memory tools. On standard input, the environment defines what the client may do:
+    SERVICE_MCP_PRINCIPAL, SERVICE_MCP_NAMESPACES, SERVICE_MCP_CAPABILITIES. An empty value denies access.
     """
     if context.invoked_subcommand is not None:
         return
-    # The protocol takes half a second to load: not for `stentor --help`.
+    # Imported late, as the protocol takes half a second to load: keeps `stentor --help` fast.
     from stentor.cli.server import mcp_server
 
     redactor = Redactor()
     with report_errors(as_json=as_json):
-        chosen = settings.load(
-            os.environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, "SERVICE_MCP_PORT": port}
-        )
-        redaction.configure_logging("warning" if not http else chosen.server.log_level, redactor)
-        if not chosen.memory.enabled:
-            raise CommandFailed("The memory is switched off (SERVICE_MEMORY).")
+        chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, "mcp_port": port})
+        redaction.configure_logging("warning" if not http else chosen.log_level, redactor)
+        if not chosen.memory:
+            raise CommandFailed("The memory is disabled (SERVICE_MEMORY).")
         if http:
-            _require_no_mcp_server(chosen.storage.data_dir)
+            _require_no_mcp_server(chosen.data_dir)
             mcp_server.serve_http(chosen, os.environ, redactor, as_json=as_json)
         else:
             mcp_server.serve_stdio(chosen, os.environ, redactor)
@@ -54,19 +52,19 @@ def mcp(
 @app.command()
 def install(
     client: Annotated[str, typer.Argument(help="claude-desktop, claude-code or vscode.")] = "claude-desktop",
-    principal: Annotated[str, typer.Option(help="Who the client acts as.")] = "",
+    principal: Annotated[str, typer.Option(help="Principal that the client acts as; default: the client.")] = "",
     namespace: Annotated[
         list[str] | None,
-        typer.Option(help="A namespace that it reaches, or * for all; repeatable. Required: there is no default."),
+        typer.Option(help="A namespace that it may access, or * for all except vaults; repeatable. Required."),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Without the capability to write.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Do not allow writing.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Print what to put into the configuration of an MCP client; nothing is changed."""
+    """Print the configuration for an MCP client; no file is changed."""
     from stentor.cli import mcp_client_config
 
     with report_errors():
-        chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
+        chosen = settings.load(os.environ, {"data_dir": data_dir})
         launch = mcp_client_config.create_launch_command(
             chosen, principal or client, namespace or [], read_only=read_only
         )
@@ -79,4 +77,4 @@ def install(
 def _require_no_mcp_server(data_dir: Path) -> None:
     owner = read_lock_holder(data_dir) if data_dir.exists() else None
     if owner is not None and owner.mcp:
-        raise CommandFailed(f"The service that runs on this folder answers already: {owner.mcp}/mcp.")
+        raise CommandFailed(f"The service on this data folder already serves it: {owner.mcp}/mcp.")

@@ -1,6 +1,4 @@
-"""`stentor reindex` and `stentor verify`: index and task notes made anew, or held against vault and tasks; and
-`stentor history`.
-"""
+"""`stentor reindex`, `stentor verify` and `stentor history`: rebuild or check the search index, list note versions."""
 
 from __future__ import annotations
 
@@ -16,83 +14,90 @@ if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
 MAX_DIFFERENCES_SHOWN = 50
-_WORDS = {
+_PROBLEM_TEXTS = {
     "missing": "is not in the index",
-    "stale": "is another in the index",
-    "gone": "is in the index alone",
-    "unwritten": "is missing: its task has no note",
-    "altered": "is not as its task",
+    "stale": "has another version in the index",
+    "gone": "is only in the index",
+    "unwritten": "is missing: the task has no note",
+    "altered": "does not match its task",
 }
 
 
-VaultName = Annotated[str, typer.Option("--vault", help="A vault of SERVICE_VAULTS.")]
+VaultName = Annotated[str, typer.Option("--vault", help="Name of a vault in SERVICE_VAULTS.")]
 
 
 def reindex(
     vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Make the search index anew from the vault's files, and the tasks' notes. Searches go on meanwhile."""
-    work = _steps("reindex", "Indexing", vault)
-    run_command(ServiceTarget(data_dir, url, key), work, _indexed, as_json=as_json, access="memory")
+    """Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working meanwhile."""
+    work = _run_in_batches("reindex", "Indexing", vault)
+    run_command(ServiceTarget(data_dir, url, key), work, _show_indexed, as_json=as_json, access="memory")
 
 
 def verify(
     vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Compare the search index and the tasks with the vault's files; ends with 1 when they differ."""
-    work = _steps("verify", "Comparing", vault)
-    found = run_command(ServiceTarget(data_dir, url, key), work, _differences, as_json=as_json, access="memory")
-    if found["differences"]:
+    """Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ."""
+    work = _run_in_batches("verify", "Comparing", vault)
+    result = run_command(ServiceTarget(data_dir, url, key), work, _show_differences, as_json=as_json, access="memory")
+    if result["differences"]:
         raise typer.Exit(EXIT_FAILED)
 
 
 def history(
-    path: Annotated[str, typer.Argument(help="The note's path in the vault, such as Projects/plan.md.")],
+    path: Annotated[str, typer.Argument(help="Path of the note in the vault, such as Projects/plan.md.")],
     vault: VaultName = "default",
-    restore: Annotated[str | None, typer.Option(help="Go back to this version; the first signs of it suffice.")] = None,
+    restore: Annotated[str | None, typer.Option(help="Restore this version; a unique prefix is enough.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """The versions of a note that are kept, newest first, also of one that was deleted; or go back to one."""
+    """List the stored versions of a note, newest first, even if it was deleted; or restore one."""
     target = ServiceTarget(data_dir, url, key)
     if restore is None:
-        run_command(target, lambda api: _versions(api, path, vault), _told, as_json=as_json, access="memory")
+        run_command(
+            target, lambda api: _list_versions(api, path, vault), _show_versions, as_json=as_json, access="memory"
+        )
     else:
-        run_command(target, lambda api: _restored(api, path, restore, vault), _back, as_json=as_json, access="memory")
+        run_command(
+            target, lambda api: _restore(api, path, restore, vault), _show_restored, as_json=as_json, access="memory"
+        )
 
 
-async def _versions(api: ServiceClient, path: str, vault: str) -> dict[str, Any]:
-    found: dict[str, Any] = await api.get("/memory/versions", path=path, vault=vault)
-    return found
+async def _list_versions(api: ServiceClient, path: str, vault: str) -> dict[str, Any]:
+    page: dict[str, Any] = await api.get("/memory/versions", path=path, vault=vault)
+    return page
 
 
-async def _restored(api: ServiceClient, path: str, wanted: str, vault: str) -> dict[str, Any]:
-    known = (await _versions(api, path, vault))["versions"]
-    found = [one["version"] for one in known if one["version"].startswith(wanted.lower())]
-    if len(found) != 1:
-        many = "more than one version begins" if found else "no version begins"
-        raise CommandFailed(f"Of {path}, {many} with {wanted}; `stentor history {path}` names them.", EXIT_USAGE)
-    document = (await api.get(f"/memory/versions/{found[0]}", path=path, vault=vault))["document"]
+async def _restore(api: ServiceClient, path: str, prefix: str, vault: str) -> dict[str, Any]:
+    versions = (await _list_versions(api, path, vault))["versions"]
+    matches = [version["version"] for version in versions if version["version"].startswith(prefix.lower())]
+    if len(matches) != 1:
+        problem = "More than one version" if matches else "No version"
+        raise CommandFailed(
+            f"{problem} of {path} begins with {prefix}. List them with `stentor history {path}`.", EXIT_USAGE
+        )
+    document = (await api.get(f"/memory/versions/{matches[0]}", path=path, vault=vault))["document"]
     body = {"operation": "write", "vault": vault, "document": document}
-    return {"version": found[0], **await api.post("/memory/write", body)}
+    return {"version": matches[0], **await api.post("/memory/write", body)}
 
 
-def _told(answer: dict[str, Any]) -> None:
-    for one in answer["versions"]:
-        mark = "  (as it is now)" if one["current"] else ""
-        whose = "written" if one["origin"] == "bus" else "found"
-        line = f"{one['version'][:12]}  {one['created_at'][:19]}  {one['size']:>8} bytes  {whose}{mark}"
+def _show_versions(page: dict[str, Any]) -> None:
+    for version in page["versions"]:
+        mark = "  (current)" if version["current"] else ""
+        # A change that did not go through the service is detected in the file.
+        origin = "written" if version["origin"] == "bus" else "detected"
+        line = f"{version['version'][:12]}  {version['created_at'][:19]}  {version['size']:>8} bytes  {origin}{mark}"
         console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def _back(answer: dict[str, Any]) -> None:
-    console.print(f"It is again as in {answer['version'][:12]}; what it was before is kept as a version, too.")
+def _show_restored(answer: dict[str, Any]) -> None:
+    console.print(f"Restored version {answer['version'][:12]}; the previous content is stored as a version as well.")
 
 
-def _steps(route: str, word: str, vault: str) -> Callable[[ServiceClient], Awaitable[dict[str, Any]]]:
-    """A few hundred notes a call, with a bar on standard error."""
+def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClient], Awaitable[dict[str, Any]]]:
+    """Return the function that calls a route batch by batch until all notes are done, with a progress bar."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -112,19 +117,23 @@ def _steps(route: str, word: str, vault: str) -> Callable[[ServiceClient], Await
     return work
 
 
-def _indexed(answer: dict[str, Any]) -> None:
-    console.print(f"{answer['notes']} notes are done.")
+def _show_indexed(answer: dict[str, Any]) -> None:
+    console.print(f"Indexed {answer['notes']} notes.")
 
 
-def _differences(answer: dict[str, Any]) -> None:
-    found = answer["differences"]
-    for difference in found[:MAX_DIFFERENCES_SHOWN]:
+def _show_differences(answer: dict[str, Any]) -> None:
+    differences = answer["differences"]
+    for difference in differences[:MAX_DIFFERENCES_SHOWN]:
         console.print(
-            strip_controls(f"{difference['path']} {_WORDS[difference['problem']]}"), markup=False, soft_wrap=True
+            strip_controls(f"{difference['path']} {_PROBLEM_TEXTS[difference['problem']]}"),
+            markup=False,
+            soft_wrap=True,
         )
-    if len(found) > MAX_DIFFERENCES_SHOWN:
-        console.print(f"and {len(found) - MAX_DIFFERENCES_SHOWN} more")
-    if found:
-        console.print(f"{len(found)} of {answer['notes']} notes differ; `stentor reindex` mends it.")
+    if len(differences) > MAX_DIFFERENCES_SHOWN:
+        console.print(f"and {len(differences) - MAX_DIFFERENCES_SHOWN} more")
+    if differences:
+        console.print(
+            f"{len(differences)} of {answer['notes']} notes differ. Run `stentor reindex` to repair the index."
+        )
     else:
-        console.print(f"{answer['notes']} notes are as they should be.")
+        console.print(f"{answer['notes']} notes are consistent.")

@@ -1,4 +1,4 @@
-"""`stentor policy ...`: check a policy file, and ask it example requests."""
+"""`stentor policy ...`: check a policy file, and evaluate example requests against it. Needs no running service."""
 
 from __future__ import annotations
 
@@ -16,100 +16,102 @@ from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, console, 
 if TYPE_CHECKING:
     from stentor.core.security.policy import PolicyDecision, PolicySet
 
-app = typer.Typer(help="Check a policy file, and ask it example requests.", no_args_is_help=True)
-File = Annotated[Path | None, typer.Option("--policy", help="The policy file; else SERVICE_POLICY_FILE.")]
+app = typer.Typer(help="Check a policy file, and test it with example requests.", no_args_is_help=True)
+File = Annotated[Path | None, typer.Option("--policy", help="Policy file; default: SERVICE_POLICY_FILE.")]
 
 
 @app.command()
 def check(policy: File = None, as_json: AsJson = False) -> None:
-    """Parse the file and hold it against the schema, as the service does when it starts."""
+    """Parse a policy file and validate it against the schema, as the service does at startup."""
     with report_errors(as_json=as_json):
-        where, rules = _load(policy)
+        path, rules = _load(policy)
         covered = sorted(rules.actions["permit"] | rules.actions["forbid"])
         if as_json:
-            print_json({"policy": str(where), "policies": len(rules), "actions": covered})
+            print_json({"policy": str(path), "policies": len(rules), "actions": covered})
         else:
-            output.print_line(f"{where}: {len(rules)} policies, on {', '.join(covered) or 'nothing'}.")
+            output.print_line(f"{path}: {len(rules)} policies, actions: {', '.join(covered) or 'none'}.")
 
 
 @app.command("test")
 def ask(
-    requests: Annotated[Path, typer.Argument(metavar="REQUESTS.json", help="A list of requests; see docs/policy.md.")],
+    requests: Annotated[
+        Path, typer.Argument(metavar="REQUESTS.json", help="JSON list of requests; see docs/policy.md.")
+    ],
     policy: File = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the file every request; one that is answered otherwise than it expects fails the command."""
+    """Evaluate every request; the exit code is 1 if a decision differs from the expected one."""
     with report_errors(as_json=as_json):
         _, rules = _load(policy)
-        results = [_result(rules, number, one) for number, one in enumerate(_requests(requests))]
+        results = [_evaluate(rules, number, request) for number, request in enumerate(_read_requests(requests))]
         if as_json:
             print_json({"results": results})
         else:
-            columns = ("request", "action", "decision", "expected", "because")
+            columns = ("request", "action", "decision", "expected", "reasons")
             rows = [(r["name"], r["action"], r["decision"], r["expect"], ", ".join(r["reasons"])) for r in results]
             console.print(output.render_table(columns, rows))
-        wrong = [result["name"] for result in results if result["expect"] not in (None, result["decision"])]
-    if wrong:
+        failed = [result["name"] for result in results if result["expect"] not in (None, result["decision"])]
+    if failed:
         if not as_json:
             output.print_line(
-                f"{len(wrong)} of {len(results)} are decided otherwise than expected: {', '.join(wrong)}."
+                f"{len(failed)} of {len(results)} decisions differ from the expected: {', '.join(failed)}."
             )
         raise typer.Exit(EXIT_FAILED)
 
 
 def _load(given: Path | None) -> tuple[Path, PolicySet]:
-    """Raises CommandFailed, PolicyInvalid."""
-    # The compiled engine: not for `stentor --help`.
+    """Return the path of the policy file and its policies. Raises CommandFailed, PolicyInvalid."""
+    # Imported late: keeps `stentor --help` fast.
     from stentor.core import settings
     from stentor.core.security import policy as policy_files
 
-    where = given or settings.load(os.environ).governance.policy_file
-    if where is None:
-        raise CommandFailed("Name a policy file with --policy or SERVICE_POLICY_FILE.", EXIT_USAGE)
-    return where, policy_files.load_policies(where)
+    path = given or settings.load(os.environ).policy_file
+    if path is None:
+        raise CommandFailed("No policy file: pass --policy or set SERVICE_POLICY_FILE.", EXIT_USAGE)
+    return path, policy_files.load_policies(path)
 
 
-def _requests(file: Path) -> list[dict[str, Any]]:
+def _read_requests(file: Path) -> list[dict[str, Any]]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        requests = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise CommandFailed(f"{file} cannot be read: {error.strerror}.", EXIT_USAGE) from None
     except ValueError as error:
-        raise CommandFailed(f"{file} is not JSON: {error}.", EXIT_USAGE) from None
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise CommandFailed(f"{file} must be a list of requests, each an object.", EXIT_USAGE)
-    return found
+        raise CommandFailed(f"{file} is not valid JSON: {error}.", EXIT_USAGE) from None
+    if not isinstance(requests, list) or not all(isinstance(request, dict) for request in requests):
+        raise CommandFailed(f"{file} must contain a list of requests, each an object.", EXIT_USAGE)
+    return requests
 
 
-def _result(rules: PolicySet, number: int, one: dict[str, Any]) -> dict[str, Any]:
-    name, expect = str(one.get("name", f"request {number + 1}")), one.get("expect")
+def _evaluate(rules: PolicySet, number: int, request: dict[str, Any]) -> dict[str, Any]:
+    name, expect = str(request.get("name", f"request {number + 1}")), request.get("expect")
     if expect not in (None, "allow", "deny"):
         raise CommandFailed(f"{name}: expect must be allow or deny.", EXIT_USAGE)
-    ruling = _asked(rules, name, one)
-    decision = "allow" if ruling.allowed else "deny"
+    outcome = _decide(rules, name, request)
+    decision = "allow" if outcome.allowed else "deny"
     return {
         "name": name,
-        "action": one["action"],
+        "action": request["action"],
         "decision": decision,
         "expect": expect,
-        "reasons": list(ruling.reasons),
+        "reasons": list(outcome.reasons),
     }
 
 
-def _asked(rules: PolicySet, name: str, one: dict[str, Any]) -> PolicyDecision:
+def _decide(rules: PolicySet, name: str, request: dict[str, Any]) -> PolicyDecision:
     from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEntity
 
-    action, context = one.get("action"), one.get("context", {})
+    action, context = request.get("action"), request.get("context", {})
     if action not in ACTION_TYPES:
-        raise CommandFailed(f"{name}: action must be one of {', '.join(ACTION_TYPES)}.", EXIT_USAGE)
-    parts = []
+        raise CommandFailed(f"{name}: action must be request of {', '.join(ACTION_TYPES)}.", EXIT_USAGE)
+    entities = []
     for field, kind in zip(("principal", "resource"), ACTION_TYPES[action], strict=True):
-        given = one.get(field, {})
-        if not isinstance(given, dict):
+        entity = request.get(field, {})
+        if not isinstance(entity, dict):
             raise CommandFailed(f"{name}: {field} must be an object.", EXIT_USAGE)
-        attributes = {k: v for k, v in given.items() if k != "id"}
-        known = EXAMPLE_AGENT if kind == "Agent" else {}
-        parts.append(PolicyEntity(kind, str(given.get("id", field)), {**known, **attributes}))
+        attributes = {k: v for k, v in entity.items() if k != "id"}
+        defaults = EXAMPLE_AGENT if kind == "Agent" else {}
+        entities.append(PolicyEntity(kind, str(entity.get("id", field)), {**defaults, **attributes}))
     if not isinstance(context, dict):
         raise CommandFailed(f"{name}: context must be an object.", EXIT_USAGE)
-    return rules.authorize(action, parts[0], parts[1], context, validate_schema=True)
+    return rules.authorize(action, entities[0], entities[1], context, validate_schema=True)

@@ -1,4 +1,7 @@
-"""`stentor receipt ...`: issue receipts, look into them, verify them."""
+"""`stentor receipt ...`: issue, inspect and verify receipts, the signed short-lived statements of authority.
+
+Works on the key files; whether a receipt was used before, only the running service knows.
+"""
 
 from __future__ import annotations
 
@@ -31,51 +34,53 @@ from stentor.core.settings.listeners import MEMORY_CAPABILITIES
 if TYPE_CHECKING:
     from stentor.auth.authority.context import AuthorityContext
 
-app = typer.Typer(help="Issue receipts, look into them, verify them.", no_args_is_help=True)
+app = typer.Typer(help="Issue, inspect and verify receipts.", no_args_is_help=True)
 MAX_RECEIPT_BYTES = 100_000
 
 Receipt = Annotated[
     str | None,
-    typer.Argument(metavar="RECEIPT", help="Others can read it in the process list; else --file, else stdin."),
+    typer.Argument(metavar="RECEIPT", help="The receipt (visible in the process list); default: --file, else stdin."),
 ]
 File = Annotated[Path | None, typer.Option(help="File with the receipt.")]
-Audience = Annotated[str | None, typer.Option(help="Who it is for; else SERVICE_AUTHORITY_AUDIENCE.")]
+Audience = Annotated[str | None, typer.Option(help="Service that it is for; default: SERVICE_AUTHORITY_AUDIENCE.")]
 
 
 @app.command()
 def issue(
-    principal: Annotated[str, typer.Option(help="Who acts.")],
-    namespace: Annotated[list[str], typer.Option(help="A namespace with all below it, or * for all; repeatable.")],
-    capability: Annotated[list[str], typer.Option(help="What the principal may do; repeatable.")],
-    tenant: Annotated[str, typer.Option(help="Whose records it reaches.")] = "default",
+    principal: Annotated[str, typer.Option(help="The principal that acts.")],
+    namespace: Annotated[list[str], typer.Option(help="A namespace including all below it, or * for all; repeatable.")],
+    capability: Annotated[list[str], typer.Option(help="A capability of the principal; repeatable.")],
+    tenant: Annotated[str, typer.Option(help="Tenant whose records it may access.")] = "default",
     lifetime: Annotated[int, typer.Option(min=1, max=300, help="Seconds until it expires.")] = 300,
     audience: Audience = None,
     bind: Annotated[
-        Path | None, typer.Option(help="Public Ed25519 key (JWK or PEM) whose holder must prove each request.")
+        Path | None, typer.Option(help="Public Ed25519 key (JWK or PEM); each request must prove possession of it.")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Sign a receipt with the service's own key, and print nothing else on standard output."""
+    """Issue a receipt signed with the service's own key; standard output contains nothing else."""
     with report_errors():
         from stentor.auth.authority import keys, receipts
 
         chosen = _settings(data_dir, audience)
         jkt = None if bind is None else _thumbprint(bind)
-        names = {"sub": principal, "tenant": tenant, "aud": chosen.auth.authority_audience}
+        subject = {"sub": principal, "tenant": tenant, "aud": chosen.authority_audience}
         now = SystemClock().now()
-        claims = receipts.create_own_claims(names, tuple(namespace), tuple(capability), lifetime, jkt, now=now)
-        sys.stdout.write(receipts.issue_receipt(claims, keys.ensure_signing_key(chosen.storage.data_dir)) + "\n")
+        claims = receipts.create_own_claims(subject, tuple(namespace), tuple(capability), lifetime, jkt, now=now)
+        sys.stdout.write(receipts.issue_receipt(claims, keys.ensure_signing_key(chosen.data_dir)) + "\n")
     if unknown := [name for name in capability if name not in MEMORY_CAPABILITIES]:
         print_notice(
-            f"{unknown[0]!r} is none of the memory's capabilities: {', '.join(MEMORY_CAPABILITIES)}.", "yellow"
+            f"{unknown[0]!r} is not a capability of the memory. Known: {', '.join(MEMORY_CAPABILITIES)}.", "yellow"
         )
     if jkt is None:
-        print_notice("Whoever has it may use it once; with --bind only the holder of a key can.", "yellow")
+        print_notice(
+            "Anyone who has this receipt can use it, once. With --bind only the holder of a key can.", "yellow"
+        )
 
 
 @app.command()
 def inspect(receipt: Receipt = None, file: File = None, as_json: AsJson = False) -> None:
-    """Show what a receipt says, without verifying anything: it may be forged, expired or used."""
+    """Show the contents of a receipt without verifying it: it may be forged, expired or used."""
     with report_errors(as_json=as_json):
         from stentor.auth.authority.delegation import decode_chain
 
@@ -83,10 +88,12 @@ def inspect(receipt: Receipt = None, file: File = None, as_json: AsJson = False)
         if as_json:
             print_json({"verified": False, "receipts": links})
             return
-        console.print("[bold yellow]Nothing was verified.[/] This is what it says of itself:")
+        console.print("[bold yellow]Not verified.[/] Contents of the receipt:")
         for link in links:
             for name, value in {**link["header"], **link["claims"]}.items():
-                console.print(f"  {_visible(str(name)):8} {_visible(_shown(value))}", markup=False, soft_wrap=True)
+                console.print(
+                    f"  {_visible(str(name)):8} {_visible(_format_value(value))}", markup=False, soft_wrap=True
+                )
 
 
 @app.command()
@@ -97,7 +104,7 @@ def verify(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify signatures, claims and chain; exit code 0 or 1. It is no use of the receipt, and asks for no proof."""
+    """Verify signatures, claims and chain; the exit code is 1 if invalid. Does not use up the receipt."""
     with report_errors(as_json=as_json):
         from stentor.auth.authority.issuers import load_trusted_issuers
         from stentor.auth.authority.receipts import inspect_receipt
@@ -105,8 +112,8 @@ def verify(
         chosen = _settings(data_dir, audience)
         text = _read(receipt, file)
         try:
-            found = inspect_receipt(
-                text, load_trusted_issuers(chosen), chosen.auth.authority_audience, SystemClock().now()
+            authority = inspect_receipt(
+                text, load_trusted_issuers(chosen), chosen.authority_audience, SystemClock().now()
             )
         except AuthorityRefused as error:
             if as_json:
@@ -115,61 +122,61 @@ def verify(
                 print_notice(error.message, "red")
             raise typer.Exit(EXIT_FAILED) from None
         if as_json:
-            print_json({"valid": True, **receipt_document(found)})
+            print_json({"valid": True, **receipt_document(authority)})
         else:
-            _show(found)
+            _show(authority)
 
 
-def receipt_document(found: AuthorityContext) -> dict[str, Any]:
-    """The context as plain values."""
+def receipt_document(authority: AuthorityContext) -> dict[str, Any]:
+    """Return the authority as plain values."""
     return {
-        "principal": found.principal,
-        "tenant": found.tenant,
-        "namespaces": list(found.namespaces),
-        "capabilities": sorted(found.capabilities),
-        "issuer": found.issuer,
-        "receipt_id": found.receipt_id,
-        "expires_at": None if found.expires_at is None else found.expires_at.isoformat().replace("+00:00", "Z"),
-        "delegated_by": list(found.delegated_by),
+        "principal": authority.principal,
+        "tenant": authority.tenant,
+        "namespaces": list(authority.namespaces),
+        "capabilities": sorted(authority.capabilities),
+        "issuer": authority.issuer,
+        "receipt_id": authority.receipt_id,
+        "expires_at": None if authority.expires_at is None else authority.expires_at.isoformat().replace("+00:00", "Z"),
+        "delegated_by": list(authority.delegated_by),
     }
 
 
-def _show(found: AuthorityContext) -> None:
-    console.print("[green]The receipt holds.[/] Whether it was used before, only the service knows.")
-    for name, value in receipt_document(found).items():
-        console.print(f"  {name:13} {strip_controls(_shown(value))}", markup=False, soft_wrap=True)
+def _show(authority: AuthorityContext) -> None:
+    console.print("[green]The receipt is valid.[/] Only the service knows whether it was already used.")
+    for name, value in receipt_document(authority).items():
+        console.print(f"  {name:13} {strip_controls(_format_value(value))}", markup=False, soft_wrap=True)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _visible(text: str) -> str:
-    """A forged receipt may hold characters that turn or hide what stands beside them."""
+    """Replace unprintable characters: in a forged receipt they could reverse or hide the text around them."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def _settings(data_dir: Path | None, audience: str | None) -> Settings:
-    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_AUTHORITY_AUDIENCE": audience})
-    redaction.configure_logging(chosen.server.log_level, Redactor())
+    chosen = settings.load(os.environ, {"data_dir": data_dir, "authority_audience": audience})
+    redaction.configure_logging(chosen.log_level, Redactor())
     return chosen
 
 
 def _read(receipt: str | None, file: Path | None) -> str:
-    """The receipt from one of the three places, without the white space around it."""
+    """Read the receipt from the argument, the file or standard input, without surrounding whitespace."""
     if receipt is not None and file is not None:
-        raise CommandFailed("Give the receipt as an argument or with --file, not both.", EXIT_USAGE)
+        raise CommandFailed("Pass the receipt as an argument or with --file, not both.", EXIT_USAGE)
     if receipt is not None and receipt != "-":
         return receipt.strip()
     if file is None and sys.stdin.isatty():
-        raise CommandFailed("No receipt: pipe it in, name a file with --file, or give it as an argument.", EXIT_USAGE)
+        raise CommandFailed("No receipt: pipe it to standard input, or pass --file or an argument.", EXIT_USAGE)
     try:
         data = sys.stdin.buffer.read(MAX_RECEIPT_BYTES) if file is None else _contents(file)
         return data.decode("ascii").strip()
     except OSError as error:
         raise CommandFailed(f"{file} cannot be read: {error.strerror}.", EXIT_USAGE) from None
     except UnicodeDecodeError:
-        raise CommandFailed("What was read is no receipt: it is not plain ASCII.", EXIT_USAGE) from None
+        raise CommandFailed("The input is not a receipt: it is not plain ASCII.", EXIT_USAGE) from None
 
 
 def _contents(path: Path) -> bytes:
@@ -185,5 +192,5 @@ def _thumbprint(path: Path) -> str:
         return thumbprint(parse_public_key_file(_contents(path)))
     except OSError as error:
         raise CommandFailed(f"{path} cannot be read: {error.strerror}.", EXIT_USAGE) from None
-    except ReceiptError as flaw:
-        raise CommandFailed(f"--bind {path}: {flaw}.", EXIT_USAGE) from None
+    except ReceiptError as error:
+        raise CommandFailed(f"--bind {path}: {error}.", EXIT_USAGE) from None
