@@ -53,9 +53,7 @@ def ask(
         failed = [result["name"] for result in results if result["expect"] not in (None, result["decision"])]
     if failed:
         if not as_json:
-            output.print_line(
-                f"{len(failed)} of {len(results)} decisions differ from the expected: {', '.join(failed)}."
-            )
+            output.print_line(f"{len(failed)} of {len(results)} decisions are not as expected: {', '.join(failed)}.")
         raise typer.Exit(EXIT_FAILED)
 
 

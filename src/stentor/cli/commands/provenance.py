@@ -20,9 +20,7 @@ app = typer.Typer(help="Verify and export the run log, show runs, prove events."
 app.command()(witness)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="A provenance id or a task id.")]
-File = Annotated[
-    Path | None, typer.Option("--file", help="Database file, such as a backup; default: the database of the service.")
-]
+File = Annotated[Path | None, typer.Option("--file", help="Database file, such as a backup; default: the service's.")]
 Keys = Annotated[
     list[str] | None,
     typer.Option("--verifier", help="Verifier key (or file) that must have signed the checkpoints; repeatable."),
@@ -111,9 +109,7 @@ def show(record_id: Id, data_dir: DataDir = None, url: Url = None, key: Key = No
 @app.command()
 def proof(
     record_id: Id,
-    size: Annotated[
-        int | None, typer.Option(min=1, help="Size of the tree; default: the size of a checkpoint.")
-    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Size of the tree; default: that of a checkpoint.")] = None,
     verifier: Keys = None,
     data_dir: DataDir = None,
     url: Url = None,

@@ -74,7 +74,7 @@ def issue(
         )
     if jkt is None:
         print_notice(
-            "Anyone who has this receipt can use it, once. With --bind only the holder of a key can.", "yellow"
+            "Anyone who has this receipt can use it once; with --bind, only the holder of a key can.", "yellow"
         )
 
 

@@ -1,6 +1,6 @@
-"""`stentor task ...`: submit tasks, see them, follow them.
+"""`stentor task ...`: submit tasks, list them, follow them to their end, explain their routing, grade them.
 
-Tasks for people: records, lists, trails, results.
+Following a task over its event stream is in `task_stream`, printing of routing decisions in `decisions`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
 
-app = typer.Typer(help="Submit tasks, see them, follow them.", no_args_is_help=True)
+app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Priority = Literal["high", "normal", "low"]
@@ -35,67 +35,67 @@ Status = Literal["queued", "pending_approval", "executing", "completed", "failed
 
 @app.command()
 def submit(
-    type_: Annotated[str, typer.Option("--type", help="What kind of work it is.")],
-    capability: Annotated[list[str], typer.Option(help="What the agent must be able to do; repeatable.")] = [],  # noqa: B006
+    type_: Annotated[str, typer.Option("--type", help="Type of the task.")],
+    capability: Annotated[list[str], typer.Option(help="A capability that the agent must have; repeatable.")] = [],  # noqa: B006
     text: Annotated[str | None, typer.Option("--input", help="The input as text.")] = None,
     input_json: Annotated[str | None, typer.Option(help="The input as JSON.")] = None,
-    file: Annotated[Path | None, typer.Option(help="File with the input as text; - is standard input.")] = None,
-    priority: Annotated[Priority | None, typer.Option(help="Order in the queue.")] = None,
-    prefer: Annotated[Prefer | None, typer.Option(help="What counts in the choice of the agent.")] = None,
-    timeout: Annotated[int | None, typer.Option(help="Seconds that the work may take.")] = None,
-    queue_timeout: Annotated[int | None, typer.Option(help="Seconds that it may wait in the queue.")] = None,
-    task_id: Annotated[str | None, typer.Option("--id", help="An id of your own.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it to its end and print its result.")] = False,
+    file: Annotated[Path | None, typer.Option(help="File with the input as text; - for standard input.")] = None,
+    priority: Annotated[Priority | None, typer.Option(help="Priority in the queue.")] = None,
+    prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when selecting the agent.")] = None,
+    timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
+    queue_timeout: Annotated[int | None, typer.Option(help="Maximum time in the queue in seconds.")] = None,
+    task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a task; with --wait the exit code is 0 only when it is completed."""
-    body: dict[str, Any] = {"type": type_, "input": _input(text, input_json, file)}
+    """Submit a task; with --wait the exit code is 0 only if it completes."""
+    body: dict[str, Any] = {"type": type_, "input": _read_input(text, input_json, file)}
     body["required_capabilities"] = list(capability)
-    metadata = _given({"priority": priority, "prefer": prefer})
-    times = {"timeout_seconds": timeout, "queue_timeout_seconds": queue_timeout}
-    body |= _given({"id": task_id, **times, "metadata": metadata or None})
+    metadata = _without_none({"priority": priority, "prefer": prefer})
+    timeouts = {"timeout_seconds": timeout, "queue_timeout_seconds": queue_timeout}
+    body |= _without_none({"id": task_id, **timeouts, "metadata": metadata or None})
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         submitted: dict[str, Any] = await api.post("/tasks", body)
         if wait:
             show_notice(submitted)
-        return await _followed(api, submitted["task_id"]) if wait else submitted
+        return await _follow(api, submitted["task_id"]) if wait else submitted
 
     show = show_result if wait else show_submitted
-    done = run_command(ServiceTarget(data_dir, url, key), work, show, as_json=as_json, access="create")
+    record = run_command(ServiceTarget(data_dir, url, key), work, show, as_json=as_json, access="create")
     if wait:
-        _exit_by(done)
+        _exit_with_status(record)
 
 
 @app.command()
 def show(
     task_id: TaskId,
-    activity: Annotated[bool, typer.Option("--activity", help="Its trail and why it was routed so.")] = False,
+    activity: Annotated[bool, typer.Option("--activity", help="Include its events and routing decision.")] = False,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one task."""
-    shown = show_trail if activity else show_task
+    show_response = show_trail if activity else show_task
     suffix, params = ("/activity", {"limit": 500}) if activity else ("", {})
-    run_command(ServiceTarget(data_dir, url, key), _get(task_id, suffix, **params), shown, as_json=as_json)
+    run_command(ServiceTarget(data_dir, url, key), _get(task_id, suffix, **params), show_response, as_json=as_json)
 
 
 @app.command()
 def explain(
     task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Say why its agent was chosen, and compute the decision again; the exit code is 1 when it differs."""
+    """Explain why an agent was selected, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return decisions.explain_task(await api.get(_path(task_id) + "/activity", limit=500))
 
-    found = run_command(ServiceTarget(data_dir, url, key), work, decisions.show_explanation, as_json=as_json)
-    if found["recomputation"] and found["recomputation"]["differences"]:
+    explanation = run_command(ServiceTarget(data_dir, url, key), work, decisions.show_explanation, as_json=as_json)
+    if explanation["recomputation"] and explanation["recomputation"]["differences"]:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -109,8 +109,8 @@ def grade(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a completed task was worth; routing learns from it."""
-    body = _given({"grade": value, "comment": comment})
+    """Rate a completed task; routing learns from the grade."""
+    body = _without_none({"grade": value, "comment": comment})
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(_path(task_id) + "/grade", body))
@@ -120,17 +120,17 @@ def grade(
 
 @app.command()
 def watch(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Follow a task to its end; what its agent says is printed as it comes."""
+    """Follow a task to its end; the output of its agent is printed as it arrives."""
     tokens = TokenPrinter(sys.stderr if as_json else sys.stdout)
 
     async def work(api: ServiceClient) -> dict[str, Any]:
-        return await _followed(api, task_id, tokens.print)
+        return await _follow(api, task_id, tokens.print)
 
-    def ended(record: dict[str, Any]) -> None:
+    def show_ended(record: dict[str, Any]) -> None:
         show_result(record, is_printed=tokens.end())
 
-    done = run_command(ServiceTarget(data_dir, url, key), work, ended, as_json=as_json, access="change")
-    _exit_by(done)
+    record = run_command(ServiceTarget(data_dir, url, key), work, show_ended, as_json=as_json, access="change")
+    _exit_with_status(record)
 
 
 @app.command()
@@ -139,36 +139,36 @@ def cancel(
 ) -> None:
     """Cancel a task that has not ended."""
 
-    def cancelled(answer: dict[str, Any]) -> None:
-        output.print_line(f"Task {answer['task_id']} is cancelled.")
+    def show_cancelled(response: dict[str, Any]) -> None:
+        output.print_line(f"Task {response['task_id']} is cancelled.")
 
     run_command(
-        ServiceTarget(data_dir, url, key), _post(task_id, "/cancel"), cancelled, as_json=as_json, access="change"
+        ServiceTarget(data_dir, url, key), _post(task_id, "/cancel"), show_cancelled, as_json=as_json, access="change"
     )
 
 
 @app.command()
 def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Make a new attempt of a failed or aborted task."""
+    """Retry a failed or aborted task."""
     work = _post(task_id, "/retry")
     run_command(ServiceTarget(data_dir, url, key), work, show_submitted, as_json=as_json, access="change")
 
 
 @app.command("list")
 def list_tasks(
-    status: Annotated[Status | None, typer.Option(help="Only tasks in this state.")] = None,
+    status: Annotated[Status | None, typer.Option(help="Only tasks with this status.")] = None,
     agent: Annotated[str | None, typer.Option(metavar="ID", help="Only tasks of this agent.")] = None,
     created_after: Annotated[
-        str | None, typer.Option(metavar="TIME", help="ISO 8601; without a zone it is local time.")
+        str | None, typer.Option(metavar="TIME", help="ISO 8601; local time if it has no time zone.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Tasks at most.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of tasks.")] = 50,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
     """List tasks, newest first."""
-    params = {"status": status, "agent_id": agent, "created_after": _moment(created_after), "limit": limit}
+    params = {"status": status, "agent_id": agent, "created_after": _parse_time(created_after), "limit": limit}
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.get("/tasks", **params))
@@ -191,27 +191,27 @@ def _post(task_id: str, suffix: str) -> Callable[[ServiceClient], Awaitable[Any]
 
 
 def _path(task_id: str) -> str:
-    # Comes with the HTTP client: not for `stentor --help`.
+    # Imported late: keeps `stentor --help` fast.
     from stentor.cli.client import quote_segment
 
     return f"/tasks/{quote_segment(task_id)}"
 
 
-async def _followed(api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None) -> dict[str, Any]:
-    # Comes with the HTTP client: not for `stentor --help`.
+async def _follow(api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None) -> dict[str, Any]:
+    # Imported late: keeps `stentor --help` fast.
     from stentor.cli.task_stream import follow_task
 
     return await follow_task(api, task_id, on_token)
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _input(text: str | None, as_json: str | None, file: Path | None) -> Any:
-    """The task's input from the one option that gives it. Raises BadParameter."""
+def _read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:
+    """Return the task's input from the one option that specifies it. Raises BadParameter."""
     if [text, as_json, file].count(None) != 2:
-        raise typer.BadParameter("Give the input with one of --input, --input-json and --file.")
+        raise typer.BadParameter("Pass the input with exactly one of --input, --input-json and --file.")
     if text is not None:
         return text
     if as_json is not None:
@@ -226,61 +226,63 @@ def _input(text: str | None, as_json: str | None, file: Path | None) -> Any:
     except OSError as error:
         raise typer.BadParameter(f"{file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
-        raise typer.BadParameter(f"{file} is not text in UTF-8.") from None
+        raise typer.BadParameter(f"{file} is not valid UTF-8 text.") from None
 
 
-def _moment(text: str | None) -> str | None:
-    """With a zone, as the service wants it. Raises BadParameter."""
+def _parse_time(text: str | None) -> str | None:
+    """Return the time with a time zone, which the service requires. Raises BadParameter."""
     if text is None:
         return None
     try:
         return datetime.fromisoformat(text).astimezone().isoformat()
     except (ValueError, OverflowError):
-        raise typer.BadParameter(f"{text!r} is no time like 2026-11-20T21:45.") from None
+        raise typer.BadParameter(f"{text!r} is not an ISO 8601 time, such as 2026-11-20T21:45.") from None
 
 
-def _exit_by(record: dict[str, Any]) -> None:
+def _exit_with_status(record: dict[str, Any]) -> None:
     if record["status"] != "completed":
         raise typer.Exit(EXIT_FAILED)
 
 
 class TokenPrinter:
-    """Prints the pieces of an answer as they come."""
+    """Prints streamed tokens as they arrive."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._said = False
+        self._has_printed = False
 
     def print(self, text: str) -> None:
-        self._said = True
+        self._has_printed = True
         self._stream.write(strip_controls(text))
         self._stream.flush()
 
     def end(self) -> bool:
-        """Ends the line; answers whether anything was said."""
-        if self._said:
+        """End the line; return whether anything was printed."""
+        if self._has_printed:
             self._stream.write("\n")
-        return self._said
+        return self._has_printed
 
 
-def show_submitted(answer: dict[str, Any]) -> None:
-    output.print_line(f"Task {answer['task_id']} is {answer['status']}.")
-    show_notice(answer)
+def show_submitted(response: dict[str, Any]) -> None:
+    """Print id and status of a submitted task."""
+    output.print_line(f"Task {response['task_id']} is {response['status']}.")
+    show_notice(response)
 
 
-def show_notice(answer: dict[str, Any]) -> None:
-    """What the service wants known of a task that waits, on standard error."""
-    if answer.get("notice"):
-        print_notice(f"Notice: {answer['notice']}.", "yellow")
+def show_notice(response: dict[str, Any]) -> None:
+    """Print to standard error why the task may have to wait, if the service reports a reason."""
+    if response.get("notice"):
+        print_notice(f"Notice: {response['notice']}.", "yellow")
 
 
-def show_grade(answer: dict[str, Any]) -> None:
-    learned = "what was learned from it is corrected" if answer["learned"] else "nothing was learned from it"
-    output.print_line(f"Task {answer['task_id']} is graded {answer['grade']:g}; {learned}.")
+def show_grade(response: dict[str, Any]) -> None:
+    """Print the grade, and whether routing learned from it."""
+    effect = "learning was updated" if response["learned"] else "learning is not affected"
+    output.print_line(f"Graded task {response['task_id']} {response['grade']:g}; {effect}.")
 
 
 def show_result(record: dict[str, Any], *, is_printed: bool = False) -> None:
-    """The result on standard output, unless it was said already; how it ended on standard error."""
+    """Print the result to standard output unless it was streamed; the error of a failed task to standard error."""
     if record["status"] == "completed":
         if not is_printed:
             output.print_value(record["result"])
@@ -291,33 +293,35 @@ def show_result(record: dict[str, Any], *, is_printed: bool = False) -> None:
 
 
 def show_task(record: dict[str, Any]) -> None:
+    """Print a task without its empty fields."""
     console.print(output.render_record({name: value for name, value in record.items() if value not in (None, [], {})}))
 
 
 def show_list(page: dict[str, Any]) -> None:
+    """Print a page of tasks."""
     rows = [
         (t["task_id"], t["type"], t["status"], t["assigned_agent"], output.format_age(t["created_at"]))
         for t in page["tasks"]
     ]
     console.print(output.render_table(("id", "type", "status", "agent", "created"), rows))
     if page["total"] > len(rows):
-        console.print(f"{len(rows)} of {page['total']}; --limit shows more.", style="dim")
+        console.print(f"Showing {len(rows)} of {page['total']}; use --limit for more.", style="dim")
 
 
 def show_trail(trail: dict[str, Any]) -> None:
-    """The task, the decision with the terms of its formula, and the events below those that led to them."""
+    """Print the task, its routing decision, and its events as a tree of causes."""
     if trail["task"]:
         show_task(trail["task"])
     if trail["routing"]:
         decisions.show_decision(trail["routing"])
-    tree = Tree("What happened")
+    tree = Tree("Events")
     nodes: dict[str | None, Tree] = {}
     for event in trail["events"]:
         parent = nodes.get(event["parent_provenance_id"], tree)
-        nodes[event["provenance_id"]] = parent.add(_line(event))
+        nodes[event["provenance_id"]] = parent.add(_format_event(event))
     console.print(tree)
 
 
-def _line(event: dict[str, Any]) -> Text:
-    clock = event["timestamp"][11:-4]
-    return Text.assemble((event["event_type"], "cyan"), (f" {clock} ", "dim"), strip_controls(event["message"]))
+def _format_event(event: dict[str, Any]) -> Text:
+    time = event["timestamp"][11:-4]
+    return Text.assemble((event["event_type"], "cyan"), (f" {time} ", "dim"), strip_controls(event["message"]))

@@ -1,4 +1,4 @@
-"""`stentor webhook ...`: subscribe URLs to events, test them, see what was delivered, send it again."""
+"""`stentor webhook ...`: subscribe URLs to events, test them, list deliveries, replay them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stentor.cli.output import EXIT_FAILED, console
 if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
-app = typer.Typer(help="Tell other services what happens: subscribe, test, replay.", no_args_is_help=True)
+app = typer.Typer(help="Subscribe other services to events; test and replay deliveries.", no_args_is_help=True)
 
 WebhookId = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id.")]
 State = Literal["waiting", "sending", "delivered", "failed"]
@@ -33,103 +33,103 @@ def list_webhooks(data_dir: DataDir = None, url: Url = None, key: Key = None, as
 
 @app.command()
 def add(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where events are posted to.")],
-    event: Annotated[list[str], typer.Option(help="An event, all of a kind (task.*), or *; repeatable.")],
-    description: Annotated[str, typer.Option(help="What it is for.")] = "",
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="URL that receives the events.")],
+    event: Annotated[list[str], typer.Option(help="An event, a group of events (task.*), or * for all; repeatable.")],
+    description: Annotated[str, typer.Option(help="Purpose of the webhook.")] = "",
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Subscribe an address to events; its secret is shown once."""
+    """Subscribe a URL to events; the signing secret is shown only once."""
     body = {"url": address, "events": list(event), "description": description}
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(BASE, body))
 
-    def added(answer: dict[str, Any]) -> None:
-        output.print_line(f"Webhook {answer['id']} gets {', '.join(answer['events'])}.")
-        _say_secret(answer)
+    def show_added(response: dict[str, Any]) -> None:
+        output.print_line(f"Created webhook {response['id']} for {', '.join(response['events'])}.")
+        _print_secret(response)
 
-    run_command(ServiceTarget(data_dir, url, key), work, added, as_json=as_json, access="create")
+    run_command(ServiceTarget(data_dir, url, key), work, show_added, as_json=as_json, access="create")
 
 
 @app.command()
 def remove(
     webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Delete a webhook with its log; what still waits for it is not sent."""
+    """Delete a webhook with its delivery log; pending deliveries are dropped."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.delete(_path(webhook_id)))
 
-    def removed(answer: dict[str, Any]) -> None:
-        output.print_line(f"Webhook {answer['id']} is deleted.")
+    def show_removed(response: dict[str, Any]) -> None:
+        output.print_line(f"Deleted webhook {response['id']}.")
 
-    run_command(ServiceTarget(data_dir, url, key), work, removed, as_json=as_json, access="change")
+    run_command(ServiceTarget(data_dir, url, key), work, show_removed, as_json=as_json, access="change")
 
 
 @app.command()
 def enable(
     webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Send events to a webhook again that was disabled."""
-    _switch(ServiceTarget(data_dir, url, key), webhook_id, enabled=True, as_json=as_json)
+    """Enable a disabled webhook."""
+    _set_enabled(ServiceTarget(data_dir, url, key), webhook_id, enabled=True, as_json=as_json)
 
 
 @app.command()
 def disable(
     webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Send a webhook nothing until it is enabled."""
-    _switch(ServiceTarget(data_dir, url, key), webhook_id, enabled=False, as_json=as_json)
+    """Disable a webhook: it gets no events until it is enabled again."""
+    _set_enabled(ServiceTarget(data_dir, url, key), webhook_id, enabled=False, as_json=as_json)
 
 
 @app.command()
 def rotate(
     webhook_id: WebhookId,
-    overlap: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds that the old secret signs too.")] = 86_400,
+    overlap: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds that the old secret also signs.")] = 86_400,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new secret, which is shown once."""
+    """Generate a new signing secret, which is shown only once."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(f"{_path(webhook_id)}/rotate", {"overlap_seconds": overlap}))
 
-    def rotated(answer: dict[str, Any]) -> None:
-        _say_secret(answer)
-        if answer["old_secret_until"]:
-            output.print_line(f"The old secret signs too until {answer['old_secret_until']}.")
+    def show_rotated(response: dict[str, Any]) -> None:
+        _print_secret(response)
+        if response["old_secret_until"]:
+            output.print_line(f"The old secret also signs until {response['old_secret_until']}.")
 
-    run_command(ServiceTarget(data_dir, url, key), work, rotated, as_json=as_json, access="change")
+    run_command(ServiceTarget(data_dir, url, key), work, show_rotated, as_json=as_json, access="change")
 
 
 @app.command("test")
 def ping(
     webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Deliver webhook.ping now; exit code 1 when the receiver does not take it."""
+    """Deliver webhook.ping immediately; the exit code is 1 if the receiver does not accept it."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.post(f"{_path(webhook_id)}/test"))
 
-    def tested(answer: dict[str, Any]) -> None:
-        output.print_line(f"The ping was {answer['status']}: {_met(answer)}.")
+    def show_tested(response: dict[str, Any]) -> None:
+        output.print_line(f"Ping {response['status']}: {_last_outcome(response)}.")
 
-    answer = run_command(ServiceTarget(data_dir, url, key), work, tested, as_json=as_json, access="change")
-    if answer["status"] != "delivered":
+    response = run_command(ServiceTarget(data_dir, url, key), work, show_tested, as_json=as_json, access="change")
+    if response["status"] != "delivered":
         raise typer.Exit(EXIT_FAILED)
 
 
 @app.command()
 def deliveries(
     webhook_id: WebhookId,
-    status: Annotated[State | None, typer.Option(help="Only deliveries in this state.")] = None,
+    status: Annotated[State | None, typer.Option(help="Only deliveries with this status.")] = None,
     event: Annotated[str | None, typer.Option(help="Only deliveries of this event.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Deliveries at most.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of deliveries.")] = 20,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
@@ -146,43 +146,43 @@ def deliveries(
 @app.command()
 def replay(
     webhook_id: WebhookId,
-    delivery: Annotated[str | None, typer.Option(help="A delivery's id, to send that one again.")] = None,
+    delivery: Annotated[str | None, typer.Option(help="Id of one delivery to send again.")] = None,
     since: Annotated[str | None, typer.Option(help="A time such as 2026-11-20T21:45:00Z.")] = None,
-    scope: Annotated[Scope, typer.Option(help="Since then: what was never delivered, or everything.")] = "undelivered",
+    scope: Annotated[Scope, typer.Option(help="With --since: only undelivered events, or all.")] = "undelivered",
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send again: one delivery, or what happened since a time."""
+    """Replay one delivery, or the events since a time."""
     if (delivery is None) == (since is None):
-        raise typer.BadParameter("give either --delivery or --since")
+        raise typer.BadParameter("Pass either --delivery or --since.")
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         if delivery is not None:
             return dict(await api.post(f"{_path(webhook_id)}/deliveries/{_segment(delivery)}/replay"))
         return dict(await api.post(f"{_path(webhook_id)}/replay", {"since": since, "scope": scope}))
 
-    def replayed(answer: dict[str, Any]) -> None:
-        output.print_line(f"{answer.get('queued', 1)} queued.")
-        if answer.get("next_since"):
-            output.print_line(f"There is more: go on with --since {answer['next_since']}")
+    def show_replayed(response: dict[str, Any]) -> None:
+        output.print_line(f"Queued {response.get('queued', 1)} deliveries.")
+        if response.get("next_since"):
+            output.print_line(f"There are more: continue with --since {response['next_since']}")
 
-    run_command(ServiceTarget(data_dir, url, key), work, replayed, as_json=as_json, access="change")
+    run_command(ServiceTarget(data_dir, url, key), work, show_replayed, as_json=as_json, access="change")
 
 
-def _switch(target: ServiceTarget, webhook_id: str, *, enabled: bool, as_json: bool) -> None:
+def _set_enabled(target: ServiceTarget, webhook_id: str, *, enabled: bool, as_json: bool) -> None:
     async def work(api: ServiceClient) -> dict[str, Any]:
         return dict(await api.patch(_path(webhook_id), {"enabled": enabled}))
 
-    def switched(answer: dict[str, Any]) -> None:
-        output.print_line(f"Webhook {answer['id']} is {_state(answer)}.")
+    def show_switched(response: dict[str, Any]) -> None:
+        output.print_line(f"Webhook {response['id']} is {_state(response)}.")
 
-    run_command(target, work, switched, as_json=as_json, access="change")
+    run_command(target, work, show_switched, as_json=as_json, access="change")
 
 
 def _segment(text: str) -> str:
-    # Comes with the HTTP client: not for `stentor --help`.
+    # Imported late: keeps `stentor --help` fast.
     from stentor.cli.client import quote_segment
 
     return quote_segment(text)
@@ -192,19 +192,19 @@ def _path(webhook_id: str) -> str:
     return f"{BASE}/{_segment(webhook_id)}"
 
 
-def _say_secret(answer: dict[str, Any]) -> None:
-    output.print_line(f"Its secret, which is not shown again: {answer['secret']}")
+def _print_secret(response: dict[str, Any]) -> None:
+    output.print_line(f"Signing secret (not shown again): {response['secret']}")
 
 
 def _state(webhook: dict[str, Any]) -> str:
     return "enabled" if webhook["enabled"] else "disabled"
 
 
-def _met(delivery: dict[str, Any]) -> str:
-    """What the last attempt met."""
+def _last_outcome(delivery: dict[str, Any]) -> str:
+    """Describe the outcome of the last attempt."""
     if delivery["error"]:
         return str(delivery["error"]).rstrip(".")
-    return "not tried yet" if delivery["status_code"] is None else f"the receiver answered {delivery['status_code']}"
+    return "no attempt yet" if delivery["status_code"] is None else f"receiver returned {delivery['status_code']}"
 
 
 def _show_list(page: dict[str, Any]) -> None:
@@ -217,8 +217,9 @@ def _show_list(page: dict[str, Any]) -> None:
 
 def _show_deliveries(page: dict[str, Any]) -> None:
     rows = [
-        (d["id"], d["created_at"], d["event"], d["status"], str(d["attempts"]), _met(d)) for d in page["deliveries"]
+        (d["id"], d["created_at"], d["event"], d["status"], str(d["attempts"]), _last_outcome(d))
+        for d in page["deliveries"]
     ]
     console.print(output.render_table(("id", "created", "event", "status", "attempts", "last"), rows))
     if page["next_cursor"]:
-        console.print("There are older ones; --limit shows more.", style="dim")
+        console.print("Older deliveries exist; use --limit for more.", style="dim")

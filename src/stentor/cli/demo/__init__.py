@@ -1,4 +1,7 @@
-"""`stentor demo`: a fresh service, three agents, forty real tasks, and an explanation of what happened."""
+"""`stentor demo`: starts a temporary service, routes real tasks to three agents and prints a report.
+
+`run` drives the service and prints tables, `scenarios` has the later parts, `worker` is the third agent.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from stentor.cli.output import report_errors
 
 
 def demo(
-    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds of four tasks each.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="The figures as one JSON document.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Number of rounds of four tasks each.")] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON document.")] = False,
 ) -> None:
-    """Watch forty tasks being routed, done and learned from, in less than a minute."""
-    # The demonstration needs an HTTP client and Markdown tables: not for `stentor --help`.
+    """Run a demonstration of routing, learning and governance on a temporary service, in less than a minute."""
+    # Imported late: keeps `stentor --help` fast.
     from stentor.cli.demo.run import run_demo
 
     with report_errors(as_json=as_json):

@@ -1,6 +1,7 @@
-"""Runs the demo: starts a service of its own, drives it over HTTP, and stops it again.
+"""Runs the demo: starts a temporary service, drives it over HTTP, stops it and prints the report.
 
-What the demo shows at its end: who got what and why, how the weights moved, one task's trail.
+The report shows which agent got which task and why, how the weights changed, and the events of one task; the parts from
+`scenarios` follow.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from stentor.cli.output import CommandFailed, console, error_console, print_json
 
 TASK_TIMEOUT_SECONDS = 30
 ADMIN_NAMES = ("ANNA", "BERT")
-"""Of two admins, because who proposes an update does not approve it."""
+"""Two admins, because the proposer of an update may not approve it."""
 AGENTS: dict[str, dict[str, Any]] = {
     "quick": {
         "capabilities": ["summarize"],
@@ -57,13 +58,13 @@ AGENTS: dict[str, dict[str, Any]] = {
 
 
 def run_demo(rounds: int, *, as_json: bool) -> None:
-    """The whole demo. Raises CommandFailed when a task does not complete."""
+    """Run the demo and print its report. Raises CommandFailed if a task does not complete."""
     keys = ["demo_" + secrets.token_urlsafe(24) for _ in range(2)]
     with tempfile.TemporaryDirectory(prefix="stentor-demo-") as folder:
         with _service(Path(folder), keys) as address:
-            error_console.print(f"A fresh service answers on [cyan]{address}[/], its data is in {folder}.")
+            error_console.print(f"A temporary service listens on [cyan]{address}[/]; its data is in {folder}.")
             figures = _tour(address, keys, rounds)
-        error_console.print("The service is down; its run log is verified, edited, and verified again.")
+        error_console.print("The service is stopped. Verifying its run log, editing a row, and verifying again.")
         figures |= {"proof": scenarios.tamper_with_run_log(Path(folder))}
     if as_json:
         print_json(figures)
@@ -72,20 +73,20 @@ def run_demo(rounds: int, *, as_json: bool) -> None:
 
 
 def _tour(address: str, keys: list[str], rounds: int) -> dict[str, Any]:
-    """All that is shown while the service runs, as figures."""
+    """Run all parts that need the running service; return their results."""
     with _client(address, keys[0]) as api, _client(address, keys[1]) as second:
         call = partial(_call, api)
         agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
         with _worker(address, keys[0], agents["keyworder"]):
             rows = _drive(api, rounds)
-        error_console.print("Two agents compete for sixty tasks, and fail in turns.")
+        error_console.print("Two agents compete for sixty tasks and take turns failing.")
         phases = scenarios.run_learning(call)
-        error_console.print("The documentation becomes notes, and the librarian is asked about it.")
+        error_console.print("Writing the documentation to notes and asking the librarian about it.")
         answers = scenarios.ask_librarian(call, partial(_wait, api))
         figures = collect_report(api, agents, rows) | {"answers": answers, "model": scenarios.stream_chat(api)}
         figures |= {"learning": phases}
         error_console.print(
-            "An agent reaches for what it may not have; an update is approved by a second key and undone."
+            "An agent attempts forbidden access; an update is approved with a second key and rolled back."
         )
         figures |= {"caught": scenarios.quarantine_agent(call)}
         figures |= {"update": scenarios.update_agent(call, partial(_call, second), agents["quick"])}
@@ -102,64 +103,67 @@ def _register(api: httpx.Client, name: str, fields: dict[str, Any]) -> str:
 
 
 def _drive(api: httpx.Client, rounds: int) -> list[dict[str, Any]]:
-    """Rounds of two short summaries, a long one and a keyword task; each learns from the one before."""
+    """Run rounds of two short summaries, a long one and a keyword task; routing learns from each round."""
     long, short = scenarios.read_sections()
-    done: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=error_console) as progress:
-        bar = progress.add_task("Routing and doing tasks", total=rounds * 4)
+        bar = progress.add_task("Running tasks", total=rounds * 4)
         for number in range(rounds):
             bodies = [_summary(s, "summarize", 1) for s in scenarios.take_sections(short, number * 2, 2)]
             bodies += [_summary(s, "summarize-long", 2) for s in scenarios.take_sections(long, number, 1)]
             bodies += [_keywords(s) for s in scenarios.take_sections(short, number, 1)]
             submitted = [(body, _call(api, "POST", "/tasks", body)["task_id"]) for body in bodies]
             for body, task_id in submitted:
-                done.append({"round": number + 1, "capability": body["required_capabilities"][0]} | _wait(api, task_id))
+                rows.append({"round": number + 1, "capability": body["required_capabilities"][0]} | _wait(api, task_id))
                 progress.advance(bar)
-    return done
+    return rows
 
 
 def _summary(section: scenarios.DemoSection, capability: str, sentences: int) -> dict[str, Any]:
     text = {"text": section.text, "sentences": sentences}
-    return {"type": "summarize", "input": text, "required_capabilities": [capability], **_titled(section)}
+    return {"type": "summarize", "input": text, "required_capabilities": [capability], **_title_tag(section)}
 
 
 def _keywords(section: scenarios.DemoSection) -> dict[str, Any]:
     text = {"text": section.text, "top": 5}
-    return {"type": "keywords", "input": text, "required_capabilities": ["keywords"], **_titled(section)}
+    return {"type": "keywords", "input": text, "required_capabilities": ["keywords"], **_title_tag(section)}
 
 
-def _titled(section: scenarios.DemoSection) -> dict[str, Any]:
+def _title_tag(section: scenarios.DemoSection) -> dict[str, Any]:
     title = "".join(c for c in section.title if c.isprintable())[:200]
     return {"metadata": {"tags": [title]}}
 
 
 def _wait(api: httpx.Client, task_id: str) -> dict[str, Any]:
-    """The ended task with its activity. Raises CommandFailed when it fails or takes too long."""
-    until = time.monotonic() + TASK_TIMEOUT_SECONDS
-    while time.monotonic() < until:
+    """Return a completed task with its events. Raises CommandFailed if it fails or takes too long."""
+    deadline = time.monotonic() + TASK_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
         trail = _call(api, "GET", f"/tasks/{task_id}/activity")
         if trail["status"] == "completed":
             return dict(trail)
         if trail["status"] not in ("queued", "executing"):
             raise CommandFailed(f"Task {task_id} is {trail['status']}: {trail['task']['error']}")
         time.sleep(0.01)
-    raise CommandFailed(f"Task {task_id} did not end within {TASK_TIMEOUT_SECONDS} s.")
+    raise CommandFailed(f"Task {task_id} did not complete within {TASK_TIMEOUT_SECONDS} s.")
 
 
 def _call(api: httpx.Client, method: str, path: str, body: Any = None) -> Any:
-    answer = api.request(method, path, json=body)
-    if not answer.is_success:
-        raise CommandFailed(f"{method} {path} answered {answer.status_code}: {answer.text}")
-    return answer.json()
+    response = api.request(method, path, json=body)
+    if not response.is_success:
+        raise CommandFailed(f"{method} {path} returned {response.status_code}: {response.text}")
+    return response.json()
 
 
 @contextmanager
 def _service(folder: Path, keys: list[str]) -> Iterator[str]:
-    """A `stentor serve` on free ports; its address. It is stopped at the end, whatever happens."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "MCP_", "SKIP_"))}
+    """Run `stentor serve` on a free port and yield its address; always stops it."""
+    # Settings of the user must not leak into the demo's service.
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "MCP_", "SKIP_"))
+    }
     environ = {
-        **ours,
+        **inherited,
         **{
             f"SERVICE_API_KEY_{n}": f"{key}:admin:read,write,delete,admin"
             for n, key in zip(ADMIN_NAMES, keys, strict=True)
@@ -182,7 +186,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[str]:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise CommandFailed("The service did not start; its reason stands above.")
+            raise CommandFailed("The service did not start; the reason is printed above.")
         yield json.loads(line)["gateway"]
 
 
@@ -210,16 +214,17 @@ MAX_TITLE_LENGTH = 24
 
 
 def collect_report(api: httpx.Client, agents: dict[str, str], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """All figures of the report, read back from the service."""
+    """Return the figures of the report: the task rows, and the weights and trust scores from the service."""
     weights = {n: api.get("/hebbian/weights", params={"agent_id": i}).json()["weights"] for n, i in agents.items()}
     trust = {n: api.get(f"/registry/agents/{i}").json()["trust_score"] for n, i in agents.items()}
     return {"tasks": len(rows), "weights": weights, "trust": trust, "rows": rows}
 
 
 def print_report(out: Console, figures: dict[str, Any]) -> None:
+    """Print all parts of the report."""
     rows = figures["rows"]
     out.print(_assignments(rows))
-    out.print(_change_of_mind(rows))
+    out.print(_routing_shift(rows))
     out.print(_learning(figures))
     out.print(scenarios.render_learning(figures["learning"]))
     out.print(_trail(next(row for row in reversed(rows) if row["capability"] == "summarize")))
@@ -233,27 +238,27 @@ def print_report(out: Console, figures: dict[str, Any]) -> None:
 
 
 def _assignments(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Which agent got what", title_justify="left")
-    for name in ("capability", "agent", "tasks", "performance", "for example"):
+    table = Table(title="Tasks by agent", title_justify="left")
+    for name in ("capability", "agent", "tasks", "performance", "example"):
         table.add_column(name, justify="right" if name in ("tasks", "performance") else "left", no_wrap=True)
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["capability"], row["agent_name"]].append(row)
-    for (capability, agent), found in sorted(groups.items()):
-        mean = sum(_performance(row) for row in found) / len(found)
-        title = found[0]["task"]["metadata"]["tags"][0]
-        table.add_row(capability, agent, str(len(found)), f"{mean:.3f}", _short(title))
+    for (capability, agent), tasks in sorted(groups.items()):
+        mean = sum(_performance(row) for row in tasks) / len(tasks)
+        title = tasks[0]["task"]["metadata"]["tags"][0]
+        table.add_row(capability, agent, str(len(tasks)), f"{mean:.3f}", _short(title))
     return table
 
 
-def _change_of_mind(rows: list[dict[str, Any]]) -> Table:
-    """Short summaries, which two agents can do: the first, the first that went to another, the last."""
+def _routing_shift(rows: list[dict[str, Any]]) -> Table:
+    """Show three short summaries, which two agents can do: the first, the first by the other agent, the last."""
     short = [row for row in rows if row["capability"] == "summarize"]
     first, last = short[0], short[-1]
     other = next((row for row in short if row["agent_name"] != first["agent_name"]), last)
     table = Table(title="Why: score = expected + uncertainty", title_justify="left")
-    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "+", "score"):
-        table.add_column(name, justify="left" if name in ("chosen", "candidate") else "right")
+    for name in ("round", "selected", "candidate", "declared", "done", "expected", "+", "score"):
+        table.add_column(name, justify="left" if name in ("selected", "candidate") else "right")
     for row in {row["task_id"]: row for row in (first, other, last)}.values():
         for i, candidate in enumerate(row["routing"]["candidates"]):
             terms = [f"{candidate['composite']:.3f}", f"{candidate['outcomes']:.0f}"]
@@ -263,27 +268,27 @@ def _change_of_mind(rows: list[dict[str, Any]]) -> Table:
         table.add_section()
     routing = last["routing"]
     table.caption = (
-        "expected: what an agent declares counts as four outcomes, then what it has done; + how much better it may be; "
+        "expected: the declared scores count as four outcomes, then the agent's own count; +: uncertainty bonus; "
         f"decided in {routing['duration_us']} µs"
     )
     return table
 
 
 def _learning(figures: dict[str, Any]) -> Table:
-    table = Table(title="How the weights moved", title_justify="left")
-    for name in ("agent", "task type", "weight", "after", "trust"):
+    table = Table(title="Learned weights", title_justify="left")
+    for name in ("agent", "task type", "before", "after", "trust"):
         table.add_column(name, justify="left" if name in ("agent", "task type") else "right")
     for agent, weights in figures["weights"].items():
         trust = figures["trust"][agent]
         for task_type, weight in weights.items():
-            shown = "unscored" if trust is None else f"{trust:.2f}"
-            table.add_row(agent, task_type, "1.000", f"{weight:.3f}", shown)
+            trust_text = "unscored" if trust is None else f"{trust:.2f}"
+            table.add_row(agent, task_type, "1.000", f"{weight:.3f}", trust_text)
     return table
 
 
 def _trail(row: dict[str, Any]) -> Tree:
-    """One task's events, each below the one that led to it."""
-    tree = Tree(f"One task's trail [dim]({row['task_id']})[/]")
+    """Show the events of one task as a tree of causes."""
+    tree = Tree(f"Events of one task [dim]({row['task_id']})[/]")
     nodes = {None: tree}
     for event in row["events"]:
         parent = nodes.get(event["parent_provenance_id"], tree)
@@ -293,10 +298,10 @@ def _trail(row: dict[str, Any]) -> Tree:
 
 
 def _short(title: str) -> str:
-    """So that the table fits into 80 columns."""
+    """Shorten a title, so that the table fits into 80 columns."""
     return title if len(title) <= MAX_TITLE_LENGTH else title[: MAX_TITLE_LENGTH - 1] + "…"
 
 
 def _performance(row: dict[str, Any]) -> float:
-    ended = next(e for e in row["events"] if e["event_type"] == "task_completed")
-    return float(ended["metadata"].get("performance", 1.0))
+    completed = next(e for e in row["events"] if e["event_type"] == "task_completed")
+    return float(completed["metadata"].get("performance", 1.0))

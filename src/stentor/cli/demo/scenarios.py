@@ -1,14 +1,7 @@
-"""Shows that routing learns: an agent that fails is left, and gets tasks again when it does better than its peer.
+"""The parts of the demo after the first: learning, the librarian, an agent as a model, governance, a tampered run log.
 
-The demo's second part: the project's documentation becomes notes, and the librarian answers from them.
-
-The demo's third part: an agent as a model, asked as any OpenAI client asks.
-
-The demo's fourth part: an agent that is caught, and an update that is approved, deployed and rolled back.
-
-The demo's last part: the run log is verified, then one row is edited behind the service's back.
-
-The demo's input: sections of the project's own Markdown.
+Each part has a function that drives the service and one that renders its result. At the end: the demo's input, sections
+of the project's own Markdown.
 """
 
 from __future__ import annotations
@@ -36,22 +29,22 @@ from stentor.cli.output import CommandFailed
 
 ApiCall = Callable[..., Any]
 LEARNING_PHASES = (
-    ("bold promises more, and fails every task", "bold", 20),
-    ("bold is mended, and steady breaks", "steady", 40),
+    ("bold declares higher scores but fails every task", "bold", 20),
+    ("bold is fixed, and steady fails every task", "steady", 40),
 )
-"""What happens, who fails from then on, and for how many tasks."""
+"""Title, the agent that fails, and the number of tasks."""
 COMPETITOR_SCORES = {"bold": 0.9, "steady": 0.6}
-"""The scores that they register with."""
+"""The scores that the agents register with."""
 
 
 def run_learning(call: ApiCall) -> list[dict[str, Any]]:
-    """Submit the tasks one after the other and end each as the worker that was chosen; answers who got which."""
+    """Submit tasks one by one and end each as the selected worker; return which agent got which task."""
     ids = {name: _register_competitor(call, name, score) for name, score in COMPETITOR_SCORES.items()}
     names = {agent_id: name for name, agent_id in ids.items()}
     phases = []
     for title, failing, tasks in LEARNING_PHASES:
-        chosen = [_run_task(call, names, failing) for _ in range(tasks)]
-        phases.append({"title": title, "chosen": chosen})
+        selected = [_run_task(call, names, failing) for _ in range(tasks)]
+        phases.append({"title": title, "chosen": selected})
     return phases
 
 
@@ -75,14 +68,17 @@ def _run_task(call: ApiCall, names: dict[str, str], failing: str) -> str:
 
 
 def render_learning(phases: list[dict[str, Any]]) -> Panel:
+    """Render the sequence of selected agents in each phase."""
     lines = []
     for phase in phases:
-        chosen = phase["chosen"]
-        row = "".join("[red]B[/]" if name == "bold" else "[green]s[/]" for name in chosen)
-        lines.append(f"{phase['title']}: bold gets {chosen.count('bold')} of {len(chosen)}")
+        selected = phase["chosen"]
+        row = "".join("[red]B[/]" if name == "bold" else "[green]s[/]" for name in selected)
+        lines.append(f"{phase['title']}: bold gets {selected.count('bold')} of {len(selected)}")
         lines.append(row)
-    lines.append("[dim]B is bold, s is steady, in the order of the tasks.[/]")
-    return Panel("\n".join(lines), title="An agent that fails is left, and comes back", title_align="left", width=80)
+    lines.append("[dim]B: bold, s: steady, in the order of the tasks.[/]")
+    return Panel(
+        "\n".join(lines), title="A failing agent loses its tasks, and regains them later", title_align="left", width=80
+    )
 
 
 LIBRARIAN_QUESTIONS = (
@@ -93,39 +89,39 @@ INDEX_TIMEOUT_SECONDS = 30
 
 
 def ask_librarian(call: ApiCall, wait: ApiCall) -> list[dict[str, Any]]:
-    """Write the notes, ask the questions; each answer with its citations."""
+    """Write the documentation to notes and ask the questions; return the answers with citations."""
     runtime = {"kind": "builtin", "name": "librarian"}
     call("POST", "/registry/agents", {"name": "librarian", "capabilities": ["answer"], "runtime": runtime})
     for name, text in read_documents():
         document = {"path": f"docs/{name}.md", "content": text}
         call("POST", "/memory/write", {"operation": "write", "document": document})
     _wait_until_indexed(call)
-    return [_answer(call, wait, question) for question in LIBRARIAN_QUESTIONS]
+    return [_ask(call, wait, question) for question in LIBRARIAN_QUESTIONS]
 
 
 def _wait_until_indexed(call: ApiCall) -> None:
-    """Vectors are made in the background; without them there are still the words."""
-    until = time.monotonic() + INDEX_TIMEOUT_SECONDS
-    while time.monotonic() < until:
+    """Wait for the embeddings, which are computed in the background; after a timeout keyword search must do."""
+    deadline = time.monotonic() + INDEX_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
         if "wait" not in call("GET", "/memory/health")["components"]["vector_store"]["detail"]:
             return
         time.sleep(0.05)
 
 
-def _answer(call: ApiCall, wait: ApiCall, question: str) -> dict[str, Any]:
+def _ask(call: ApiCall, wait: ApiCall, question: str) -> dict[str, Any]:
     body = {"type": "answer", "input": {"question": question, "passages": 2}, "required_capabilities": ["answer"]}
     trail = wait(call("POST", "/tasks", body)["task_id"])
     return {"question": question, **trail["task"]["result"]}
 
 
 def render_librarian(answers: list[dict[str, Any]]) -> Panel:
-    """Questions and answers, with the place of each passage."""
+    """Render questions and answers with the source of each passage."""
     parts: list[Text] = []
     for answer in answers:
         parts += [Text(answer["question"], style="bold"), Text(answer["answer"].replace("\n", " "))]
         parts += [
-            Text(f"[{one['number']}] {one['path']}: {one['heading'] or one['title']}", style="dim")
-            for one in answer["citations"]
+            Text(f"[{citation['number']}] {citation['path']}: {citation['heading'] or citation['title']}", style="dim")
+            for citation in answer["citations"]
         ]
         parts.append(Text(""))
     return Panel(Group(*parts[:-1]), title="The librarian, citing this project's documentation", title_align="left")
@@ -137,99 +133,111 @@ _SSE_DATA_PREFIX = "data: "
 
 
 def stream_chat(api: httpx.Client) -> dict[str, Any]:
-    """Stream a chat completion of the best agent that answers. Raises CommandFailed."""
+    """Stream a chat completion from the best agent with the capability `answer`. Raises CommandFailed."""
     body = {"model": CHAT_MODEL, "messages": [{"role": "user", "content": CHAT_QUESTION}], "stream": True}
-    with api.stream("POST", str(api.base_url.join("/v1/chat/completions")), json=body) as answer:
-        if not answer.is_success:
-            raise CommandFailed(f"{CHAT_MODEL} answered {answer.status_code}: {answer.read().decode()}")
-        chunks = [line[len(_SSE_DATA_PREFIX) :] for line in answer.iter_lines() if line.startswith(_SSE_DATA_PREFIX)]
-    read = [json.loads(chunk) for chunk in chunks if chunk != "[DONE]"]
-    if "[DONE]" not in chunks or any("error" in chunk for chunk in read):
-        raise CommandFailed(f"The stream of {CHAT_MODEL} broke off: {chunks[-1]}")
-    said = "".join(choice["delta"].get("content") or "" for chunk in read for choice in chunk["choices"])
-    return {"question": CHAT_QUESTION, "model": read[0]["model"], "answer": said, **read[0]["stentor"]}
+    with api.stream("POST", str(api.base_url.join("/v1/chat/completions")), json=body) as response:
+        if not response.is_success:
+            raise CommandFailed(f"{CHAT_MODEL} returned {response.status_code}: {response.read().decode()}")
+        chunks = [line[len(_SSE_DATA_PREFIX) :] for line in response.iter_lines() if line.startswith(_SSE_DATA_PREFIX)]
+    messages = [json.loads(chunk) for chunk in chunks if chunk != "[DONE]"]
+    if "[DONE]" not in chunks or any("error" in message for message in messages):
+        raise CommandFailed(f"The stream of {CHAT_MODEL} ended early: {chunks[-1]}")
+    text = "".join(choice["delta"].get("content") or "" for message in messages for choice in message["choices"])
+    return {"question": CHAT_QUESTION, "model": messages[0]["model"], "answer": text, **messages[0]["stentor"]}
 
 
-def render_chat(told: dict[str, Any]) -> Panel:
-    asked = f'client.chat.completions.create(model="{told["model"]}", ...)'
-    who = f"{told['agent_name']}, in task {told['task_id']}"
-    parts = [Text(asked, style="cyan"), Text(told["question"], style="bold"), Text(told["answer"].replace("\n", " "))]
-    return Panel(Group(*parts, Text(who, style="dim")), title="An agent as a model", title_align="left")
+def render_chat(chat: dict[str, Any]) -> Panel:
+    """Render the chat completion with the agent and the task behind it."""
+    code = f'client.chat.completions.create(model="{chat["model"]}", ...)'
+    agent = f"{chat['agent_name']}, in task {chat['task_id']}"
+    parts = [Text(code, style="cyan"), Text(chat["question"], style="bold"), Text(chat["answer"].replace("\n", " "))]
+    return Panel(Group(*parts, Text(agent, style="dim")), title="An agent as a model", title_align="left")
 
 
 UPDATE_TIMEOUT_SECONDS = 30
 ATTEMPTED_PATHS = ("notes/today.md", "/etc/passwd", "notes/../keys/receipts.key", "../../root/.ssh/id_rsa")
-"""What the agent tries to read: the first lies within its allowlist, the third of the others is one too many."""
+"""What the agent tries to read: only the first is on its allowlist; the third violation quarantines the agent."""
 
 
 def quarantine_agent(call: ApiCall) -> dict[str, Any]:
-    """An agent reads what it may not, is quarantined, and cleared by an admin."""
+    """Let an agent attempt forbidden reads until it is quarantined, and have an admin release it."""
     files = {"name": "files", "paths": ["notes/**"], "operations": ["read"]}
     fields = {"name": "intern", "capabilities": ["tidy"], "sandbox_whitelist": {"tools": [files]}}
     agent = f"/registry/agents/{call('POST', '/registry/agents', fields)['agent_id']}"
-    tries = []
+    attempts = []
     for path in ATTEMPTED_PATHS:
-        asked = {"tool": "files", "operation": "read", "path": path}
-        allowed = call("POST", f"{agent}/authorize", asked)["allowed"]
-        tries.append({"path": path, "allowed": allowed, "status": call("GET", agent)["status"]})
-    rationale = {"override_tier": "human", "rationale": "It was a test of the allowlist."}
-    cleared = call("POST", f"{agent}/clear-violations", rationale)
-    return {"tries": tries, "cleared_by": cleared["overridden_by"], "status": call("GET", agent)["status"]}
+        request = {"tool": "files", "operation": "read", "path": path}
+        allowed = call("POST", f"{agent}/authorize", request)["allowed"]
+        attempts.append({"path": path, "allowed": allowed, "status": call("GET", agent)["status"]})
+    rationale = {"override_tier": "human", "rationale": "Test of the allowlist."}
+    release = call("POST", f"{agent}/clear-violations", rationale)
+    return {"tries": attempts, "cleared_by": release["overridden_by"], "status": call("GET", agent)["status"]}
 
 
 def update_agent(call: ApiCall, second: ApiCall, agent_id: str) -> dict[str, Any]:
-    """A patch of an agent: proposed with one key, approved with another, deployed, and rolled back."""
+    """Propose a patch of an agent with one key, approve it with another, deploy it and roll it back."""
     patch = {"runtime": {"options": {"method": "salience"}}}
     flags = dict.fromkeys(("breaking", "new_dependencies", "touches_policy"), False)
     lines = {"files_modified": [], "lines_added": 1, "lines_deleted": 1, "lines_total": 400}
-    wanted = {
+    proposal = {
         "agent_id": agent_id,
         "update_type": "runtime",
-        "description": "Look at all sentences, not at the first ones.",
+        "description": "Consider all sentences, not only the first ones.",
         "changes": {**lines, **flags, "agent_patch": patch},
     }
-    proposed = call("POST", "/governance/updates", wanted)
+    proposed = call("POST", "/governance/updates", proposal)
     path = f"/governance/updates/{proposed['update_id']}"
     second(
-        "POST", f"{path}/approve", {"approved_by": "bert", "rationale": "Summaries were thin.", "override_risk": False}
+        "POST",
+        f"{path}/approve",
+        {"approved_by": "bert", "rationale": "Summaries were thin.", "override_risk": False},
     )
     deployed = _wait_for_status(call, path, "status", ("deployed", "rolled_back"))
     during = call("GET", f"/registry/agents/{agent_id}")["runtime"]["options"]
-    taken = call("GET", f"/governance/checkpoints?agent_id={agent_id}")["checkpoints"][0]["checkpoint_id"]
-    said = {"initiated_by": "anna", "reason": "It was a demonstration.", "details": ""}
-    back = call("POST", "/governance/rollbacks", {"checkpoint_id": taken, **said})
-    rollback = _wait_for_status(call, f"/governance/rollbacks/{back['rollback_id']}", "status", ("completed", "failed"))
+    checkpoint_id = call("GET", f"/governance/checkpoints?agent_id={agent_id}")["checkpoints"][0]["checkpoint_id"]
+    origin = {"initiated_by": "anna", "reason": "End of the demonstration.", "details": ""}
+    started = call("POST", "/governance/rollbacks", {"checkpoint_id": checkpoint_id, **origin})
+    rollback = _wait_for_status(
+        call, f"/governance/rollbacks/{started['rollback_id']}", "status", ("completed", "failed")
+    )
     after = call("GET", f"/registry/agents/{agent_id}")["runtime"]["options"]
-    shown = {"tier": proposed["tier"], "reasons": deployed["reasons"], "status": deployed["status"]}
-    return shown | {"during": during, "after": after, "verified": rollback["verified"]}
+    summary = {"tier": proposed["tier"], "reasons": deployed["reasons"], "status": deployed["status"]}
+    return summary | {"during": during, "after": after, "verified": rollback["verified"]}
 
 
 def _wait_for_status(call: ApiCall, path: str, field: str, ends: tuple[str, ...]) -> dict[str, Any]:
-    until = time.monotonic() + UPDATE_TIMEOUT_SECONDS
-    while time.monotonic() < until:
-        found: dict[str, Any] = call("GET", path)
-        if found[field] in ends:
-            return found
+    deadline = time.monotonic() + UPDATE_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        record: dict[str, Any] = call("GET", path)
+        if record[field] in ends:
+            return record
         time.sleep(0.02)
-    raise CommandFailed(f"{path} did not come to an end within {UPDATE_TIMEOUT_SECONDS} s.")
+    raise CommandFailed(f"{path} did not end within {UPDATE_TIMEOUT_SECONDS} s.")
 
 
-def render_governance(found: dict[str, Any], update: dict[str, Any]) -> Panel:
+def render_governance(quarantine: dict[str, Any], update: dict[str, Any]) -> Panel:
+    """Render the attempts of the quarantined agent and the steps of the update."""
     lines = [
         Text.assemble(
-            f"{'allowed' if one['allowed'] else 'denied ':<8}",
-            (f"read {one['path']:<28}", "cyan"),
-            (one["status"], "bold red" if one["status"] == "quarantined" else "dim"),
+            f"{'allowed' if attempt['allowed'] else 'denied ':<8}",
+            (f"read {attempt['path']:<28}", "cyan"),
+            (attempt["status"], "bold red" if attempt["status"] == "quarantined" else "dim"),
         )
-        for one in found["tries"]
+        for attempt in quarantine["tries"]
     ]
-    lines.append(Text(f"Cleared by the key {found['cleared_by']!r}: {found['status']} again.\n", style="dim"))
+    lines.append(
+        Text(f"Released with the key {quarantine['cleared_by']!r}: {quarantine['status']} again.\n", style="dim")
+    )
     lines += [
-        Text.assemble("An update of ", ("quick", "bold"), f", tier {update['tier']}: {'; '.join(update['reasons'])}."),
-        Text(f"Approved by a second key, then {update['status']}: options {update['during']}."),
+        Text.assemble("Update of ", ("quick", "bold"), f", tier {update['tier']}: {'; '.join(update['reasons'])}."),
+        Text(f"Approved with a second key, then {update['status']}: options {update['during']}."),
         Text(f"Rolled back: options {update['after']}, verified {update['verified']}."),
     ]
-    return Panel(Group(*lines), title="Governed: an agent is caught, an update approved and undone", title_align="left")
+    return Panel(
+        Group(*lines),
+        title="Governance: an agent is quarantined, an update approved and rolled back",
+        title_align="left",
+    )
 
 
 TAMPER_SQL = "update events set message = 'Nothing happened.' where event_id = ?"
@@ -237,7 +245,7 @@ VICTIM_SQL = "select event_id from events where event_type = 'violation_recorded
 
 
 def tamper_with_run_log(folder: Path) -> dict[str, Any]:
-    """Verify, edit, verify again; the service is down. Raises CommandFailed when the log is not as it should be."""
+    """Verify the run log of the stopped service, edit a row, and verify again. Raises CommandFailed."""
     before = _verify_run_log(folder)
     with closing(sqlite3.connect(folder / "stentor.db")) as database:
         (event_id,) = database.execute(VICTIM_SQL).fetchone()
@@ -245,25 +253,26 @@ def tamper_with_run_log(folder: Path) -> dict[str, Any]:
         database.commit()
     after = _verify_run_log(folder)
     if not before["intact"] or after["intact"]:
-        raise CommandFailed(f"The run log was verified as {before['intact']}, and with an edit as {after['intact']}.")
+        raise CommandFailed(f"The run log was verified as {before['intact']}, and after an edit as {after['intact']}.")
     return {"events": before["events"], "before": before, "after": after, "edited": event_id}
 
 
 def _verify_run_log(folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "stentor", "provenance", "verify", "--json", "--data-dir", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
+    process = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own program
     try:
-        found: dict[str, Any] = json.loads(done.stdout)
+        report: dict[str, Any] = json.loads(process.stdout)
     except ValueError:
-        raise CommandFailed(f"The verification gave no answer: {done.stderr.strip()}") from None
-    return found | {"exit_code": done.returncode}
+        raise CommandFailed(f"The verification printed no result: {process.stderr.strip()}") from None
+    return report | {"exit_code": process.returncode}
 
 
-def render_tampering(told: dict[str, Any]) -> Panel:
-    first, code = told["after"]["findings"][0], told["after"]["exit_code"]
+def render_tampering(proof: dict[str, Any]) -> Panel:
+    """Render both verifications and the edit between them."""
+    first, code = proof["after"]["findings"][0], proof["after"]["exit_code"]
     lines = [
         Text("$ stentor provenance verify", style="cyan"),
-        Text(f"{told['events']} events, intact (exit code {told['before']['exit_code']})", style="green"),
+        Text(f"{proof['events']} events, intact (exit code {proof['before']['exit_code']})", style="green"),
         Text("$ sqlite3 stentor.db \"update events set message = 'Nothing happened.' where ...\"", style="cyan"),
         Text("$ stentor provenance verify", style="cyan"),
         Text(
@@ -271,17 +280,19 @@ def render_tampering(told: dict[str, Any]) -> Panel:
             style="bold red",
         ),
     ]
-    return Panel(Group(*lines), title="A log that can be proven", title_align="left")
+    return Panel(Group(*lines), title="A tamper-evident run log", title_align="left")
 
 
 LONG_SECTION_CHARACTERS = 1_200
-"""Characters from which a section counts as long."""
+"""Minimum length of a long section, in characters."""
 MIN_SECTION_CHARACTERS = 280
 _CODE = re.compile(r"(?ms)^```.*?^```$")
 _HEADING = re.compile(r"(?m)^#{1,3} +(.+)$")
 
 
 class DemoSection(msgspec.Struct, frozen=True):
+    """One section of the documentation."""
+
     title: str
     text: str
 
@@ -291,20 +302,20 @@ class DemoSection(msgspec.Struct, frozen=True):
 
 
 def read_sections() -> tuple[list[DemoSection], list[DemoSection]]:
-    """Long and short sections of the documentation; of the package's description when it is not at hand."""
-    found = [section for title, text in read_documents() for section in _split_sections(title, text)]
-    long = [s for s in found if s.is_long]
-    short = [s for s in found if not s.is_long]
+    """Return the long and the short sections of the documentation, or of the package description if not installed."""
+    sections = [section for title, text in read_documents() for section in _split_sections(title, text)]
+    long = [s for s in sections if s.is_long]
+    short = [s for s in sections if not s.is_long]
     return long or short, short or long
 
 
 def take_sections(pool: list[DemoSection], start: int, count: int) -> list[DemoSection]:
-    """`count` sections from a place on, beginning again at the end."""
+    """Return `count` sections from an index on, wrapping around at the end."""
     return list(islice(cycle(pool), start, start + count))
 
 
 def read_documents() -> list[tuple[str, str]]:
-    """Name and text of each page."""
+    """Return name and text of each page of the documentation."""
     root = Path(__file__).parents[4]
     paths = [
         root / "README.md",
@@ -317,7 +328,7 @@ def read_documents() -> list[tuple[str, str]]:
 
 
 def _split_sections(document: str, text: str) -> list[DemoSection]:
-    """Prose alone: no code, and so not the output of an earlier demo either."""
+    """Split a page into sections without their code blocks, which may show output of an earlier demo."""
     parts = _HEADING.split(_CODE.sub("", text))
     pairs = zip(parts[1::2], parts[2::2], strict=True)
     return [

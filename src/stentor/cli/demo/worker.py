@@ -1,4 +1,4 @@
-"""The demo's third agent: a Python worker in a process of its own. Address, key and agent id come by environment."""
+"""The demo's third agent, a worker process. Address, key and agent id come from DEMO_URL, DEMO_KEY and DEMO_AGENT."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ _COMMON = frozenset("about after agent agents their there these which would wher
 
 
 def main() -> None:
+    """Run the worker: return the most frequent long words of a text."""
     worker = Worker(os.environ["DEMO_URL"], os.environ["DEMO_KEY"], os.environ["DEMO_AGENT"], concurrency=2)
 
     @worker.handler
     def keywords(task: Task) -> Result:
         words = [w for w in re.findall(r"[a-z]{5,}", task.input["text"].lower()) if w not in _COMMON]
         counts = Counter(words)
-        found = counts.most_common(task.input["top"])
-        for word, _ in found:
+        top = counts.most_common(task.input["top"])
+        for word, _ in top:
             task.emit(word + " ")
-        share = sum(number for _, number in found) / max(1, sum(counts.values()))
-        return Result([word for word, _ in found], performance=max(0.01, min(1.0, share)))
+        share = sum(number for _, number in top) / max(1, sum(counts.values()))
+        return Result([word for word, _ in top], performance=max(0.01, min(1.0, share)))
 
     worker.run()
 

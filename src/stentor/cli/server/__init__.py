@@ -1,3 +1,5 @@
-"""What stands between a client's connection and the application, on every HTTP surface: limits on the size and the
-time of a request's head and body, and on the number of connections. gRPC has its own server and limits.
+"""Running the servers of a process: `service_runner` for the whole service, `mcp_server` for `stentor mcp`.
+
+`http_server` binds ports and runs uvicorn; `protocol` and `connections` limit the size and time of requests and the
+number of connections on every HTTP surface. gRPC has its own server and limits.
 """

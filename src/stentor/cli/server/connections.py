@@ -1,4 +1,7 @@
-"""Counts the connections of all HTTP servers of a process, and decides which one gives way when there are too many."""
+"""Limits on the number of connections, over all HTTP servers of a process and per client address.
+
+When a limit is reached, an idle connection is evicted. The limits of a single connection are in `protocol`.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +14,28 @@ from typing import Protocol
 from stentor.core.settings.listeners import ConnectionSettings
 
 RESERVED_FILE_DESCRIPTORS = 512
-"""File descriptors kept back for the database, notes and calls to others; of a low limit the half."""
+"""File descriptors reserved for the database, notes and outgoing calls; half of them if the limit is low."""
 log = logging.getLogger(__name__)
 
 
 class TrackedConnection(Protocol):
-    """A connection, as this module sees it."""
+    """A connection that can be counted and evicted."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is being worked on there, so that closing it loses no work."""
+        """Whether no request is being processed, so that closing the connection loses no work."""
 
     @property
     def has_served(self) -> bool:
-        """Whether a request of it was answered before."""
+        """Whether it has completed a request before."""
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close it immediately."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Of connections, all together and for each client address; times in seconds."""
+    """Maximum connections in total and per client address, and timeouts in seconds."""
 
     head_s: float = 10.0
     body_s: float = 30.0
@@ -42,26 +45,26 @@ class ConnectionLimits:
 
 
 def compute_limits(settings: ConnectionSettings) -> ConnectionLimits:
-    """The settings, with as many connections as the system's limit of open files permits."""
-    most = min(settings.max_connections, _connections_for(_raised_limit()))
-    if most < settings.max_connections:
-        log.warning("edge: connections limited by open files connections=%d", most)
-    per_address = min(settings.max_connections_per_address, most)
-    return ConnectionLimits(settings.head_timeout, settings.body_timeout, settings.keep_alive, most, per_address)
+    """Return the configured limits, lowered to what the limit of open files allows."""
+    connections = min(settings.max_connections, _connections_for(_raise_file_limit()))
+    if connections < settings.max_connections:
+        log.warning("edge: connections limited by open files connections=%d", connections)
+    per_address = min(settings.max_connections_per_address, connections)
+    return ConnectionLimits(settings.head_timeout, settings.body_timeout, settings.keep_alive, connections, per_address)
 
 
 def _connections_for(files: int) -> int:
     return files - min(RESERVED_FILE_DESCRIPTORS, files // 2)
 
 
-def _raised_limit() -> int:
-    """The limit of open files, raised as far as it may be: many systems start programs with 1,024 of more."""
+def _raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard limit and return it; the default is often only 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return _finite(soft)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # some systems allow less than they say
+    except (OSError, ValueError):  # some systems report a hard limit that they do not allow
         return _finite(soft)
     return _finite(hard)
 
@@ -71,7 +74,7 @@ def _finite(limit: int) -> int:
 
 
 class ConnectionRegistry:
-    """The open connections by client address, in the order in which they came."""
+    """The open connections by client address, oldest first."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -79,43 +82,44 @@ class ConnectionRegistry:
         self._by_address: dict[str, dict[TrackedConnection, None]] = {}
 
     def admit(self, client: TrackedConnection, address: str) -> bool:
-        """Take a connection in, in place of one that waits where there are too many. False when all others work."""
-        own = self._by_address.setdefault(address, {})
-        room = True
-        if len(own) >= self.limits.per_address:
-            room = self._make_room(address)
+        """Count a new connection, evicting an idle one if a limit is reached; False if none is idle."""
+        connections = self._by_address.setdefault(address, {})
+        has_room = True
+        if len(connections) >= self.limits.per_address:
+            has_room = self._evict_idle(address)
         elif self._count >= self.limits.connections:
-            # The address with the most connections gives way, so that one client cannot lock out the others.
-            room = self._make_room(max(self._by_address, key=lambda known: len(self._by_address[known])))
-        if room:
+            # Evict from the address with the most connections, so that one client cannot lock out the others.
+            has_room = self._evict_idle(max(self._by_address, key=lambda known: len(self._by_address[known])))
+        if has_room:
+            # Again with setdefault: the eviction may have removed the entry of this address.
             self._by_address.setdefault(address, {})[client] = None
             self._count += 1
-        elif not own:
+        elif not connections:
             del self._by_address[address]
-        return room
+        return has_room
 
     def release(self, client: TrackedConnection, address: str) -> None:
-        """Does nothing for one that is not counted any more."""
-        own = self._by_address.get(address, {})
-        if client in own:
-            del own[client]
+        """Remove a connection; does nothing if it is no longer counted."""
+        connections = self._by_address.get(address, {})
+        if client in connections:
+            del connections[client]
             self._count -= 1
-            if not own:
+            if not connections:
                 del self._by_address[address]
 
-    def _make_room(self, address: str) -> bool:
-        """Drop the oldest connection that waits, first of those that never sent a whole request."""
-        waiting = [client for client in self._by_address[address] if client.is_waiting]
-        if not waiting:
+    def _evict_idle(self, address: str) -> bool:
+        """Drop the oldest idle connection, preferably one that never completed a request."""
+        idle = [client for client in self._by_address[address] if client.is_waiting]
+        if not idle:
             return False
-        oldest = next((client for client in waiting if not client.has_served), waiting[0])
+        oldest = next((client for client in idle if not client.has_served), idle[0])
         self.release(oldest, address)
         oldest.drop()
         return True
 
 
 def client_network(address: str) -> str:
-    """What counts as one client: an IPv4 address, or a /64 network of IPv6, of which a client has all addresses."""
+    """Return what counts as one client: an IPv4 address, or an IPv6 /64, which usually belongs to a single host."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,9 +1,7 @@
-"""Sockets and servers: one or many applications in one event loop, until a signal comes.
+"""Binds sockets and runs uvicorn servers for one or more applications in one event loop, until a signal arrives.
 
-Takes in connections that speak TLS, and counts each one from its first moment: a handshake is held as easily as half
-a request, and event loops tell nobody of it before it has ended.
-
-Runs one surface in a process of its own, until a signal comes.
+TLS connections are accepted here and not by the event loop, which reports a connection only after its handshake: so
+slow handshakes count against the connection limits too.
 """
 
 from __future__ import annotations
@@ -30,13 +28,18 @@ from stentor.core.timers import wait_until_tick
 
 SHUTDOWN_GRACE_SECONDS = 3
 BACKLOG = 256
-"""Connections that the system takes in before we do; all of them may come at once, beyond what is counted."""
-WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - how an address for all is shown
+"""Connections that the kernel queues before they are accepted; these do not count against the limits."""
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
+ACCEPT_RETRY_SECONDS = 0.1
+"""Delay after a failed accept, for example when the process has run out of file descriptors."""
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - only for display
+AsyncWork = Callable[[], Coroutine[Any, Any, None]]
+log = logging.getLogger(__name__)
 
 
 @dataclass
 class Listener:
-    """A bound socket, and the name by which clients reach it; with a context it speaks TLS. Left, it is closed."""
+    """A listening socket and its address for clients; TLS if it has a context. Closed when the `with` block ends."""
 
     host: str
     socket: socket.socket
@@ -44,8 +47,8 @@ class Listener:
 
     @property
     def address(self) -> str:
-        shown = WILDCARD_HOSTS.get(self.host, f"[{self.host}]" if ":" in self.host else self.host)
-        return f"{'https' if self.tls else 'http'}://{shown}:{self.socket.getsockname()[1]}"
+        host = WILDCARD_HOSTS.get(self.host, f"[{self.host}]" if ":" in self.host else self.host)
+        return f"{'https' if self.tls else 'http'}://{host}:{self.socket.getsockname()[1]}"
 
     def __enter__(self) -> Listener:
         return self
@@ -56,20 +59,22 @@ class Listener:
 
 @dataclass
 class Endpoint:
-    """An application at a listener."""
+    """An application and the listener on which it is served."""
 
     app: ASGIApp
     listener: Listener
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, but signals are ours: it would end the process before the store is closed. And it is told to end, where
-    it would look ten times a second; once a second it makes the Date header anew.
+    """uvicorn without its signal handling, and with an event instead of polling ten times a second for its end.
+
+    uvicorn's own signal handlers would end the process before the store is closed. The tick, once a second, updates the
+    Date header.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._told = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,53 +82,53 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):
-            await wait_until_tick(self._told)
+            await wait_until_tick(self._stop_requested)
 
     def request_stop(self) -> None:
         self.should_exit = True
-        self._told.set()
+        self._stop_requested.set()
 
 
 class _TlsServer(_Server):
-    """Its connections are taken in by our own listener, which counts them before their handshake."""
+    """A server whose connections are accepted by `TlsListener`, which counts them before their handshake."""
 
     def __init__(self, config: uvicorn.Config, context: ssl.SSLContext, connections: ConnectionRegistry) -> None:
         super().__init__(config)
         self._context = context
         self._connections = connections
-        self._listening: list[asyncio.Task[None]] = []
+        self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        make = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
-        listener = TlsListener(make, self._context, self._connections)
-        for own in sockets or []:
-            self._listening.append(asyncio.create_task(listener.accept_connections(own)))
+        protocol_factory = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
+        listener = TlsListener(protocol_factory, self._context, self._connections)
+        for listening in sockets or []:
+            self._accepting.append(asyncio.create_task(listener.accept_connections(listening)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for task in self._listening:
+        for task in self._accepting:
             task.cancel()
-        await asyncio.gather(*self._listening, return_exceptions=True)
+        await asyncio.gather(*self._accepting, return_exceptions=True)
         await super().shutdown(sockets)
 
 
-def _server(endpoint: Endpoint, connections: ConnectionRegistry) -> _Server:
+def _create_server(endpoint: Endpoint, connections: ConnectionRegistry) -> _Server:
     config, context = _config(endpoint, connections), endpoint.listener.tls
     return _Server(config) if context is None else _TlsServer(config, context, connections)
 
 
 class ServerGroup:
-    """One server for each endpoint; they end together, and share the limits."""
+    """One server per endpoint; they share the connection limits and stop together."""
 
     def __init__(self, endpoints: Sequence[Endpoint], limits: ConnectionLimits) -> None:
         connections = ConnectionRegistry(limits)
-        self._servers = [(_server(endpoint, connections), endpoint.listener.socket) for endpoint in endpoints]
+        self._servers = [(_create_server(endpoint, connections), endpoint.listener.socket) for endpoint in endpoints]
         self._serving: list[asyncio.Task[None]] = []
         self.is_stopping = False
 
     async def start(self) -> bool:
-        """Answers whether all of them answer; False when they were told to leave meanwhile."""
-        self._serving = [asyncio.create_task(server.serve([own])) for server, own in self._servers]
+        """Start all servers; return whether all accept requests, False if they were stopped meanwhile."""
+        self._serving = [asyncio.create_task(server.serve([listening])) for server, listening in self._servers]
         for task in self._serving:
             task.add_done_callback(lambda _: self.request_stop())
         while not all(server.started for server, _ in self._servers):  # uvicorn has a flag, not an event
@@ -138,50 +143,52 @@ class ServerGroup:
             server.request_stop()
 
     async def wait(self) -> None:
-        """Until all have ended. Raises what the first one failed with."""
+        """Wait until all servers have stopped. Raises the error of the first one that failed."""
         await asyncio.gather(*self._serving)
 
 
 def handle_stop_signals(on_stop: Callable[[], None]) -> None:
-    """SIGINT and SIGTERM end the process cleanly; called within the loop."""
+    """Call `on_stop` on SIGINT and SIGTERM. Must be called within the event loop."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_stop)
 
 
 def create_runner() -> asyncio.Runner:
-    """With the event loop that uvicorn would take."""
+    """Return a runner with the event loop that uvicorn would choose."""
     return asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory())
 
 
 def bind(host: str, port: int, option: str, tls: ssl.SSLContext | None = None) -> Listener:
-    """A socket that listens; clients that come before the servers run wait in its queue. Port 0 takes a free port.
-    Raises StartRefused, which names the option.
+    """Return a listening socket; early clients wait in its backlog. Port 0 means any free port.
+
+    Raises StartRefused with the option that sets the port.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    listening = socket.socket(family, socket.SOCK_STREAM)
     if port:
-        # A port that was just left may be taken again. Not so for a free one: until somebody listens, the system would
-        # give the same one to two processes that both allow it, and one of them could not listen.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Allow a restart on a port in TIME_WAIT. Not for port 0: with SO_REUSEADDR the kernel could assign the same
+        # free port to two processes until one of them listens, and the other one would fail.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
-        # At once, and not when the server starts: two processes may bind the same port, but only one can listen, and
-        # the other one can still take a free port or say what to do.
-        made.listen(BACKLOG)
+        listening.bind((host, port))
+        # Listen now and not when the server starts: two processes can bind the same port, but only one can listen. The
+        # other one fails here, where it can still use another port or report what to do.
+        listening.listen(BACKLOG)
     except OSError as error:
-        made.close()
+        listening.close()
         raise StartRefused(
-            f"Port {port} on {host} cannot be used: {error.strerror}. Choose another with {option}, 0 takes a free one."
+            f"Port {port} on {host} cannot be used: {error.strerror}. "
+            f"Choose another with {option}, or 0 for any free port."
         ) from None
-    return Listener(host, made, tls)
+    return Listener(host, listening, tls)
 
 
 def _config(endpoint: Endpoint, connections: ConnectionRegistry) -> uvicorn.Config:
     return uvicorn.Config(
         endpoint.app,
         http=partial(LimitedProtocol, connections=connections),  # type: ignore[arg-type]
-        ws="none",  # no surface has any, and its protocol would take the connection out of the limits
+        ws="none",  # unused, and its protocol would bypass the connection limits
         backlog=BACKLOG,
         log_config=None,
         access_log=False,
@@ -192,24 +199,18 @@ def _config(endpoint: Endpoint, connections: ConnectionRegistry) -> uvicorn.Conf
     )
 
 
-HANDSHAKE_TIMEOUT_SECONDS = 10.0
-ACCEPT_RETRY_SECONDS = 0.1
-"""After the system could not give us a connection, as when descriptors are short."""
-log = logging.getLogger(__name__)
-
-
 class TlsListener:
-    """Hands each connection over to a protocol of `make` when its handshake is done."""
+    """Accepts connections and hands each one to a new protocol when its TLS handshake is complete."""
 
     def __init__(
-        self, make: Callable[[], asyncio.Protocol], context: ssl.SSLContext, connections: ConnectionRegistry
+        self, protocol_factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext, connections: ConnectionRegistry
     ) -> None:
-        self._make = make
+        self._protocol_factory = protocol_factory
         self._context = context
         self._connections = connections
 
     async def accept_connections(self, listening: socket.socket) -> None:
-        """Until it is cancelled; `listening` is a socket that listens."""
+        """Accept connections of a listening socket until cancelled."""
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
         while True:
@@ -222,17 +223,17 @@ class TlsListener:
             handshake = _Handshake(client)
             address = client_network(peer[0])
             if self._connections.admit(handshake, address):
-                handshake.task = loop.create_task(self._shake(handshake, address))
+                handshake.task = loop.create_task(self._complete_handshake(handshake, address))
             else:
                 client.close()
 
-    async def _shake(self, handshake: _Handshake, address: str) -> None:
+    async def _complete_handshake(self, handshake: _Handshake, address: str) -> None:
         loop = asyncio.get_running_loop()
-        # A client that fails, leaves or takes too long is no error of ours.
+        # A client that fails the handshake, disconnects or times out is not an error of the service.
         with suppress(OSError):
             try:
                 await loop.connect_accepted_socket(
-                    self._make,
+                    self._protocol_factory,
                     handshake.client,
                     ssl=self._context,
                     ssl_handshake_timeout=HANDSHAKE_TIMEOUT_SECONDS,
@@ -242,7 +243,7 @@ class TlsListener:
 
 
 class _Handshake:
-    """A connection whose handshake is under way, for `Connections`."""
+    """A connection during its TLS handshake, as `ConnectionRegistry` counts it."""
 
     is_waiting = True
     has_served = False
@@ -253,12 +254,9 @@ class _Handshake:
 
     def drop(self) -> None:
         with suppress(OSError):
-            self.client.shutdown(socket.SHUT_RDWR)  # the loop sees the end, and closes it
+            self.client.shutdown(socket.SHUT_RDWR)  # the event loop notices this and closes the socket
         if self.task is not None:
             self.task.cancel()
-
-
-AsyncWork = Callable[[], Coroutine[Any, Any, None]]
 
 
 def serve_endpoints(
@@ -269,7 +267,11 @@ def serve_endpoints(
     on_exit: Sequence[AsyncWork] = (),
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """`background` runs beside it and is cancelled at the end; `leave` is called when the signal comes."""
+    """Serve until SIGINT or SIGTERM.
+
+    `background` runs concurrently and is cancelled at the end; `on_stop` is called when the signal arrives, `on_exit`
+    after all servers have stopped.
+    """
     with create_runner() as loop:
         loop.run(
             _serve_until_stopped(
@@ -282,23 +284,23 @@ async def _serve_until_stopped(
     servers: ServerGroup,
     on_ready: Callable[[], None],
     background: Sequence[AsyncWork],
-    at_end: Sequence[AsyncWork],
-    leave: Callable[[], None],
+    on_exit: Sequence[AsyncWork],
+    on_stop: Callable[[], None],
 ) -> None:
-    beside = [asyncio.create_task(work()) for work in background]
+    tasks = [asyncio.create_task(work()) for work in background]
 
-    def end() -> None:
-        leave()
+    def stop() -> None:
+        on_stop()
         servers.request_stop()
 
-    handle_stop_signals(end)
+    handle_stop_signals(stop)
     try:
         if await servers.start():
             on_ready()
         await servers.wait()
     finally:
-        for task in beside:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
-        for work in at_end:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for work in on_exit:
             await work()

@@ -1,9 +1,8 @@
-"""Runs the governed memory server: for one client on standard input, or over HTTP.
+"""Runs the governed memory server of `stentor mcp`: for one client on standard input, or over HTTP.
 
-Calls of the governed memory for whoever owns the data folder: the running service, or this process.
-
-The service is asked with a receipt for each request, signed with the folder's own key. Where none runs, this
-process owns the folder while calls come, and lets it go when they cease: a service can start then.
+On standard input, calls go to the service that runs on the data folder, with a receipt per request signed with the
+folder's own key. If none runs, this process acquires the data folder lock and releases it when idle, so that a service
+can start. The protocol itself is in `surfaces.memory_mcp`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import mcp_types as mcp
 
 from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.context import AuthorityContext
-from stentor.bootstrap.surfaces.memory_mcp import governed_memory, launch_context
+from stentor.bootstrap.mcp import governed, launch_context
 from stentor.cli import local_service
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
 from stentor.cli.server import service_runner
@@ -34,15 +33,18 @@ from stentor.surfaces.memory_mcp.streamable_http import MCP_PATH
 from stentor.surfaces.memory_mcp.tools import LocalToolCaller, error_result
 
 NO_AUTHORITY_MESSAGE = (
-    "Every call will be denied: SERVICE_MCP_PRINCIPAL and SERVICE_MCP_CAPABILITIES say who calls and what it may do "
-    "(`stentor mcp install` prints a configuration that sets them)."
+    "All calls will be denied, because SERVICE_MCP_PRINCIPAL or SERVICE_MCP_CAPABILITIES is not set. "
+    "`stentor mcp install` prints a configuration that sets them."
 )
+IDLE_TIMEOUT_SECONDS = 10.0
+OWNER_TIMEOUT_SECONDS = 10.0
+"""Seconds to wait for a lock holder that is starting or shutting down."""
+RECEIPT_LIFETIME_SECONDS = 60
 
 
 def serve_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
-    """Until the client closes its end."""
-    who = launch_context(settings)
-    if who is None:
+    """Serve one client until it closes standard input."""
+    if launch_context(settings) is None:
         print_notice(NO_AUTHORITY_MESSAGE, "yellow")
     with create_runner() as loop:
         loop.run(_serve_stdio(settings, environ, redactor))
@@ -57,36 +59,32 @@ async def _serve_stdio(settings: Settings, environ: Mapping[str, str], redactor:
 
 
 def serve_http(settings: Settings, environ: Mapping[str, str], redactor: Redactor, *, as_json: bool) -> None:
-    """Until SIGINT or SIGTERM; the folder is this process's meanwhile. Raises StartRefused."""
+    """Serve over HTTP until SIGINT or SIGTERM, with the data folder lock held. Raises StartRefused."""
 
-    def say(ready: service_runner.StartupReport) -> None:
-        address = ready.surfaces["mcp"]
-        for warning in ready.warnings:
+    def on_ready(report: service_runner.StartupReport) -> None:
+        address = report.surfaces["mcp"]
+        for warning in report.warnings:
             print_notice(f"warning: {warning}", "yellow")
         if as_json:
-            print_json({"ready": True, "mcp": address, "admin_key_file": ready.admin_key_file})
+            print_json({"ready": True, "mcp": address, "admin_key_file": report.admin_key_file})
         else:
-            console.print(f"The governed memory answers on [cyan]{address}{MCP_PATH}[/]", soft_wrap=True)
+            console.print(f"The governed memory listens on [cyan]{address}{MCP_PATH}[/]", soft_wrap=True)
 
-    service_runner.run_service(settings, environ, redactor, say, only_surface="mcp")
-
-
-IDLE_TIMEOUT_SECONDS = 10.0
-OWNER_TIMEOUT_SECONDS = 10.0
-"""Seconds to wait for an owner that does not answer yet, or leaves."""
-RECEIPT_LIFETIME_SECONDS = 60
+    service_runner.run_service(settings, environ, redactor, on_ready, only_surface="mcp")
 
 
 class FolderToolCaller:
+    """Calls the memory tools of the service on a data folder, or runs them here while no service is running."""
+
     def __init__(self, settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
         self._settings = settings
         self._environ = environ
         self._redactor = redactor
         self._opening = asyncio.Lock()
-        self._own: LocalToolCaller | None = None
+        self._local: LocalToolCaller | None = None
         self._stack = AsyncExitStack()
         self._running = 0
-        self._last = 0.0
+        self._last_call_at = 0.0
         self._idle: asyncio.Task[None] | None = None
 
     async def call(self, who: AuthorityContext | None, name: str, arguments: Mapping[str, Any]) -> mcp.CallToolResult:
@@ -97,63 +95,66 @@ class FolderToolCaller:
             return error_result(ServiceUnavailable.code, str(error))
         finally:
             self._running -= 1
-            self._last = time.monotonic()
+            self._last_call_at = time.monotonic()
 
     async def close(self) -> None:
-        """Let the folder go, if this process owns it."""
+        """Release the data folder lock if this process holds it."""
         if self._idle is not None:
             self._idle.cancel()
             await asyncio.gather(self._idle, return_exceptions=True)
         await self._release()
 
     async def _call(self, who: AuthorityContext | None, name: str, arguments: Mapping[str, Any]) -> mcp.CallToolResult:
-        until = time.monotonic() + OWNER_TIMEOUT_SECONDS
+        deadline = time.monotonic() + OWNER_TIMEOUT_SECONDS
         while True:
-            if self._own is not None:
-                return await self._own.call(who, name, arguments)
+            if self._local is not None:
+                return await self._local.call(who, name, arguments)
             if address := self._owner_address():
                 return await streamable_http.call_remote_tool(address, lambda: self._receipt(who), name, arguments)
             try:
                 await self._open()
-            except StartRefused:  # somebody else was faster, or is leaving
-                if time.monotonic() > until:
+            except StartRefused:  # another process acquired the lock first, or is shutting down
+                if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.1)
 
     def _owner_address(self) -> str | None:
-        owner = read_lock_holder(self._settings.storage.data_dir) if self._settings.storage.data_dir.exists() else None
+        owner = read_lock_holder(self._settings.data_dir) if self._settings.data_dir.exists() else None
         return owner.mcp if owner else None
 
     async def _open(self) -> None:
         async with self._opening:
-            if self._own is not None:
+            if self._local is not None:  # another call opened it while this one waited
                 return
             opened = local_service.own_data_folder(self._settings, self._environ, self._redactor)
             service = await self._stack.enter_async_context(opened)
-            self._own = LocalToolCaller(governed_memory(service.kernel))
-            self._last = time.monotonic()
+            self._local = LocalToolCaller(governed(service.kernel))
+            self._last_call_at = time.monotonic()
             self._idle = asyncio.create_task(self._release_when_idle())
 
     async def _release_when_idle(self) -> None:
-        """New calls open it again, after this has ended."""
+        """Release the lock after a time without calls; the next call acquires it again."""
         while True:
             await asyncio.sleep(0.2)
             async with self._opening:
-                if self._running == 0 and time.monotonic() - self._last >= IDLE_TIMEOUT_SECONDS:
+                if self._running == 0 and time.monotonic() - self._last_call_at >= IDLE_TIMEOUT_SECONDS:
                     return await self._release()
 
     async def _release(self) -> None:
-        self._own = None
+        self._local = None
         await self._stack.aclose()
 
     def _receipt(self, who: AuthorityContext | None) -> str:
-        """Of nobody when the authority is blank, so that the owner's gate denies it and its run log says so."""
+        """Issue a receipt for one request.
+
+        Without authority it is for nobody, so that the service denies the call and records the denial in its run log.
+        """
         settings, now = self._settings, SystemClock().now()
-        names = {"sub": "nobody", "tenant": settings.memory.tenant, "aud": settings.auth.authority_audience}
+        names = {"sub": "nobody", "tenant": settings.vault_tenant, "aud": settings.authority_audience}
         spaces: tuple[str, ...] = ("nowhere",)
         capabilities: tuple[str, ...] = (BLANK_CAPABILITY,)
         if who is not None:
             names |= {"sub": who.principal, "tenant": who.tenant}
             spaces, capabilities = who.namespaces or spaces, tuple(sorted(who.capabilities))
         claims = receipts.create_own_claims(names, spaces, capabilities, RECEIPT_LIFETIME_SECONDS, now=now)
-        return receipts.issue_receipt(claims, keys.ensure_signing_key(settings.storage.data_dir))
+        return receipts.issue_receipt(claims, keys.ensure_signing_key(settings.data_dir))

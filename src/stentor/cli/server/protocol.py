@@ -1,12 +1,8 @@
-"""uvicorn's protocol with limits: it counts what a client sends before the parser may keep it, and sets deadlines.
+"""uvicorn's HTTP protocol with limits on the size of request heads, on pipelining and on time.
 
-uvicorn itself bounds neither the size of a head nor the time for one. Source: docs/decisions, 0029.
-
-The answers to requests that never reach an application, in the error envelope of the gateway.
-
-Writes to a connection that belong together leave together: the head of an answer with its body.
-
-Each send wakes whoever reads, which costs both sides more than to put two pieces together.
+uvicorn bounds neither the size of a head nor the time for one (docs/decisions, 0029). Requests over a limit get an
+error response here, in the error envelope of the gateway, and never reach an application. The number of connections is
+limited in `connections`. Writes are coalesced, so that the head and the body of a response leave in one send.
 """
 
 from __future__ import annotations
@@ -27,20 +23,23 @@ from stentor.core import ids, jsontext, timers
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADER_FIELDS = 100
 MAX_PIPELINED = 64
-"""Requests of a connection that wait for the answer to an earlier one. Each costs a hundred times its bytes in memory,
-and one read brings thousands.
+"""Maximum requests of a connection that wait for an earlier response. Each takes a hundred times its bytes in memory,
+and one read can contain thousands.
 """
 MIN_BODY_BYTES_PER_SECOND = 1_000
-"""Bytes of a body that must arrive in a second, on average over the body's deadline."""
-LINGER_SECONDS = 2.0
-"""For reading what a refused client still sends: a socket closed with unread bytes takes the answer back."""
+"""Minimum average rate of a body, measured over each body deadline."""
+DRAIN_SECONDS = 2.0
+"""How long a connection still reads after an error response: closing a socket with unread bytes sends a reset, with
+which the client may lose the response.
+"""
 WRITE_TIMEOUT_SECONDS = 60.0
-"""For a client that does not read its answer."""
+"""How long a client may stop reading its response."""
 
 
 class ConnectionPhase(IntEnum):
-    """What the connection waits for from its client: a request, the rest of a head, the rest of a body, nothing. In
-    WORK the client waits for us, and there is no deadline.
+    """What the connection waits for: a request, the rest of a head, the rest of a body, or the application.
+
+    WORK has no deadline: there the client waits for the service.
     """
 
     IDLE = auto()
@@ -50,9 +49,7 @@ class ConnectionPhase(IntEnum):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection. Fails closed: what exceeds a limit is answered with an error where it can be, and the connection
-    ends.
-    """
+    """One connection. Fails closed: a request over a limit gets an error response if possible, then it closes."""
 
     def __init__(
         self,
@@ -73,18 +70,18 @@ class LimitedProtocol(HttpToolsProtocol):
         }
         self._deadlines = timers.coarse_timers(self.loop)
         self._address = ""
-        self._loose = 0  # bytes since the parser last finished something: of a head, or of the trailers of a body
+        self._unparsed = 0  # bytes of a head or trailer that the parser still buffers
         self._body = 0  # bytes of the body since its deadline was set
         self._phase = ConnectionPhase.HEAD
-        self._armed: ConnectionPhase | None = None  # whose deadline is set
+        self._armed: ConnectionPhase | None = None  # the phase whose deadline is set
         self._refused = False
         self.has_served = False
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nothing is being worked on here."""
-        answered = self.cycle is None or self.cycle.response_complete
-        return not self.pipeline and (answered or self._phase is ConnectionPhase.BODY)
+        """Whether no request is being processed."""
+        is_complete = self.cycle is None or self.cycle.response_complete
+        return not self.pipeline and (is_complete or self._phase is ConnectionPhase.BODY)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(CoalescingTransport(transport, self.loop))  # type: ignore[arg-type]
@@ -92,7 +89,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._connections.admit(self, self._address):
             self._set_deadline()
             return
-        # Without a linger: it would hold descriptors, of which there are too few already.
+        # Close without draining, which would keep the file descriptor open while descriptors are short.
         self._refused = True
         self.transport.write(encode_reply(TOO_MANY_CONNECTIONS))
         self.transport.close()
@@ -110,18 +107,18 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         while data and not self._refused:
-            # A piece has no more bytes than the limit leaves, because the parser keeps what it has begun.
-            room = MAX_HEAD_BYTES + 1 - self._loose
-            piece, data = data[:room], data[room:]
-            self._loose += len(piece)
-            super().data_received(piece)
-            if self._loose > MAX_HEAD_BYTES or (self.headers is not None and len(self.headers) > MAX_HEADER_FIELDS):
+            # Feed at most what the limit still allows, because the parser buffers an incomplete head without a bound.
+            room = MAX_HEAD_BYTES + 1 - self._unparsed
+            chunk, data = data[:room], data[room:]
+            self._unparsed += len(chunk)
+            super().data_received(chunk)
+            if self._unparsed > MAX_HEAD_BYTES or (self.headers is not None and len(self.headers) > MAX_HEADER_FIELDS):
                 self._refuse(HEAD_TOO_LARGE)
         if self._armed is not self._phase and not self._refused:
             self._set_deadline()
 
     def send_400_response(self, msg: str) -> None:
-        """Called where the parser failed, also because a callback of ours did."""
+        """Send the error for a parser failure, including one that a callback below raised."""
         too_many = self.headers is not None and len(self.headers) > MAX_HEADER_FIELDS
         self._refuse(HEAD_TOO_LARGE if too_many else INVALID_REQUEST)
 
@@ -131,25 +128,25 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.headers) > MAX_HEADER_FIELDS:
-            raise httptools.HttpParserCallbackError("too many fields")  # before the application sees any of it
+            raise httptools.HttpParserCallbackError("too many fields")  # before the application starts
         if len(self.pipeline) >= MAX_PIPELINED:
             raise httptools.HttpParserCallbackError("too many requests")
         self._phase, self._armed = ConnectionPhase.BODY, None
-        self._loose = self._body = 0
+        self._unparsed = self._body = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._loose = 0
+        self._unparsed = 0
         self._body += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._loose = 0
+        self._unparsed = 0
         self._phase = ConnectionPhase.IDLE if self.cycle.response_complete else ConnectionPhase.WORK
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """As uvicorn has it, but the timer is ours: one of the event loop costs more, and each request sets it."""
+        """Do what uvicorn does, but with the coarse timer: one event loop timer per request costs more."""
         self.server_state.total_requests += 1
         self.has_served = True
         if self.transport.is_closing():
@@ -179,51 +176,56 @@ class LimitedProtocol(HttpToolsProtocol):
     def _on_deadline(self) -> None:
         if self._refused:
             self.transport.abort()
-        elif self._phase is ConnectionPhase.BODY and self._body_goes_on():
+        elif self._phase is ConnectionPhase.BODY and self._is_body_flowing():
             self._body = 0
             self._set_deadline()
-        elif self._phase is ConnectionPhase.BODY or self._loose:
+        elif self._phase is ConnectionPhase.BODY or self._unparsed:
             self._refuse(REQUEST_TIMEOUT)
         else:
-            self._end_quietly()
+            self._close_idle()
 
-    def _body_goes_on(self) -> bool:
-        """Whether it comes fast enough, or it is the application that does not take it."""
-        pausing = self.flow.read_paused or self.cycle.waiting_for_100_continue
-        return pausing or self._body >= MIN_BODY_BYTES_PER_SECOND * self._limits.body_s
+    def _is_body_flowing(self) -> bool:
+        """Whether the body arrives fast enough, or the application does not read it."""
+        is_paused = self.flow.read_paused or self.cycle.waiting_for_100_continue
+        return is_paused or self._body >= MIN_BODY_BYTES_PER_SECOND * self._limits.body_s
 
-    def _end_quietly(self) -> None:
-        """A connection without a request; one whose client still reads the last answer would wait for it for ever."""
+    def _close_idle(self) -> None:
+        """Close a connection without a request."""
+        # close() would wait forever for a client that does not read its last response.
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:
             self.transport.close()
 
-    def _refuse(self, refusal: ErrorReply) -> None:
-        """Take nothing more; answer with this, unless an answer to an earlier request is still to be finished: then the
-        connection ends after the last of those, and HTTP has the client send the rest again.
+    def _refuse(self, reply: ErrorReply) -> None:
+        """Stop reading, send the reply and close.
+
+        If earlier requests are still being processed, the connection ends after their last response instead, and the
+        client retries the rest, as HTTP specifies.
         """
         if self._refused:
             return
         self._refused = True
         if not self.is_waiting:
-            self.cycle.keep_alive = False  # ends the connection after its answer
+            self.cycle.keep_alive = False  # closes the connection after this response
             self._deadlines.cancel(self)
             return
         if self.cycle is not None and not self.cycle.response_complete:
             if self.cycle.response_started:
                 self.transport.abort()
                 return
-            # The application learns that nobody waits for its answer.
+            # Wake the application, so that it sees the disconnect and stops.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.write(encode_reply(refusal))
+        self.transport.write(encode_reply(reply))
         if self.transport.can_write_eof():  # TLS cannot
             self.transport.write_eof()
-        self._deadlines.schedule(self, LINGER_SECONDS, self.transport.abort)
+        self._deadlines.schedule(self, DRAIN_SECONDS, self.transport.abort)
 
 
 class ErrorReply(NamedTuple):
+    """An error response that is sent without an application."""
+
     status: int
     code: str
     message: str
@@ -237,14 +239,14 @@ TOO_MANY_CONNECTIONS = ErrorReply(
 )
 
 
-def encode_reply(refusal: ErrorReply) -> bytes:
-    """The whole answer, after which the connection ends."""
+def encode_reply(reply: ErrorReply) -> bytes:
+    """Encode the complete response, with `Connection: close`."""
     request_id = ids.new_id()
-    error = {"code": refusal.code, "message": refusal.message, "request_id": request_id}
+    error = {"code": reply.code, "message": reply.message, "request_id": request_id}
     body = jsontext.encode({"error": error})
-    retry = "Retry-After: 1\r\n" if refusal.status == 503 else ""
+    retry = "Retry-After: 1\r\n" if reply.status == 503 else ""
     head = (
-        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
+        f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         f"X-Request-Id: {request_id}\r\n{retry}Connection: close\r\n\r\n"
     )
@@ -252,19 +254,22 @@ def encode_reply(refusal: ErrorReply) -> bytes:
 
 
 class CoalescingTransport:
-    """A transport that keeps a piece back until the next one comes, at most until the event loop's next round."""
+    """A transport that buffers a write until the next one, at most until the next iteration of the event loop.
+
+    Each send wakes the reader, which costs both sides more than joining two chunks.
+    """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._kept = b""
+        self._buffer = b""
 
     def write(self, data: bytes) -> None:
-        if self._kept:
-            data, self._kept = self._kept + data, b""
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
             self._transport.write(data)
         elif data:
-            self._kept = data
+            self._buffer = data
             self._loop.call_soon(self._flush)
 
     def close(self) -> None:
@@ -276,8 +281,8 @@ class CoalescingTransport:
         self._transport.write_eof()
 
     def _flush(self) -> None:
-        if self._kept:
-            data, self._kept = self._kept, b""
+        if self._buffer:
+            data, self._buffer = self._buffer, b""
             if not self._transport.is_closing():
                 self._transport.write(data)
 

@@ -1,4 +1,7 @@
-"""Runs the service: opens it, binds, answers until a signal comes, closes it cleanly."""
+"""Runs the service: binds the ports, opens the service, serves until a signal arrives, and shuts down gracefully.
+
+`commands.servers` parses the options of `stentor serve`; the parts of the service are built in `bootstrap`.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,8 @@ from starlette.types import ASGIApp
 
 from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
-from stentor.bootstrap import Service
-from stentor.bootstrap.surfaces import dashboard, grpc
-from stentor.bootstrap.surfaces.builder import Surface, build_surfaces, surface_host, surface_names
+from stentor.bootstrap import Service, dashboard, grpc, surfaces
+from stentor.bootstrap.surfaces import Surface
 from stentor.cli.server.connections import compute_limits
 from stentor.cli.server.http_server import Endpoint, Listener, ServerGroup, bind, create_runner, handle_stop_signals
 from stentor.core.errors import StartRefused
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
 
 
 class StartupReport(msgspec.Struct):
-    """What a start answers once every surface does. `surfaces` are the addresses of those beside the gateway (which
-    is None when one of them was started alone), `key_files` of those that made a key of their own."""
+    """What is known once every server accepts requests.
+
+    `surfaces` maps the servers besides the gateway to their addresses, `key_files` those with a key of their own to its
+    file. `gateway` is None if only one surface was started.
+    """
 
     gateway: str | None
     surfaces: dict[str, str]
@@ -49,39 +54,40 @@ def run_service(
     on_ready: Callable[[StartupReport], None],
     only_surface: str | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM: the gateway with all surfaces, or one surface alone. Raises StartRefused."""
+    """Serve the gateway and all surfaces, or only one surface, until SIGINT or SIGTERM. Raises StartRefused."""
     with ExitStack() as stack:
         warnings: list[str] = []
         loop = stack.enter_context(create_runner())
-        gateway = None if only_surface else bind(settings.server.host, settings.server.port, "--gateway-port")
-        wanted = [only_surface] if only_surface else surface_names(settings)
-        beside = {name: _bind_beside(settings, name, warnings) for name in wanted}
-        for listener in (gateway, *beside.values()):
+        gateway = None if only_surface else bind(settings.host, settings.gateway_port, "--gateway-port")
+        # Bind all ports before opening the service: a port in use is reported before the data folder is changed.
+        names = [only_surface] if only_surface else surfaces.names(settings)
+        listeners = {name: _bind_surface(settings, name, warnings) for name in names}
+        for listener in (gateway, *listeners.values()):
             if listener is not None:
                 stack.enter_context(listener)
         rpc = None if only_surface else loop.run(grpc.bind(settings, warnings))
         if rpc is not None:
             stack.callback(lambda: loop.run(rpc.stop()))
         service = bootstrap.open_service(settings, environ, redactor)
-        addresses = {name: listener.address for name, listener in beside.items()}
+        addresses = {name: listener.address for name, listener in listeners.items()}
         try:
-            opened = build_surfaces(service, settings, environ, redactor, addresses)
+            opened = surfaces.build(service, settings, environ, redactor, addresses)
         except BaseException:
             service.abandon()
             raise
-        endpoints = [Endpoint(_guarded(settings, one), beside[one.name]) for one in opened]
-        for one in opened:
-            if one.tls is not None:
-                secure = stack.enter_context(_bind_beside(settings, f"{one.name}_tls", warnings, one.tls))
-                endpoints.append(Endpoint(one.app, secure))
-                addresses[f"{one.name}_tls"] = secure.address
+        endpoints = [Endpoint(_check_host(settings, surface), listeners[surface.name]) for surface in opened]
+        for surface in opened:
+            if surface.tls is not None:
+                listener = _bind_surface(settings, f"{surface.name}_tls", warnings, surface.tls)
+                endpoints.append(Endpoint(surface.app, stack.enter_context(listener)))
+                addresses[f"{surface.name}_tls"] = listener.address
         if gateway is not None:
             endpoints.insert(
                 0,
                 Endpoint(
                     allowed_hosts.wrap_allowed_hosts(
                         service.app,
-                        settings.connections.allowed_hosts,
+                        settings.allowed_hosts,
                         known_key_check(service.keys.key_ring),
                         loopback=settings.loopback,
                     ),
@@ -94,7 +100,7 @@ def run_service(
             gateway=gateway.address if gateway else None,
             surfaces=addresses,
             admin_key_file=_admin_key_file(settings),
-            key_files={one.name: one.key_file for one in opened if one.key_file},
+            key_files={surface.name: surface.key_file for surface in opened if surface.key_file},
             generated_key=service.keys.generated[0] if service.keys.generated else None,
             resumed_tasks=0,
             warnings=service.keys.warnings + warnings,
@@ -102,35 +108,37 @@ def run_service(
         loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready))
 
 
-def _bind_beside(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
-    """Bind the port of the settings; if nobody set it and the default one is taken, a free one."""
-    port = settings.get("vault.tls_port" if name == "vault_tls" else f"{name}.port")
-    option = f"--{name.replace('_', '-')}-port"
-    host, warning = surface_host(settings, name)
+def _bind_surface(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
+    """Bind the configured port; if only the default port is configured and in use, bind any free port."""
+    port, option = getattr(settings, f"{name}_port"), f"--{name.replace('_', '-')}-port"
+    host, warning = surfaces.host(settings, name)
     warnings += [warning] if warning else []
     try:
         return bind(host, port, option, tls)
     except StartRefused:
-        if settings.sources.get(f"SERVICE_{name.upper()}_PORT") != "default":
+        if settings.sources.get(f"{name}_port") != "default":
             raise
     listener = bind(host, 0, option, tls)
-    warnings.append(f"The usual port of {name}, {port}, is taken; it answers on {listener.address} instead.")
+    warnings.append(f"The default port of {name}, {port}, is in use; it listens on {listener.address} instead.")
     return listener
 
 
-def _guarded(settings: Settings, surface: Surface) -> ASGIApp:
-    """The dashboard by its host names; the memory server has a list of its own, the others are for programs alone."""
+def _check_host(settings: Settings, surface: Surface) -> ASGIApp:
+    """Wrap the dashboard in the check of host names against DNS rebinding.
+
+    The memory server has its own check; browsers do not use the other surfaces.
+    """
     if surface.name != "dashboard":
         return surface.app
-    host, _ = surface_host(settings, surface.name)
+    host, _ = surfaces.host(settings, surface.name)
     loopback = host in allowed_hosts.LOOPBACK_NAMES
     return allowed_hosts.wrap_allowed_hosts(
-        surface.app, settings.connections.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
+        surface.app, settings.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
     )
 
 
 class GracefulShutdown:
-    """The steps of a stop. A signal begins it; one more leaves out the step that it is in."""
+    """The steps of a shutdown: not ready, stop accepting, drain. Each further signal cuts the current step short."""
 
     def __init__(self, service: Service, servers: ServerGroup, rpc: Server | None) -> None:
         self._service = service
@@ -140,17 +148,18 @@ class GracefulShutdown:
 
     def handle_signal(self) -> None:
         self._signals += 1
-        seconds = self._service.kernel.infra.settings.process.leave_seconds
+        seconds = self._service.kernel.settings.leave
         if self._signals == 1 and seconds > 0:
-            self._service.mark_unready()
-            asyncio.get_running_loop().call_later(seconds, self._leave)
+            self._service.refuse()
+            # Keep serving while /health/ready fails, until load balancers have noticed.
+            asyncio.get_running_loop().call_later(seconds, self._stop_accepting)
         elif self._servers.is_stopping:
-            self._service.skip_drain()
+            self._service.hurry()
         else:
-            self._leave()
+            self._stop_accepting()
 
-    def _leave(self) -> None:
-        self._service.close_streams()
+    def _stop_accepting(self) -> None:
+        self._service.leave()
         self._servers.request_stop()
         if self._rpc is not None:
             self._rpc.leave()
@@ -164,16 +173,16 @@ async def _serve(
     ready: StartupReport,
     on_ready: Callable[[StartupReport], None],
 ) -> None:
-    servers = ServerGroup(endpoints, compute_limits(service.kernel.infra.settings.connections))
+    servers = ServerGroup(endpoints, compute_limits(service.kernel.settings))
     handle_stop_signals(GracefulShutdown(service, servers, rpc).handle_signal)
     background: list[asyncio.Task[None]] = []
     try:
         ready.resumed_tasks = await service.start()
-        background += [asyncio.create_task(work()) for one in opened for work in one.background]
+        background += [asyncio.create_task(work()) for surface in opened for work in surface.background]
         if rpc is not None:
             await grpc.start(rpc, service)
         if await servers.start():
-            _settle(service, ready)
+            _finish_startup(service, ready)
             on_ready(ready)
         await servers.wait()
     finally:
@@ -182,20 +191,21 @@ async def _serve(
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        for one in opened:
-            for work in one.close:
+        for surface in opened:
+            for work in surface.at_end:
                 await work()
         await service.stop()
 
 
-def _settle(service: Service, ready: StartupReport) -> None:
+def _finish_startup(service: Service, ready: StartupReport) -> None:
     if service.lock is not None:
         service.lock.publish_addresses(gateway=ready.gateway, mcp=ready.surfaces.get("mcp"))
+    # Objects of the startup live as long as the process: exclude them from collection. Requests leave few reference
+    # cycles, so collect less often than by default.
     gc.freeze()
-    # A request leaves few cycles behind, so the collector may look more seldom than by default.
     gc.set_threshold(50_000, 20, 50)
 
 
 def _admin_key_file(settings: Settings) -> str | None:
-    path = admin_key_file(settings.storage.data_dir)
+    path = admin_key_file(settings.data_dir)
     return str(path.absolute()) if path.exists() else None
