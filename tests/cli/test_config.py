@@ -53,8 +53,8 @@ def test_keys_are_listed_by_name_role_permissions_and_tenant(program: Program) -
     alice, broken, role = program("config", "--json").json["keys"]
     expected = {"name": "alice", "role": "admin", "permissions": ["read", "write"], "tenant": "acme", "problem": None}
     assert {name: alice[name] for name in expected} == expected
-    assert broken["problem"].startswith("it is ignored: expected <key>:<role>")
-    assert role["problem"] == "it is ignored: the role must be admin or agent"
+    assert broken["problem"].startswith("ignored: expected <key>:<role>")
+    assert role["problem"] == "ignored: the role must be admin or agent"
     text = program("config").out
     assert "SERVICE_API_KEY_ALICE" in text
     assert "acme" in text
@@ -67,4 +67,4 @@ def test_a_setting_that_cannot_be_read_is_shown_as_such(program: Program) -> Non
     problems = {s["env"]: s["problem"] for s in done.json["settings"] if s["problem"]}
     assert problems["SERVICE_GATEWAY_PORT"] == "SERVICE_GATEWAY_PORT must be a number from 0 to 65535."
     assert set(problems) == set(program.environ)
-    assert "A start would be refused" in program("config").err
+    assert "The service would not start" in program("config").err

@@ -39,7 +39,7 @@ def test_no_service_at_the_address_ends_with_4(program: Program) -> None:
         address = f"http://127.0.0.1:{taken.getsockname()[1]}"
         done = program("task", "list", "--url", address, "--json")
     assert done.code == 4
-    assert done.json["error"] == f"No service answers on {address}."
+    assert done.json["error"] == f"Cannot connect to a service at {address}. Is it running?"
     assert not program.data_dir.exists()
 
 
@@ -47,7 +47,7 @@ def test_no_service_at_the_address_ends_with_4(program: Program) -> None:
 def test_an_address_that_is_none_is_wrong_usage(program: Program, address: str) -> None:
     done = program("task", "list", "--url", address)
     assert done.code == 2
-    assert "must look like http://127.0.0.1:8080" in done.err
+    assert "must be a URL such as http://127.0.0.1:8080" in done.err
 
 
 def test_a_missing_or_wrong_key_is_told_with_where_it_came_from(serve: Callable[..., Any]) -> None:
@@ -55,11 +55,11 @@ def test_a_missing_or_wrong_key_is_told_with_where_it_came_from(serve: Callable[
     program = Program(service.data_dir, service.state)
     missing = program("task", "list")
     assert missing.code == 3
-    assert "none was found: give one in SERVICE_CLIENT_KEY" in missing.err
+    assert "none was found: set SERVICE_CLIENT_KEY" in missing.err
     program.environ["MCP_API_KEY"] = "wrong-key-from-the-environment"
     wrong = program("task", "list", "--json")
     assert wrong.json["details"] == {"code": "UNAUTHORIZED", "status": 401}
-    assert "It came from MCP_API_KEY" in wrong.json["error"]
+    assert "The key came from MCP_API_KEY" in wrong.json["error"]
     assert "wrong-key" not in wrong.out + wrong.err
     assert program("task", "list", "--key", service.key).code == 0, "an option wins"
 
@@ -98,7 +98,7 @@ def test_a_rate_limit_is_waited_out_with_a_notice(program: Program) -> None:
         done = program("task", "list", "--url", address, "--json")
     assert done.code == 0
     assert done.json == PAGE
-    assert done.err.count("The rate limit of this key is reached; going on in 0 s.") == 2
+    assert done.err.count("Rate limit of this key reached; retrying in 0 s.") == 2
     assert len(asked) == 3
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_stentor_is_told_so(program: Program, answer: Answer) -> Non
     with serving(lambda request, before: answer) as (address, _):
         done = program("task", "list", "--url", address)
     assert done.code == 4
-    assert f"What answers on {address} is not Stentor." in done.err
+    assert f"The server at {address} is not Stentor." in done.err
 
 
 def test_an_outage_of_the_service_ends_with_1(program: Program) -> None:
@@ -151,4 +151,4 @@ def test_a_broken_stream_is_resumed_where_it_broke(program: Program) -> None:
         done = program("task", "watch", "t", "--url", address)
     assert (done.code, done.out) == (0, "one two\u2028\n")
     assert streams == [None, "e1:a:1", "e1:a:2"]
-    assert done.err.count("The connection broke") == 2
+    assert done.err.count("Connection lost") == 2

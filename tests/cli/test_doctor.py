@@ -38,11 +38,11 @@ def test_a_running_service_is_well(served: Served) -> None:
     done = program("doctor", "--json")
     assert done.code == 0
     messages = " ".join(message for _, message in _found(done, "service"))
-    assert f"Process {service.process.pid} holds" in messages
-    assert f"{service.address} answers and is well." in messages
+    assert f"Process {service.process.pid} has been running on" in messages
+    assert f"{service.address} is healthy." in messages
     database = "PostgreSQL" if service.state else "database"
     assert [level for level, _ in _found(done, database)] == ["ok", "ok"]
-    assert "well" in program("doctor").out
+    assert "healthy" in program("doctor").out
 
 
 def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
@@ -55,7 +55,7 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
     assert done.code == 1
     assert _worst(done, "key files") == (
         "problem",
-        f"{path} has mode 0640, others may read it: `chmod 600 {path}`.",
+        f"{path} has mode 0640, so other users can read it: `chmod 600 {path}`.",
     )
     assert _worst(done, "data folder")[0] == "warning"
     path.chmod(0o600)
@@ -73,13 +73,13 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
         ({"SKIP_AUTH": "1", "NODE_ENV": "development", "SERVICE_HOST": "::"}, "settings", "problem", "loopback only"),
         ({"SERVICE_HOST": "0.0.0.0"}, "safety", "warning", "without TLS"),
         ({"SERVICE_RATE_LIMIT_PER_MINUTE": "0"}, "safety", "warning", "rate limit is off"),
-        ({"MCP_API_KEY": "changeme"}, "keys", "problem", "MCP_API_KEY holds a publicly known key"),
-        ({"SERVICE_API_KEY_A": "test:admin:read"}, "keys", "problem", "SERVICE_API_KEY_A holds a publicly known key"),
-        ({"SERVICE_API_KEY_A": "nonsense"}, "keys", "warning", "SERVICE_API_KEY_A: it is ignored"),
-        ({"SERVICE_DATA_DIR": "/dev/null/x"}, "data folder", "problem", "cannot be made"),
-        ({"SERVICE_DATA_DIR": "/dev/null"}, "data folder", "problem", "is no folder"),
+        ({"MCP_API_KEY": "changeme"}, "keys", "problem", "MCP_API_KEY is a publicly known key"),
+        ({"SERVICE_API_KEY_A": "test:admin:read"}, "keys", "problem", "SERVICE_API_KEY_A is a publicly known key"),
+        ({"SERVICE_API_KEY_A": "nonsense"}, "keys", "warning", "SERVICE_API_KEY_A: ignored"),
+        ({"SERVICE_DATA_DIR": "/dev/null/x"}, "data folder", "problem", "cannot be created"),
+        ({"SERVICE_DATA_DIR": "/dev/null"}, "data folder", "problem", "is not a folder"),
         ({"SERVICE_AUTHORITY_ISSUERS": "/dev/null"}, "receipts", "problem", "SERVICE_AUTHORITY_ISSUERS"),
-        ({"SERVICE_URL": "nonsense"}, "SERVICE_URL", "problem", "must look like"),
+        ({"SERVICE_URL": "nonsense"}, "SERVICE_URL", "problem", "must be a URL"),
     ],
 )
 def test_each_danger_is_named(program: Program, environ: dict[str, str], check: str, level: str, words: str) -> None:
@@ -107,7 +107,7 @@ def test_what_cannot_be_reached_is_a_problem(program: Program) -> None:
         program.environ["SERVICE_DATABASE_URL"] = f"postgresql://u:s3cret@127.0.0.1:{port}/db"
         done = program("doctor", "--json")
     assert done.code == 1
-    assert "is it running there?" in _worst(done, "SERVICE_URL")[1]
+    assert "is the service running there?" in _worst(done, "SERVICE_URL")[1]
     assert _worst(done, "PostgreSQL")[0] == "problem"
     assert "s3cret" not in done.out + done.err
 
@@ -123,10 +123,10 @@ def test_postgresql_that_answers_is_well(program: Program, bare_url: str) -> Non
 @requirement("sandbox.settings")
 def test_the_cage_is_tried_out_where_programs_may_be_run(program: Program, tmp_path: Path) -> None:
     need("bwrap")
-    assert "switched off" in _worst(program("doctor", "--json"), "cage")[1]
+    assert "disabled" in _worst(program("doctor", "--json"), "cage")[1]
     folder = Path(tempfile.gettempdir()) / f"stentor-none-{tmp_path.name}"
     program.environ.update(SERVICE_COMMAND_AGENTS="1", SERVICE_CAGE_DIR=str(folder))
-    assert _worst(program("doctor", "--json"), "cage") == ("ok", "A program was run in a cage.")
+    assert _worst(program("doctor", "--json"), "cage") == ("ok", "A test program ran in the sandbox.")
     assert not folder.exists()
     program.environ["SERVICE_CAGE_TOOLS"] = "/no/such"
     wrong = _worst(program("doctor", "--json"), "cage")

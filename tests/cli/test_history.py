@@ -23,7 +23,7 @@ def test_a_note_goes_back_to_an_earlier_version(served: tuple[Program, Any]) -> 
     assert [one["current"] for one in listed] == [True, False]
     shown = program("history", "a.md").out.splitlines()
     assert [line[:12] for line in shown] == [one["version"][:12] for one in listed]
-    assert shown[0].endswith("(as it is now)")
+    assert shown[0].endswith("(current)")
     back = program("history", "a.md", "--restore", listed[1]["version"][:8])
     assert (back.code, (service.data_dir / "vault/a.md").read_text()) == (0, "one")
 
@@ -33,7 +33,7 @@ def test_what_is_not_kept_cannot_be_gone_back_to(served: tuple[Program, Any]) ->
     write(service, "one")
     unknown = program("history", "a.md", "--restore", "0000")
     assert (unknown.code, unknown.out) == (2, "")
-    assert "no version begins with 0000" in unknown.err
+    assert "No version of a.md begins with 0000" in unknown.err
     assert program("history", "none.md").code == 3
     assert (service.data_dir / "vault/a.md").read_text() == "one"
 

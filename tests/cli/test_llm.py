@@ -32,7 +32,7 @@ def test_an_answer_is_graded_and_its_choice_explained(serve: Serve) -> None:
     done = program("llm", "grade", answer["id"], "0.25", "--comment", "Only repeats it.")
     assert (done.code, done.out) == (
         0,
-        "The answer of local/extractive is graded 0.25; what was learned from it is corrected.\n",
+        "Graded the answer of local/extractive 0.25; learning was updated.\n",
     )
     assert program("llm", "grade", answer["id"], "0.5").code == 3, "it is graded already"
     assert program("llm", "grade", answer["id"], "1.5").code == 2
@@ -40,7 +40,7 @@ def test_an_answer_is_graded_and_its_choice_explained(serve: Serve) -> None:
     explained = program("llm", "explain", answer["id"])
     assert explained.code == 0
     assert explained.out.startswith("local/extractive was the only model to choose from.\n")
-    assert explained.out.endswith("Recomputed from the run log: the same.\n")
+    assert explained.out.endswith("Recomputation from the run log: identical.\n")
     again = answered(service)
     found = program("llm", "explain", again["id"], "--json").json
     assert found["recomputation"]["same"] is True

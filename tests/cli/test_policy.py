@@ -60,7 +60,7 @@ def test_the_command_line_checks_a_file_and_asks_it_examples(program: Program, t
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{", "not JSON"),
+        ("{", "not valid JSON"),
         ("{}", "list"),
         ('[{"action": "fly"}]', "route"),
         ('[{"action": "route", "expect": "maybe"}]', "allow or deny"),

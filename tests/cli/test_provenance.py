@@ -113,8 +113,8 @@ def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program
     program, _, task_id = done
     proof = program("provenance", "proof", task_id)
     assert proof.code == 0
-    assert "The proof holds" in proof.out
-    assert "A signed checkpoint has its root." in proof.out
+    assert "The proof is valid" in proof.out
+    assert "Its root is in a signed checkpoint." in proof.out
     other = tmp_path / "other.pub"
     other.write_text(generate_signer("stentor/other").verifier.text)
     refused = program("provenance", "proof", task_id, "--verifier", str(other), "--json")
@@ -134,10 +134,10 @@ def test_exports_are_written_as_they_are_read(done: tuple[Program, Any, str], tm
 
 
 WRONG = [
-    (["verify", "--file", "nowhere.db"], 2, "is no file"),
-    (["verify", "--verifier", "nonsense"], 2, "is no verifier key"),
+    (["verify", "--file", "nowhere.db"], 2, "is not a file"),
+    (["verify", "--verifier", "nonsense"], 2, "is not a verifier key"),
     (["verify", "--checkpoints", "nowhere.txt"], 2, "cannot be read"),
-    (["export", "--format", "otlp", "--task", "nobody"], 1, "has no event of a task nobody"),
+    (["export", "--format", "otlp", "--task", "nobody"], 1, "No event of task nobody"),
     (["export", "--format", "otlp", "--task", "x", "--since", "2026-01-01"], 2, "not both"),
 ]
 
@@ -145,7 +145,7 @@ WRONG = [
 @pytest.mark.only("sqlite", reason="its database is at the address, whatever the folder")
 def test_a_folder_without_a_database_is_said_to_have_none(served: tuple[Program, Any]) -> None:
     failed = served[0]("provenance", "verify", "--data-dir", "nowhere")
-    assert (failed.code, "there is no database" in failed.err.replace("\n", " ")) == (4, True), failed.err
+    assert (failed.code, "has no database" in failed.err.replace("\n", " ")) == (4, True), failed.err
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), WRONG, ids=[" ".join(words) for words, _, _ in WRONG])

@@ -106,7 +106,7 @@ def test_show_with_activity_says_why_and_what_happened(served: Served) -> None:
     terms = ("declared", "outcomes", "expected", "uncertainty", "time", "cost", "trust", "score")
     for word in (*terms, "chosen", "summarizer", "0.500", "└── routing_decision"):
         assert word in text
-    depths = [line.index("─ ") for line in text.partition("What happened")[2].splitlines() if "── " in line]
+    depths = [line.index("─ ") for line in text.partition("Events")[2].splitlines() if "── " in line]
     assert depths == sorted(set(depths)), "each event stands below the one that led to it"
     trail = program("task", "show", "one", "--activity", "--json").json
     assert trail["routing"]["agent_name"] == "summarizer"

@@ -43,10 +43,10 @@ def test_explain_says_who_was_chosen_and_why_and_recomputes_it(served: Served) -
     assert done.code == 0
     for words in ("ann was chosen among 2 candidates", "prefer fast", "alpha 0.2, beta 0", "eve", "3.0 of 3.0"):
         assert words in done.out
-    for column in ("declared", "elsewhere", "prior", "outcomes", "expected", "uncertainty", "waits", "ready", "online"):
+    for column in ("declared", "elsewhere", "prior", "outcomes", "expected", "uncertainty", "ahead", "ready", "online"):
         assert column in done.out
     assert "ROUTING_AGENT_UNAVAILABLE" in done.out
-    assert done.out.endswith("Recomputed from the run log: the same.\n")
+    assert done.out.endswith("Recomputation from the run log: identical.\n")
     found = program("task", "explain", "t", "--json").json
     assert found["decision"]["agent_id"] == ann
     assert found["recomputation"] == {
@@ -68,8 +68,8 @@ def test_explain_works_on_the_folder_of_a_stopped_service_and_finds_a_changed_de
     _change(program, task_id, lambda routing: routing["candidates"][0].update(expected=0.9))
     done = program("task", "explain", task_id)
     assert done.code == 1
-    assert "Recomputed from the run log: not the same" in done.out
-    assert "summarizer" in done.out.partition("not the same")[2]
+    assert "Recomputation from the run log: different" in done.out
+    assert "summarizer" in done.out.partition("different")[2]
     as_json = program("task", "explain", task_id, "--json")
     assert as_json.code == 1
     [difference] = as_json.json["recomputation"]["differences"]
@@ -109,7 +109,7 @@ def test_explain_says_why_nobody_was_chosen(served: Served) -> None:
     program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t")
     done = program("task", "explain", "t")
     assert done.code == 0
-    assert "Nobody was chosen: Every agent with these capabilities is suspended or quarantined." in done.out
+    assert "No agent was chosen: Every agent with these capabilities is suspended or quarantined." in done.out
     assert "ann" in done.out
     assert program("task", "explain", "none").code == 3
 
@@ -118,7 +118,7 @@ def test_a_grade_is_given_once_and_corrects_what_was_learned(served: Served) -> 
     program, _ = served
     program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "t", "--wait")
     done = program("task", "grade", "t", "0.8", "--comment", "Right, but slow.")
-    assert (done.code, done.out) == (0, "Task t is graded 0.8; what was learned from it is corrected.\n")
+    assert (done.code, done.out) == (0, "Graded task t 0.8; learning was updated.\n")
     other = program("task", "grade", "t", "0.1", "--json")
     assert other.code == 3
     assert other.json["details"]["code"] == "CONFLICT"

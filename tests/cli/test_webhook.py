@@ -29,7 +29,7 @@ def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[
             assert time.monotonic() < until
             log = program("webhook", "deliveries", hook, "--event", "agent.registered", "--json").json["deliveries"]
         replayed = program("webhook", "replay", hook, "--delivery", log[0]["id"])
-        assert (replayed.code, replayed.out) == (0, "1 queued.\n")
+        assert (replayed.code, replayed.out) == (0, "Queued deliveries: 1.\n")
         since = program("webhook", "replay", hook, "--since", "2020-01-01T00:00:00Z", "--scope", "all", "--json")
         assert since.json["queued"] >= 1
     assert program("webhook", "replay", hook).code == 2
@@ -41,7 +41,7 @@ def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[
     assert secret not in turned.out
     assert program("webhook", "disable", hook).out == f"Webhook {hook} is disabled.\n"
     assert program("webhook", "enable", hook).out == f"Webhook {hook} is enabled.\n"
-    assert program("webhook", "remove", hook).out == f"Webhook {hook} is deleted.\n"
+    assert program("webhook", "remove", hook).out == f"Deleted webhook {hook}.\n"
     gone = program("webhook", "test", hook)
     assert (gone.code, "No webhook has this id" in gone.err) == (3, True)
     wrong = program("webhook", "add", url, "--event", "task.done")

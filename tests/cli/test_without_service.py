@@ -69,7 +69,7 @@ def test_waiting_for_a_worker_that_cannot_come_is_refused_and_the_task_stays(pro
     words = ["task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t", "--wait"]
     done = program(*words)
     assert done.code == 1
-    assert "waits for the worker ann" in done.err
+    assert "is waiting for the worker ann" in done.err
     assert program("task", "show", "t", "--json").json["status"] == "queued"
 
 

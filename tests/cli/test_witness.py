@@ -74,7 +74,7 @@ def test_checkpoints_are_signed_by_the_witness_and_verified_with_it(
     alone = Program(data, service.state)
     assert alone("provenance", "verify", "--witness", key).code == 0
     other = alone("provenance", "verify", "--witness", "w+6d2b8c1a+BAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
-    assert (other.code, "is no key of a witness" in other.err) == (2, True)
+    assert (other.code, "is not the key of a witness" in other.err) == (2, True)
 
 
 @requirement("provenance.witnessed")

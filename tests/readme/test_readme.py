@@ -54,13 +54,13 @@ def test_the_demo_ends_well_and_prints_what_the_readme_shows() -> None:
     rows = {tuple(line.split()[:2]) for line in figures(printed) if line.startswith(("keywords", "summarize"))}
     assert rows == {tuple(line.split()[:2]) for line in figures(shown) if line.startswith(("keywords", "summarize"))}
     keep = (
-        "Which",
+        "Tasks",
         "capability",
         "Why",
         "round",
-        "How",
+        "Learned",
         "agent",
-        "One",
+        "Events",
         "prompt",
         "task",
         "learning",

@@ -12,7 +12,7 @@ from stentor.cli.output import console, render_cell
 
 
 def explain_task(trail: dict[str, Any]) -> dict[str, Any]:
-    """Return the newest decision of a task, why this agent was selected, and whether recomputation reproduces it."""
+    """Return the newest decision of a task, why this agent was chosen, and whether recomputation reproduces it."""
     # Imported late: keeps `stentor --help` fast.
     import msgspec
 
@@ -34,7 +34,7 @@ def explain_task(trail: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explain_denial(trail: dict[str, Any], denial: dict[str, Any] | None) -> dict[str, Any]:
-    why = f"No agent was selected: {denial['message']}" if denial else "No routing decision is recorded."
+    why = f"No agent was chosen: {denial['message']}" if denial else "No routing decision is recorded."
     details = denial["metadata"].get("details") or {} if denial else {}
     return {
         "task_id": trail["task_id"],
@@ -100,7 +100,7 @@ def _show_candidates(decision: dict[str, Any], terms: str, columns: tuple[str, .
         cells = [_cells(candidate) for candidate in candidates]
     rows = [
         (
-            "selected" if candidate["agent_id"] == decision["agent_id"] else "",
+            "chosen" if candidate["agent_id"] == decision["agent_id"] else "",
             candidate["name"],
             *(texts[column] for column in columns),
         )

@@ -48,7 +48,7 @@ def create_launch_command(
     if invalid := [name for name in namespaces if "," in name or not is_pattern(name)]:
         raise CommandFailed(f"{invalid[0][:80]!r} is not a valid namespace. Example: team/notes.", EXIT_USAGE)
     if (vault := find_unknown_vault(namespaces, settings.vault_names)) is not None:
-        raise CommandFailed(f"{vault[:80]!r} is not a vault in SERVICE_VAULTS.", EXIT_USAGE)
+        raise CommandFailed(f"{vault[:80]!r} is not a vault of SERVICE_VAULTS.", EXIT_USAGE)
     capabilities = [READ_CAPABILITY] if read_only else [READ_CAPABILITY, WRITE_CAPABILITY]
     environment = {
         "SERVICE_MCP_PRINCIPAL": principal,

@@ -67,7 +67,7 @@ def test_the_commands_ask_a_service(serve: Callable[..., Service]) -> None:
     for i in range(2):
         (service.data_dir / "vault" / f"{i}.md").write_text("note")
     assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 2}
-    assert "2 notes are as they should be." in command(service, "verify").stdout
+    assert "2 notes are consistent." in command(service, "verify").stdout
 
 
 @requirement("memory.reindex", "memory.data-folder")
@@ -78,7 +78,7 @@ def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Servi
     for i in range(3):
         (vault / f"{i}.md").write_text(f"note {i}")
     assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
-    assert "3 notes are as they should be." in command(service, "verify").stdout
+    assert "3 notes are consistent." in command(service, "verify").stdout
     service.process.terminate()
     service.process.wait(60)
     (vault / "1.md").write_text("changed while nobody looked")

@@ -134,8 +134,8 @@ def test_the_commands_tell_of_missing_notes_and_write_them(serve: Callable[..., 
     notes[1].write_text("not this")
     told = command(service, "verify")
     assert (told.returncode, "2 of 3 notes differ" in told.stdout) == (1, True), told.stdout + told.stderr
-    assert f"{notes[0].name} is missing: its task has no note" in told.stdout
-    assert f"{notes[1].name} is not as its task" in told.stdout
+    assert f"{notes[0].name} is missing: the task has no note" in told.stdout
+    assert f"{notes[1].name} does not match its task" in told.stdout
     assert command(service, "reindex").returncode == 0
     assert command(service, "verify").returncode == 0
     assert statuses(service) == dict.fromkeys(ids, "completed")

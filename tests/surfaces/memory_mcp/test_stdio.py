@@ -104,7 +104,7 @@ def test_install_knows_three_clients_and_how_to_read_only(tmp_path: Path) -> Non
     folder = ["--data-dir", str(tmp_path)]
     space = ["--namespace", "team", "--namespace", "ann"]
     code = run("mcp", "install", "vscode", "--read-only", "--principal", "me", *space, *folder)
-    assert "lets 'me' read team, ann and all below" in code.stderr
+    assert "lets 'me' read team, ann and everything below" in code.stderr
     env = json.loads(code.stdout)["servers"]["stentor-memory"]["env"]
     assert (env["SERVICE_MCP_PRINCIPAL"], env["SERVICE_MCP_CAPABILITIES"]) == ("me", "memory.read")
     words = shlex.split(run("mcp", "install", "claude-code", *space, *folder).stdout)
@@ -122,7 +122,7 @@ def test_install_grants_no_namespace_that_is_not_named(tmp_path: Path) -> None:
         refused = run("mcp", "install", "claude-code", *spaces, *folder)
         assert (refused.returncode, refused.stdout) == (2, "")
     everything = run("mcp", "install", "claude-code", "--namespace", "*", *folder)
-    assert "read and write every namespace but vaults" in everything.stderr
+    assert "read and write every namespace except vaults" in everything.stderr
 
 
 @requirement("memory_mcp.named-vaults")
@@ -131,7 +131,7 @@ def test_install_hands_the_named_vaults_on_and_knows_no_others(tmp_path: Path) -
     vaults = f"archive={tmp_path / 'archive'}"
     refused = run(*asked, "vault:archiv/2025", SERVICE_VAULTS=vaults)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "'vault:archiv' is no vault of SERVICE_VAULTS" in " ".join(refused.stderr.split())
+    assert "'vault:archiv' is not a vault of SERVICE_VAULTS" in " ".join(refused.stderr.split())
     printed = json.loads(run(*asked, "vault:archive/2025", SERVICE_VAULTS=vaults).stdout)
     given = printed["servers"]["stentor-memory"]["env"]
     assert (given["SERVICE_VAULTS"], given["SERVICE_MCP_NAMESPACES"]) == (vaults, "vault:archive/2025")

@@ -1,4 +1,4 @@
-"""`stentor llm ...`: grade answers of the model `auto`, and explain which model was selected and why."""
+"""`stentor llm ...`: grade answers of the model `auto`, and explain which model was chosen and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stentor.cli.output import EXIT_FAILED
 if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
 
-app = typer.Typer(help="Grade answers of the model auto, and explain model selection.", no_args_is_help=True)
+app = typer.Typer(help="Grade answers of the model auto, and explain why a model was chosen.", no_args_is_help=True)
 
 AnswerId = Annotated[str, typer.Argument(metavar="ID", help="Id of the answer, or its provenance id.")]
 
@@ -42,7 +42,7 @@ def grade(
 def explain(
     answer_id: AnswerId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Explain why a model was selected, and recompute the decision; the exit code is 1 if it differs."""
+    """Explain why the model was chosen, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return _explain_answer(await api.get(_path(answer_id)))

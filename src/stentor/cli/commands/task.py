@@ -41,7 +41,7 @@ def submit(
     input_json: Annotated[str | None, typer.Option(help="The input as JSON.")] = None,
     file: Annotated[Path | None, typer.Option(help="File with the input as text; - for standard input.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Priority in the queue.")] = None,
-    prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when selecting the agent.")] = None,
+    prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when choosing the agent.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
     queue_timeout: Annotated[int | None, typer.Option(help="Maximum time in the queue in seconds.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
@@ -89,7 +89,7 @@ def show(
 def explain(
     task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Explain why an agent was selected, and recompute the decision; the exit code is 1 if it differs."""
+    """Explain why the agent was chosen, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
         return decisions.explain_task(await api.get(_path(task_id) + "/activity", limit=500))

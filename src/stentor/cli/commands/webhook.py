@@ -164,7 +164,7 @@ def replay(
         return dict(await api.post(f"{_path(webhook_id)}/replay", {"since": since, "scope": scope}))
 
     def show_replayed(response: dict[str, Any]) -> None:
-        output.print_line(f"Queued {response.get('queued', 1)} deliveries.")
+        output.print_line(f"Queued deliveries: {response.get('queued', 1)}.")
         if response.get("next_since"):
             output.print_line(f"There are more: continue with --since {response['next_since']}")
 

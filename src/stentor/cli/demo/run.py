@@ -257,8 +257,8 @@ def _routing_shift(rows: list[dict[str, Any]]) -> Table:
     first, last = short[0], short[-1]
     other = next((row for row in short if row["agent_name"] != first["agent_name"]), last)
     table = Table(title="Why: score = expected + uncertainty", title_justify="left")
-    for name in ("round", "selected", "candidate", "declared", "done", "expected", "+", "score"):
-        table.add_column(name, justify="left" if name in ("selected", "candidate") else "right")
+    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "+", "score"):
+        table.add_column(name, justify="left" if name in ("chosen", "candidate") else "right")
     for row in {row["task_id"]: row for row in (first, other, last)}.values():
         for i, candidate in enumerate(row["routing"]["candidates"]):
             terms = [f"{candidate['composite']:.3f}", f"{candidate['outcomes']:.0f}"]
