@@ -180,7 +180,7 @@ def test_other_issuers_are_those_of_the_file(program: Program, tmp_path: Path) -
     (tmp_path / "issuers.json").write_text(json.dumps({"ci": entry}))
     program.environ["SERVICE_AUTHORITY_AUDIENCE"] = "here"
     assert program("receipt", "verify", "--json", stdin=text).json["issuer"] == "https://ci.example"
-    assert "Receipts of https://ci.example are taken" in program("doctor").out
+    assert "Receipts from https://ci.example are accepted" in program("doctor").out
     (tmp_path / "issuers.json").write_text(json.dumps({"ci": {**entry, "tenants": ["default"]}}))
     assert program("receipt", "verify", stdin=text).code == 1
 

@@ -36,7 +36,7 @@ def test_reading_or_changing_makes_no_folder(program: Program) -> None:
     for words in (["task", "list"], ["task", "show", "x"], ["task", "watch", "x"], ["agent", "activate", "x"]):
         done = program(*words, "--json")
         assert done.code == 4
-        assert "start `stentor serve`" in done.json["error"]
+        assert "Start `stentor serve`" in done.json["error"]
     assert not program.data_dir.exists()
 
 

@@ -37,7 +37,7 @@ class ProviderFailed(Failed):
 class Result:
     """A value with the agent's own assessment.
 
-    `performance` is in (0, 1], `degraded` marks a makeshift answer, `cost` is in US dollars.
+    `performance` is in (0, 1], `degraded` marks a fallback result, `cost` is in US dollars.
     """
 
     value: Any
@@ -47,7 +47,7 @@ class Result:
 
 
 class Task:
-    """The task that a handler gets. `idempotency_key` is the same for every delivery of this attempt."""
+    """A claimed task. `idempotency_key` is the same for every delivery of this attempt."""
 
     def __init__(self, client: Client, claim: dict[str, Any]) -> None:
         self._client = client
@@ -93,7 +93,7 @@ class Task:
         except TaskCancelled:
             return
         except ServiceError:
-            # The next heartbeat retries: the lease is longer than several of them.
+            # The next heartbeat retries; the lease is long enough to miss one or two.
             return
 
     def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000) -> None:

@@ -1,4 +1,7 @@
-"""The worker: claims tasks, runs the handler in threads, renews the leases and reports the results."""
+"""The worker: claims tasks, runs the handler in threads, renews the leases and reports the results.
+
+Everything it sends goes through `client`; what a handler sees is in `task`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from stentor_worker.task import Failed, Result, Task, TaskCancelled
 Handler = Callable[[Task], Any]
 LEASE_SECONDS = 30
 BEAT_SECONDS = 8.0
-"""Well below the lease, so that one or two lost heartbeats do no harm."""
+"""Well below the lease, so that one or two lost heartbeats do not lose the task."""
 POLL_SECONDS = 5
 """How long the service may hold a long poll open."""
 MAX_MESSAGE = 2_000
