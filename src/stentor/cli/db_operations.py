@@ -74,6 +74,7 @@ def database_file(chosen: Settings) -> Path:
 def upgrade_schema(chosen: Settings, *, keep_copy: bool) -> UpgradeResult:
     """Upgrade the schema; on SQLite with the data folder lock held. Raises StartRefused and StoreUnavailable."""
     driver = bootstrap.open_driver(chosen)
+    # PostgreSQL serializes upgrades itself; on SQLite the lock keeps a running service from using the old schema.
     if migrations.current_version(driver) == migrations.HEAD or chosen.database_url:
         return migrations.upgrade(driver, notify=print_notice)
     try:
@@ -199,6 +200,7 @@ def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path
             "pg_dump and pg_restore.",
             EXIT_USAGE,
         )
+    # Errors of the drivers may repeat the URL with its password.
     redactor = Redactor()
     for secret in (secret for end in ends for secret in end.secrets):
         redactor.add_secret(secret)
@@ -237,7 +239,7 @@ def _copy_and_verify(
             with provenance_view.progress_bar("Verifying the run log") as run_log_progress:
                 report = verification.verify_run_log(target.driver, keys, [], run_log_progress)
             copy.finish()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the target stays marked as unfinished
             print_notice(INTERRUPTED_MESSAGE.format(target.display, source.display), "yellow")
             raise
     return CopyResult(

@@ -71,6 +71,7 @@ async def open_local_service(
         require_database(settings)
     redactor = Redactor()
     redaction.configure_logging("warning", redactor)
+    # Only commands on the memory open the vault and its index.
     settings = replace(settings, rate_limit=0, memory=access == "memory")
     key, source = settings.client_key, "--key or SERVICE_CLIENT_KEY"
     if not key:
@@ -89,9 +90,10 @@ async def own_data_folder(
     settings: Settings, environ: Mapping[str, str], redactor: Redactor
 ) -> AsyncIterator[bootstrap.Service]:
     """Run the service with the data folder lock held. Raises CommandFailed and StartRefused."""
+    # The lock is in the data folder: on PostgreSQL a command cannot see whether a service runs on another machine.
     if settings.database_url:
         raise CommandFailed(
-            "With SERVICE_DATABASE_URL set, commands need a running service: "
+            "With SERVICE_DATABASE_URL set, this command needs a running service: "
             "start `stentor serve` and set SERVICE_URL or pass --url.",
             EXIT_UNREACHABLE,
         )
@@ -99,6 +101,7 @@ async def own_data_folder(
     try:
         await service.start()
         yield service
+        # Not in `finally`: a failed command does not wait for its tasks.
         await _drain(service.kernel)
     finally:
         await service.stop()

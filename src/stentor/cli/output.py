@@ -94,6 +94,7 @@ AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 def render_cell(value: Any) -> Text:
     """Return a cell with the text of a value, never read as markup; statuses are coloured."""
+    # Text and not str: rich would interpret markup in a str.
     text = "-" if value is None else value if isinstance(value, str) else jsontext.dump(value)
     return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
 

@@ -84,6 +84,7 @@ def load_verifiers(chosen: Settings, given: list[str], file: Path | None) -> lis
     if given:
         return [_read_verifier(text) for text in given]
     path = keyfile.key_path(chosen)
+    # A backup of another installation is verified with the key beside it, not with the key of this one.
     if file is not None and chosen.provenance_key is None:
         path = file.parent / "keys" / path.name
     try:
@@ -174,6 +175,7 @@ def verify_proof(proof: dict[str, Any], keys: list[NoteVerifier]) -> dict[str, A
     try:
         path = [_decode_hash(text) for text in proof["hashes"]]
         root = _decode_hash(proof["root"])
+        # RFC 6962: the prefix byte 0 separates leaf hashes from those of inner nodes.
         leaf = sha256(b"\0" + proof["event"].encode()).digest()
         if not merkle.verify_inclusion(leaf, proof["number"], proof["size"], path, root):
             reason = "the hashes do not lead from the event to the root"
@@ -252,6 +254,7 @@ def fetch_witness_checkpoints(selection: WitnessSelection, keys: list[NoteVerifi
             note = _fetch_checkpoint(target, key.name)
             if note is None:
                 continue
+            # The response is not trusted: it counts only with the signature of the configured witness.
             if _is_cosigned(note, target):
                 claims.append(parse_claim(note, keys, target.url, selection.policy.witnesses))
             else:
@@ -301,6 +304,7 @@ def find_objection(chosen: Settings) -> tuple[str | None, int, str]:
     require_current_schema(driver)
     signer, storage = keyfile.find_signer(keyfile.key_path(chosen)), stored_outside(chosen)
     verifier = signer.verifier if signer else None
+    # Read the stored checkpoints before the tree: a service that signs meanwhile can then only make the tree longer.
     state, delivered = storage.read_checkpoint(), storage.read_last_delivered()
     connection = driver.reader()
     try:
@@ -319,6 +323,7 @@ def accept_run_log(chosen: Settings, reason: str, *, new_key: bool) -> Acceptanc
     objection, size, root = find_objection(chosen)
     if objection is None:
         raise CommandFailed("There is nothing to accept: the run log matches the last signed checkpoint.")
+    # The acceptance names size, root and key, so that it cannot be applied to any other state of the run log.
     key, is_new = _ensure_key(chosen, new_key=new_key)
     acceptance = Acceptance(reason.strip(), size, root, key.text)
     try:

@@ -79,6 +79,7 @@ def check_sandbox(context: CheckContext) -> Iterator[CheckFinding]:
     except (StartRefused, SandboxUnavailable) as error:
         yield CheckFinding("problem", "cage", error.message)
     with tempfile.TemporaryDirectory(prefix="stentor-") as folder:
+        # If this runs as root, the program in the sandbox runs as nobody, who must be able to enter the folder.
         Path(folder).chmod(0o711)
         trial = Cage(Path(folder) / "cage", {})
         trial.open()

@@ -105,12 +105,14 @@ def check_sqlite_database(context: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding("problem", "database", f"{path} is damaged or unreadable ({damage}): restore a backup.")
         return
     yield CheckFinding("ok", "database", f"{path} passes the integrity check.")
+    # Read-only, so that the check cannot create or upgrade anything.
     driver = bootstrap.open_driver(context.settings)
     yield _schema("database", migrations.current_version(ReaderOnlyDriver(driver)))
 
 
 def _find_damage(path: Path) -> str | None:
     """Return the first problem that the integrity check finds, or None."""
+    # quick_check does not compare indexes with their tables, which would take much longer.
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
     try:
         (result,) = connection.execute("pragma quick_check(1)").fetchone()

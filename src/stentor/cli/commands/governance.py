@@ -92,6 +92,7 @@ def approve(
 ) -> None:
     """Show an update, ask for confirmation, and approve it. An agent patch is deployed immediately."""
     target = ServiceTarget(data_dir, url, key)
+    # With --json there may be nobody at the terminal to ask.
     if not yes and not as_json:
         show(update_id, data_dir, url, key)
         typer.confirm("Approve this update?", abort=True)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 SURFACE_LABELS = {
-    "dashboard": "the dashboard",
-    "vault": "the vault",
-    "vault_tls": "the vault",
-    "notes": "the note store",
-    "mcp": "the governed memory (MCP)",
+    "dashboard": "dashboard",
+    "vault": "vault",
+    "vault_tls": "vault (HTTPS)",
+    "notes": "note store",
+    "mcp": "governed memory (MCP)",
     "grpc": "gRPC",
 }
 SURFACE_PATHS = {"mcp": "/mcp"}

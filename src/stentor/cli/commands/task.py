@@ -121,6 +121,7 @@ def grade(
 @app.command()
 def watch(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Follow a task to its end; the output of its agent is printed as it arrives."""
+    # With --json, standard output is reserved for the document.
     tokens = TokenPrinter(sys.stderr if as_json else sys.stdout)
 
     async def work(api: ServiceClient) -> dict[str, Any]:

@@ -58,6 +58,7 @@ def _run_task(call: ApiCall, names: dict[str, str], failing: str) -> str:
     body = {"type": "triage", "input": "Who should answer this?", "required_capabilities": ["triage"]}
     task_id = call("POST", "/tasks", body)["task_id"]
     agent_id = call("GET", f"/tasks/{task_id}")["assigned_agent"]
+    # The demo acts as the worker itself, so that it decides which tasks fail.
     (claim,) = call("POST", f"/agents/{agent_id}/claims", {})["tasks"]
     epoch = {"epoch": claim["epoch"]}
     if names[agent_id] == failing:

@@ -109,6 +109,7 @@ class FolderToolCaller:
         while True:
             if self._local is not None:
                 return await self._local.call(who, name, arguments)
+            # Looked up for every call: a service may have started or stopped since the last one.
             if address := self._owner_address():
                 return await streamable_http.call_remote_tool(address, lambda: self._receipt(who), name, arguments)
             try:
@@ -136,6 +137,7 @@ class FolderToolCaller:
         """Release the lock after a time without calls; the next call acquires it again."""
         while True:
             await asyncio.sleep(0.2)
+            # Under the same lock as `_open`, so that no call starts on a service that is being closed.
             async with self._opening:
                 if self._running == 0 and time.monotonic() - self._last_call_at >= IDLE_TIMEOUT_SECONDS:
                     return await self._release()
