@@ -42,7 +42,7 @@ NO_KEY_MESSAGE = "The service requires an API key, and none was found: set SERVI
 
 def run_with_client(target: ServiceTarget, work: Callable[[ServiceClient], Awaitable[T]], *, access: Access) -> T:
     """Run `work` with a connected client and return its result. Raises CommandFailed and StentorError."""
-    options = {"data_dir": target.data_dir, "client_url": target.url, "client_key": target.key}
+    options = {"SERVICE_DATA_DIR": target.data_dir, "SERVICE_URL": target.url, "SERVICE_CLIENT_KEY": target.key}
     settings = settings_module.load(os.environ, options)
 
     async def connect_and_work() -> T:
@@ -56,8 +56,8 @@ def run_with_client(target: ServiceTarget, work: Callable[[ServiceClient], Await
 async def open_client(settings: Settings, *, access: Access) -> AsyncIterator[ServiceClient]:
     """Open a client of the configured service; `access` matters only if the service runs in this process."""
     async with AsyncExitStack() as stack:
-        if settings.client_url:
-            yield await stack.enter_async_context(_over_network(settings, settings.client_url))
+        if settings.client.url:
+            yield await stack.enter_async_context(_over_network(settings, settings.client.url))
         else:
             yield await _connect_to_folder(settings, access, stack)
 
@@ -127,14 +127,14 @@ def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
     The order is --key or SERVICE_CLIENT_KEY, the admin key of the data folder, MCP_API_KEY. The admin key is sent only
     to a service on this machine.
     """
-    path = admin_key_file(settings.data_dir)
-    if settings.client_key:
-        source = "--key" if settings.sources["client_key"] == "option" else "SERVICE_CLIENT_KEY"
-        key = settings.client_key
+    path = admin_key_file(settings.storage.data_dir)
+    if settings.client.key:
+        source = "--key" if settings.sources["SERVICE_CLIENT_KEY"] == "option" else "SERVICE_CLIENT_KEY"
+        key = settings.client.key
     elif is_loopback(url) and path.exists():
         key, source = _read_key_file(path), str(path)
     else:
-        key, source = settings.shared_key, "MCP_API_KEY" if settings.shared_key else ""
+        key, source = settings.auth.shared_key, "MCP_API_KEY" if settings.auth.shared_key else ""
     if not (key.isascii() and key.isprintable()):
         message = f"The key from {source} contains characters that are not allowed in an HTTP header."
         raise CommandFailed(message, EXIT_USAGE)
@@ -155,8 +155,8 @@ async def _wait_for_owner_address(settings: Settings) -> str | None:
     while (owner := _read_owner(settings)) is not None and owner.gateway is None:
         if time.monotonic() > until:
             raise CommandFailed(
-                f"Process {owner.pid} has locked the data folder {settings.data_dir} but does not accept requests yet. "
-                "Try again shortly.",
+                f"Process {owner.pid} has locked the data folder {settings.storage.data_dir} but does not accept "
+                "requests yet. Try again shortly.",
                 EXIT_UNREACHABLE,
             )
         await asyncio.sleep(0.05)
@@ -165,9 +165,9 @@ async def _wait_for_owner_address(settings: Settings) -> str | None:
 
 def _read_owner(settings: Settings) -> LockHolder | None:
     try:
-        return read_lock_holder(settings.data_dir)
+        return read_lock_holder(settings.storage.data_dir)
     except OSError as error:
-        raise StartRefused(f"The data folder {settings.data_dir} cannot be read: {error.strerror}.") from None
+        raise StartRefused(f"The data folder {settings.storage.data_dir} cannot be read: {error.strerror}.") from None
 
 
 class RequestFailed(CommandFailed):

@@ -59,29 +59,29 @@ class SchemaStatus(msgspec.Struct, frozen=True):
 
 def load_db_settings(data_dir: Path | None) -> Settings:
     """Load the settings, and keep secrets and passwords out of the log."""
-    chosen = settings.load(os.environ, {"data_dir": data_dir})
+    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
     redactor = Redactor()
-    for secret in (chosen.database_url, *database_url.url_secrets(chosen.database_url)):
+    for secret in (chosen.storage.database_url, *database_url.url_secrets(chosen.storage.database_url)):
         redactor.add_secret(secret)
     redaction.configure_logging("warning", redactor)
     return chosen
 
 
 def database_file(chosen: Settings) -> Path:
-    return chosen.data_dir / "stentor.db"
+    return chosen.storage.data_dir / "stentor.db"
 
 
 def upgrade_schema(chosen: Settings, *, keep_copy: bool) -> UpgradeResult:
     """Upgrade the schema; on SQLite with the data folder lock held. Raises StartRefused and StoreUnavailable."""
     driver = bootstrap.open_driver(chosen)
     # PostgreSQL serializes upgrades itself; on SQLite the lock keeps a running service from using the old schema.
-    if migrations.current_version(driver) == migrations.HEAD or chosen.database_url:
+    if migrations.current_version(driver) == migrations.HEAD or chosen.storage.database_url:
         return migrations.upgrade(driver, notify=print_notice)
     try:
-        chosen.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = DataFolderLock(chosen.data_dir, format_iso(SystemClock().now()))
+        chosen.storage.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = DataFolderLock(chosen.storage.data_dir, format_iso(SystemClock().now()))
     except OSError as error:
-        raise StartRefused(f"The data folder {chosen.data_dir} cannot be used: {error.strerror}.") from None
+        raise StartRefused(f"The data folder {chosen.storage.data_dir} cannot be used: {error.strerror}.") from None
     try:
         return migrations.upgrade(driver, make_backup=keep_copy, notify=print_notice)
     finally:
@@ -117,10 +117,10 @@ def read_schema_status(chosen: Settings) -> SchemaStatus:
         migrations.require_supported(current)
     except StartRefused as error:
         explanation = error.message
-    on_server, file = bool(chosen.database_url), database_file(chosen)
+    on_server, file = bool(chosen.storage.database_url), database_file(chosen)
     return SchemaStatus(
         database="postgresql" if on_server else "sqlite",
-        place=database_url.parse_postgres_url(chosen.database_url).display if on_server else str(file),
+        place=database_url.parse_postgres_url(chosen.storage.database_url).display if on_server else str(file),
         revision=current,
         head=migrations.HEAD,
         pending=[] if explanation else migrations.pending_revisions(current),
@@ -166,7 +166,7 @@ def show_status(status: SchemaStatus) -> None:
 
 def backup_database(chosen: Settings, file: Path, progress: backups.Progress) -> int:
     """Copy a SQLite database into a new file; return its size in bytes. Raises CommandFailed and StartRefused."""
-    if chosen.database_url:
+    if chosen.storage.database_url:
         raise CommandFailed(
             "The database is PostgreSQL. Use its own tool, which works while the service runs: "
             f'pg_dump --format=custom --file={file} "$SERVICE_DATABASE_URL"',
@@ -257,8 +257,8 @@ def _table_progress_bar(word: str) -> Iterator[TableProgress]:
 
 def _list_files_to_move(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl]) -> list[tuple[str, str]]:
     """Return path and description of what a service needs besides its database."""
-    folder = ends[0].path.parent if ends[0].path is not None else chosen.data_dir
-    vault = chosen.vault_dir or folder / "vault"
+    folder = ends[0].path.parent if ends[0].path is not None else chosen.storage.data_dir
+    vault = chosen.memory.vault_dir or folder / "vault"
     candidates = [
         (folder / "keys", "keys for signatures and sealed secrets; copy to the data folder of every instance"),
         (vault, "the notes; move to where every instance can access them (SERVICE_VAULT_DIR)"),

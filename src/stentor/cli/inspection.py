@@ -57,20 +57,25 @@ def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> 
     sources: dict[str, str] = {}
     rows: list[tuple[str, SettingInfo, str | None]] = []
     for name, meta in settings_module.setting_infos().items():
-        problem, sources[name] = None, "default"
-        if name == "data_dir" and data_dir is not None:
-            values[name], sources[name] = data_dir, "option"
+        problem, sources[meta.env] = None, "default"
+        if name == "storage.data_dir" and data_dir is not None:
+            values[meta.env], sources[meta.env] = data_dir, "option"
         elif meta.env in environ:
-            sources[name] = "environment"
+            sources[meta.env] = "environment"
             try:
-                values[name] = meta.parse(environ[meta.env].strip())
+                values[meta.env] = meta.parse(environ[meta.env].strip())
             except ValueError as error:
                 problem = f"{meta.env} {error}."
         rows.append((name, meta, problem))
-    effective = Settings(**values, sources=sources)
+    effective = Settings.from_values(values, sources)
     statuses = tuple(
         SettingStatus(
-            name, meta.env, "-" if problem else _format_value(effective, name, meta), sources[name], meta.doc, problem
+            name,
+            meta.env,
+            "-" if problem else _format_value(effective, name, meta),
+            sources[meta.env],
+            meta.doc,
+            problem,
         )
         for name, meta, problem in rows
     )
@@ -82,16 +87,18 @@ def _startup_problem(environ: Mapping[str, str], data_dir: Path | None, keys: tu
     from stentor.auth import api_keys
 
     try:
-        settings = settings_module.load(environ, {"data_dir": data_dir})
+        settings = settings_module.load(environ, {"SERVICE_DATA_DIR": data_dir})
         names = {variable.name for variable in keys if variable.problem is None}
-        api_keys.load_memory_access(environ, names or {"mcp" if settings.shared_key else "admin"}, settings.vault_names)
+        api_keys.load_memory_access(
+            environ, names or {"mcp" if settings.auth.shared_key else "admin"}, settings.memory.vault_names
+        )
     except StartRefused as error:
         return error.message
     return None
 
 
 def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:
-    value = getattr(effective, name)
+    value = effective.get(name)
     if meta.secret:
         return "set" if value else "not set"
     if isinstance(value, bool):

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from stentor import bootstrap
 from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
-from stentor.bootstrap.entrance import entrance
+from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
 from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice
 from stentor.core import migrations
@@ -72,8 +72,12 @@ async def open_local_service(
     redactor = Redactor()
     redaction.configure_logging("warning", redactor)
     # Only commands on the memory open the vault and its index.
-    settings = replace(settings, rate_limit=0, memory=access == "memory")
-    key, source = settings.client_key, "--key or SERVICE_CLIENT_KEY"
+    settings = replace(
+        settings,
+        server=replace(settings.server, rate_limit=0),
+        memory=replace(settings.memory, enabled=access == "memory"),
+    )
+    key, source = settings.client.key, "--key or SERVICE_CLIENT_KEY"
     if not key:
         key, source = secrets.token_urlsafe(24), "this command"
         environ = {**environ, COMMAND_KEY_VARIABLE: f"{key}:admin:{','.join(PERMISSIONS)}"}
@@ -91,7 +95,7 @@ async def own_data_folder(
 ) -> AsyncIterator[bootstrap.Service]:
     """Run the service with the data folder lock held. Raises CommandFailed and StartRefused."""
     # The lock is in the data folder: on PostgreSQL a command cannot see whether a service runs on another machine.
-    if settings.database_url:
+    if settings.storage.database_url:
         raise CommandFailed(
             "With SERVICE_DATABASE_URL set, this command needs a running service: "
             "start `stentor serve` and set SERVICE_URL or pass --url.",
@@ -109,25 +113,25 @@ async def own_data_folder(
 
 @asynccontextmanager
 async def _open_read_only(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
-    redactor.add_secret(settings.database_url)
+    redactor.add_secret(settings.storage.database_url)
     # Without a service no worker can be online: skip the grace period after which one counts as offline.
-    settings = replace(settings, worker_offline=0.0)
+    settings = replace(settings, routing=replace(settings.routing, worker_offline_seconds=0.0))
     driver = ReaderOnlyDriver(bootstrap.open_driver(settings))
     require_current_schema(driver)
     loaded = key_files.load_keys(settings, environ, redactor)
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
         await kernel.refresh(0)
-        yield bootstrap.application(kernel, entrance(kernel, loaded.key_ring))
+        yield bootstrap.application(kernel, open_surface_context(kernel, loaded.key_ring))
     finally:
         await kernel.stop()
 
 
 def require_database(settings: Settings) -> None:
     """Raise CommandFailed if the data folder has no database and no other one is configured."""
-    if not settings.database_url and not (settings.data_dir / "stentor.db").exists():
+    if not settings.storage.database_url and not (settings.storage.data_dir / "stentor.db").exists():
         raise CommandFailed(
-            f"No service is running, and {settings.data_dir} has no database. Start `stentor serve`, "
+            f"No service is running, and {settings.storage.data_dir} has no database. Start `stentor serve`, "
             "or select another data folder with --data-dir or a service with --url.",
             EXIT_UNREACHABLE,
         )
@@ -148,9 +152,9 @@ def require_current_schema(driver: Driver) -> None:
 async def _drain(kernel: bootstrap.Kernel) -> None:
     """Wait for the tasks that run in this process: an interrupted one would have to be repeated."""
     deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
-    while kernel.dispatcher.count_running():
+    while kernel.tasks.dispatcher.count_running():
         if asyncio.get_running_loop().time() > deadline:
-            running = kernel.dispatcher.count_running()
+            running = kernel.tasks.dispatcher.count_running()
             print_notice(f"Tasks still running: {running}. The service resumes them at its next start.", "yellow")
             return
         await asyncio.sleep(0.02)

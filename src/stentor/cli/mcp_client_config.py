@@ -47,7 +47,7 @@ def create_launch_command(
         )
     if invalid := [name for name in namespaces if "," in name or not is_pattern(name)]:
         raise CommandFailed(f"{invalid[0][:80]!r} is not a valid namespace. Example: team/notes.", EXIT_USAGE)
-    if (vault := find_unknown_vault(namespaces, settings.vault_names)) is not None:
+    if (vault := find_unknown_vault(namespaces, settings.memory.vault_names)) is not None:
         raise CommandFailed(f"{vault[:80]!r} is not a vault of SERVICE_VAULTS.", EXIT_USAGE)
     capabilities = [READ_CAPABILITY] if read_only else [READ_CAPABILITY, WRITE_CAPABILITY]
     environment = {
@@ -55,13 +55,15 @@ def create_launch_command(
         "SERVICE_MCP_NAMESPACES": ",".join(namespaces),
         "SERVICE_MCP_CAPABILITIES": ",".join(capabilities),
     }
-    if settings.vault_dir is not None:
-        environment["SERVICE_VAULT_DIR"] = str(settings.vault_dir.absolute())
-    if settings.vaults:
-        pairs = (vault.partition("=") for vault in settings.vaults)
+    if settings.memory.vault_dir is not None:
+        environment["SERVICE_VAULT_DIR"] = str(settings.memory.vault_dir.absolute())
+    if settings.memory.vaults:
+        pairs = (vault.partition("=") for vault in settings.memory.vaults)
         environment["SERVICE_VAULTS"] = ",".join(f"{name}={Path(folder).absolute()}" for name, _, folder in pairs)
     command, prefix = _find_program()
-    return LaunchCommand(command, [*prefix, "mcp", "--data-dir", str(settings.data_dir.absolute())], environment)
+    return LaunchCommand(
+        command, [*prefix, "mcp", "--data-dir", str(settings.storage.data_dir.absolute())], environment
+    )
 
 
 def describe_access(launch: LaunchCommand) -> str:

@@ -79,7 +79,7 @@ def settings_page() -> str:
 def _settings_rows() -> Iterator[tuple[str, ...]]:
     defaults = settings.Settings()
     for name, meta in settings.setting_infos().items():
-        yield f"`{meta.env}`", _default(getattr(defaults, name)), meta.doc + (" Secret." if meta.secret else "")
+        yield f"`{meta.env}`", _default(defaults.get(name)), meta.doc + (" Secret." if meta.secret else "")
     form = "One key: `<key>:<role>:<permissions>[:<tenant>]`; one variable for each key. Secret."
     yield "`SERVICE_API_KEY_<NAME>`", "", form
     access = "What the key may access in the governed memory: `<namespace>:r` or `<namespace>:rw`, comma-separated."
@@ -153,7 +153,7 @@ def print_helps() -> None:
 def openapi() -> str:
     """Return the OpenAPI document of the gateway, from a service on a temporary folder that is never started."""
     with tempfile.TemporaryDirectory(prefix="stentor-docs-") as folder:
-        chosen = settings.load({}, {"data_dir": Path(folder) / "data"})
+        chosen = settings.load({}, {"SERVICE_DATA_DIR": Path(folder) / "data"})
         service = bootstrap.open_service(chosen, {}, Redactor())
         document = asyncio.run(_describe(service))
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

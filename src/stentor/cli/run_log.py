@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 import httpx
 
 from stentor import bootstrap
-from stentor.bootstrap.provenance import outside as stored_outside
+from stentor.bootstrap.parts.provenance import external_state as stored_outside
 from stentor.cli.local_service import require_current_schema, require_database
 from stentor.cli.output import EXIT_USAGE, CommandFailed, print_notice
 from stentor.core import settings
@@ -72,9 +72,9 @@ class AcceptanceResult(NamedTuple):
 
 def load_run_log_settings(data_dir: Path | None) -> Settings:
     """Load the settings, and keep secrets out of the log."""
-    chosen = settings.load(os.environ, {"data_dir": data_dir})
+    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
     redactor = Redactor()
-    redactor.add_secret(chosen.database_url)
+    redactor.add_secret(chosen.storage.database_url)
     redaction.configure_logging("warning", redactor)
     return chosen
 
@@ -85,7 +85,7 @@ def load_verifiers(chosen: Settings, given: list[str], file: Path | None) -> lis
         return [_read_verifier(text) for text in given]
     path = keyfile.key_path(chosen)
     # A backup of another installation is verified with the key beside it, not with the key of this one.
-    if file is not None and chosen.provenance_key is None:
+    if file is not None and chosen.provenance.key is None:
         path = file.parent / "keys" / path.name
     try:
         signer = keyfile.find_signer(path)
@@ -238,8 +238,8 @@ def select_witnesses(settings: Settings, given: list[str], *, is_own_log: bool) 
     if given:
         witnesses = [_read_witness_key(text) for text in given]
         return WitnessSelection(WitnessPolicy(witnesses, len({witness.text for witness in witnesses})), [])
-    targets = parse_targets(settings.witnesses) if is_own_log else []
-    quorum = settings.witness_quorum if targets else 0
+    targets = parse_targets(settings.provenance.witnesses) if is_own_log else []
+    quorum = settings.provenance.witness_quorum if targets else 0
     return WitnessSelection(WitnessPolicy([target.verifier for target in targets], quorum), targets)
 
 
@@ -345,4 +345,4 @@ def _ensure_key(chosen: Settings, *, new_key: bool) -> tuple[NoteVerifier, bool]
             f"{keyfile.public_key_path(path)} is the public half of the missing key and still needed to verify its "
             "signatures: rename it first."
         )
-    return keyfile.ensure_signer(path, chosen.provenance_origin).verifier, True
+    return keyfile.ensure_signer(path, chosen.provenance.origin).verifier, True

@@ -41,10 +41,10 @@ def run_checks(environ: Mapping[str, str], data_dir: Path | None) -> list[CheckF
     context = CheckContext(inspection, inspection.effective, environ)
     redactor = Redactor()
     for secret in (
-        inspection.effective.database_url,
-        inspection.effective.client_key,
-        inspection.effective.shared_key,
-        inspection.effective.embedding_key,
+        inspection.effective.storage.database_url,
+        inspection.effective.client.key,
+        inspection.effective.auth.shared_key,
+        inspection.effective.memory.embedding_key,
     ):
         redactor.add_secret(secret)
     findings: list[CheckFinding] = []

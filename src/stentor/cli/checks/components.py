@@ -9,27 +9,27 @@ from pathlib import Path
 
 import httpx
 
-from stentor.bootstrap.cage import cage_of
+from stentor.bootstrap.parts.command_agents import process_sandbox
 from stentor.cli.client import is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
 from stentor.core.errors import SandboxUnavailable, StartRefused
 from stentor.core.filesystem import read_lock_holder
-from stentor.domains.sandbox.broker import programs
-from stentor.domains.sandbox.cage.cage import Cage, check_folder
+from stentor.domains.sandbox.broker import command_tools
+from stentor.domains.sandbox.process_sandbox import ProcessSandbox, check_folder
 
 HEALTH_TIMEOUT_SECONDS = 5
 
 
 def check_vault(context: CheckContext) -> Iterator[CheckFinding]:
     settings = context.settings
-    if not settings.memory:
+    if not settings.memory.enabled:
         yield CheckFinding("ok", "memory", "Disabled (SERVICE_MEMORY).")
         return
-    if settings.plugin_url:
-        yield CheckFinding("ok", "memory", f"The vault is behind the plugin at {settings.plugin_url}.")
+    if settings.memory.plugin_url:
+        yield CheckFinding("ok", "memory", f"The vault is behind the plugin at {settings.memory.plugin_url}.")
         return
-    folder = settings.vault_dir or settings.data_dir / "vault"
+    folder = settings.memory.vault_dir or settings.storage.data_dir / "vault"
     if not folder.exists():
         yield CheckFinding("ok", "memory", f"The vault {folder} does not exist yet; it is created at the first start.")
     elif not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -40,14 +40,14 @@ def check_vault(context: CheckContext) -> Iterator[CheckFinding]:
 
 def check_embeddings(context: CheckContext) -> Iterator[CheckFinding]:
     settings = context.settings
-    if not settings.memory:
+    if not settings.memory.enabled:
         return
-    if settings.embedding_url:
-        yield CheckFinding("ok", "embeddings", f"Vectors come from {settings.embedding_url}.")
-    elif settings.embedding_model == "none":
+    if settings.memory.embedding_url:
+        yield CheckFinding("ok", "embeddings", f"Vectors come from {settings.memory.embedding_url}.")
+    elif settings.memory.embedding_model == "none":
         yield CheckFinding("ok", "embeddings", "Keyword search only (SERVICE_EMBEDDING_MODEL=none).")
     else:
-        yield _check_local_model(settings.embedding_model)
+        yield _check_local_model(settings.memory.embedding_model)
 
 
 def _check_local_model(folder: str) -> CheckFinding:
@@ -65,23 +65,23 @@ def _check_local_model(folder: str) -> CheckFinding:
 def check_sandbox(context: CheckContext) -> Iterator[CheckFinding]:
     """Run a program in a sandbox in a temporary folder, so that the sandbox of a running service is not touched."""
     settings = context.settings
-    if not settings.command_agents:
+    if not settings.sandbox.command_agents:
         yield CheckFinding("ok", "cage", "Command agents are disabled (SERVICE_COMMAND_AGENTS).")
         return
-    if not settings.cage:
+    if not settings.sandbox.enabled:
         message = "SERVICE_CAGE=off: programs of agents run with all rights of the service's user. Unset it."
         yield CheckFinding("warning", "cage", message)
         return
     try:
-        cage_settings = cage_of(settings)
-        programs.load(settings.cage_tools, cage_settings)
+        cage_settings = process_sandbox(settings)
+        command_tools.load_command_tools(settings.sandbox.tools, cage_settings)
         check_folder(cage_settings.folder)
     except (StartRefused, SandboxUnavailable) as error:
         yield CheckFinding("problem", "cage", error.message)
     with tempfile.TemporaryDirectory(prefix="stentor-") as folder:
         # If this runs as root, the program in the sandbox runs as nobody, who must be able to enter the folder.
         Path(folder).chmod(0o711)
-        trial = Cage(Path(folder) / "cage", {})
+        trial = ProcessSandbox(Path(folder) / "cage", {})
         trial.open()
     if trial.problem is not None:
         yield CheckFinding("problem", "cage", f"Command agents cannot run: {trial.problem}")
@@ -90,7 +90,7 @@ def check_sandbox(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_folder_owner(context: CheckContext) -> Iterator[CheckFinding]:
-    folder = context.settings.data_dir
+    folder = context.settings.storage.data_dir
     holder = read_lock_holder(folder)
     if holder is None:
         yield CheckFinding("ok", "service", f"No service is running on {folder}. Start one with `stentor serve`.")
@@ -106,8 +106,8 @@ def check_folder_owner(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_service_url(context: CheckContext) -> Iterator[CheckFinding]:
-    if context.settings.client_url:
-        yield check_health("SERVICE_URL", context.settings.client_url)
+    if context.settings.client.url:
+        yield check_health("SERVICE_URL", context.settings.client.url)
 
 
 def check_health(check: str, address: str) -> CheckFinding:

@@ -45,7 +45,7 @@ def check_extras(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_grpc(context: CheckContext) -> Iterator[CheckFinding]:
-    port = context.settings.grpc_port
+    port = context.settings.grpc.port
     if port is None:
         yield CheckFinding("ok", "gRPC", "Disabled: SERVICE_GRPC_PORT is not set.")
     elif _is_installed(EXTRAS["grpc"]):
@@ -78,9 +78,9 @@ def check_safety(context: CheckContext) -> Iterator[CheckFinding]:
     warnings = [*_check_skip_auth(context)]
     if not chosen.loopback:
         warnings.append(
-            _safety_warning(f"The service listens on {chosen.host} without TLS: put a TLS proxy in front of it.")
+            _safety_warning(f"The service listens on {chosen.server.host} without TLS: put a TLS proxy in front of it.")
         )
-    if not chosen.rate_limit:
+    if not chosen.server.rate_limit:
         warnings.append(
             _safety_warning("The rate limit is off: set SERVICE_RATE_LIMIT_PER_MINUTE unless all callers are trusted.")
         )
@@ -93,9 +93,9 @@ def check_safety(context: CheckContext) -> Iterator[CheckFinding]:
 
 def _check_skip_auth(context: CheckContext) -> Iterator[CheckFinding]:
     chosen = context.settings
-    if chosen.skip_auth and chosen.development and chosen.loopback:
+    if chosen.auth.skip_auth and chosen.development and chosen.loopback:
         yield _safety_warning("SKIP_AUTH=true makes every local process an admin: unset it outside development.")
-    elif chosen.skip_auth and not chosen.development:
+    elif chosen.auth.skip_auth and not chosen.development:
         yield _safety_warning("SKIP_AUTH=true has no effect outside NODE_ENV=development: unset it.")
 
 
@@ -115,12 +115,12 @@ def check_api_keys(context: CheckContext) -> Iterator[CheckFinding]:
         listed = ", ".join(f"{v.name} ({v.role}; {'/'.join(v.permissions)}; {v.tenant})" for v in valid)
         yield CheckFinding("ok", "keys", f"From SERVICE_API_KEY_*: {listed}.")
         return
-    if chosen.shared_key:
-        if chosen.shared_key.lower() in WELL_KNOWN_KEYS:
+    if chosen.auth.shared_key:
+        if chosen.auth.shared_key.lower() in WELL_KNOWN_KEYS:
             yield _well_known_key("MCP_API_KEY", development=chosen.development)
         yield CheckFinding("ok", "keys", "MCP_API_KEY is the only key, with all permissions.")
         return
-    path = admin_key_file(chosen.data_dir)
+    path = admin_key_file(chosen.storage.data_dir)
     where = f"in {path}" if path.exists() else f"generated at the first start, in {path}"
     yield CheckFinding("ok", "keys", f"The only key is {where}.")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
 from stentor.auth.authority.issuers import load_trusted_issuers
-from stentor.bootstrap.provenance import outside
+from stentor.bootstrap.parts.provenance import external_state
 from stentor.cli import run_log
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.local_service import ReaderOnlyDriver
@@ -28,7 +28,7 @@ PUBLIC_KEY_SUFFIX = ".pub"
 
 
 def check_data_folder(context: CheckContext) -> Iterator[CheckFinding]:
-    folder = context.settings.data_dir
+    folder = context.settings.storage.data_dir
     if not folder.exists():
         yield _missing(folder)
         return
@@ -64,7 +64,7 @@ def _space(folder: Path) -> CheckFinding:
 
 
 def check_key_files(context: CheckContext) -> Iterator[CheckFinding]:
-    keys = admin_key_file(context.settings.data_dir).parent
+    keys = admin_key_file(context.settings.storage.data_dir).parent
     files = sorted(p for p in keys.iterdir() if p.is_file() and p.suffix != PUBLIC_KEY_SUFFIX) if keys.is_dir() else []
     for path in files:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -91,9 +91,9 @@ def check_receipt_issuers(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def check_sqlite_database(context: CheckContext) -> Iterator[CheckFinding]:
-    if context.settings.database_url:
+    if context.settings.storage.database_url:
         return
-    path = context.settings.data_dir / "stentor.db"
+    path = context.settings.storage.data_dir / "stentor.db"
     if not path.exists():
         yield CheckFinding("ok", "database", "It does not exist yet; it is created at the first start.")
         return
@@ -139,7 +139,7 @@ def _schema(check: str, version: str | None) -> CheckFinding:
 
 
 def check_postgresql(context: CheckContext) -> Iterator[CheckFinding]:
-    url = context.settings.database_url
+    url = context.settings.storage.database_url
     if not url:
         return
     redactor = Redactor()
@@ -165,7 +165,7 @@ def check_run_log(context: CheckContext) -> Iterator[CheckFinding]:
         return
     if objection is None:
         yield CheckFinding("ok", "run log", f"Its {size} numbered events extend the last signed checkpoint.")
-    elif outside(settings).acceptance_path.exists():
+    elif external_state(settings).acceptance_path.exists():
         yield CheckFinding(
             "warning",
             "run log",

@@ -71,7 +71,9 @@ def backup(
             print_json({"file": str(file), "bytes": size})
         else:
             print_notice(f"Backed up the database to {file} ({size:,} bytes); the backup passes the integrity check.")
-            print_notice(f"Not included: {chosen.data_dir / 'keys'} and the notes of the vault. Back them up as well.")
+            print_notice(
+                f"Not included: {chosen.storage.data_dir / 'keys'} and the notes of the vault. Back them up as well."
+            )
 
 
 @app.command()

@@ -81,16 +81,16 @@ def make(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     keys: generate them once, and copy the folder `keys` to the data folder of each instance.
     """
     with report_errors(as_json=as_json):
-        chosen = settings.load(os.environ, {"data_dir": data_dir})
-        existing = _list_key_files(chosen.data_dir)
+        chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
+        existing = _list_key_files(chosen.storage.data_dir)
         _ensure_keys(chosen)
-        generated = sorted(_list_key_files(chosen.data_dir) - existing)
+        generated = sorted(_list_key_files(chosen.storage.data_dir) - existing)
         if as_json:
-            print_json({"folder": str(chosen.data_dir / "keys"), "made": generated, "kept": sorted(existing)})
+            print_json({"folder": str(chosen.storage.data_dir / "keys"), "made": generated, "kept": sorted(existing)})
             return
         for name in sorted(existing | set(generated)):
             note = "" if name in existing else "  generated"
-            console.print(f"{chosen.data_dir / 'keys' / name}{note}", soft_wrap=True)
+            console.print(f"{chosen.storage.data_dir / 'keys' / name}{note}", soft_wrap=True)
 
 
 def _list_key_files(data_dir: Path) -> set[str]:
@@ -104,9 +104,9 @@ def _ensure_keys(chosen: settings.Settings) -> None:
     from stentor.core.security.sealing import Sealer
     from stentor.domains.provenance import keyfile
 
-    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance_origin)
-    keys.ensure_signing_key(chosen.data_dir)
+    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance.origin)
+    keys.ensure_signing_key(chosen.storage.data_dir)
     try:
-        Sealer(chosen.data_dir, chosen.master_key).ensure_master_key()
+        Sealer(chosen.storage.data_dir, chosen.llm.master_key).ensure_master_key()
     except OSError as error:
         raise StartRefused(f"{error.filename} cannot be created: {error.strerror}.") from None

@@ -38,12 +38,14 @@ def mcp(
 
     redactor = Redactor()
     with report_errors(as_json=as_json):
-        chosen = settings.load(os.environ, {"data_dir": data_dir, "host": host, "mcp_port": port})
-        redaction.configure_logging("warning" if not http else chosen.log_level, redactor)
-        if not chosen.memory:
+        chosen = settings.load(
+            os.environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, "SERVICE_MCP_PORT": port}
+        )
+        redaction.configure_logging("warning" if not http else chosen.server.log_level, redactor)
+        if not chosen.memory.enabled:
             raise CommandFailed("The memory is disabled (SERVICE_MEMORY).")
         if http:
-            _require_no_mcp_server(chosen.data_dir)
+            _require_no_mcp_server(chosen.storage.data_dir)
             mcp_server.serve_http(chosen, os.environ, redactor, as_json=as_json)
         else:
             mcp_server.serve_stdio(chosen, os.environ, redactor)
@@ -64,7 +66,7 @@ def install(
     from stentor.cli import mcp_client_config
 
     with report_errors():
-        chosen = settings.load(os.environ, {"data_dir": data_dir})
+        chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
         launch = mcp_client_config.create_launch_command(
             chosen, principal or client, namespace or [], read_only=read_only
         )

@@ -63,7 +63,7 @@ def _load(given: Path | None) -> tuple[Path, PolicySet]:
     from stentor.core import settings
     from stentor.core.security import policy as policy_files
 
-    path = given or settings.load(os.environ).policy_file
+    path = given or settings.load(os.environ).governance.policy_file
     if path is None:
         raise CommandFailed("No policy file: pass --policy or set SERVICE_POLICY_FILE.", EXIT_USAGE)
     return path, policy_files.load_policies(path)

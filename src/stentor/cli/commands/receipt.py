@@ -64,10 +64,10 @@ def issue(
 
         chosen = _settings(data_dir, audience)
         jkt = None if bind is None else _thumbprint(bind)
-        subject = {"sub": principal, "tenant": tenant, "aud": chosen.authority_audience}
+        subject = {"sub": principal, "tenant": tenant, "aud": chosen.auth.authority_audience}
         now = SystemClock().now()
         claims = receipts.create_own_claims(subject, tuple(namespace), tuple(capability), lifetime, jkt, now=now)
-        sys.stdout.write(receipts.issue_receipt(claims, keys.ensure_signing_key(chosen.data_dir)) + "\n")
+        sys.stdout.write(receipts.issue_receipt(claims, keys.ensure_signing_key(chosen.storage.data_dir)) + "\n")
     if unknown := [name for name in capability if name not in MEMORY_CAPABILITIES]:
         print_notice(
             f"{unknown[0]!r} is not a capability of the memory. Known: {', '.join(MEMORY_CAPABILITIES)}.", "yellow"
@@ -113,7 +113,7 @@ def verify(
         text = _read(receipt, file)
         try:
             authority = inspect_receipt(
-                text, load_trusted_issuers(chosen), chosen.authority_audience, SystemClock().now()
+                text, load_trusted_issuers(chosen), chosen.auth.authority_audience, SystemClock().now()
             )
         except AuthorityRefused as error:
             if as_json:
@@ -157,8 +157,8 @@ def _visible(text: str) -> str:
 
 
 def _settings(data_dir: Path | None, audience: str | None) -> Settings:
-    chosen = settings.load(os.environ, {"data_dir": data_dir, "authority_audience": audience})
-    redaction.configure_logging(chosen.log_level, Redactor())
+    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_AUTHORITY_AUDIENCE": audience})
+    redaction.configure_logging(chosen.server.log_level, Redactor())
     return chosen
 
 

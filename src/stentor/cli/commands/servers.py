@@ -22,7 +22,7 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from stentor.bootstrap.vault import OpenedVault
+    from stentor.bootstrap.surfaces.vault import OpenedVault
     from stentor.cli.server.service_runner import StartupReport
     from stentor.domains.notes.plugin_vault import PluginVault
 
@@ -69,11 +69,20 @@ def serve(
             _print_startup(report)
 
     with report_errors(as_json=as_json):
-        ports = {"gateway_port": gateway_port, "notes_port": notes_port, "mcp_port": mcp_port, "vault_port": vault_port}
-        ports |= {"vault_tls_port": vault_tls_port, "dashboard_port": dashboard_port, "grpc_port": grpc_port}
+        ports = {
+            "SERVICE_GATEWAY_PORT": gateway_port,
+            "SERVICE_NOTES_PORT": notes_port,
+            "SERVICE_MCP_PORT": mcp_port,
+            "SERVICE_VAULT_PORT": vault_port,
+        }
+        ports |= {
+            "SERVICE_VAULT_TLS_PORT": vault_tls_port,
+            "SERVICE_DASHBOARD_PORT": dashboard_port,
+            "SERVICE_GRPC_PORT": grpc_port,
+        }
         environ = os.environ | ({} if roles is None else {"SERVICE_ROLES": roles})
-        chosen = settings.load(environ, {"data_dir": data_dir, "host": host, **ports})
-        redaction.configure_logging(chosen.log_level, redactor)
+        chosen = settings.load(environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, **ports})
+        redaction.configure_logging(chosen.server.log_level, redactor)
         service_runner.run_service(chosen, os.environ, redactor, on_ready)
 
 
@@ -118,19 +127,24 @@ def dashboard(
     key. `stentor serve` already includes the dashboard.
     """
     # Imported late: keeps `stentor --help` fast.
-    from stentor.bootstrap import dashboard as service
-    from stentor.bootstrap import dashboard_parts as wiring
+    from stentor.bootstrap.surfaces import dashboard as service
+    from stentor.bootstrap.surfaces import dashboard_parts as wiring
     from stentor.cli.server import http_server
     from stentor.cli.server.http_server import Endpoint, bind
     from stentor.web import allowed_hosts
 
     redactor = Redactor()
     with report_errors(as_json=as_json):
-        options = {"data_dir": data_dir, "host": host, "dashboard_port": port, "client_url": url}
+        options = {
+            "SERVICE_DATA_DIR": data_dir,
+            "SERVICE_HOST": host,
+            "SERVICE_DASHBOARD_PORT": port,
+            "SERVICE_URL": url,
+        }
         chosen = settings.load(os.environ, options)
-        redaction.configure_logging(chosen.log_level, redactor)
+        redaction.configure_logging(chosen.server.log_level, redactor)
         opened = wiring.alone(chosen, redactor)
-        listener = bind(chosen.host, chosen.dashboard_port, "--port")
+        listener = bind(chosen.server.host, chosen.dashboard.port, "--port")
 
         def ready() -> None:
             if as_json:
@@ -139,11 +153,11 @@ def dashboard(
                 console.print(f"The dashboard listens on [cyan]{listener.address}[/]", soft_wrap=True)
 
         app = allowed_hosts.wrap_allowed_hosts(
-            opened.app, chosen.allowed_hosts, service.knows_key(chosen), loopback=chosen.loopback
+            opened.app, chosen.connections.allowed_hosts, service.knows_key(chosen), loopback=chosen.loopback
         )
         with listener:
             http_server.serve_endpoints(
-                chosen, [Endpoint(app, listener)], ready, on_exit=[opened.close], on_stop=opened.leave
+                chosen.connections, [Endpoint(app, listener)], ready, on_exit=[opened.close], on_stop=opened.leave
             )
 
 
@@ -161,27 +175,32 @@ def vault(
 ) -> None:
     """Serve a folder of notes with the REST API of Obsidian's plugin; Ctrl-C stops it gracefully."""
     # Imported late: keeps `stentor --help` fast.
-    from stentor.bootstrap import vault as wiring
+    from stentor.bootstrap.surfaces import vault as wiring
     from stentor.cli.server import http_server
     from stentor.cli.server.http_server import Endpoint, bind
 
     redactor = Redactor()
     with report_errors(as_json=as_json), ExitStack() as sockets:
-        options = {"data_dir": data_dir, "vault_dir": folder, "host": host, "vault_port": port}
-        chosen = settings.load(os.environ, options | {"vault_tls_port": tls_port, "vault_tls": tls})
-        redaction.configure_logging(chosen.log_level, redactor)
+        options = {
+            "SERVICE_DATA_DIR": data_dir,
+            "SERVICE_VAULT_DIR": folder,
+            "SERVICE_HOST": host,
+            "SERVICE_VAULT_PORT": port,
+        }
+        chosen = settings.load(os.environ, options | {"SERVICE_VAULT_TLS_PORT": tls_port, "SERVICE_VAULT_TLS": tls})
+        redaction.configure_logging(chosen.server.log_level, redactor)
         opened = wiring.open_vault(chosen, redactor)
         opened.texts.request_load()
-        listeners = [sockets.enter_context(bind(chosen.host, chosen.vault_port, "--port"))]
+        listeners = [sockets.enter_context(bind(chosen.server.host, chosen.vault.port, "--port"))]
         if opened.certificate is not None:
-            secure = bind(chosen.host, chosen.vault_tls_port, "--tls-port", opened.certificate.ssl_context)
+            secure = bind(chosen.server.host, chosen.vault.tls_port, "--tls-port", opened.certificate.ssl_context)
             listeners.append(sockets.enter_context(secure))
         endpoints = [Endpoint(opened.app, listener) for listener in listeners]
 
         def ready() -> None:
             _print_vault_ready(opened, [listener.address for listener in listeners], as_json=as_json)
 
-        http_server.serve_endpoints(chosen, endpoints, ready, opened.background)
+        http_server.serve_endpoints(chosen.connections, endpoints, ready, opened.background)
 
 
 def _print_vault_ready(opened: OpenedVault, addresses: list[str], *, as_json: bool) -> None:
@@ -217,7 +236,7 @@ def notes(
 ) -> None:
     """Serve note tools for agents on top of a vault plugin; needs MCP_API_KEY, NOTES_BASE_URL and NOTES_API_KEY."""
     # Imported late: keeps `stentor --help` fast.
-    from stentor.bootstrap import notes as wiring
+    from stentor.bootstrap.surfaces import notes as wiring
     from stentor.cli.server import http_server
     from stentor.cli.server.http_server import Endpoint, bind
 
@@ -236,7 +255,7 @@ def notes(
         with listener:
             endpoint = Endpoint(opened.app, listener)
             http_server.serve_endpoints(
-                settings.load(os.environ),
+                settings.load(os.environ).connections,
                 [endpoint],
                 ready,
                 [lambda: _check_plugin(opened.vault)],
@@ -307,6 +326,8 @@ def witness(
                     console.print(f"The witness {key} listens on [cyan]{listener.address}[/]", soft_wrap=True)
 
             with listener:
-                http_server.serve_endpoints(settings.load(os.environ), [Endpoint(surface.app(server), listener)], ready)
+                http_server.serve_endpoints(
+                    settings.load(os.environ).connections, [Endpoint(surface.app(server), listener)], ready
+                )
         finally:
             opened.close()

@@ -17,7 +17,7 @@ import mcp_types as mcp
 
 from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.context import AuthorityContext
-from stentor.bootstrap.mcp import governed, launch_context
+from stentor.bootstrap.surfaces.memory_mcp import governed_memory, launch_context
 from stentor.cli import local_service
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
 from stentor.cli.server import service_runner
@@ -120,7 +120,7 @@ class FolderToolCaller:
                 await asyncio.sleep(0.1)
 
     def _owner_address(self) -> str | None:
-        owner = read_lock_holder(self._settings.data_dir) if self._settings.data_dir.exists() else None
+        owner = read_lock_holder(self._settings.storage.data_dir) if self._settings.storage.data_dir.exists() else None
         return owner.mcp if owner else None
 
     async def _open(self) -> None:
@@ -129,7 +129,7 @@ class FolderToolCaller:
                 return
             opened = local_service.own_data_folder(self._settings, self._environ, self._redactor)
             service = await self._stack.enter_async_context(opened)
-            self._local = LocalToolCaller(governed(service.kernel))
+            self._local = LocalToolCaller(governed_memory(service.kernel))
             self._last_call_at = time.monotonic()
             self._idle = asyncio.create_task(self._release_when_idle())
 
@@ -152,11 +152,11 @@ class FolderToolCaller:
         Without authority it is for nobody, so that the service denies the call and records the denial in its run log.
         """
         settings, now = self._settings, SystemClock().now()
-        names = {"sub": "nobody", "tenant": settings.vault_tenant, "aud": settings.authority_audience}
+        names = {"sub": "nobody", "tenant": settings.memory.tenant, "aud": settings.auth.authority_audience}
         spaces: tuple[str, ...] = ("nowhere",)
         capabilities: tuple[str, ...] = (BLANK_CAPABILITY,)
         if who is not None:
             names |= {"sub": who.principal, "tenant": who.tenant}
             spaces, capabilities = who.namespaces or spaces, tuple(sorted(who.capabilities))
         claims = receipts.create_own_claims(names, spaces, capabilities, RECEIPT_LIFETIME_SECONDS, now=now)
-        return receipts.issue_receipt(claims, keys.ensure_signing_key(settings.data_dir))
+        return receipts.issue_receipt(claims, keys.ensure_signing_key(settings.storage.data_dir))

@@ -17,8 +17,9 @@ from starlette.types import ASGIApp
 
 from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
-from stentor.bootstrap import Service, dashboard, grpc, surfaces
-from stentor.bootstrap.surfaces import Surface
+from stentor.bootstrap import Service
+from stentor.bootstrap.surfaces import dashboard, grpc
+from stentor.bootstrap.surfaces.builder import Surface, build_surfaces, surface_host, surface_names
 from stentor.cli.server.connections import compute_limits
 from stentor.cli.server.http_server import Endpoint, Listener, ServerGroup, bind, create_runner, handle_stop_signals
 from stentor.core.errors import StartRefused
@@ -58,9 +59,9 @@ def run_service(
     with ExitStack() as stack:
         warnings: list[str] = []
         loop = stack.enter_context(create_runner())
-        gateway = None if only_surface else bind(settings.host, settings.gateway_port, "--gateway-port")
+        gateway = None if only_surface else bind(settings.server.host, settings.server.port, "--gateway-port")
         # Bind all ports before opening the service: a port in use is reported before the data folder is changed.
-        names = [only_surface] if only_surface else surfaces.names(settings)
+        names = [only_surface] if only_surface else surface_names(settings)
         listeners = {name: _bind_surface(settings, name, warnings) for name in names}
         for listener in (gateway, *listeners.values()):
             if listener is not None:
@@ -71,7 +72,7 @@ def run_service(
         service = bootstrap.open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in listeners.items()}
         try:
-            opened = surfaces.build(service, settings, environ, redactor, addresses)
+            opened = build_surfaces(service, settings, environ, redactor, addresses)
         except BaseException:
             service.abandon()
             raise
@@ -87,7 +88,7 @@ def run_service(
                 Endpoint(
                     allowed_hosts.wrap_allowed_hosts(
                         service.app,
-                        settings.allowed_hosts,
+                        settings.connections.allowed_hosts,
                         known_key_check(service.keys.key_ring),
                         loopback=settings.loopback,
                     ),
@@ -110,13 +111,14 @@ def run_service(
 
 def _bind_surface(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
     """Bind the configured port; if only the default port is configured and in use, bind any free port."""
-    port, option = getattr(settings, f"{name}_port"), f"--{name.replace('_', '-')}-port"
-    host, warning = surfaces.host(settings, name)
+    port = settings.get("vault.tls_port" if name == "vault_tls" else f"{name}.port")
+    option = f"--{name.replace('_', '-')}-port"
+    host, warning = surface_host(settings, name)
     warnings += [warning] if warning else []
     try:
         return bind(host, port, option, tls)
     except StartRefused:
-        if settings.sources.get(f"{name}_port") != "default":
+        if settings.sources.get(f"SERVICE_{name.upper()}_PORT") != "default":
             raise
     listener = bind(host, 0, option, tls)
     warnings.append(f"The default port of {name}, {port}, is in use; it listens on {listener.address} instead.")
@@ -130,10 +132,10 @@ def _check_host(settings: Settings, surface: Surface) -> ASGIApp:
     """
     if surface.name != "dashboard":
         return surface.app
-    host, _ = surfaces.host(settings, surface.name)
+    host, _ = surface_host(settings, surface.name)
     loopback = host in allowed_hosts.LOOPBACK_NAMES
     return allowed_hosts.wrap_allowed_hosts(
-        surface.app, settings.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
+        surface.app, settings.connections.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
     )
 
 
@@ -148,18 +150,18 @@ class GracefulShutdown:
 
     def handle_signal(self) -> None:
         self._signals += 1
-        seconds = self._service.kernel.settings.leave
+        seconds = self._service.kernel.infra.settings.process.leave_seconds
         if self._signals == 1 and seconds > 0:
-            self._service.refuse()
+            self._service.mark_unready()
             # Keep serving while /health/ready fails, until load balancers have noticed.
             asyncio.get_running_loop().call_later(seconds, self._stop_accepting)
         elif self._servers.is_stopping:
-            self._service.hurry()
+            self._service.skip_drain()
         else:
             self._stop_accepting()
 
     def _stop_accepting(self) -> None:
-        self._service.leave()
+        self._service.close_streams()
         self._servers.request_stop()
         if self._rpc is not None:
             self._rpc.leave()
@@ -173,7 +175,7 @@ async def _serve(
     ready: StartupReport,
     on_ready: Callable[[StartupReport], None],
 ) -> None:
-    servers = ServerGroup(endpoints, compute_limits(service.kernel.settings))
+    servers = ServerGroup(endpoints, compute_limits(service.kernel.infra.settings.connections))
     handle_stop_signals(GracefulShutdown(service, servers, rpc).handle_signal)
     background: list[asyncio.Task[None]] = []
     try:
@@ -192,7 +194,7 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         for surface in opened:
-            for work in surface.at_end:
+            for work in surface.close:
                 await work()
         await service.stop()
 
@@ -207,5 +209,5 @@ def _finish_startup(service: Service, ready: StartupReport) -> None:
 
 
 def _admin_key_file(settings: Settings) -> str | None:
-    path = admin_key_file(settings.data_dir)
+    path = admin_key_file(settings.storage.data_dir)
     return str(path.absolute()) if path.exists() else None
