@@ -305,10 +305,15 @@ def _import_all() -> None:
 
 def _build_commands() -> None:
     """The command tree, which takes longer to build than most commands to run."""
-    from stentor.cli.main import app
+    from stentor.cli.main import COMMANDS, LazyCommand, LazyGroup, app
 
     typer.main.get_command = cache(typer.main.get_command)
     typer.main.get_command(app)
+    LazyCommand.load = cache(LazyCommand.load)  # type: ignore[method-assign]
+    commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
+    for command in commands.values():
+        command.load()
+    LazyGroup.get_command = lambda self, ctx, cmd_name: commands.get(cmd_name)  # type: ignore[method-assign]
 
 
 def main() -> NoReturn:

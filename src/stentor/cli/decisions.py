@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from stentor.cli import output
 from stentor.cli.output import console, render_cell
+from stentor.domains.routing import explain
 
 
 def explain_task(trail: dict[str, Any]) -> dict[str, Any]:
     """Return the newest decision of a task, why this agent was chosen, and whether recomputation reproduces it."""
-    # Imported late: keeps `stentor --help` fast.
-    import msgspec
-
-    from stentor.domains.routing import explain
 
     decision, denial = trail["routing"], _newest_denial(trail["events"])
     if decision is None:
@@ -64,9 +63,6 @@ ALL_COLUMNS = (
 
 def show_decision(decision: dict[str, Any]) -> None:
     """Print the candidates with the terms of their scores, the parameters, and the denied agents."""
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.domains.routing import explain
-
     terms = explain.classify_terms(decision)
     if terms is None:
         output.print_line(explain.explain_decision(decision))

@@ -1,55 +1,119 @@
-"""The `stentor` program: the Typer application with all commands and groups of `stentor.cli.commands`."""
+"""The command tree. A command is imported when it is used, so that each starts fast and `--help` needs none of them."""
 
 from __future__ import annotations
 
+import importlib
+from typing import Any, NamedTuple
+
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from stentor import __version__
-from stentor.cli.commands import (
-    agent,
-    db,
-    governance,
-    installation,
-    llm,
-    mcp,
-    policy,
-    provenance,
-    receipt,
-    task,
-    webhook,
-)
-from stentor.cli.commands.installation import config, doctor
-from stentor.cli.commands.memory import history, reindex, verify
-from stentor.cli.commands.servers import dashboard, notes, serve, vault
-from stentor.cli.demo import demo
 from stentor.core import filesystem
 
+
+class Target(NamedTuple):
+    """A function or a Typer application: `module:attribute`, with its line in the list of commands."""
+
+    path: str
+    help: str
+
+
+COMMANDS = {
+    "serve": Target("stentor.cli.commands.servers.serve:serve", "Run the service; Ctrl-C stops it gracefully."),
+    "demo": Target(
+        "stentor.cli.demo:demo",
+        "Run a demonstration of routing, learning and governance on a temporary service, in less than a minute.",
+    ),
+    "vault": Target(
+        "stentor.cli.commands.servers.vault:vault",
+        "Serve a folder of notes with the REST API of Obsidian's plugin; Ctrl-C stops it gracefully.",
+    ),
+    "notes": Target(
+        "stentor.cli.commands.servers.notes:notes",
+        "Serve note tools for agents on top of a vault plugin; needs MCP_API_KEY, NOTES_BASE_URL and NOTES_API_KEY.",
+    ),
+    "dashboard": Target(
+        "stentor.cli.commands.servers.dashboard:dashboard",
+        "Run only the dashboard, which shows tasks and agents even while the gateway is down.",
+    ),
+    "reindex": Target(
+        "stentor.cli.commands.memory:reindex",
+        "Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working meanwhile.",
+    ),
+    "verify": Target(
+        "stentor.cli.commands.memory:verify",
+        "Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.",
+    ),
+    "history": Target(
+        "stentor.cli.commands.memory:history",
+        "List the stored versions of a note, newest first, even if it was deleted; or restore one.",
+    ),
+    "config": Target(
+        "stentor.cli.commands.installation:config",
+        "List all settings with their value and source; secrets are never shown.",
+    ),
+    "doctor": Target(
+        "stentor.cli.commands.installation:doctor", "Check the installation; the exit code is 1 if there is a problem."
+    ),
+    "task": Target("stentor.cli.commands.task:app", "Submit, list, follow and grade tasks."),
+    "agent": Target("stentor.cli.commands.agent:app", "Register, list, suspend and reactivate agents."),
+    "governance": Target("stentor.cli.commands.governance:app", "Propose, review and roll back updates of agents."),
+    "policy": Target("stentor.cli.commands.policy:app", "Check a policy file, and test it with example requests."),
+    "receipt": Target("stentor.cli.commands.receipt:app", "Issue, inspect and verify receipts."),
+    "mcp": Target("stentor.cli.commands.mcp:app", "Serve the governed memory to MCP clients."),
+    "llm": Target(
+        "stentor.cli.commands.llm:app", "Grade answers of the model auto, and explain why a model was chosen."
+    ),
+    "webhook": Target(
+        "stentor.cli.commands.webhook:app", "Subscribe other services to events; test and replay deliveries."
+    ),
+    "provenance": Target(
+        "stentor.cli.commands.provenance:app", "Verify and export the run log, show runs, prove events."
+    ),
+    "db": Target("stentor.cli.commands.db:app", "Upgrade the database schema, back up, copy to another database."),
+    "keys": Target("stentor.cli.commands.installation:keys_app", "Keys that the instances of one service share."),
+}
+"""The commands in the order of the help. A test compares the lines with the help of the commands themselves."""
+
+
+class LazyCommand(TyperCommand):
+    """A command that is imported when it is parsed. Until then only its name and its line of help are known."""
+
+    def __init__(self, name: str, target: Target) -> None:
+        super().__init__(name, help=target.help)
+        self._target = target
+
+    def load(self) -> Any:
+        """Return the command itself."""
+        module, _, attribute = self._target.path.partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        parent = typer.Typer()
+        if isinstance(command, typer.Typer):
+            parent.add_typer(command, name=self.name)
+        else:
+            parent.command(self.name)(command)
+        return typer.main.get_group(parent).commands[str(self.name)]
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        return self.load().make_context(*args, **kwargs)
+
+
+class LazyGroup(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> LazyCommand | None:
+        target = COMMANDS.get(cmd_name)
+        return None if target is None else LazyCommand(cmd_name, target)
+
+
 app = typer.Typer(
+    cls=LazyGroup,
     help="A self-hosted control plane for software agents.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(serve)
-app.command()(demo)
-app.add_typer(task.app, name="task")
-app.add_typer(agent.app, name="agent")
-app.add_typer(governance.app, name="governance")
-app.add_typer(policy.app, name="policy")
-app.add_typer(receipt.app, name="receipt")
-app.add_typer(mcp.app, name="mcp")
-app.add_typer(llm.app, name="llm")
-app.add_typer(webhook.app, name="webhook")
-app.add_typer(provenance.app, name="provenance")
-app.add_typer(db.app, name="db")
-app.add_typer(installation.keys_app, name="keys")
-app.command()(vault)
-app.command()(notes)
-app.command()(dashboard)
-app.command()(reindex)
-app.command()(verify)
-app.command()(history)
-app.command()(config)
-app.command()(doctor)
 
 
 def _print_version(requested: bool) -> None:

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import typer
 
 from stentor import bootstrap
 from stentor.auth import api_keys
-from stentor.cli import app
+from stentor.cli.main import COMMANDS, LazyCommand, app
 from stentor.core import errors, settings
 from stentor.core.errors import StentorError, all_errors
 from stentor.core.security.redaction import Redactor
@@ -125,9 +124,9 @@ def cli_page() -> str:
 def _paths() -> Iterator[tuple[str, ...]]:
     """Yield the path of every command, each group before its commands."""
     yield ()
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    for name, target in COMMANDS.items():
         yield (name,)
-        for inner in getattr(command, "commands", {}):
+        for inner in getattr(LazyCommand(name, target).load(), "commands", {}):
             yield (name, inner)
 
 

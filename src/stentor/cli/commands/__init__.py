@@ -1,4 +1,1 @@
-"""The commands of `stentor`, one module per group.
-
-All modules are imported at every start, so heavy imports stay inside functions: that keeps `stentor --help` fast.
-"""
+"""The commands of `stentor`, one module per group. A module is imported when one of its commands is used."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from stentor.cli import output
+from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import console
-
-if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
 
 app = typer.Typer(help="Register, list, suspend and reactivate agents.", no_args_is_help=True)
 
@@ -129,9 +127,6 @@ def activate(
 
 
 def _path(agent_id: str) -> str:
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.cli.client import quote_segment
-
     return f"{BASE}/{quote_segment(agent_id)}"
 
 

@@ -7,8 +7,11 @@ from typing import Annotated
 
 import typer
 
+from stentor.cli import db_operations
+from stentor.cli import db_operations as schema
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
+from stentor.cli.provenance_view import progress_bar
 
 app = typer.Typer(help="Upgrade the database schema, back up, copy to another database.", no_args_is_help=True)
 
@@ -28,9 +31,6 @@ def upgrade(
     PostgreSQL: other instances may keep running. SQLite: the service must be stopped.
     """
     with report_errors(as_json=as_json):
-        # Imported late: keeps `stentor --help` fast.
-        from stentor.cli import db_operations as schema
-
         result = schema.upgrade_schema(schema.load_db_settings(data_dir), keep_copy=backup)
         if as_json:
             print_json(schema.upgrade_document(result))
@@ -42,8 +42,6 @@ def upgrade(
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the schema version and pending upgrades; the exit code is 1 unless the schema is current."""
     with report_errors(as_json=as_json):
-        from stentor.cli import db_operations as schema
-
         schema_status = schema.read_schema_status(schema.load_db_settings(data_dir))
         if as_json:
             print_json(schema.status_document(schema_status))
@@ -61,9 +59,6 @@ def backup(
 ) -> None:
     """Back up a SQLite database to one file and check it; the service may be running."""
     with report_errors(as_json=as_json):
-        from stentor.cli import db_operations as schema
-        from stentor.cli.provenance_view import progress_bar
-
         chosen = schema.load_db_settings(data_dir)
         with progress_bar("Copying pages") as progress:
             size = schema.backup_database(chosen, file, progress)
@@ -94,8 +89,6 @@ def copy(
     process list.
     """
     with report_errors(as_json=as_json):
-        from stentor.cli import db_operations
-
         result = db_operations.copy_database(source, target, verifier or [], data_dir)
         if as_json:
             print_json(db_operations.copy_document(result))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import getpass
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from stentor.cli import output
+from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
 from stentor.core import json_diff
-
-if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
 
 app = typer.Typer(help="Propose, review and roll back updates of agents.", no_args_is_help=True)
 
@@ -179,9 +179,6 @@ def rollback(
 
 def _current_user() -> str:
     """Return the user of this machine, marked as such: no name of an API key has this form."""
-    # Imported late: keeps `stentor --help` fast.
-    import getpass
-
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -190,9 +187,6 @@ def _current_user() -> str:
 
 
 async def _wait_for_rollback(api: ServiceClient, rollback_id: str) -> dict[str, Any]:
-    # Imported late: keeps `stentor --help` fast.
-    import asyncio
-
     for _ in range(100):
         record = dict(await api.get(_path("rollbacks", rollback_id)))
         if record["completed_at"] is not None:
@@ -212,9 +206,6 @@ def _read_json(file: Path, *, as_json: bool) -> Any:
 
 
 def _path(kind: str, record_id: str) -> str:
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.cli.client import quote_segment
-
     return f"{BASE}/{kind}/{quote_segment(record_id)}"
 
 

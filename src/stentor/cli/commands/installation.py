@@ -12,11 +12,15 @@ from typing import Any
 import msgspec
 import typer
 
-from stentor.cli import output
+from stentor.auth.authority import keys
+from stentor.cli import checks, output
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.inspection import ConfigInspection, inspect_config
 from stentor.cli.output import EXIT_FAILED, console, print_json, print_notice, report_errors
 from stentor.core import settings
+from stentor.core.errors import StartRefused
+from stentor.core.security.sealing import Sealer
+from stentor.domains.provenance import keyfile
 
 
 def config(data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -48,9 +52,6 @@ def _show_settings(inspection: ConfigInspection) -> None:
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Check the installation; the exit code is 1 if there is a problem."""
     with report_errors(as_json=as_json):
-        # Imported late: keeps `stentor --help` fast.
-        from stentor.cli import checks
-
         findings = checks.run_checks(os.environ, data_dir)
         has_problem = any(finding.level == "problem" for finding in findings)
         if as_json:
@@ -98,12 +99,6 @@ def _list_key_files(data_dir: Path) -> set[str]:
 
 
 def _ensure_keys(chosen: settings.Settings) -> None:
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.auth.authority import keys
-    from stentor.core.errors import StartRefused
-    from stentor.core.security.sealing import Sealer
-    from stentor.domains.provenance import keyfile
-
     keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance.origin)
     keys.ensure_signing_key(chosen.storage.data_dir)
     try:

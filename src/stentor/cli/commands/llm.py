@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 import typer
 
 from stentor.cli import decisions, output
+from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import EXIT_FAILED
-
-if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
+from stentor.domains.modelrouting.model import explain_choice
+from stentor.domains.routing import explain as explanations
 
 app = typer.Typer(help="Grade answers of the model auto, and explain why a model was chosen.", no_args_is_help=True)
 
@@ -53,11 +54,6 @@ def explain(
 
 
 def _explain_answer(answer: dict[str, Any]) -> dict[str, Any]:
-    # Imported late: keeps `stentor --help` fast.
-    import msgspec
-
-    from stentor.domains.modelrouting.model import explain_choice
-    from stentor.domains.routing import explain
 
     fields = {name: answer[name] for name in ("answer_id", "model", "kind", "requested", "grade")}
     decision = answer["decision"]
@@ -70,11 +66,11 @@ def _explain_answer(answer: dict[str, Any]) -> dict[str, Any]:
             "recomputation": None,
         }
         return fields | empty | {"why": "The run log has no decision for this answer."}
-    check = explain.check_decision(decision)
+    check = explanations.check_decision(decision)
     return fields | {
         "why": explain_choice(decision, answer["model"]),
         "decision": decision,
-        "terms": explain.classify_terms(decision),
+        "terms": explanations.classify_terms(decision),
         "denied": decision.get("denied", []),
         "later_denial": None,
         "recomputation": msgspec.to_builtins(check) | {"same": check.is_reproduced},

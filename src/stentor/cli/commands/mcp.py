@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from stentor.cli import mcp_client_config
 from stentor.cli.command import DataDir
 from stentor.cli.output import CommandFailed, print_notice, report_errors
+from stentor.cli.server import mcp_server
 from stentor.core import settings
 from stentor.core.filesystem import read_lock_holder
 from stentor.core.security import redaction
@@ -34,7 +36,6 @@ def mcp(
     if context.invoked_subcommand is not None:
         return
     # Imported late, as the protocol takes half a second to load: keeps `stentor --help` fast.
-    from stentor.cli.server import mcp_server
 
     redactor = Redactor()
     with report_errors(as_json=as_json):
@@ -63,7 +64,6 @@ def install(
     data_dir: DataDir = None,
 ) -> None:
     """Print the configuration for an MCP client; no file is changed."""
-    from stentor.cli import mcp_client_config
 
     with report_errors():
         chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, console, error_console, strip_controls
-
-if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
 
 MAX_DIFFERENCES_SHOWN = 50
 _PROBLEM_TEXTS = {
@@ -100,7 +99,6 @@ def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClien
     """Return the function that calls a route batch by batch until all notes are done, with a progress bar."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         done, differences = 0, list[Any]()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from stentor.cli import output
 from stentor.cli.command import AsJson
 from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, console, print_json, report_errors
-
-if TYPE_CHECKING:
-    from stentor.core.security.policy import PolicyDecision, PolicySet
+from stentor.core import settings
+from stentor.core.security import policy as policy_files
+from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyDecision, PolicyEntity, PolicySet
 
 app = typer.Typer(help="Check a policy file, and test it with example requests.", no_args_is_help=True)
 File = Annotated[Path | None, typer.Option("--policy", help="Policy file; default: SERVICE_POLICY_FILE.")]
@@ -59,10 +59,6 @@ def ask(
 
 def _load(given: Path | None) -> tuple[Path, PolicySet]:
     """Return the path of the policy file and its policies. Raises CommandFailed, PolicyInvalid."""
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.core import settings
-    from stentor.core.security import policy as policy_files
-
     path = given or settings.load(os.environ).governance.policy_file
     if path is None:
         raise CommandFailed("No policy file: pass --policy or set SERVICE_POLICY_FILE.", EXIT_USAGE)
@@ -97,7 +93,6 @@ def _evaluate(rules: PolicySet, number: int, request: dict[str, Any]) -> dict[st
 
 
 def _decide(rules: PolicySet, name: str, request: dict[str, Any]) -> PolicyDecision:
-    from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEntity
 
     action, context = request.get("action"), request.get("context", {})
     if action not in ACTION_TYPES:

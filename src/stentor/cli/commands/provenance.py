@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import msgspec
 import typer
 
+from stentor.cli import provenance_view as view
+from stentor.cli import run_log
+from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.commands.servers import witness
+from stentor.cli.commands.servers.witness import witness
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
-
-if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
 
 app = typer.Typer(help="Verify and export the run log, show runs, prove events.", no_args_is_help=True)
 app.command()(witness)
@@ -45,10 +46,6 @@ def verify(
 ) -> None:
     """Recompute all hashes directly from the database; the exit code is 1 if it was tampered with."""
     with report_errors(as_json=as_json):
-        # Imported late: keeps `stentor --help` fast.
-        from stentor.cli import provenance_view as view
-        from stentor.cli import run_log
-
         chosen = run_log.load_run_log_settings(data_dir)
         keys = run_log.load_verifiers(chosen, verifier or [], file)
         witnesses = run_log.select_witnesses(chosen, witness or [], is_own_log=file is None)
@@ -76,8 +73,6 @@ def accept(
 ) -> None:
     """Accept the current run log after a restore or a lost key; nothing is signed before that."""
     with report_errors(as_json=as_json):
-        from stentor.cli import run_log
-
         accepted = run_log.accept_run_log(run_log.load_run_log_settings(data_dir), reason, new_key=new_key)
         if as_json:
             print_json(accepted._asdict() | {"acceptance": msgspec.to_builtins(accepted.acceptance)})
@@ -93,13 +88,11 @@ def show(record_id: Id, data_dir: DataDir = None, url: Url = None, key: Key = No
     """Show the run of an event or a task as a tree."""
 
     async def work(api: ServiceClient) -> dict[str, Any]:
-        from urllib.parse import quote
 
         run: dict[str, Any] = await api.get(f"/provenance/{quote(record_id, safe='')}")
         return run
 
     def show_run(run: dict[str, Any]) -> None:
-        from stentor.cli import provenance_view as view
 
         view.show_run(run)
 
@@ -117,10 +110,8 @@ def proof(
     as_json: AsJson = False,
 ) -> None:
     """Fetch and verify the proof that an event is in the log; the exit code is 1 if it is invalid."""
-    from stentor.cli import run_log
 
     async def work(api: ServiceClient) -> dict[str, Any]:
-        from urllib.parse import quote
 
         query = {} if size is None else {"size": size}
         response: dict[str, Any] = await api.get(f"/provenance/{quote(record_id, safe='')}/proof", **query)
@@ -128,7 +119,6 @@ def proof(
         return run_log.verify_proof(response, keys)
 
     def show_proof(result: dict[str, Any]) -> None:
-        from stentor.cli import provenance_view as view
 
         view.show_proof(result)
 
@@ -150,8 +140,6 @@ def export(
 ) -> None:
     """Export events for other tools, directly from the database."""
     with report_errors():
-        from stentor.cli import run_log
-
         chosen = run_log.load_run_log_settings(data_dir)
         selection = run_log.parse_selection(tenant, task, since, before)
         run_log.export_events(chosen, file, form, selection, output)

@@ -8,10 +8,17 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from stentor.auth.authority import keys, receipts
+from stentor.auth.authority.claims import ReceiptError
+from stentor.auth.authority.context import AuthorityContext
+from stentor.auth.authority.delegation import decode_chain
+from stentor.auth.authority.issuers import load_trusted_issuers
+from stentor.auth.authority.keys import parse_public_key_file, thumbprint
+from stentor.auth.authority.receipts import inspect_receipt
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.output import (
     EXIT_FAILED,
@@ -30,9 +37,6 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.core.settings.listeners import MEMORY_CAPABILITIES
-
-if TYPE_CHECKING:
-    from stentor.auth.authority.context import AuthorityContext
 
 app = typer.Typer(help="Issue, inspect and verify receipts.", no_args_is_help=True)
 MAX_RECEIPT_BYTES = 100_000
@@ -60,8 +64,6 @@ def issue(
 ) -> None:
     """Issue a receipt signed with the service's own key; standard output contains nothing else."""
     with report_errors():
-        from stentor.auth.authority import keys, receipts
-
         chosen = _settings(data_dir, audience)
         jkt = None if bind is None else _thumbprint(bind)
         subject = {"sub": principal, "tenant": tenant, "aud": chosen.auth.authority_audience}
@@ -82,8 +84,6 @@ def issue(
 def inspect(receipt: Receipt = None, file: File = None, as_json: AsJson = False) -> None:
     """Show the contents of a receipt without verifying it: it may be forged, expired or used."""
     with report_errors(as_json=as_json):
-        from stentor.auth.authority.delegation import decode_chain
-
         links = decode_chain(_read(receipt, file))
         if as_json:
             print_json({"verified": False, "receipts": links})
@@ -106,9 +106,6 @@ def verify(
 ) -> None:
     """Verify signatures, claims and chain; the exit code is 1 if invalid. Does not use up the receipt."""
     with report_errors(as_json=as_json):
-        from stentor.auth.authority.issuers import load_trusted_issuers
-        from stentor.auth.authority.receipts import inspect_receipt
-
         chosen = _settings(data_dir, audience)
         text = _read(receipt, file)
         try:
@@ -185,8 +182,6 @@ def _contents(path: Path) -> bytes:
 
 
 def _thumbprint(path: Path) -> str:
-    from stentor.auth.authority.claims import ReceiptError
-    from stentor.auth.authority.keys import parse_public_key_file, thumbprint
 
     try:
         return thumbprint(parse_public_key_file(_contents(path)))

@@ -9,21 +9,19 @@ import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli import decisions, output
+from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import EXIT_FAILED, console, print_notice, strip_controls
+from stentor.cli.task_stream import follow_task
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
-
 
 app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)
 
@@ -192,16 +190,10 @@ def _post(task_id: str, suffix: str) -> Callable[[ServiceClient], Awaitable[Any]
 
 
 def _path(task_id: str) -> str:
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.cli.client import quote_segment
-
     return f"/tasks/{quote_segment(task_id)}"
 
 
 async def _follow(api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None) -> dict[str, Any]:
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.cli.task_stream import follow_task
-
     return await follow_task(api, task_id, on_token)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from stentor.cli import output
+from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import EXIT_FAILED, console
-
-if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
 
 app = typer.Typer(help="Subscribe other services to events; test and replay deliveries.", no_args_is_help=True)
 
@@ -182,9 +180,6 @@ def _set_enabled(target: ServiceTarget, webhook_id: str, *, enabled: bool, as_js
 
 
 def _segment(text: str) -> str:
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.cli.client import quote_segment
-
     return quote_segment(text)
 
 

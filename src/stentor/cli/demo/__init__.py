@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from stentor.cli.demo.run import run_demo
 from stentor.cli.output import report_errors
 
 
@@ -17,8 +18,5 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as one JSON document.")] = False,
 ) -> None:
     """Run a demonstration of routing, learning and governance on a temporary service, in less than a minute."""
-    # Imported late: keeps `stentor --help` fast.
-    from stentor.cli.demo.run import run_demo
-
     with report_errors(as_json=as_json):
         run_demo(rounds, as_json=as_json)

@@ -1,0 +1,59 @@
+"""`stentor dashboard`: the dashboard alone, over the data folder of a service that may be down."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from stentor.bootstrap.surfaces import dashboard as service
+from stentor.bootstrap.surfaces import dashboard_parts as wiring
+from stentor.cli.command import DataDir
+from stentor.cli.output import console, print_json, report_errors
+from stentor.cli.server import http_server
+from stentor.cli.server.http_server import Endpoint, bind
+from stentor.core import settings
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
+from stentor.web import allowed_hosts
+
+
+def dashboard(
+    data_dir: DataDir = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port; 0 for any free port.")] = None,
+    url: Annotated[str | None, typer.Option(help="URL of the gateway; default: SERVICE_URL.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Report readiness as one line of JSON.")] = False,
+) -> None:
+    """Run only the dashboard, which shows tasks and agents even while the gateway is down.
+
+    It opens the database read-only. Work to be streamed is sent to the gateway of the data folder with the caller's own
+    key. `stentor serve` already includes the dashboard.
+    """
+    redactor = Redactor()
+    with report_errors(as_json=as_json):
+        options = {
+            "SERVICE_DATA_DIR": data_dir,
+            "SERVICE_HOST": host,
+            "SERVICE_DASHBOARD_PORT": port,
+            "SERVICE_URL": url,
+        }
+        chosen = settings.load(os.environ, options)
+        redaction.configure_logging(chosen.server.log_level, redactor)
+        opened = wiring.alone(chosen, redactor)
+        listener = bind(chosen.server.host, chosen.dashboard.port, "--port")
+
+        def ready() -> None:
+            if as_json:
+                print_json({"ready": True, "dashboard": listener.address})
+            else:
+                console.print(f"The dashboard listens on [cyan]{listener.address}[/]", soft_wrap=True)
+
+        app = allowed_hosts.wrap_allowed_hosts(
+            opened.app, chosen.connections.allowed_hosts, service.knows_key(chosen), loopback=chosen.loopback
+        )
+        with listener:
+            http_server.serve_endpoints(
+                chosen.connections, [Endpoint(app, listener)], ready, on_exit=[opened.close], on_stop=opened.leave
+            )

@@ -1,0 +1,99 @@
+"""`stentor serve`: the whole service in one process. `cli.server.service_runner` binds the ports and runs it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stentor.cli.output import console, error_console, print_json, report_errors
+from stentor.cli.server import service_runner
+from stentor.cli.server.service_runner import StartupReport
+from stentor.core import settings
+from stentor.core.security import redaction
+from stentor.core.security.redaction import Redactor
+
+SURFACE_LABELS = {
+    "dashboard": "dashboard",
+    "vault": "vault",
+    "vault_tls": "vault (HTTPS)",
+    "notes": "note store",
+    "mcp": "governed memory (MCP)",
+    "grpc": "gRPC",
+}
+SURFACE_PATHS = {"mcp": "/mcp"}
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of this server; 0 for any free port.")]
+
+
+def serve(
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the database and the keys.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    gateway_port: Port = None,
+    dashboard_port: Port = None,
+    notes_port: Port = None,
+    mcp_port: Port = None,
+    vault_port: Port = None,
+    vault_tls_port: Port = None,
+    grpc_port: Port = None,
+    roles: Annotated[str | None, typer.Option(help="Roles of this process, comma-separated; default: all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Report readiness as one line of JSON.")] = False,
+) -> None:
+    """Run the service; Ctrl-C stops it gracefully.
+
+    The gateway, the dashboard, the vault, the note store and the governed memory each listen on their own port. gRPC is
+    served only if its port is set, and needs the extra `grpc`.
+    """
+    redactor = Redactor()
+
+    def on_ready(report: service_runner.StartupReport) -> None:
+        if as_json:
+            print_json(_startup_document(report))
+        else:
+            _print_startup(report)
+
+    with report_errors(as_json=as_json):
+        ports = {
+            "SERVICE_GATEWAY_PORT": gateway_port,
+            "SERVICE_NOTES_PORT": notes_port,
+            "SERVICE_MCP_PORT": mcp_port,
+            "SERVICE_VAULT_PORT": vault_port,
+        }
+        ports |= {
+            "SERVICE_VAULT_TLS_PORT": vault_tls_port,
+            "SERVICE_DASHBOARD_PORT": dashboard_port,
+            "SERVICE_GRPC_PORT": grpc_port,
+        }
+        environ = os.environ | ({} if roles is None else {"SERVICE_ROLES": roles})
+        chosen = settings.load(environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, **ports})
+        redaction.configure_logging(chosen.server.log_level, redactor)
+        service_runner.run_service(chosen, os.environ, redactor, on_ready)
+
+
+def _startup_document(report: StartupReport) -> dict[str, object]:
+    keys = {f"{name}_key_file": path for name, path in report.key_files.items()}
+    document = {
+        "ready": True,
+        "gateway": report.gateway,
+        **report.surfaces,
+        "admin_key_file": report.admin_key_file,
+        **keys,
+    }
+    return document | ({"warnings": report.warnings} if report.warnings else {})
+
+
+def _print_startup(report: StartupReport) -> None:
+    for warning in report.warnings:
+        error_console.print(f"[yellow]warning:[/] {warning}")
+    console.print(f"[bold]Stentor[/] listens on [cyan]{report.gateway}[/]")
+    for name, address in report.surfaces.items():
+        key = f", key file: {report.key_files[name]}" if name in report.key_files else ""
+        console.print(f"  {SURFACE_LABELS[name]}: [cyan]{address}{SURFACE_PATHS.get(name, '')}[/]{key}", soft_wrap=True)
+    if report.generated_key:
+        console.print("\nNo API key is configured, so one was generated. It is shown only once:")
+        console.print(f"\n    [bold]{report.generated_key}[/]\n", soft_wrap=True)
+        console.print(f"Key file: {report.admin_key_file} (readable only by you).", soft_wrap=True)
+    if report.resumed_tasks:
+        console.print(f"Resumed {report.resumed_tasks} tasks that were running when the service last stopped.")
+    console.print("Press Ctrl-C to stop.")

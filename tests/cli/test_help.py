@@ -1,0 +1,27 @@
+"""The list of commands: it is shown without importing them, so it is written down and compared here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from stentor.cli.main import COMMANDS, LazyCommand
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_says_what_the_command_says_of_itself(name: str) -> None:
+    help_text = LazyCommand(name, COMMANDS[name]).load().help or ""
+    assert " ".join(help_text.split("\n\n")[0].split()) == COMMANDS[name].help
+
+
+def test_the_list_of_commands_imports_none_of_them() -> None:
+    code = (
+        "import sys\nfrom stentor.cli import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "assert not any(name.startswith('stentor.cli.commands') for name in sys.modules), 'a command was imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Run the service" in done.stdout
