@@ -10,6 +10,7 @@ import httpx
 
 from tests.conftest import Service
 from tests.faults.test_webhooks import Sink, receiving
+from tests.patience import until
 
 ENVIRON = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_LLM_LOCAL_BASELINE": "1", "SERVICE_EMBEDDING_MODEL": "none"}
 ENVIRON |= {"SERVICE_LLM_BUDGETS": "key:*:tokens/day=100000"}
@@ -39,7 +40,7 @@ def fill(service: Service) -> Filled:
         messages = [{"role": "user", "content": "The sea is salty. Rivers carry salt. It stays."}]
         post(api, "/llm/chat", model="local/extractive", messages=messages)
         waiting = [_submit(api) for _ in range(5)]
-        until_delivered(api, sink, 6)
+        until_delivered(sink, 6)
     stop(service)
     return Filled(service.data_dir, agent, waiting, done, secret)
 
@@ -67,13 +68,10 @@ def work_off(api: httpx.Client, agent: str, count: int) -> set[str]:
     return ended
 
 
-def until_delivered(api: httpx.Client, sink: Sink, tasks: int) -> None:
+def until_delivered(sink: Sink, tasks: int) -> None:
     """Wait for the events of so many ended tasks."""
-    for _ in range(600):
-        if len([event for _, event, _ in list(sink.got) if event in ("task.completed", "task.failed")]) >= tasks:
-            return
-        httpx.get(f"{api.base_url}/api/v1/health/detailed").raise_for_status()
-    raise AssertionError(f"only {len(sink.got)} deliveries came")
+    ends = ("task.completed", "task.failed")
+    until(lambda: len([event for _, event, _ in list(sink.got) if event in ends]) >= tasks)
 
 
 def _submit(api: httpx.Client) -> str:

@@ -121,7 +121,7 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
             assert "harbour" in read["document"]["content"]
             assert second.get("/api/v1/llm/usage").json()["data"]["totalRequests"] == 1
             assert post(second, "/tasks", type="echo", input=1, required_capabilities=["echo"])["status"] == "queued"
-            until_delivered(first, sink, 5)
+            until_delivered(sink, 5)
     verified_signatures(sink, filled.secret)
     stop(one)
     stop(two)
