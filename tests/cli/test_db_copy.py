@@ -384,10 +384,10 @@ def test_people_read_what_came_over_and_what_is_left_to_do(filled: Filled, progr
         (
             "postgresql://u:canary-p%2Fss-77aa@127.0.0.1:x/d",
             "sqlite:///x/stentor.db",
-            "SOURCE has a port that is no number",
+            "SOURCE has a port that is not a number",
             2,
         ),
-        ("postgresql:u:canary-p%2Fss-77aa", "sqlite:///x/stentor.db", "SOURCE must be an address", 2),
+        ("postgresql:u:canary-p%2Fss-77aa", "sqlite:///x/stentor.db", "SOURCE must be a URL", 2),
         ("postgresql://u:canary-p%2Fss-77aa@127.0.0.1/d?nonsense=1", "sqlite:///x/stentor.db", "nonsense", 3),
     ],
 )

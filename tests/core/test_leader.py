@@ -113,7 +113,7 @@ async def test_work_that_fails_is_begun_anew(postgres_url: str, caplog: pytest.L
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await one.close()
-    assert "the job: the work failed and is begun anew" in caplog.text
+    assert "leader: job failed, restarting job=the job" in caplog.text
 
 
 async def test_an_outage_is_no_lead_and_ends_by_itself(postgres_url: str) -> None:

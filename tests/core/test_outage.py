@@ -9,7 +9,7 @@ from stentor.core.db.database import REMINDER_SECONDS, OutageLog
 
 def test_it_tells_the_beginning_now_and_then_and_the_end(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    outage = OutageLog("written", lambda: now)
+    outage = OutageLog("write", lambda: now)
     outage.record_success()
     for _ in range(1000):
         outage.record_failure("disk full")
@@ -20,9 +20,9 @@ def test_it_tells_the_beginning_now_and_then_and_the_end(caplog: pytest.LogCaptu
     outage.record_success()
     outage.record_success()
     assert caplog.messages == [
-        "the database cannot be written: disk full",
-        "for 30 s the database cannot be written (1001 tries): disk still full",
-        "the database can be written again after 35.0 s (2000 tries failed)",
+        "database: unavailable operation=write error=disk full",
+        "database: still unavailable operation=write seconds=30 failures=1001 error=disk still full",
+        "database: recovered operation=write seconds=35.0 failures=2000",
     ]
 
 
@@ -32,4 +32,4 @@ def test_a_second_outage_is_told_like_the_first(caplog: pytest.LogCaptureFixture
         outage.record_failure(reason)
         outage.record_success()
     assert len(caplog.messages) == 4
-    assert "(1 tries failed)" in caplog.messages[-1]
+    assert "failures=1" in caplog.messages[-1]

@@ -1,4 +1,8 @@
-"""The database port: `await db.write(fn)` and `await db.read(fn)` over SQLite or PostgreSQL."""
+"""The database layer: `await db.write(fn)` and `await db.read(fn)` over SQLite or PostgreSQL.
+
+`database` has the writer thread, `transaction` the `Tx` that functions receive, `driver` the interface that `sqlite`
+and `postgres` implement. `transfer` copies a database from one to the other. The schema is in `core/migrations`.
+"""
 
 from stentor.core.db.database import Database
 from stentor.core.db.driver import AppendOnlyTable, Sql

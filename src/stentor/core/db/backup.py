@@ -1,4 +1,8 @@
-"""Consistent copies of a SQLite database, also while a service writes it."""
+"""Consistent copies of a SQLite database, also while a service writes to it.
+
+For `stentor db backup` and for the copy before a schema upgrade. Copies between SQLite and PostgreSQL are in
+`transfer`.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +17,13 @@ from stentor.core import filesystem
 from stentor.core.errors import StartRefused
 
 PAGES_PER_STEP = 4_096
-"""Copied between two looks at the progress."""
+"""Pages copied between two progress reports."""
 MAX_UPGRADE_BACKUPS = 3
 Progress = Callable[[int, int], None]
 
 
 def backup_before_upgrade(database: Path, version: str) -> Path:
-    """The copy that is made before an upgrade to `version`, beside the database; the newest three are kept."""
+    """Copy the database next to itself before an upgrade to `version`; retains the newest three such copies."""
     target = database.with_name(f"{database.name}.before-{version}")
     copy_database(database, target)
     for old in list_upgrade_backups(database)[MAX_UPGRADE_BACKUPS:]:
@@ -28,25 +32,25 @@ def backup_before_upgrade(database: Path, version: str) -> Path:
 
 
 def list_upgrade_backups(database: Path) -> list[Path]:
-    """The copies made before upgrades, newest first."""
-    found = database.parent.glob(f"{database.name}.before-*")
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    """Return the copies made before upgrades, newest first."""
+    copies = database.parent.glob(f"{database.name}.before-*")
+    return sorted(copies, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
 
 def copy_database(source: Path, target: Path, progress: Progress | None = None) -> int:
-    """Copy into one file, durable and checked before it has its name; what had that name is replaced.
+    """Copy the database to `target`, atomically: checked and on disk before it replaces a file of that name.
 
-    Answers its size in bytes. `progress` is told pages done and pages in all. Raises StartRefused: then nothing
-    stands under the name that did not before.
+    Returns the size in bytes. `progress` receives the pages done and the total pages. Raises StartRefused; `target`
+    is then unchanged.
     """
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
-            _copy(source, beside, progress)
-            _settle(beside, target)
+            _copy(source, temporary, progress)
+            _publish(temporary, target)
         finally:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise StartRefused(f"The copy {target} cannot be written: {error.strerror}. Nothing was changed.") from None
     except sqlite3.Error as error:
@@ -54,38 +58,39 @@ def copy_database(source: Path, target: Path, progress: Progress | None = None) 
     return target.stat().st_size
 
 
-def _copy(source: Path, beside: Path, progress: Progress | None) -> None:
-    def tell(_status: int, remaining: int, total: int) -> None:
+def _copy(source: Path, temporary: Path, progress: Progress | None) -> None:
+    def report(_status: int, remaining: int, total: int) -> None:
         if progress is not None:
             progress(total - remaining, total)
 
-    address = f"{source.absolute().as_uri()}?mode=ro"
+    source_uri = f"{source.absolute().as_uri()}?mode=ro"
     with (
-        closing(sqlite3.connect(address, uri=True, isolation_level=None, timeout=5)) as reading,
-        closing(sqlite3.connect(beside, isolation_level=None)) as writing,
+        closing(sqlite3.connect(source_uri, uri=True, isolation_level=None, timeout=5)) as reader,
+        closing(sqlite3.connect(temporary, isolation_level=None)) as writer,
     ):
-        # One view for all pages: otherwise every commit of the service has the copy begin anew.
-        reading.execute("begin")
-        reading.execute("select count(*) from sqlite_master").fetchone()
-        reading.backup(writing, pages=PAGES_PER_STEP, progress=tell)
-        reading.execute("rollback")
-        # Without a log of its own it can be read where nothing can be written.
-        writing.execute("pragma journal_mode=delete")
-        check_integrity(writing, source)
+        # One read transaction for all pages: otherwise each commit of the service restarts the copy.
+        reader.execute("begin")
+        reader.execute("select count(*) from sqlite_master").fetchone()
+        reader.backup(writer, pages=PAGES_PER_STEP, progress=report)
+        reader.execute("rollback")
+        # Without a WAL the copy can be opened on read-only media.
+        writer.execute("pragma journal_mode=delete")
+        check_integrity(writer, source)
 
 
 def check_integrity(connection: sqlite3.Connection, name: Path) -> None:
-    """Raises StartRefused when the file is damaged."""
+    """Raise StartRefused if the database file is damaged. `name` is the file to name in the message."""
     try:
-        (answer,) = connection.execute("pragma quick_check(1)").fetchone()
+        (result,) = connection.execute("pragma quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
-        answer = str(error)
-    if answer != "ok":
-        words = " ".join(str(answer).split())
-        raise StartRefused(f"{name} is damaged ({words}). Nothing was changed: restore a backup.")
+        result = str(error)
+    if result != "ok":
+        reason = " ".join(str(result).split())
+        raise StartRefused(f"{name} is damaged ({reason}). Nothing was changed: restore a backup.")
 
 
-def _settle(beside: Path, target: Path) -> None:
-    filesystem.fsync_path(beside)
-    beside.replace(target)
+def _publish(temporary: Path, target: Path) -> None:
+    # First the data, then the name, then the folder: after a power cut the name never points to half a copy.
+    filesystem.fsync_path(temporary)
+    temporary.replace(target)
     filesystem.fsync_path(target.parent)

@@ -1,11 +1,9 @@
-"""Transactions as plain functions, and group commit.
+"""Transactions as plain functions, run by one writer thread with group commit.
 
-`write` hands a function to the one writer thread. The thread takes all functions that have come
-meanwhile, runs them in one transaction, commits once, and only then answers: a failing unit takes
-down no other, and no answer leaves before its commit. Nobody can await inside a transaction, because
-the function is not a coroutine. Fail-closed: a failed commit fails every unit.
-
-What the log says while the store cannot be used: the beginning, a reminder now and then, the end.
+`write` queues a function for the writer thread. The thread runs all queued functions in one transaction, commits once,
+and only then resolves the callers: a failing function does not fail the others (see `group_commit`), and no result is
+visible before its commit. The function is not a coroutine, so nothing can await inside a transaction. Fails closed: a
+failed commit fails every function of the group.
 """
 
 from __future__ import annotations
@@ -39,10 +37,12 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_GROUP_SIZE = 128
-"""Units that share one commit at most: bounds the wait of the first one."""
+"""Most units that share one commit; bounds the wait of the first one."""
 
 READER_THREADS = 3
-_GROUPS = (1, 2, 4, 8, 16, 32, 64, MAX_GROUP_SIZE)
+REMINDER_SECONDS = 30
+"""Interval of the log lines during an outage."""
+_GROUP_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, MAX_GROUP_SIZE)
 
 
 class Database:
@@ -54,21 +54,22 @@ class Database:
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="stentor-db-reader")
         self._local = threading.local()
-        self._looks = PollBatch(self.read)
+        self._poll_batch = PollBatch(self.read)
         self._open_readers: list[DbConnection] = []
-        self._writing, self._reading = OutageLog("written"), OutageLog("read")
-        self._waits, self._groups = Histogram(REQUEST_BUCKETS_S), Histogram(_GROUPS)
+        self._write_outages, self._read_outages = OutageLog("write"), OutageLog("read")
+        self._write_durations, self._group_sizes = Histogram(REQUEST_BUCKETS_S), Histogram(_GROUP_SIZE_BUCKETS)
         self._closed = False
         self.commits, self.write_event = 0, asyncio.Event()
-        """How often this process wrote, and that it did: who looks for what is new need not look while it did not."""
+        """Count of this process's writes, and an event set by each: pollers skip a poll when nothing was written."""
         self._writer.start()
 
     async def write(self, fn: Callable[[Tx], T], locks: Locks = None) -> T:
-        """Run `fn` in a transaction; returns after the commit. Errors of `fn` undo only `fn`.
+        """Run `fn` in a transaction and return its result after the commit. An error of `fn` undoes only `fn`.
 
-        `fn` may run several times, so it changes nothing but what its `Tx` can undo. On a shared database no other
-        process writes meanwhile, unless `locks` names what must stand still for `fn`: then only those wait that name
-        the same. An empty one says that every statement of `fn` is right whatever others do between two of them.
+        `fn` may run several times, so it must change nothing but what its `Tx` can undo; everything else goes into
+        `tx.after_commit`. On a shared database no other process writes at the same time, unless `locks` is given: then
+        only transactions with a common name exclude each other. With empty `locks`, every statement of `fn` must be
+        correct whatever other processes write between two of them.
         """
         if self._closed:
             raise StoreUnavailable("The service is shutting down.")
@@ -81,23 +82,23 @@ class Database:
         return result
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
-        """Run `fn` on a read-only connection, in one consistent view of the data."""
+        """Run `fn` on a read-only connection, in one snapshot of the data."""
         if self._closed:
             raise StoreUnavailable("The service is shutting down.")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, fn)
 
     async def poll(self, fn: Callable[[Tx], T]) -> T:
-        """Like `read`, for those who look again and again: all who do so at the same pulse share one view."""
-        result: T = await self._looks.poll(fn)
+        """Like `read`, for periodic polls: all polls of the same tick share one transaction."""
+        result: T = await self._poll_batch.poll(fn)
         return result
 
     def close(self) -> None:
-        """Finish what was handed in, then close. Blocks for at most the open work."""
+        """Finish the queued transactions, then close. Blocks until they are done."""
         self._closed = True
         self._readers.shutdown()
         for connection in self._open_readers:
             connection.close()
-        # The writer goes last, because SQLite folds its log into the file when the last connection closes.
+        # The writer closes last: the last connection moves SQLite's WAL into the file, which a reader cannot.
         self._queue.put(None)
         self._writer.join()
 
@@ -106,11 +107,11 @@ class Database:
             try:
                 result = self._read_once(fn)
             except StoreConflict:
-                result = self._read_once(fn)  # the connection broke: a new one may do
+                result = self._read_once(fn)  # the connection was lost: try once with a new one
         except StoreUnavailable as error:
-            self._reading.record_failure(error.message)
+            self._read_outages.record_failure(error.message)
             raise
-        self._reading.record_success()
+        self._read_outages.record_success()
         return result
 
     def _read_once(self, fn: Callable[[Tx], T]) -> T:
@@ -121,6 +122,7 @@ class Database:
         try:
             return fn(Tx(connection, connection.begin()))
         finally:
+            # An open snapshot would keep SQLite from truncating its WAL and PostgreSQL from vacuuming.
             connection.rollback()
 
     def _write_loop(self) -> None:
@@ -129,14 +131,14 @@ class Database:
             try:
                 connection = connection or self.driver.writer()
                 group_commit.run_group(connection, units)
-                self._writing.record_success()
+                self._write_outages.record_success()
                 self._observe(units)
             except StoreUnavailable as error:
-                self._writing.record_failure(error.message)
+                self._write_outages.record_failure(error.message)
                 group_commit.fail_group(units, error)
             except Exception as error:
-                # Nothing was committed, and the one writer must outlive whatever broke.
-                log.exception("the writer failed in a way it did not foresee")
+                # Nothing was committed. The thread must survive: without it no write would ever complete.
+                log.exception("database: writer failed unexpectedly")
                 group_commit.fail_group(units, StoreUnavailable(f"The database failed ({type(error).__name__})."))
             group_commit.resolve_group(units)
         if connection is not None:
@@ -144,25 +146,27 @@ class Database:
 
     def _observe(self, units: list[WriteUnit]) -> None:
         now = time.perf_counter()
-        self._groups.observe(len(units))
-        self._waits.observe_all([now - unit.queued_at for unit in units])
+        self._group_sizes.observe(len(units))
+        self._write_durations.observe_all([now - unit.queued_at for unit in units])
 
     def collect_metrics(self) -> Iterable[Metric]:
-        """For /metrics, from memory alone."""
-        ways = {"write": self._writing, "read": self._reading}
+        """Return the metrics of this database from memory."""
+        operations = {"write": self._write_outages, "read": self._read_outages}
         text = "Time from handing in a transaction to its commit."
-        yield histogram_family("stentor_database_write_duration_seconds", text, self._waits)
-        yield histogram_family("stentor_database_commit_group_size", "Transactions that shared a commit.", self._groups)
-        outages = {way: float(outage.is_ongoing) for way, outage in ways.items()}
+        yield histogram_family("stentor_database_write_duration_seconds", text, self._write_durations)
+        yield histogram_family(
+            "stentor_database_commit_group_size", "Transactions that shared a commit.", self._group_sizes
+        )
+        outages = {operation: float(outage.is_ongoing) for operation, outage in operations.items()}
         yield labeled_gauge_family(
             "stentor_database_outage", "Whether the last try failed, by operation.", "operation", outages
         )
-        failures = {(way,): float(outage.total_failures) for way, outage in ways.items()}
+        failures = {(operation,): float(outage.total_failures) for operation, outage in operations.items()}
         text = "Tries that failed because the store could not be used."
         yield labeled_counter_family("stentor_database_failures", text, ("operation",), failures)
 
     def _next_group(self) -> list[WriteUnit]:
-        """Wait for one unit, take what else is there. Empty at the end."""
+        """Wait for one unit and take all others that are queued. Returns an empty group after `close`."""
         first = self._queue.get()
         group: list[WriteUnit] = []
         while first is not None:
@@ -170,49 +174,46 @@ class Database:
             if len(group) == MAX_GROUP_SIZE or self._queue.empty():
                 return group
             first = self._queue.get()
-        self._queue.put(None)  # seen the end: finish this group, then meet the end again
+        self._queue.put(None)  # finish this group first; the next call finds the end marker again
         return group
 
 
-REMINDER_SECONDS = 30
-logger = logging.getLogger(__name__)
-
-
 class OutageLog:
-    """Told of every failure and success; silent about most of them, because thousands may come a second."""
+    """Logs the start, a periodic reminder and the end of an outage; there may be thousands of failures a second."""
 
-    def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what = what
+    def __init__(self, operation: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._operation = operation
         self._clock = clock
         self._lock = threading.Lock()
-        self._began: float | None = None
-        self._said = 0.0
+        self._began_at: float | None = None
+        self._logged_at = 0.0
         self._failures = 0
         self.total_failures = 0
         """Failures since the start."""
 
     @property
     def is_ongoing(self) -> bool:
-        return self._began is not None
+        return self._began_at is not None
 
     def record_failure(self, reason: str) -> None:
         with self._lock:
             now = self._clock()
             self._failures += 1
             self.total_failures += 1
-            if self._began is None:
-                self._began = self._said = now
-                logger.error("the database cannot be %s: %s", self._what, reason)
-            elif now - self._said >= REMINDER_SECONDS:
-                self._said = now
-                text = "for %.0f s the database cannot be %s (%d tries): %s"
-                logger.error(text, now - self._began, self._what, self._failures, reason)
+            if self._began_at is None:
+                self._began_at = self._logged_at = now
+                log.error("database: unavailable operation=%s error=%s", self._operation, reason)
+            elif now - self._logged_at >= REMINDER_SECONDS:
+                self._logged_at = now
+                text = "database: still unavailable operation=%s seconds=%.0f failures=%d error=%s"
+                log.error(text, self._operation, now - self._began_at, self._failures, reason)
 
     def record_success(self) -> None:
-        if self._began is None:
+        # Without the lock: this runs after every transaction, and almost always there is no outage.
+        if self._began_at is None:
             return
         with self._lock:
-            if self._began is not None:
-                text = "the database can be %s again after %.1f s (%d tries failed)"
-                logger.warning(text, self._what, self._clock() - self._began, self._failures)
-            self._began, self._failures = None, 0
+            if self._began_at is not None:
+                text = "database: recovered operation=%s seconds=%.1f failures=%d"
+                log.warning(text, self._operation, self._clock() - self._began_at, self._failures)
+            self._began_at, self._failures = None, 0

@@ -1,4 +1,7 @@
-"""Addresses of databases: `postgresql://user:password@host:port/name` and `sqlite:///path`."""
+"""Parse database URLs: `postgresql://user:password@host:port/name` and `sqlite:///path`.
+
+No error message contains a password. Opening the database is up to `sqlite` and `postgres`.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 SCHEMES = ("postgresql", "postgres")
-_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_FORMS = "must be an address such as postgresql://user:password@host:5432/name"
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_FORMAT_ERROR = "must be a URL such as postgresql://user:password@host:5432/name"
 
 
 @dataclass(frozen=True)
 class DatabaseUrl:
-    """`path` is a SQLite file, `url` what PostgreSQL's client takes: one of them is set.
+    """A parsed database URL: either `path` (a SQLite file) or `url` (for PostgreSQL's client) is set.
 
-    `shown` is for people and has no password, `secrets` are those that must not be repeated.
+    `display` has no password and may be printed. `secrets` are the texts that must not appear in logs or errors.
     """
 
     display: str
@@ -26,7 +29,7 @@ class DatabaseUrl:
 
 
 def parse_database_url(text: str) -> DatabaseUrl:
-    """Either kind. Raises ValueError, which repeats nothing of a password."""
+    """Parse a SQLite or PostgreSQL URL. Raises ValueError with a message that contains no part of a password."""
     if text.startswith("sqlite:"):
         return parse_sqlite_url(text)
     if text.split(":", 1)[0] in SCHEMES:
@@ -35,7 +38,7 @@ def parse_database_url(text: str) -> DatabaseUrl:
 
 
 def parse_sqlite_url(text: str) -> DatabaseUrl:
-    """`sqlite:///relative/path` or `sqlite:////absolute/path`. Raises ValueError."""
+    """Parse `sqlite:///relative/path` or `sqlite:////absolute/path`. Raises ValueError."""
     if not text.startswith("sqlite:///") or len(text) == len("sqlite:///"):
         raise ValueError("must name a file: sqlite:///data/stentor.db, or sqlite:////var/lib/... from the root")
     path = Path(unquote(text.removeprefix("sqlite:///")))
@@ -43,33 +46,34 @@ def parse_sqlite_url(text: str) -> DatabaseUrl:
 
 
 def parse_postgres_url(text: str) -> DatabaseUrl:
-    """Raises ValueError."""
+    """Parse a PostgreSQL URL, in which several hosts are allowed. Raises ValueError."""
     if text.split("://", 1)[0] not in SCHEMES or "://" not in text:
-        raise ValueError(_FORMS)
-    if _ESCAPE.search(text):
-        raise ValueError("has a % in it that begins no escape: write it as %25")
+        raise ValueError(_FORMAT_ERROR)
+    if _BAD_ESCAPE.search(text):
+        raise ValueError("has a % that does not begin an escape: write it as %25")
     try:
         parts = urlsplit(text)
         query = parse_qs(parts.query)
     except ValueError:
-        raise ValueError(_FORMS) from None
-    who, at, where = parts.netloc.rpartition("@")
-    user, _, password = who.partition(":")
-    if any(not port.isdigit() for port in _ports(where)):
-        raise ValueError("has a port that is no number")
+        raise ValueError(_FORMAT_ERROR) from None
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    if any(not port.isdigit() for port in _ports(hosts)):
+        raise ValueError("has a port that is not a number")
+    # The password can also be in the query, and the client may report it decoded.
     secrets = {password, unquote(password), *query.get("password", ()), *query.get("sslpassword", ())}
-    host = where or ",".join(query.get("host", ()))
-    shown = f"postgresql://{user}{at}{host}{parts.path}"
-    return DatabaseUrl(display=shown, url=text, secrets=tuple(sorted(secret for secret in secrets if secret)))
+    host = hosts or ",".join(query.get("host", ()))
+    display = f"postgresql://{user}{at}{host}{parts.path}"
+    return DatabaseUrl(display=display, url=text, secrets=tuple(sorted(secret for secret in secrets if secret)))
 
 
 def _ports(hosts: str) -> list[str]:
-    """Those that stand behind the hosts, of which there may be several."""
+    # An IPv6 host has colons of its own, inside brackets.
     return [port for host in hosts.split(",") if (port := host.rpartition("]")[2].partition(":")[2])]
 
 
 def url_secrets(url: str) -> tuple[str, ...]:
-    """What of a PostgreSQL address must not be repeated; nothing of one that cannot be read."""
+    """Return the texts of a PostgreSQL URL that must not be printed; none for a URL that cannot be parsed."""
     try:
         return parse_postgres_url(url).secrets if url else ()
     except ValueError:

@@ -1,10 +1,7 @@
-"""What a database must be able to do; the conformance suite runs against every implementation.
+"""The interface of a database driver, and the statements and batched inserts that every driver takes.
 
-SQL as named text, in the subset that SQLite 3.40 and PostgreSQL share.
-
-Rows that are only ever added: written many at once, just before their commit or before they are read.
-
-A database that is only read: what has no writer cannot write or checkpoint, whatever asks it to.
+SQL is written in the subset that SQLite 3.40 and PostgreSQL share. The implementations are `sqlite` and `postgres`;
+one conformance suite runs against both. Transactions are in `transaction` and `group_commit`.
 """
 
 from __future__ import annotations
@@ -20,19 +17,22 @@ from stentor.core.errors import StoreUnavailable
 
 Params = Mapping[str, Any]
 Locks = Collection[str] | None
-"""What a transaction must not share with those of other processes: names, or None for everything."""
+"""Locks that a transaction holds against other processes: names, or None for all of them."""
 Row = tuple[Any, ...]
 
 
 class DbConnection(Protocol):
-    """One connection, used by one thread at a time. Failures of the store raise StoreUnavailable."""
+    """One connection, used by one thread at a time. Database failures raise StoreUnavailable."""
 
     def begin(self, locks: Locks = ()) -> int:
-        """Open a transaction once the locks are held; answers the time of the store in microseconds, taken then."""
+        """Open a transaction and wait for the locks; returns the database's time (microseconds) after that.
+
+        The time is read under the locks, so that it increases from one holder of a lock to the next.
+        """
         ...
 
     def lock(self, name: str) -> bool:
-        """Hold one more lock until the end of the transaction; False when another process has it."""
+        """Take one more lock until the end of the transaction; False if another process has it. Never waits."""
         ...
 
     def commit(self) -> None: ...
@@ -48,13 +48,13 @@ class DbConnection(Protocol):
         ...
 
     def run(self, sql: Sql, params: Params) -> int:
-        """Execute; answers the number of rows touched."""
+        """Execute a statement; returns the number of affected rows."""
         ...
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None: ...
 
-    def add(self, journal: AppendOnlyTable, rows: list[Row]) -> None:
-        """Insert the rows into the journal's table."""
+    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
+        """Insert the rows in their order."""
         ...
 
     def rows(self, sql: Sql, params: Params) -> list[Row]: ...
@@ -79,9 +79,9 @@ _TABLE = re.compile(r"\b(?:from|join|into|update) ([a-z_]+)")
 
 
 class Sql:
-    """One statement with `:name` parameters, translated once for the drivers: `?` or `%(name)s`.
+    """One statement with `:name` parameters, translated once into each driver's form: `?` or `%(name)s`.
 
-    `tables` are those that it names, `writes` whether it may change one.
+    `tables` are the tables in the statement, `writes` is whether it may change one.
     """
 
     __slots__ = ("_pick", "pyformat", "qmark", "tables", "text", "writes")
@@ -95,7 +95,7 @@ class Sql:
         self._pick = _picker(_PARAMETER.findall(self.text))
 
     def values(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The parameters in the order of the question marks. Raises KeyError for one that is missing."""
+        """Return the parameters in the order of the question marks. Raises KeyError if one is missing."""
         return self._pick(params)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
@@ -103,71 +103,80 @@ class Sql:
 
 
 def _picker(names: list[str]) -> Any:
+    # itemgetter is the fastest way to a tuple, but returns a bare value for one name.
     if len(names) > 1:
         return itemgetter(*names)
     return lambda params: tuple(params[name] for name in names)
 
 
 MAX_ROWS_PER_INSERT = 64
-"""Rows of one statement at most."""
+"""Most rows in one insert statement."""
 
 
 class AppendOnlyTable:
-    """A table that grows and never changes, and the columns that its rows give, in their order."""
+    """A table to which rows are only ever added, and the order of the values in a row."""
 
     def __init__(self, table: str, columns: tuple[str, ...]) -> None:
         self.table = table
         self.columns = columns
 
     def insert(self, rows: int, mark: str) -> str:
-        """The statement for so many rows; `mark` is the driver's sign for a positional parameter."""
+        """Return the insert statement for `rows` rows; `mark` is the driver's positional placeholder."""
         return _insert(self.table, self.columns, rows, mark)
 
 
 @cache
 def _insert(table: str, columns: tuple[str, ...], rows: int, mark: str) -> str:
     row = f"({', '.join([mark] * len(columns))})"
-    return f"insert into {table} ({', '.join(columns)}) values {', '.join([row] * rows)}"  # noqa: S608 - names of ours
+    return f"insert into {table} ({', '.join(columns)}) values {', '.join([row] * rows)}"  # noqa: S608 - table and column names come from the code
 
 
 def insert_statements(
-    journal: AppendOnlyTable, rows: list[tuple[Any, ...]], mark: str
+    table: AppendOnlyTable, rows: list[tuple[Any, ...]], mark: str
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Statements with their parameters that insert all rows; a few sizes only, so that each is prepared once."""
+    """Yield statements with their parameters that together insert all rows.
+
+    The number of rows in a statement is a power of two, so that few different statements have to be prepared.
+    """
     start, size = 0, MAX_ROWS_PER_INSERT
     while start < len(rows):
         while size > len(rows) - start:
             size //= 2
-        yield journal.insert(size, mark), tuple(chain.from_iterable(rows[start : start + size]))
+        yield table.insert(size, mark), tuple(chain.from_iterable(rows[start : start + size]))
         start += size
 
 
 class PendingRows:
-    """Rows of an open transaction that are not written yet, in the order in which they came."""
+    """Rows of an open transaction that are not inserted yet, in the order in which they were added."""
 
     __slots__ = ("_by_table",)
 
     def __init__(self) -> None:
         self._by_table: dict[str, tuple[AppendOnlyTable, list[tuple[Any, ...]]]] = {}
 
-    def add(self, journal: AppendOnlyTable, row: tuple[Any, ...]) -> None:
-        known = self._by_table.get(journal.table)
-        if known is None:
-            known = self._by_table[journal.table] = (journal, [])
-        known[1].append(row)
+    def add(self, table: AppendOnlyTable, row: tuple[Any, ...]) -> None:
+        entry = self._by_table.get(table.table)
+        if entry is None:
+            entry = self._by_table[table.table] = (table, [])
+        entry[1].append(row)
 
     def touches(self, tables: frozenset[str]) -> bool:
+        """Return whether rows are pending for one of the tables."""
         return not tables.isdisjoint(self._by_table)
 
     def take(self) -> list[tuple[AppendOnlyTable, list[tuple[Any, ...]]]]:
-        """All of them, which are the caller's to write now."""
-        taken = list(self._by_table.values())
+        """Remove and return all rows; the caller must insert them."""
+        pending = list(self._by_table.values())
         self._by_table = {}
-        return taken
+        return pending
 
 
 class ReadOnlyDriver:
-    """The driver of a process that is a guest at the database: its readers, and a refusal instead of a writer."""
+    """A driver that cannot write: its readers work, and opening a writer raises StoreUnavailable.
+
+    For a process that reads the database of a running service. Without a writer it cannot checkpoint SQLite's WAL
+    either, which a second process must never do.
+    """
 
     shared = True
 
@@ -176,7 +185,7 @@ class ReadOnlyDriver:
         self.name = driver.name
 
     def writer(self) -> DbConnection:
-        raise StoreUnavailable("This process has the database open for reading alone.")
+        raise StoreUnavailable("This process has opened the database read-only.")
 
     def reader(self) -> DbConnection:
         return self._driver.reader()

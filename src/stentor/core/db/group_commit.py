@@ -1,9 +1,9 @@
-"""Group commit: many units, one transaction, and no unit takes down another.
+"""Group commit: many write units share one transaction, and a failing unit does not fail the others.
 
-At first the units run side by side without savepoints, which are a third of all statements. When one
-of them fails after it wrote something, the transaction is rolled back and all run again, each in a
-savepoint of its own; when the transaction itself loses against another process's, all run again too.
-So a unit may run several times, and only what it does through its `Tx` is undone.
+At first the units run one after the other without savepoints, which would be a third of all statements. If a unit fails
+after it wrote something, the transaction is rolled back and all units run again, each in a savepoint of its own. If the
+transaction conflicts with another process's, all units run again too. So a unit may run several times, and only what
+it does through its `Tx` is undone. `database` has the thread that forms the groups.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stentor.core.db.transaction import CounterIncrement, CounterTable, LockCont
 from stentor.core.errors import StentorError, StoreConflict, StoreUnavailable
 
 MAX_TRIES, RETRY_PAUSE_SECONDS = 6, 0.01
-"""Of a transaction that loses against others; the pause doubles each time, to 0.3 s."""
+"""Tries of a transaction that conflicts with others; the pause doubles each time, up to 0.3 s."""
 log = logging.getLogger(__name__)
 
 
@@ -32,7 +32,7 @@ RunAll = Callable[[DbConnection, list["WriteUnit"], int], None]
 
 @dataclass(slots=True)
 class WriteUnit:
-    """A function that waits for its transaction, and then what came of it."""
+    """A function waiting for its transaction, and then its result or error."""
 
     fn: Callable[[Tx], Any]
     locks: Locks
@@ -46,14 +46,15 @@ class WriteUnit:
 
 
 def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
-    """One transaction for all units. Raises StoreUnavailable when nothing was committed."""
-    locks, run_all = _locks(group), _run_bare
+    """Run all units in one transaction. Raises StoreUnavailable if nothing was committed."""
+    locks, run_all = _combined_locks(group), _run_without_savepoints
     tries = 0
     while True:
         tries += 1
         try:
             return _attempt(connection, group, locks, run_all)
         except LockContended as error:
+            # No pause: `begin` now waits for this lock, together with the others in their order.
             connection.rollback()
             locks = {*(locks or ()), error.name}
             continue
@@ -63,24 +64,26 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
             connection.rollback()
             if tries == MAX_TRIES:
                 raise
-            time.sleep(RETRY_PAUSE_SECONDS * 2 ** (tries - 1) * random.uniform(0.5, 1))  # noqa: S311 - a jitter is no secret
+            time.sleep(RETRY_PAUSE_SECONDS * 2 ** (tries - 1) * random.uniform(0.5, 1))  # noqa: S311 - jitter needs no secure randomness
         except BaseException:
             connection.rollback()
             raise
-        run_all = _run_guarded
+        # After any failure use savepoints, so that the unit at fault shows itself.
+        run_all = _run_with_savepoints
 
 
 def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, run_all: RunAll) -> None:
     now = connection.begin(locks)
     for unit in group:
+        # A try before this one may have left a result, and hooks for changes that were rolled back.
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
     run_all(connection, group, now)
-    _write_tallies(connection, group)
+    _write_counters(connection, group)
     connection.commit()
 
 
-def _locks(group: list[WriteUnit]) -> Locks:
-    """What all of them ask for together."""
+def _combined_locks(group: list[WriteUnit]) -> Locks:
+    """Return the locks of all units; None (everything) if one unit needs everything."""
     names: set[str] = set()
     for unit in group:
         if unit.locks is None:
@@ -89,75 +92,76 @@ def _locks(group: list[WriteUnit]) -> Locks:
     return names
 
 
-def _run_bare(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
+def _run_without_savepoints(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
     pending = PendingRows()
     for unit in group:
-        _run_one_bare(unit, Tx(connection, now, pending))
+        _run_unit(unit, Tx(connection, now, pending))
     try:
         Tx(connection, now, pending).flush()
-    except Exception:  # noqa: BLE001 - whichever row it was, its unit is found by running again
+    except Exception:  # noqa: BLE001 - the second run finds the unit whose row failed
         raise RetryWithSavepoints from None
 
 
-def _run_one_bare(unit: WriteUnit, tx: Tx) -> None:
+def _run_unit(unit: WriteUnit, tx: Tx) -> None:
     try:
-        _keep(unit, tx)
+        _call(unit, tx)
     except StentorError as error:
         if tx.wrote or isinstance(error, StoreUnavailable):
             raise RetryWithSavepoints from None
+        # Nothing to undo, so the group goes on. Most rejected requests end here.
         unit.error = error
     except LockContended:
         raise
-    except BaseException:  # noqa: BLE001 - whatever a unit raises is its caller's
+    except BaseException:  # noqa: BLE001 - the second run gives the error to the caller of this unit
         raise RetryWithSavepoints from None
 
 
-def _run_guarded(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
+def _run_with_savepoints(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
     for unit in group:
-        _run_one_guarded(connection, unit, Tx(connection, now))
+        _run_unit_in_savepoint(connection, unit, Tx(connection, now))
 
 
-def _run_one_guarded(connection: DbConnection, unit: WriteUnit, tx: Tx) -> None:
+def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) -> None:
     connection.control("savepoint unit")
     try:
-        _keep(unit, tx)
+        _call(unit, tx)
         tx.flush()
     except BaseException as error:
         if isinstance(error, StoreConflict | LockContended) or (
             isinstance(error, StoreUnavailable) and not connection.in_transaction()
         ):
-            raise  # the store gave up the whole transaction
+            raise  # the database has aborted the whole transaction, so there is no savepoint to return to
         unit.error, unit.hooks, unit.added = error, [], []
         connection.control("rollback to savepoint unit")
     connection.control("release savepoint unit")
 
 
-def _keep(unit: WriteUnit, tx: Tx) -> None:
+def _call(unit: WriteUnit, tx: Tx) -> None:
     unit.result = unit.fn(tx)
     unit.hooks, unit.added = tx.hooks, tx.added
 
 
-def _write_tallies(connection: DbConnection, group: list[WriteUnit]) -> None:
-    """In the order of statements and keys, so that two processes never wait for each other's rows."""
+def _write_counters(connection: DbConnection, group: list[WriteUnit]) -> None:
+    """Write the summed increments, sorted by statement and key: every process locks rows in the same order."""
     sums: dict[CounterTable, dict[tuple[Any, ...], tuple[int, ...]]] = defaultdict(dict)
     for unit in group:
-        for tally, key, amounts in unit.added:
-            known = sums[tally].get(key)
-            sums[tally][key] = amounts if known is None else tuple(map(operator.add, known, amounts))
-    for tally, of_key in sorted(sums.items(), key=lambda item: item[0].sql.text):
-        if rows := [tally.params(key, amounts) for key, amounts in sorted(of_key.items()) if any(amounts)]:
-            connection.many(tally.sql, rows)
+        for table, key, amounts in unit.added:
+            total = sums[table].get(key)
+            sums[table][key] = amounts if total is None else tuple(map(operator.add, total, amounts))
+    for table, totals in sorted(sums.items(), key=lambda item: item[0].sql.text):
+        if rows := [table.params(key, amounts) for key, amounts in sorted(totals.items()) if any(amounts)]:
+            connection.many(table.sql, rows)
 
 
 def fail_group(group: list[WriteUnit], error: StoreUnavailable) -> None:
-    """Nothing was committed: every unit that has no error of its own gets this one."""
+    """Give the error to every unit that has none of its own, after nothing was committed."""
     for unit in group:
         unit.error = unit.error or StoreUnavailable(error.message)
         unit.hooks = []
 
 
 def resolve_group(group: list[WriteUnit]) -> None:
-    """Give each caller what came of its unit, on its own event loop."""
+    """Resolve the future of each unit on its event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[WriteUnit]] = {}
     for unit in group:
         by_loop.setdefault(unit.loop, []).append(unit)
@@ -165,17 +169,19 @@ def resolve_group(group: list[WriteUnit]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, units)
         except RuntimeError:
-            log.warning("%d answers of the database had no loop to go to", len(units))
+            # The loop was closed while the transaction ran; the commit is valid, but no caller is left.
+            log.warning("database: event loop closed, results dropped count=%d", len(units))
 
 
 def _resolve(units: list[WriteUnit]) -> None:
     for unit in units:
+        # Before the cancellation check: a change is announced even if its caller is gone.
         for hook in unit.hooks:
             try:
                 hook()
             except Exception:
-                # The commit stands whatever a hook does; the reconciler repairs what it missed.
-                log.exception("a hook after the commit failed")
+                # The commit is done and the caller must learn that; the reconciler repairs what the hook missed.
+                log.exception("database: after-commit hook failed")
         if unit.future.cancelled():
             continue
         if unit.error is None:

@@ -1,6 +1,6 @@
-"""Answers kept under an Idempotency-Key, in the transaction of the work that they answer.
+"""Responses stored under an Idempotency-Key, in the same transaction as the work that they report.
 
-Scope: tenant, API key, route. Kept 24 hours. Source: docs/decisions, "HTTP everywhere".
+Scope of a key: tenant, API key, route. Retention: 24 hours. Source: docs/decisions, "HTTP everywhere".
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from stentor.core.db import Sql, Tx, locks
 from stentor.core.errors import IdempotencyMismatch
 
 RETENTION_US = 24 * HOUR
-"""Microseconds."""
 
 _GET = Sql(
     """select body_hash, status_code, answer from idempotency_keys
@@ -35,7 +34,7 @@ _PURGE = Sql("delete from idempotency_keys where created_at <= :before")
 
 
 class IdempotencyKey(msgspec.Struct, frozen=True):
-    """The caller's key in its scope, with the hash of the body that came with it."""
+    """The client's key in its scope, with the hash of the request body."""
 
     tenant: str
     key_name: str
@@ -49,14 +48,19 @@ class IdempotencyKey(msgspec.Struct, frozen=True):
 
 
 class StoredResponse(msgspec.Struct, frozen=True):
+    """The HTTP status and JSON body of the first response."""
+
     status_code: int
     body: Any
 
 
 def find_response(tx: Tx, key: IdempotencyKey) -> StoredResponse | None:
-    """The stored answer; without one, nobody else can keep one before this transaction ends. Raises
-    IdempotencyMismatch for another body.
+    """Return the stored response, if any. Raises IdempotencyMismatch if the key was used with another body.
+
+    Without a stored response, the key stays locked until this transaction ends: a concurrent request with the same
+    key waits, and then finds the response of this one.
     """
+    # Lock before the read: two requests with the same key would otherwise both find nothing and both do the work.
     tx.lock(locks.idempotency_lock(*key.scope))
     row = tx.row(
         _GET,
@@ -69,11 +73,12 @@ def find_response(tx: Tx, key: IdempotencyKey) -> StoredResponse | None:
     if row is None:
         return None
     if row[0] != key.body_hash:
-        raise IdempotencyMismatch("This Idempotency-Key was used before with another body. Take a new key.")
+        raise IdempotencyMismatch("This Idempotency-Key was used before with another request body. Use a new key.")
     return StoredResponse(row[1], jsontext.load(row[2]))
 
 
 def store_response(tx: Tx, key: IdempotencyKey, response: StoredResponse) -> None:
+    """Store the response; it replaces an expired one of the same key."""
     tx.run(
         _PUT,
         tenant=key.tenant,
@@ -88,7 +93,7 @@ def store_response(tx: Tx, key: IdempotencyKey, response: StoredResponse) -> Non
 
 
 def purge_expired(tx: Tx) -> int:
-    """Forget what is older than it is kept."""
+    """Delete the responses older than the retention; returns their number."""
     return tx.run(_PURGE, before=tx.now - RETENTION_US)
 
 

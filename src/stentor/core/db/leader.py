@@ -1,8 +1,8 @@
-"""One process at a time: a lock of the database, held by a connection of its own for as long as that lasts.
+"""Leader election: one process runs a job, elected by an advisory lock on a connection of its own.
 
-The lock goes with its connection: when a process dies, the server hands its jobs to another one. A database that is
-not shared has one process, which always leads. For a moment after a connection broke two may lead, so what is done
-under a lead must bear to be done twice: the lead saves work, it does not make it correct.
+The server frees the lock when the connection ends, so another process takes over the jobs of one that died. A database
+that is not shared has one process, which is always the leader. After a lost connection there can be two leaders for a
+moment, so every job must be safe to run twice: leadership saves work, it does not guarantee correctness.
 """
 
 from __future__ import annotations
@@ -18,92 +18,96 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.timers import sleep_until_tick
 
 SEQUENCER_LOCK_ID, VAULT_LOCK_ID, INDEX_LOCK_ID = 7305001, 7305002, 7305003
-"""Numbers of the locks: of the run log's numbers, of all that follows the vault, of writes to the search index."""
+"""Advisory locks of the jobs: numbering run log events, mirroring the vault, writing the search index."""
 POLL_SECONDS = 1.0
-"""Between two looks whether the lead is free, or still held."""
+"""Interval for checking whether the lock is free, or still held."""
 QUERY_TIMEOUT_SECONDS = 5.0
-"""For an answer of the database, after which the lead counts as lost."""
+"""Time for the database to respond; after it, leadership counts as lost."""
 log = logging.getLogger(__name__)
 
-_TRY = Sql("select pg_try_advisory_lock(:lock)")
-_STILL = Sql("select 1")
-# The server is to notice within about ten seconds that a machine is gone, and not after two hours.
-_NOTICE = Sql(
+_TRY_LOCK = Sql("select pg_try_advisory_lock(:lock)")
+_PING = Sql("select 1")
+# Have the server notice within about ten seconds that our machine is gone. By default it takes two hours, and for all
+# that time no other process could take over.
+_SET_KEEPALIVE = Sql(
     """select set_config('tcp_keepalives_idle', '4', false), set_config('tcp_keepalives_interval', '2', false),
     set_config('tcp_keepalives_count', '3', false)"""
 )
 
 
 class LeaderElection:
-    """The lead of one job, which `job` names for the log. `every` in seconds."""
+    """Leadership of one job; `job` is its name in the log."""
 
     def __init__(self, driver: Driver, lock: int, job: str, poll_seconds: float = POLL_SECONDS) -> None:
         self._driver = driver
         self._lock = lock
         self._job = job
-        self._every = poll_seconds
-        self._asking = asyncio.Lock()
+        self._poll_seconds = poll_seconds
+        self._query_lock = asyncio.Lock()
         self._connection: DbConnection | None = None
-        self._asked = -poll_seconds
+        self._queried_at = -poll_seconds
         self.was_leader = not driver.shared
-        """Whether this process led when it last looked."""
+        """Whether this process was the leader at the last check."""
 
     async def is_leader(self) -> bool:
-        """Whether this process leads; it takes the lead when nobody has it. A lead that was there a moment ago counts.
-        Fails closed: an outage is no lead.
+        """Return whether this process is the leader; it becomes the leader if the lock is free.
+
+        A result of up to `poll_seconds` ago counts. Fails closed: without the database there is no leader.
         """
         if not self._driver.shared:
             return True
-        async with self._asking:
+        async with self._query_lock:
             before, now = self.was_leader, time.monotonic()
-            if before and now < self._asked + self._every:
+            if before and now < self._queried_at + self._poll_seconds:
                 return True
-            self._asked = now
+            self._queried_at = now
             try:
                 async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
-                    self.was_leader = await asyncio.to_thread(self._ask, self.was_leader)
+                    self.was_leader = await asyncio.to_thread(self._query, self.was_leader)
             except (StoreUnavailable, TimeoutError):
+                # The connection is dropped and not closed: after a timeout the thread may still be using it.
                 self._connection, self.was_leader = None, False
             if self.was_leader != before:
-                log.debug("%s: this process %s", self._job, "leads" if self.was_leader else "leads no longer")
+                log.debug("leader: %s job=%s", "elected" if self.was_leader else "lost", self._job)
         return self.was_leader
 
-    def _ask(self, held: bool) -> bool:
+    def _query(self, held: bool) -> bool:
         connection = self._connection
         if connection is None:
             connection, held = self._driver.reader(), False
-            connection.rows(_NOTICE, {})
+            connection.rows(_SET_KEEPALIVE, {})
             self._connection = connection
         try:
-            return bool(connection.rows(_STILL if held else _TRY, {"lock": self._lock})[0][0])
+            # A held lock lasts as long as its connection, so a ping is enough. Trying again would nest the lock.
+            return bool(connection.rows(_PING if held else _TRY_LOCK, {"lock": self._lock})[0][0])
         except StoreUnavailable:
             connection.close()
             raise
 
     async def run_while_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do the work whenever this process leads, for ever; it is cancelled when the lead is lost."""
+        """Run the job whenever this process is the leader; cancel it when leadership is lost. Does not return."""
         if not self._driver.shared:
             await work()
             return
         while True:
             if await self.is_leader():
-                await self._lead(work)
-            await sleep_until_tick(self._every)
+                await self._run_as_leader(work)
+            await sleep_until_tick(self._poll_seconds)
 
-    async def _lead(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.create_task(work())
         try:
             while not task.done() and await self.is_leader():
-                await asyncio.wait([task], timeout=self._every)
+                await asyncio.wait([task], timeout=self._poll_seconds)
         finally:
             task.cancel()
-            (ended,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(ended, Exception):
-            log.error("%s: the work failed and is begun anew", self._job, exc_info=ended)
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(outcome, Exception):
+            log.error("leader: job failed, restarting job=%s", self._job, exc_info=outcome)
 
     async def close(self) -> None:
-        """Give the lead away."""
-        async with self._asking:
+        """Resign, so that another process can take over at once."""
+        async with self._query_lock:
             connection, self._connection = self._connection, None
             self.was_leader = not self._driver.shared
             if connection is not None:

@@ -1,48 +1,50 @@
-"""Names of what a transaction may have to hold against other processes: see `Tx.lock`.
+"""Names and numbers of the locks that processes on one database take against each other.
 
-The advisory locks that processes on one PostgreSQL database take.
+Each name says what the lock protects; a transaction holds it through `Tx.lock` or `Database.write(locks=...)`.
+SQLite has one writing process, so there these locks cost nothing and exclude no one. Leadership of background jobs
+is in `leader`.
 """
 
 from __future__ import annotations
 
 
 def agent_lock(agent_id: str) -> str:
-    """What is learned about an agent: its weights, its trust, the alerts about it."""
+    """Protect the learned state of an agent: routing weights, trust and alerts."""
     return f"agent {agent_id}"
 
 
 def model_lock(tenant: str, model: str) -> str:
-    """What is learned about a model of a provider."""
+    """Protect the learned state of a provider's model."""
     return f"model {tenant} {model}"
 
 
 def pair_lock(tenant: str, low: str, high: str) -> str:
-    """The connection between two agents."""
+    """Protect the connection between two agents."""
     return f"pair {tenant} {low} {high}"
 
 
 def task_lock(tenant: str, task_id: str) -> str:
-    """That a task with an id of its sender's choice is stored once."""
+    """Make sure that a task with a client-chosen id is stored once."""
     return f"task {tenant} {task_id}"
 
 
 def idempotency_lock(*scope: str) -> str:
-    """That a request with an Idempotency-Key is done once."""
+    """Make sure that a request with an Idempotency-Key is executed once."""
     return " ".join(("key", *scope))
 
 
 def webhook_lock(subscription_id: str) -> str:
-    """The order of a webhook's deliveries."""
+    """Protect the order of a webhook's deliveries."""
     return f"webhook {subscription_id}"
 
 
 MESSAGES_LOCK = "messages"
-"""Which message is the next."""
+"""Protects the choice of the next message."""
 RUN_LOG_NUMBERS_LOCK = "numbers"
-"""The numbers of the run log's events."""
+"""Protects the numbers of the run log's events."""
 
-
+# Session locks of PostgreSQL. The number is "Stentor" in ASCII and a counter, so that no other program takes the same.
 SCHEMA_LOCK_ID = 0x53_74_65_6E_74_6F_72_01
-"""Held while the schema is upgraded, so that it is done once."""
+"""Held during a schema upgrade, so that only one process upgrades."""
 SERVING_LOCK_ID = 0x53_74_65_6E_74_6F_72_02
-"""Shared by all who write as long as they are connected; whoever copies the database has it alone."""
+"""Held shared by every connected writer; a copy of the database holds it exclusively."""

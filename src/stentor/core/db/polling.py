@@ -1,6 +1,7 @@
-"""What looks for changes again and again shares one transaction, when it looks at about the same moment.
+"""Batch the periodic reads of many pollers into one transaction, and protect local writes from stale polls.
 
-A part of it that cannot be read takes down no other: then each is read by itself.
+A read that fails does not fail the others: then each one runs in a transaction of its own. The tick that wakes the
+pollers at the same moment is in `core/timers`; `Database.poll` uses the batch.
 """
 
 from __future__ import annotations
@@ -16,85 +17,96 @@ from stentor.core.db.transaction import Tx
 K = TypeVar("K")
 T = TypeVar("T")
 LOOP_ROUNDS = 5
-"""Of the event loop, in which all whose timer went off at once come to look."""
+"""Rounds of the event loop to wait, so that all pollers woken by the same tick join the batch."""
 ReadFunction = Callable[[Tx], Any]
 RunRead = Callable[[ReadFunction], Awaitable[Any]]
 PollQuery = Callable[[Tx], Callable[[], None]]
-"""Reads, where the event loop does not wait; answers what takes it into the view, there."""
+"""Reads in a database thread and returns a function that applies the result on the event loop."""
 
 
-class _Written(Generic[K]):
+class _WrittenKeys(Generic[K]):
+    """The keys written during one poll; an object, because a WeakSet cannot hold a set."""
+
     def __init__(self) -> None:
         self.keys: set[K] = set()
 
 
 class ConcurrentWrites(Generic[K]):
-    """What this process wrote while it looked at what others wrote: of that the look knows less than the process."""
+    """Records what this process writes during a poll, so that the poll does not overwrite it with older rows."""
 
     def __init__(self) -> None:
-        self._looks: WeakSet[_Written[K]] = WeakSet()
-        """Of the looks under way; one that nobody has any more is over, however it ended."""
+        # Weak: a poll that fails or is cancelled drops its reference, and so is forgotten without any cleanup.
+        self._polls: WeakSet[_WrittenKeys[K]] = WeakSet()
 
     def record_write(self, key: K) -> None:
-        for written in self._looks:
+        """Note that this process wrote the key."""
+        for written in self._polls:
             written.keys.add(key)
 
     def start_poll(self, read: Callable[[Tx], T], apply: Callable[[T, set[K]], None]) -> PollQuery:
-        """Begins now, before the transaction does; `take` is told what it is to pass over."""
-        written = _Written[K]()
-        self._looks.add(written)
+        """Return the query of a poll; `apply` receives the result and the keys that it must skip.
 
-        def taking(found: T) -> None:
-            self._looks.discard(written)
-            apply(found, written.keys)
+        Local writes count from this call on, not from the start of the transaction: the transaction may start later,
+        and a write between the two is skipped without need, but never lost.
+        """
+        written = _WrittenKeys[K]()
+        self._polls.add(written)
 
-        return lambda tx: partial(taking, read(tx))
+        def finish(result: T) -> None:
+            self._polls.discard(written)
+            apply(result, written.keys)
+
+        return lambda tx: partial(finish, read(tx))
 
 
 async def apply_polls(read: RunRead, queries: Iterable[PollQuery]) -> None:
-    """Each that can be read is taken in. Raises what the first of the others failed with."""
-    found = await asyncio.gather(*map(read, queries), return_exceptions=True)
-    for take in found:
-        if not isinstance(take, BaseException):
-            take()
-    for error in found:
+    """Run the queries and apply every one that succeeds; then raise the first error, if any."""
+    results = await asyncio.gather(*map(read, queries), return_exceptions=True)
+    for apply in results:
+        if not isinstance(apply, BaseException):
+            apply()
+    for error in results:
         if isinstance(error, BaseException):
             raise error
 
 
 class PollBatch:
+    """Runs reads that arrive at about the same moment in one transaction."""
+
     def __init__(self, read: RunRead) -> None:
         self._read = read
         self._waiting: list[tuple[ReadFunction, asyncio.Future[Any]]] = []
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     async def poll(self, fn: ReadFunction) -> Any:
+        """Run `fn` with the next batch and return its result."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((fn, future))
         if len(self._waiting) == 1:
-            together = asyncio.create_task(self._look_together())
-            self._under_way.add(together)
-            together.add_done_callback(self._under_way.discard)
+            # A task of its own: if the first poller is cancelled, the others still get their results.
+            batch = asyncio.create_task(self._run_batch())
+            self._running.add(batch)
+            batch.add_done_callback(self._running.discard)
         return await future
 
-    async def _look_together(self) -> None:
+    async def _run_batch(self) -> None:
         for _ in range(LOOP_ROUNDS):
             await asyncio.sleep(0)
         waiting, self._waiting = self._waiting, []
-        wanted = [(fn, future) for fn, future in waiting if not future.done()]
+        pending = [(fn, future) for fn, future in waiting if not future.done()]
         try:
-            found = await self._read(lambda tx: [fn(tx) for fn, _ in wanted])
-        except Exception:  # noqa: BLE001 - whose fault it is, each hears by itself
-            await asyncio.gather(*(self._alone(fn, future) for fn, future in wanted))
+            results = await self._read(lambda tx: [fn(tx) for fn, _ in pending])
+        except Exception:  # noqa: BLE001 - each read runs again, and only the one that fails gets the error
+            await asyncio.gather(*(self._run_alone(fn, future) for fn, future in pending))
             return
-        for (_, future), result in zip(wanted, found, strict=True):
+        for (_, future), result in zip(pending, results, strict=True):
             if not future.done():
                 future.set_result(result)
 
-    async def _alone(self, fn: ReadFunction, future: asyncio.Future[Any]) -> None:
+    async def _run_alone(self, fn: ReadFunction, future: asyncio.Future[Any]) -> None:
         try:
             result = await self._read(fn)
-        except Exception as error:  # noqa: BLE001 - handed to who looks
+        except Exception as error:  # noqa: BLE001 - handed to the poller
             if not future.done():
                 future.set_exception(error)
             return

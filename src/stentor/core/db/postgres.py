@@ -1,7 +1,7 @@
-"""PostgreSQL through psycopg 3, synchronous: the same transactions as plain functions.
+"""The PostgreSQL driver, on psycopg 3 and synchronous, because it runs in the threads of `database`.
 
-A broken connection fails the open work and is opened anew for the next. A process that stands still in the middle of a
-transaction is thrown out by the server, so that nobody waits for its locks for longer than a few seconds.
+A lost connection fails the open transaction; the next one reconnects. If a process hangs in a transaction, the server
+terminates its connection, so that other processes wait a few seconds at most for its locks.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from stentor.core.db.driver import AppendOnlyTable, Locks, Params, Row, Sql, ins
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
 IDLE_IN_TRANSACTION_SECONDS = 10
-"""How long a transaction may wait for its own process."""
+"""How long a transaction may be idle before the server terminates its connection."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
-_VIEW = f"begin isolation level repeatable read read only; {_NOW}"
+_BEGIN_SNAPSHOT = f"begin isolation level repeatable read read only; {_NOW}"
 _CONNECT = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -32,15 +32,15 @@ _CONNECT = {
     "tcp_user_timeout": 30_000,
     "application_name": "stentor",
 }
-# A statement that is planned while its table is empty would read all of it later, until somebody analyzes it.
+# No sequential scans: a plan made while a table is empty would read the complete table later, until it is analyzed.
 _SESSION = (
     "set synchronous_commit = on; set statement_timeout = '60s'; set enable_seqscan = off; set jit = off; "
     f"set idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_SECONDS}s'"
 )
-_AGAIN = frozenset(("40001", "40P01", "55P03", "25P03"))
-"""Serialization failure, deadlock, lock not to be had, thrown out for standing still: nothing was written."""
-_SPACE, _NAMES = 7_305_000, 7_305_002
-"""Advisory locks of ours: one for everything, and one for each name."""
+_RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
+"""Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
+_EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
+"""Advisory locks: the key of the lock for everything, and the first of the two keys of a named lock."""
 
 
 class TableMissing(StoreUnavailable):
@@ -48,76 +48,90 @@ class TableMissing(StoreUnavailable):
 
 
 class PostgresConnection:
+    """One connection that reconnects at the next `begin` after it was lost."""
+
     def __init__(
         self,
         url: str,
         clock: Clock | None,
         session_statements: Sequence[str] = (),
-        lock_space: int = _SPACE,
+        lock_space: int = _EVERYTHING_LOCK,
         *,
         read_only: bool,
     ) -> None:
         self._url = url
         self._clock = clock
-        self._session = session_statements
-        self._space = lock_space
+        self._session_statements = session_statements
+        self._lock_space = lock_space
         self._read_only = read_only
         self._raw = self._connect()
-        self._held: set[int] | None = set()
+        self._held_locks: set[int] | None = set()
 
     def _connect(self) -> psycopg.Connection[Row]:
         try:
             raw = psycopg.connect(self._url, autocommit=True, **_options(self._url))
             raw.execute(_SESSION)
-            for statement in self._session:
+            for statement in self._session_statements:
                 raw.execute(statement)
             if not self._read_only:
-                _serve(raw)
+                _take_serving_lock(raw)
         except psycopg.OperationalError as error:
             raise _unavailable(error) from error
         except psycopg.ProgrammingError as error:
-            # Its words may repeat the address.
-            raise StoreUnavailable("The address of the database cannot be read by PostgreSQL's client.") from error
+            # Without the client's message, which may contain the password.
+            raise StoreUnavailable(
+                "PostgreSQL's client cannot parse the database URL. Check SERVICE_DATABASE_URL."
+            ) from error
         return raw
 
     def begin(self, locks: Locks = ()) -> int:
         if self._raw.closed or self._raw.broken:
             self._raw = self._connect()
         with self._store_errors():
-            cursor = self._raw.execute(_VIEW if self._read_only else self._beginning(locks), prepare=False)
+            cursor = self._raw.execute(
+                _BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks), prepare=False
+            )
             while cursor.nextset():
                 pass
             row = cursor.fetchone()
         assert row is not None
         return int(row[0]) if self._clock is None else self._clock.now()
 
-    def _beginning(self, locks: Locks) -> str:
-        """All or nothing is shared; names in the order of their numbers, so that nobody waits in a circle. One message
-        and no pipeline: after one, PostgreSQL does not throw out who stands still.
+    def _begin_statements(self, locks: Locks) -> str:
+        """Return the statements that open a transaction, take its locks and read the time.
+
+        A transaction with named locks shares the lock for everything; one that locks everything has it alone. Sent as
+        one message, not as a pipeline: after a pipeline PostgreSQL does not apply the idle in transaction timeout.
         """
-        self._held = None if locks is None else {_number(name) for name in locks}
-        if self._held is None:
-            return f"begin; select pg_advisory_xact_lock({self._space}); {_NOW}"
-        every = "".join(f"select pg_advisory_xact_lock({_NAMES}, {number}); " for number in sorted(self._held))
-        return f"begin; select pg_advisory_xact_lock_shared({self._space}); {every}{_NOW}"
+        self._held_locks = None if locks is None else {_lock_number(name) for name in locks}
+        if self._held_locks is None:
+            return f"begin; select pg_advisory_xact_lock({self._lock_space}); {_NOW}"
+        # Sorted, so that all processes take the locks in the same order and cannot deadlock.
+        named = "".join(
+            f"select pg_advisory_xact_lock({_NAMED_LOCKS}, {number}); " for number in sorted(self._held_locks)
+        )
+        return f"begin; select pg_advisory_xact_lock_shared({self._lock_space}); {named}{_NOW}"
 
     def lock(self, name: str) -> bool:
-        number = _number(name)
-        if self._held is None or number in self._held:
+        number = _lock_number(name)
+        if self._held_locks is None or number in self._held_locks:
             return True
         with self._store_errors():
-            row = self._raw.execute(f"select pg_try_advisory_xact_lock({_NAMES}, %s)", (number,)).fetchone()
+            row = self._raw.execute(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, %s)", (number,)).fetchone()
         if row is None or not row[0]:
             return False
-        self._held.add(number)
+        self._held_locks.add(number)
         return True
 
     def commit(self) -> None:
-        """What became of a commit whose connection broke cannot be known, so that is no StoreConflict."""
+        """Commit. Raises StoreConflict only if surely nothing was committed, so that the transaction may run again.
+
+        If the connection is lost during the commit, its outcome is unknown: that is StoreUnavailable, not a retry.
+        """
         try:
             self._raw.execute("commit")
         except psycopg.Error as error:
-            if error.sqlstate in _AGAIN:
+            if error.sqlstate in _RETRYABLE:
                 raise StoreConflict(_unavailable(error).message) from error
             raise _unavailable(error) from error
 
@@ -145,14 +159,14 @@ class PostgresConnection:
             return self._raw.execute(sql.pyformat, params).rowcount
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
-        """One after the other: psycopg's executemany is a pipeline, for which see `_beginning`."""
+        # Not executemany, which uses a pipeline: see `_begin_statements`.
         with self._store_errors():
             for row in rows:
                 self._raw.execute(sql.pyformat, row)
 
-    def add(self, journal: AppendOnlyTable, rows: list[Row]) -> None:
+    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
         with self._store_errors():
-            for text, values in insert_statements(journal, rows, "%s"):
+            for text, values in insert_statements(table, rows, "%s"):
                 self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
@@ -165,20 +179,21 @@ class PostgresConnection:
 
     @contextmanager
     def _store_errors(self) -> Iterator[None]:
-        """Constraint and programming errors stay what they are: they are bugs or races, not outages."""
+        """Translate outages and conflicts; constraint and programming errors are bugs or races and pass unchanged."""
         try:
             yield
         except psycopg.Error as error:
-            if error.sqlstate in _AGAIN or self._raw.closed:
+            if error.sqlstate in _RETRYABLE or self._raw.closed:
                 raise StoreConflict(_unavailable(error).message) from error
             if isinstance(error, psycopg.OperationalError):
                 raise _unavailable(error) from error
             if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
-                raise TableMissing(f"The database lacks a table: {error}.") from error
+                raise TableMissing(f"A table is missing in the database: {error}.") from error
             raise
 
 
-def _number(name: str) -> int:
+def _lock_number(name: str) -> int:
+    # Two names with the same number only exclude each other without need.
     return zlib.crc32(name.encode()) - 2**31
 
 
@@ -187,39 +202,45 @@ def _unavailable(error: psycopg.Error) -> StoreUnavailable:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Ours, unless the address says otherwise."""
-    given = psycopg.conninfo.conninfo_to_dict(url)
-    return {name: value for name, value in _CONNECT.items() if name not in given}
+    """Return our connection options, without those that the URL sets."""
+    in_url = psycopg.conninfo.conninfo_to_dict(url)
+    return {name: value for name, value in _CONNECT.items() if name not in in_url}
 
 
-def _serve(raw: psycopg.Connection[Row]) -> None:
-    """Whoever writes is known to a copy of the database, and comes in only when none is under way."""
+def _take_serving_lock(raw: psycopg.Connection[Row]) -> None:
+    """Mark the session as a writer, so that no copy of the database starts; fails while a copy is running."""
     row = raw.execute("select pg_try_advisory_lock_shared(%s)", (advisory.SERVING_LOCK_ID,)).fetchone()
     if row is None or not row[0]:
         raw.close()
         raise StoreUnavailable(
-            "The database is being copied (`stentor db copy`): nobody else may write to it meanwhile."
+            "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
         )
 
 
 class PostgresDriver:
-    """`session` are statements that each new connection begins with; `space` is the lock of a transaction that is
-    alone: tables that nobody changes together with others have one of their own.
+    """Opens connections to one PostgreSQL database.
+
+    Each new connection executes `session_statements`. `lock_space` is the key of the lock for everything: tables that
+    are never changed in one transaction with others, such as the search index, may have their own.
     """
 
     name = "postgresql"
     shared = True
 
     def __init__(
-        self, url: str, clock: Clock | None = None, session_statements: Sequence[str] = (), lock_space: int = _SPACE
+        self,
+        url: str,
+        clock: Clock | None = None,
+        session_statements: Sequence[str] = (),
+        lock_space: int = _EVERYTHING_LOCK,
     ) -> None:
         self.url = url
         self._clock = clock
-        self._session = session_statements
-        self._space = lock_space
+        self._session_statements = session_statements
+        self._lock_space = lock_space
 
     def writer(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, self._session, self._space, read_only=False)
+        return PostgresConnection(self.url, self._clock, self._session_statements, self._lock_space, read_only=False)
 
     def reader(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, self._session, self._space, read_only=True)
+        return PostgresConnection(self.url, self._clock, self._session_statements, self._lock_space, read_only=True)

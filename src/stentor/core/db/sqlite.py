@@ -1,7 +1,7 @@
-"""SQLite: WAL, synchronous=FULL, exactly one connection that writes and checkpoints.
+"""The SQLite driver: WAL, synchronous=FULL, exactly one connection that writes and checkpoints.
 
 SQLite before 3.51.3 can corrupt a WAL database when two connections write or checkpoint at the same
-time, so every other connection is opened `mode=ro`.
+time, so every other connection is opened with `mode=ro`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUSY_MS = 5_000
 
 @contextmanager
 def _store_errors() -> Iterator[None]:
-    """Constraint and programming errors stay what they are: they are bugs or races, not outages."""
+    """Translate outages to StoreUnavailable; constraint and programming errors are bugs or races and pass unchanged."""
     try:
         yield
     except sqlite3.IntegrityError:
@@ -34,13 +34,15 @@ def _store_errors() -> Iterator[None]:
 
 
 class SqliteConnection:
+    """One connection; `begin` is the statement that opens its transactions."""
+
     def __init__(self, raw: sqlite3.Connection, clock: Clock, begin: str) -> None:
         self._raw = raw
         self._clock = clock
         self._begin = begin
 
     def begin(self, locks: Locks = ()) -> int:
-        """The one writer shares nothing with anybody, so the locks are held already."""
+        """Open a transaction. There is one writer, so it holds every lock already."""
         self.control(self._begin)
         return self._clock.now()
 
@@ -55,7 +57,7 @@ class SqliteConnection:
             try:
                 self._raw.execute("rollback")
             except sqlite3.Error:
-                return  # SQLite has rolled back by itself
+                return  # SQLite has already rolled back, for example because the disk is full
 
     def in_transaction(self) -> bool:
         return self._raw.in_transaction
@@ -65,6 +67,7 @@ class SqliteConnection:
             self._raw.execute(text)
 
     def run(self, sql: Sql, params: Params) -> int:
+        # Here and in `rows`, the context manager is entered only on errors: it costs more than a small statement.
         try:
             return self._raw.execute(sql.qmark, sql.values(params)).rowcount
         except sqlite3.Error:
@@ -75,9 +78,9 @@ class SqliteConnection:
         with _store_errors():
             self._raw.executemany(sql.qmark, map(sql.values, rows))
 
-    def add(self, journal: AppendOnlyTable, rows: list[Row]) -> None:
+    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
         with _store_errors():
-            for text, values in insert_statements(journal, rows, "?"):
+            for text, values in insert_statements(table, rows, "?"):
                 self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
@@ -88,7 +91,7 @@ class SqliteConnection:
                 raise
 
     def allow_invalid_utf8(self) -> None:
-        """From now on a text that is not UTF-8 is read with lone surrogates in it, instead of refused."""
+        """Return texts that are not UTF-8 with unpaired surrogates instead of raising an error."""
         self._raw.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
 
     def close(self) -> None:
@@ -96,7 +99,10 @@ class SqliteConnection:
 
 
 class SqliteDriver:
-    """A file. Without `durable`, the last commits before a power cut may be gone, for what can be made again."""
+    """Opens connections to a SQLite file.
+
+    Without `durable`, a power cut may lose the last commits: for data that can be rebuilt, such as the search index.
+    """
 
     name = "sqlite"
     shared = False

@@ -1,4 +1,7 @@
-"""What a transaction function is given."""
+"""`Tx`, the transaction that functions given to `Database.write` and `Database.read` receive.
+
+`group_commit` runs the functions and interprets the two control-flow exceptions below.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from stentor.core.db.driver import AppendOnlyTable, DbConnection, PendingRows, R
 
 
 class CounterTable:
-    """Counters kept in rows. What units add is summed up and written once, just before their commit.
+    """Counters stored in rows. The increments of a group of transactions are summed and written once, at the commit.
 
-    `sql` adds the parameters that `counts` names to the row that the others, named by `key`, stand for.
+    `sql` adds the parameters named in `counts` to the row identified by the parameters named in `key`.
     """
 
     def __init__(self, key: tuple[str, ...], sql: Sql, counts: tuple[str, ...] = ("n",)) -> None:
@@ -20,6 +23,7 @@ class CounterTable:
         self._names = (*key, *counts)
 
     def params(self, key: tuple[Any, ...], amounts: tuple[int, ...]) -> dict[str, Any]:
+        """Return the parameters of `sql` for one row."""
         return dict(zip(self._names, (*key, *amounts), strict=True))
 
 
@@ -27,11 +31,14 @@ CounterIncrement = tuple[CounterTable, tuple[Any, ...], tuple[int, ...]]
 
 
 class RetryWithSavepoints(BaseException):
-    """Something failed half-way and has to be undone alone: run the group again, with savepoints."""
+    """Part of a group failed and must be undone alone: run the group again, with savepoints.
+
+    Like LockContended a BaseException, so that no `except Exception` of a transaction function swallows it.
+    """
 
 
 class LockContended(BaseException):
-    """Another process holds a lock of this name: run the group again, with the lock from its beginning."""
+    """Another process holds the lock: run the group again, with this lock taken at the beginning."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -39,9 +46,10 @@ class LockContended(BaseException):
 
 
 class Tx:
-    """`now` is the store's time in microseconds; `wrote` tells whether a statement may have changed something.
+    """An open transaction; ends by itself when its function returns or raises.
 
-    `pending` is given when the caller writes its rows before the commit, and nothing is undone alone.
+    `now` is the database's time in microseconds; `wrote` is whether a statement may have changed something. With
+    `pending`, several functions share the transaction: the caller flushes the rows, and no part can be undone alone.
     """
 
     __slots__ = ("_connection", "_pending", "_shared", "added", "hooks", "now", "wrote")
@@ -56,64 +64,75 @@ class Tx:
         self.wrote = False
 
     def run(self, sql: Sql, **params: Any) -> int:
-        """Execute; answers the number of rows touched."""
+        """Execute a statement; returns the number of affected rows."""
         self.wrote = True
-        self._settle(sql)
+        self._flush_before(sql)
         return self._connection.run(sql, params)
 
     def many(self, sql: Sql, rows: Iterable[dict[str, Any]]) -> None:
+        """Execute a statement once for each set of parameters."""
         self.wrote = True
-        self._settle(sql)
+        self._flush_before(sql)
         self._connection.many(sql, rows)
 
     def rows(self, sql: Sql, **params: Any) -> list[Row]:
+        """Execute a statement and return all its rows."""
         self.wrote = self.wrote or sql.writes
-        self._settle(sql)
+        self._flush_before(sql)
         return self._connection.rows(sql, params)
 
     def row(self, sql: Sql, **params: Any) -> Row | None:
+        """Execute a statement and return its first row, or None."""
         rows = self.rows(sql, **params)
         return rows[0] if rows else None
 
-    def append(self, journal: AppendOnlyTable, row: Row) -> None:
-        """Add a row at the commit, or before a statement names its table."""
+    def append(self, table: AppendOnlyTable, row: Row) -> None:
+        """Insert a row at the commit, or earlier if a statement uses its table."""
         self.wrote = True
-        self._pending.add(journal, row)
+        self._pending.add(table, row)
 
-    def increment(self, tally: CounterTable, key: tuple[Any, ...], *amounts: int) -> None:
-        """Add to counters at the commit; this transaction does not see it."""
-        self.added.append((tally, key, amounts))
+    def increment(self, counters: CounterTable, key: tuple[Any, ...], *amounts: int) -> None:
+        """Add to counters at the commit; this transaction does not see the new values."""
+        self.added.append((counters, key, amounts))
 
     def lock(self, name: str) -> None:
-        """From here on no other process is in a transaction that locked the same name, or everything.
+        """Exclude, until the end, transactions of other processes that lock the same name or everything.
 
-        For what is read, changed here and written back: without it a change of another process could be lost.
+        Needed to read, change and write back a row: without the lock, a change of another process could be lost.
         """
+        # Never waits: two transactions that take locks half-way could wait for each other. Instead the group restarts
+        # with this lock, and `begin` takes all locks in one order.
         if not self._connection.lock(name):
             raise LockContended(name)
 
     def flush(self) -> None:
-        """Write the rows that wait."""
-        for journal, rows in self._pending.take():
-            self._connection.add(journal, rows)
+        """Insert the pending rows."""
+        for table, rows in self._pending.take():
+            self._connection.add(table, rows)
 
-    def _settle(self, sql: Sql) -> None:
+    def _flush_before(self, sql: Sql) -> None:
+        # A statement must see the rows that were appended before it.
         if self._pending.touches(sql.tables):
             self.flush()
 
     def after_commit(self, hook: Callable[[], None]) -> None:
-        """Have `hook` called on the event loop once this unit is durable, even if its caller has left."""
+        """Call `hook` on the event loop after the commit, even if the caller was cancelled.
+
+        For everything that a rollback cannot undo: waking workers, updating caches, notifying watchers. Done inside
+        the function, it would announce changes that may never be committed, and again on each retry.
+        """
         self.hooks.append(hook)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """A part that may fail on its own: all that it did is undone, and the error goes on."""
+        """Undo what the block did if it raises; the error propagates."""
         if self._shared:
+            # The fast path has no savepoints, so the whole group runs again with them.
             try:
                 yield
             except LockContended:
                 raise
-            except BaseException:  # noqa: BLE001 - whatever a part raises undoes it
+            except BaseException:  # noqa: BLE001 - every error undoes the block
                 raise RetryWithSavepoints from None
             return
         self.flush()
