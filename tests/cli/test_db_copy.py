@@ -309,11 +309,11 @@ def test_a_damaged_source_is_found_before_anything_begins(filled: Filled, progra
 
 
 UNFIT = {
-    "update agents set status_reason = 'a' || char(0) || 'canary'": "agents.status_reason holds the character NUL",
-    "update tasks set epoch = 3000000000": "tasks.epoch is outside of -2147483648 to 2147483647",
+    "update agents set status_reason = 'a' || char(0) || 'canary'": "agents.status_reason contains the character NUL",
+    "update tasks set epoch = 3000000000": "tasks.epoch is not between -2147483648 and 2147483647",
     "update agents set status_reason = cast(x'ff63616e617279' as text)": "agents.status_reason is not valid UTF-8",
-    "update tasks set created_at = 'canary'": "tasks.created_at is no whole number",
-    "update trust_changes set delta = 'canary'": "trust_changes.delta is no number",
+    "update tasks set created_at = 'canary'": "tasks.created_at is not an integer",
+    "update trust_changes set delta = 'canary'": "trust_changes.delta is not a number",
     "update memory_versions set content = 'canary'": "memory_versions.content is not bytes",
 }
 
@@ -337,7 +337,7 @@ def test_a_row_that_points_nowhere_is_refused_by_its_rule(filled: Filled, progra
     changed(filled.folder / "stentor.db", row)
     refused(
         program("db", "copy", source(filled), with_password(bare_url)),
-        "PostgreSQL refuses a row",
+        "PostgreSQL rejected a row",
         "violations",
     )
 

@@ -1,4 +1,8 @@
-"""Moves the whole content of a database from SQLite to PostgreSQL, or back. See docs/decisions/0027-moving-up.md."""
+"""Copy all data of an installation from SQLite to PostgreSQL, or back: `stentor db copy`.
+
+`database_copy` runs the copy, `model` plans and validates it, `sqlite` and `postgres` are the two databases. Backups of
+a SQLite file are in `db/backup`. See docs/decisions/0027-moving-up.md.
+"""
 
 from stentor.core.db.transfer.database_copy import DatabaseCopy, Side, open_side
 from stentor.core.db.transfer.model import CopiedTable, CopyPlan, Table

@@ -1,9 +1,7 @@
-"""The copy itself: marked as begun, filled in one transaction, read back and compared, marked as whole.
+"""The steps of a copy: mark the target as incomplete, load it in one transaction, read it back and compare, unmark it.
 
-Until the last step the target has a version that no program takes for its own, so whatever interrupts the copy, nothing
-starts on half of the data; the next copy empties it and begins anew.
-
-What a database must be able to do to be copied from or into.
+Until the last step the target has a schema version that no service accepts. So if the copy is interrupted, no service
+starts on partial data, and the next copy empties the target and restarts.
 """
 
 from __future__ import annotations
@@ -20,29 +18,33 @@ from stentor.core.db.transfer.model import CopiedTable, CopyPlan, RowValidator, 
 from stentor.core.errors import StartRefused
 
 ROWS_PER_PROGRESS = 1_000
-"""Rows between two looks at the progress."""
+"""Rows between two progress reports."""
 Progress = Callable[[str, int, int], None]
-"""Is told the table, rows done and rows in all."""
+"""Receives the table, the rows done and the total rows."""
 
 
 class DatabaseCopy:
-    """Both databases, from their opening to their closing in nobody else's hands."""
+    """A copy from the source to the target database. Call `begin`, `copy`, `verify`, `finish` in this order in `open`."""
 
     def __init__(self, source: Side, target: Side) -> None:
         self._source = source
         self._target = target
         self.plan: CopyPlan
-        self._again: bool
+        self._is_restart: bool
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Raises StartRefused when one is in use, has another schema, or the target holds rows already."""
+        """Open both databases exclusively.
+
+        Raises StartRefused if one is in use or has another schema, or if the target contains rows.
+        """
         with ExitStack() as stack:
             stack.enter_context(self._source.open())
             stack.enter_context(self._target.open())
             self.plan = plan_copy(self._source.tables(), self._target.tables())
-            self._again = migrations.current_version(self._target.driver) != migrations.HEAD
-            if not self._again:
+            # Rows of an interrupted copy are ours to delete; rows of anything else are not.
+            self._is_restart = migrations.current_version(self._target.driver) != migrations.HEAD
+            if not self._is_restart:
                 self._require_empty()
             yield
 
@@ -50,60 +52,60 @@ class DatabaseCopy:
         for table in self.plan.tables:
             if count := self._target.count_rows(table):
                 raise StartRefused(
-                    f"{self._target.display} is not empty ({count} rows in {table.name}), and nothing is overwritten: "
+                    f"{self._target.display} is not empty ({count} rows in {table.name}). A copy overwrites no data: "
                     "name a new, empty database."
                 )
 
     def begin(self) -> None:
-        """From now on the target refuses to be served."""
+        """Mark the target as incomplete, so that no service starts on it."""
         self._target.set_schema_version(migrations.COPYING_PREFIX + migrations.HEAD)
 
     def copy(self, progress: Progress) -> list[CopiedTable]:
-        """All rows, in one transaction. Raises StartRefused for a row that the target cannot hold."""
+        """Copy all rows in one transaction. Raises StartRefused for a row that the target cannot store."""
         counts = {table.name: self._source.count_rows(table) for table in self.plan.tables}
         with self._target.load_transaction():
-            if self._again:
-                self._target.clear(self.plan.tables)  # all that it holds is of the try before
-            copied = [self._fill(table, counts[table.name], progress) for table in self.plan.tables]
+            if self._is_restart:
+                self._target.clear(self.plan.tables)
+            copied = [self._copy_table(table, counts[table.name], progress) for table in self.plan.tables]
         self._target.finish_load(self.plan.tables)
         return copied
 
-    def _fill(self, table: Table, total: int, progress: Progress) -> CopiedTable:
-        rows = RowValidator(table)
-        with closing(self._source.read_rows(table)) as found:
-            self._target.load_rows(table, _watched(found, rows, total, progress))
-        return rows.result
+    def _copy_table(self, table: Table, total: int, progress: Progress) -> CopiedTable:
+        validator = RowValidator(table)
+        with closing(self._source.read_rows(table)) as rows:
+            self._target.load_rows(table, _validated(rows, validator, total, progress))
+        return validator.result
 
     def verify(self, copied: list[CopiedTable], progress: Progress) -> None:
-        """Read everything back. Raises StartRefused when a table is not what was copied."""
+        """Read all rows back and compare their digests. Raises StartRefused if a table differs from what was copied."""
         for table, expected in zip(self.plan.tables, copied, strict=True):
-            rows = RowValidator(table)
-            with closing(self._target.read_rows(table)) as found:
-                for _ in _watched(found, rows, expected.rows, progress):
+            validator = RowValidator(table)
+            with closing(self._target.read_rows(table)) as rows:
+                for _ in _validated(rows, validator, expected.rows, progress):
                     pass
-            if rows.result != expected:
+            if validator.result != expected:
                 raise StartRefused(
-                    f"The table {table.name} is not the same on both sides: {expected.rows} rows with the digest "
-                    f"{expected.digest[:16]} were copied, {rows.count} with {rows.result.digest[:16]} were read back."
+                    f"The table {table.name} differs after the copy: {expected.rows} rows with the digest "
+                    f"{expected.digest[:16]} were copied, {validator.count} with {validator.result.digest[:16]} were read back."
                 )
 
     def finish(self) -> None:
-        """From now on the target may be served."""
+        """Mark the target as complete, so that a service may start on it."""
         self._target.set_schema_version(migrations.HEAD)
 
 
-def _watched(found: Iterator[Row], rows: RowValidator, total: int, progress: Progress) -> Iterator[Row]:
-    for row in found:
-        yield rows.validate(row)
-        if rows.count % ROWS_PER_PROGRESS == 0:
-            progress(rows.table, rows.count, total)
-    progress(rows.table, rows.count, max(total, rows.count))
+def _validated(rows: Iterator[Row], validator: RowValidator, total: int, progress: Progress) -> Iterator[Row]:
+    for row in rows:
+        yield validator.validate(row)
+        if validator.count % ROWS_PER_PROGRESS == 0:
+            progress(validator.table, validator.count, total)
+    progress(validator.table, validator.count, max(total, validator.count))
 
 
 class Side(Protocol):
-    """One of the two databases; from its opening to its closing nobody else writes to it.
+    """The source or the target database; while it is open, no other process writes to it.
 
-    Failures of the store raise StoreUnavailable.
+    Database failures raise StoreUnavailable.
     """
 
     display: str
@@ -112,7 +114,7 @@ class Side(Protocol):
     def driver(self) -> Driver: ...
 
     def open(self) -> AbstractContextManager[None]:
-        """Have it alone, in one view of its data. Raises StartRefused, naming who uses it."""
+        """Open it exclusively, in one snapshot. Raises StartRefused that names the process that uses it."""
         ...
 
     def tables(self) -> dict[str, Table]: ...
@@ -120,15 +122,15 @@ class Side(Protocol):
     def count_rows(self, table: Table) -> int: ...
 
     def read_rows(self, table: Table) -> Generator[Row]:
-        """All rows, in any order, one at a time."""
+        """Yield all rows, in any order."""
         ...
 
     def set_schema_version(self, version: str) -> None:
-        """Write the version of the schema, durably."""
+        """Write the schema version and commit."""
         ...
 
     def load_transaction(self) -> AbstractContextManager[None]:
-        """What is done in here is done whole, or not at all."""
+        """Run the block in one transaction."""
         ...
 
     def clear(self, tables: Iterable[Table]) -> None: ...
@@ -136,12 +138,12 @@ class Side(Protocol):
     def load_rows(self, table: Table, rows: Iterable[Row]) -> None: ...
 
     def finish_load(self, tables: Iterable[Table]) -> None:
-        """Set what follows from the rows: sequences, statistics."""
+        """Set what depends on the rows: sequences and statistics."""
         ...
 
 
 def open_side(address: DatabaseUrl, *, write: bool) -> Side:
-    """Raises StartRefused without PostgreSQL's client."""
+    """Return the database for the URL, not opened yet. Raises StartRefused if PostgreSQL's client is not installed."""
     if address.path is not None:
         from stentor.core.db.transfer.sqlite import SqliteSide
 
@@ -154,8 +156,11 @@ def open_side(address: DatabaseUrl, *, write: bool) -> Side:
     return side
 
 
-def require_current_schema(driver: Driver, shown: str, *, write: bool) -> None:
-    """Raises StartRefused for another schema than this program's; one to be written may be made, or half filled."""
+def require_current_schema(driver: Driver, display: str, *, write: bool) -> None:
+    """Raise StartRefused if the schema is not the one of this program.
+
+    A target (`write`) may also be empty, and then gets its schema, or have the mark of an interrupted copy.
+    """
     current = migrations.current_version(driver)
     if write and current == migrations.COPYING_PREFIX + migrations.HEAD:
         return
@@ -164,6 +169,6 @@ def require_current_schema(driver: Driver, shown: str, *, write: bool) -> None:
         migrations.upgrade(driver)
     elif current != migrations.HEAD:
         raise StartRefused(
-            f"{shown} has schema {current or 'none'}, and only {migrations.HEAD} is copied: bring it up to date with "
-            f"{migrations.UPGRADE_COMMAND} first."
+            f"{display} has schema {current or 'none'}, but a copy needs {migrations.HEAD}. Upgrade it first: "
+            f"{migrations.UPGRADE_COMMAND}."
         )

@@ -1,4 +1,4 @@
-"""What is copied: tables, their columns and their order; what a value must be; what came of it."""
+"""The plan of a copy (tables, columns and their order) and the validation of the copied rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DIGEST_BYTES = 32
 
 
 class Column(msgspec.Struct, frozen=True):
-    """`kind` is the type on PostgreSQL; None on SQLite, where a column takes any value."""
+    """A column; `kind` is its type on PostgreSQL, None on SQLite, where a column takes any value."""
 
     name: str
     kind: str | None = None
 
 
 class Table(msgspec.Struct, frozen=True):
-    """`key` are the columns that name a row, `needs` the tables that must be filled before."""
+    """A table; `key` are the columns that identify a row, `depends_on` the tables that must be loaded before it."""
 
     name: str
     columns: tuple[Column, ...]
@@ -38,14 +38,17 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class CopyPlan(msgspec.Struct, frozen=True):
-    """`tables` in the order in which they are filled. What only one of the databases has can be made again there."""
+    """The tables in the order in which they are loaded.
+
+    `skipped_tables` exist in only one of the databases, which can rebuild them from the others.
+    """
 
     tables: tuple[Table, ...]
     skipped_tables: tuple[str, ...]
 
 
 class CopiedTable(msgspec.Struct, frozen=True):
-    """A table with the number of its rows and a digest that does not depend on their order, in hex."""
+    """The number of rows of a table and a digest of them, in hex, that does not depend on their order."""
 
     table: str
     rows: int
@@ -53,33 +56,34 @@ class CopiedTable(msgspec.Struct, frozen=True):
 
 
 class InvalidValue(Exception):
-    """A value that the other database cannot hold; the message says why without repeating it."""
+    """A value that the other database cannot store; the message gives the reason but not the value."""
 
 
 def plan_copy(source: Mapping[str, Table], target: Mapping[str, Table]) -> CopyPlan:
-    """Raises StartRefused where a table has other columns on the other side."""
+    """Plan the copy of all tables that both databases have. Raises StartRefused if their columns differ."""
     both = sorted(source.keys() & target.keys() - {VERSION_TABLE})
     for name in both:
-        if odd := set(source[name].names) ^ set(target[name].names):
-            raise StartRefused(f"The table {name} has the column {min(odd)} in only one of the databases.")
-    known = {name: _known(source[name], target[name]) for name in both}
-    order = TopologicalSorter({name: sorted(known[name].depends_on & known.keys() - {name}) for name in both})
-    only = source.keys() ^ target.keys()
-    return CopyPlan(tuple(known[name] for name in order.static_order()), tuple(sorted(only - {VERSION_TABLE})))
+        if differing := set(source[name].names) ^ set(target[name].names):
+            raise StartRefused(f"The table {name} has the column {min(differing)} in only one of the databases.")
+    tables = {name: _merge_tables(source[name], target[name]) for name in both}
+    order = TopologicalSorter({name: sorted(tables[name].depends_on & tables.keys() - {name}) for name in both})
+    in_one_only = source.keys() ^ target.keys()
+    return CopyPlan(tuple(tables[name] for name in order.static_order()), tuple(sorted(in_one_only - {VERSION_TABLE})))
 
 
-def _known(one: Table, other: Table) -> Table:
-    """The table with its types, whichever of the two sides knows them."""
-    typed, plain = (one, other) if one.columns[0].kind else (other, one)
-    return msgspec.structs.replace(typed, key=typed.key or plain.key, depends_on=one.depends_on | other.depends_on)
+def _merge_tables(source: Table, target: Table) -> Table:
+    """Return the table with its column types, which only the PostgreSQL database has."""
+    typed, plain = (source, target) if source.columns[0].kind else (target, source)
+    depends_on = source.depends_on | target.depends_on
+    return msgspec.structs.replace(typed, key=typed.key or plain.key, depends_on=depends_on)
 
 
-def _whole(low: int, high: int) -> Callable[[Any], int]:
+def _integer(low: int, high: int) -> Callable[[Any], int]:
     def check(value: Any) -> int:
         if not isinstance(value, int):
-            raise InvalidValue("is no whole number")
+            raise InvalidValue("is not an integer")
         if not low <= value <= high:
-            raise InvalidValue(f"is outside of {low} to {high}")
+            raise InvalidValue(f"is not between {low} and {high}")
         return int(value)
 
     return check
@@ -87,17 +91,17 @@ def _whole(low: int, high: int) -> Callable[[Any], int]:
 
 def _number(value: Any) -> float:
     if not isinstance(value, int | float):
-        raise InvalidValue("is no number")
+        raise InvalidValue("is not a number")
     if math.isnan(value):
         raise InvalidValue("is not a number (NaN)")
-    return float(value) + 0.0  # SQLite knows no negative zero
+    return float(value) + 0.0  # turns -0.0 into 0.0: SQLite has no negative zero, and the digests must be equal
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidValue("is no text")
+        raise InvalidValue("is not text")
     if "\0" in value:
-        raise InvalidValue("holds the character NUL, which PostgreSQL's texts cannot")
+        raise InvalidValue("contains the character NUL, which PostgreSQL cannot store in text")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidValue("is not valid UTF-8")
     return value
@@ -109,20 +113,20 @@ def _bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-_KINDS: dict[str, Callable[[Any], Any]] = {
-    "int2": _whole(-(2**15), 2**15 - 1),
-    "int4": _whole(-(2**31), 2**31 - 1),
-    "int8": _whole(-(2**63), 2**63 - 1),
+_VALIDATORS: dict[str, Callable[[Any], Any]] = {
+    "int2": _integer(-(2**15), 2**15 - 1),
+    "int4": _integer(-(2**31), 2**31 - 1),
+    "int8": _integer(-(2**63), 2**63 - 1),
     "float8": _number,
     "text": _text,
     "varchar": _text,
     "bytea": _bytes,
-    "bool": _whole(0, 1),
+    "bool": _integer(0, 1),
 }
 
 
 class RowValidator:
-    """Takes the rows of one table, judges each, and keeps count and digest."""
+    """Validates the rows of one table one by one, and computes their number and digest."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -132,34 +136,35 @@ class RowValidator:
         self.count = 0
 
     def _check(self, column: Column) -> Callable[[Any], Any]:
-        check = _KINDS.get(column.kind or "")
+        check = _VALIDATORS.get(column.kind or "")
         if check is None:
-            place = f"{self._table.name}.{column.name}"
-            raise StartRefused(f"The column {place} has a type that is not copied yet: {column.kind}.")
+            name = f"{self._table.name}.{column.name}"
+            raise StartRefused(f"The column {name} has the type {column.kind}, which a copy does not support.")
         return check
 
     def validate(self, row: Row) -> Row:
-        """The row as both databases hold it. Raises StartRefused, which names it."""
+        """Return the row as both databases store it. Raises StartRefused, which names the row, for an invalid value."""
         if len(row) != len(self._checks):
             raise StartRefused(f"A row of the table {self._table.name} has {len(row)} columns.")
-        taken = []
+        values = []
         for check, value in zip(self._checks, row, strict=True):
             try:
-                taken.append(None if value is None else check(value))
-            except InvalidValue as unfit:
-                raise StartRefused(self._refusal(row, len(taken), unfit)) from None
+                values.append(None if value is None else check(value))
+            except InvalidValue as error:
+                raise StartRefused(self._error_message(row, len(values), error)) from None
         self.count += 1
-        # A sum does not depend on the order, which differs between the databases.
-        self._sum += int.from_bytes(sha256(msgspec.msgpack.encode(taken)).digest())
-        return tuple(taken)
+        # A sum of hashes does not depend on the order of the rows, which differs between the databases.
+        self._sum += int.from_bytes(sha256(msgspec.msgpack.encode(values)).digest())
+        return tuple(values)
 
-    def _refusal(self, row: Row, at: int, unfit: InvalidValue) -> str:
-        named = dict(zip(self._table.names, row, strict=True))
-        key = ", ".join(f"{name} = {named[name]!r}"[:80] for name in self._table.key)
+    def _error_message(self, row: Row, index: int, error: InvalidValue) -> str:
+        by_name = dict(zip(self._table.names, row, strict=True))
+        key = ", ".join(f"{name} = {by_name[name]!r}"[:80] for name in self._table.key)
         which = f" where {key}" if key else f" number {self.count + 1}"
-        return f"{self._table.name}.{self._table.names[at]} {unfit}, in the row{which}."
+        return f"{self._table.name}.{self._table.names[index]} {error}, in the row{which}."
 
     @property
     def result(self) -> CopiedTable:
+        """The number and the digest of the rows so far."""
         digest = (self._sum % 2 ** (8 * _DIGEST_BYTES)).to_bytes(_DIGEST_BYTES).hex()
         return CopiedTable(self._table.name, self.count, digest)

@@ -1,4 +1,4 @@
-"""A PostgreSQL database as one side of a copy: rows leave and enter it by COPY."""
+"""A PostgreSQL database as source or target of a copy; reads and writes rows with COPY."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ left join pg_index i on i.indrelid = c.oid and i.indisprimary
 where c.relkind in ('r', 'p') and c.relnamespace = current_schema()::regnamespace and not c.relispartition
 order by c.relname, a.attnum
 """
-_NEEDS = """
+_FOREIGN_KEYS = """
 select f.conrelid::regclass::text, f.confrelid::regclass::text from pg_constraint f
 where f.contype = 'f' and f.connamespace = current_schema()::regnamespace
 """
@@ -40,6 +40,8 @@ order by a.backend_start
 
 
 class PostgresSide:
+    """The `Side` for PostgreSQL; exclusive through the serving lock, which all writers share."""
+
     def __init__(self, address: DatabaseUrl, *, write: bool) -> None:
         self.display = address.display
         self.driver = PostgresDriver(address.url)
@@ -50,6 +52,7 @@ class PostgresSide:
     @contextmanager
     def open(self) -> Iterator[None]:
         with _errors(), psycopg.connect(self._url, autocommit=True, connect_timeout=10) as self._raw:
+            # The name appears in the messages of other processes that find the database in use.
             self._raw.execute("set application_name = 'stentor db copy'")
             self._raw.execute("set statement_timeout = 0")
             self._raw.execute("set idle_in_transaction_session_timeout = 0")
@@ -60,7 +63,7 @@ class PostgresSide:
             yield
 
     def _require_alone(self) -> None:
-        """Services hold this lock together for as long as they are connected."""
+        # Every connected writer shares this lock, so it is free only if no service is connected.
         row = self._raw.execute("select pg_try_advisory_lock(%s)", (locks.SERVING_LOCK_ID,)).fetchone()
         if row is not None and row[0]:
             return
@@ -68,22 +71,24 @@ class PostgresSide:
         who = "; ".join(
             f"{name or 'a program'}{f' on {host}' if host else ''}, session {pid}" for pid, name, host in holders
         )
-        raise StartRefused(f"{self.display} is in use ({who or 'by somebody'}). Stop that first, and copy then.")
+        raise StartRefused(
+            f"{self.display} is in use ({who or 'by another process'}). Stop that process, then copy again."
+        )
 
     def tables(self) -> dict[str, Table]:
         columns: dict[str, list[tuple[str, str, int]]] = {}
         with _errors():
-            for table, name, kind, at in self._raw.execute(_TABLES):
-                columns.setdefault(table, []).append((name, kind, at))
-            needs = self._raw.execute(_NEEDS).fetchall()
+            for table, name, kind, key_position in self._raw.execute(_TABLES):
+                columns.setdefault(table, []).append((name, kind, key_position))
+            foreign_keys = self._raw.execute(_FOREIGN_KEYS).fetchall()
         return {
             table: Table(
                 table,
-                tuple(Column(name, kind) for name, kind, _ in found),
-                tuple(name for name, _, at in sorted(found, key=lambda column: column[2]) if at),
-                frozenset(other for one, other in needs if one == table),
+                tuple(Column(name, kind) for name, kind, _ in table_columns),
+                tuple(name for name, _, position in sorted(table_columns, key=lambda column: column[2]) if position),
+                frozenset(referenced for referencing, referenced in foreign_keys if referencing == table),
             )
-            for table, found in columns.items()
+            for table, table_columns in columns.items()
         }
 
     def count_rows(self, table: Table) -> int:
@@ -100,7 +105,7 @@ class PostgresSide:
 
     def set_schema_version(self, version: str) -> None:
         with _errors():
-            self._raw.execute(f"update {VERSION_TABLE} set version_num = %s", (version,))  # noqa: S608 - a name of ours
+            self._raw.execute(f"update {VERSION_TABLE} set version_num = %s", (version,))  # noqa: S608 - the table name comes from the code
 
     @contextmanager
     def load_transaction(self) -> Iterator[None]:
@@ -108,7 +113,7 @@ class PostgresSide:
             yield
 
     def clear(self, tables: Iterable[Table]) -> None:
-        """Quick, and without what rows of an earlier try would leave behind."""
+        # All tables in one statement, because they reference each other; unlike delete it leaves no dead rows behind.
         with _errors():
             self._raw.execute(sql.SQL("truncate {}").format(sql.SQL(", ").join(map(_name, tables))))
 
@@ -122,11 +127,11 @@ class PostgresSide:
         with _errors():
             for table in tables:
                 for column in table.names:
-                    self._count_on(table, column)
+                    self._reset_sequence(table, column)
                 self._raw.execute(sql.SQL("analyze {}").format(_name(table)))
 
-    def _count_on(self, table: Table, column: str) -> None:
-        """Have a column that counts by itself go on after its largest value."""
+    def _reset_sequence(self, table: Table, column: str) -> None:
+        # COPY writes ids without the sequence, so the next insert would start at 1 and fail.
         row = self._raw.execute("select pg_get_serial_sequence(%s, %s)", (_name(table).as_string(), column)).fetchone()
         if row is not None and row[0] is not None:
             statement = sql.SQL("select setval(%s, (select coalesce(max({}), 0) + 1 from {}), false)")
@@ -143,17 +148,17 @@ def _columns(table: Table) -> sql.Composed:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Of what PostgreSQL says only the first line: the rest may repeat rows."""
+    """Translate errors, with only the first line of PostgreSQL's message: the rest may contain data of rows."""
     try:
         yield
     except psycopg.OperationalError as error:
-        raise StoreUnavailable(f"PostgreSQL cannot be used: {_first(error)}.") from error
+        raise StoreUnavailable(f"PostgreSQL cannot be used: {_first_line(error)}.") from error
     except psycopg.IntegrityError as error:
-        raise StartRefused(f"PostgreSQL refuses a row: {_first(error)}.") from None
+        raise StartRefused(f"PostgreSQL rejected a row: {_first_line(error)}.") from None
     except psycopg.Error as error:
-        raise StoreUnavailable(f"PostgreSQL refuses it: {_first(error)}.") from None
+        raise StoreUnavailable(f"PostgreSQL rejected a statement: {_first_line(error)}.") from None
 
 
-def _first(error: psycopg.Error) -> str:
-    words = error.diag.message_primary or next(iter(str(error).strip().splitlines()), "")
-    return words.rstrip(".") or type(error).__name__
+def _first_line(error: psycopg.Error) -> str:
+    message = error.diag.message_primary or next(iter(str(error).strip().splitlines()), "")
+    return message.rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""A SQLite file as one side of a copy."""
+"""A SQLite file as source or target of a copy."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.filesystem import DataFolderLock, read_lock_holder
 
 SERVICE_FILE_NAME = "stentor.db"
-"""The name under which a service finds its database; a file of another name is nobody's."""
-_NOT_OURS = "name not like 'sqlite\\_%' escape '\\'"
+"""The file name that a service uses. A file of another name belongs to no service, so it needs no lock."""
+_NOT_INTERNAL = "name not like 'sqlite\\_%' escape '\\'"
 
 
 class SqliteSide:
+    """The `Side` for SQLite; exclusive through the lock of the data folder."""
+
     def __init__(self, path: Path, *, write: bool) -> None:
         self.display = str(path)
         self.driver = SqliteDriver(path)
@@ -31,7 +33,7 @@ class SqliteSide:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        with self._alone(), _errors():
+        with self._folder_lock(), _errors():
             self._prepare()
             with closing(self._connect()) as self._raw:
                 if not self._write:
@@ -39,7 +41,7 @@ class SqliteSide:
                 yield
 
     def _prepare(self) -> None:
-        """Before the one connection that writes is opened."""
+        # Before `open` connects: the upgrade opens a writer of its own, and SQLite must never have two.
         if not self._write and not self._path.is_file():
             raise StartRefused(f"There is no file {self._path}.")
         if not self._write:
@@ -48,15 +50,15 @@ class SqliteSide:
         require_current_schema(self.driver, self.display, write=self._write)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        lock = self._lock()
+    def _folder_lock(self) -> Iterator[None]:
+        lock = self._take_lock()
         try:
             yield
         finally:
             if lock is not None:
                 lock.release()
 
-    def _lock(self) -> DataFolderLock | None:
+    def _take_lock(self) -> DataFolderLock | None:
         folder = self._path.parent
         try:
             if self._write:
@@ -66,15 +68,15 @@ class SqliteSide:
             return DataFolderLock(folder, format_iso(SystemClock().now()))
         except StartRefused:
             owner = read_lock_holder(folder)
-            who = f"process {owner.pid}, since {owner.since}" if owner else "another process"
-            raise StartRefused(f"{self._path} is in use by {who}. Stop it first, and copy then.") from None
+            holder = f"process {owner.pid}, since {owner.since}" if owner else "another process"
+            raise StartRefused(f"{self._path} is in use by {holder}. Stop that process, then copy again.") from None
         except OSError as error:
             raise StartRefused(f"The folder {folder} cannot be used: {error.strerror}.") from None
 
     def _connect(self) -> sqlite3.Connection:
         mode = "rw" if self._write else "ro"
         raw = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
-        # What is no text is to be found and named, not to end the reading.
+        # Return invalid UTF-8 instead of raising an error, so that the validation can name the row.
         raw.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         if self._write:
             raw.execute("pragma journal_mode=wal")
@@ -83,14 +85,15 @@ class SqliteSide:
         return raw
 
     def tables(self) -> dict[str, Table]:
-        found = self._raw.execute(f"select name from sqlite_master where type = 'table' and {_NOT_OURS}")  # noqa: S608
-        return {name: self._table(name) for (name,) in found.fetchall()}
+        tables = self._raw.execute(f"select name from sqlite_master where type = 'table' and {_NOT_INTERNAL}")  # noqa: S608
+        return {name: self._table(name) for (name,) in tables.fetchall()}
 
     def _table(self, name: str) -> Table:
         columns = self._raw.execute("select name, pk from pragma_table_info(?) order by cid", (name,)).fetchall()
-        needs = self._raw.execute('select "table" from pragma_foreign_key_list(?)', (name,)).fetchall()
-        key = tuple(column for column, at in sorted(columns, key=lambda column: int(column[1])) if at)
-        return Table(name, tuple(Column(column) for column, _ in columns), key, frozenset(one for (one,) in needs))
+        foreign_keys = self._raw.execute('select "table" from pragma_foreign_key_list(?)', (name,)).fetchall()
+        key = tuple(column for column, position in sorted(columns, key=lambda column: int(column[1])) if position)
+        depends_on = frozenset(referenced for (referenced,) in foreign_keys)
+        return Table(name, tuple(Column(column) for column, _ in columns), key, depends_on)
 
     def count_rows(self, table: Table) -> int:
         with _errors():
@@ -117,16 +120,18 @@ class SqliteSide:
                 raise
 
     def clear(self, tables: Iterable[Table]) -> None:
+        # In reverse order, because of the foreign keys.
         for table in reversed(list(tables)):
             self._raw.execute(f"delete from {table.name}")  # noqa: S608
 
     def load_rows(self, table: Table, rows: Iterable[Row]) -> None:
-        marks = ", ".join("?" * len(table.columns))
+        placeholders = ", ".join("?" * len(table.columns))
+        statement = f"insert into {table.name} ({', '.join(table.names)}) values ({placeholders})"  # noqa: S608
         with _errors():
-            self._raw.executemany(f"insert into {table.name} ({', '.join(table.names)}) values ({marks})", rows)  # noqa: S608
+            self._raw.executemany(statement, rows)
 
     def finish_load(self, tables: Iterable[Table]) -> None:
-        """SQLite counts on by itself."""
+        """Nothing to do: SQLite continues after the largest id by itself."""
 
 
 @contextmanager
@@ -136,6 +141,6 @@ def _errors() -> Iterator[None]:
     except sqlite3.OperationalError as error:
         raise StoreUnavailable(f"The SQLite database cannot be used: {error}.") from error
     except sqlite3.IntegrityError as error:
-        raise StartRefused(f"SQLite refuses a row: {error}.") from None
+        raise StartRefused(f"SQLite rejected a row: {error}.") from None
     except sqlite3.DatabaseError as error:
         raise StoreUnavailable(f"The SQLite database is damaged: {error}.") from error
