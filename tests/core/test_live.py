@@ -111,13 +111,13 @@ async def test_without_messages_a_watcher_looks_by_itself(pair: Pair, monkeypatc
 async def test_interest_ends_when_nobody_speaks_of_it_any_more(pair: Pair) -> None:
     with pair.watches.watch(*KEY):
         await asyncio.sleep(0.05)
-    elsewhere = pair.runs._elsewhere
-    assert elsewhere is not None
-    assert KEY in elsewhere._interest
-    later = elsewhere._clock() + INTEREST_SECONDS + 1
-    elsewhere._clock = lambda: later
+    remote = pair.runs._remote
+    assert remote is not None
+    assert KEY in remote._interest
+    later = remote._clock() + INTEREST_SECONDS + 1
+    remote._clock = lambda: later
     pair.runs.renew_interest()
-    assert elsewhere._interest == {}
+    assert remote._interest == {}
 
 
 async def test_a_new_attempt_elsewhere_begins_anew(pair: Pair) -> None:

@@ -1,16 +1,9 @@
-"""Live streams: what watchers of a task see at once, in this process and in others.
+"""Live streams: deliver the events and tokens of a task to its watchers, in this process and in others.
 
-Live fan-out: what watchers of a task see at once.
-
-Never the truth: events come from the run log and are only announced here; tokens are kept while the
-attempt runs. A slow watcher is cut rather than waited for; it resumes from the run log. Where other processes
-share the database, what concerns a watcher elsewhere is sent there, and what is lost on the way is found by looking.
-
-What a watcher of a task is given, and its queue.
-
-The part of the hub that other processes see: who watches what where, and what is sent there.
-
-A process that watches a task says so now and then; for half a minute after that the others send it what they know.
+Never the source of truth: events are in the run log and are only announced here; tokens are stored in memory while the
+attempt runs. A watcher that is too slow is dropped instead of delaying the others, and resumes from the run log. With
+several processes, each one announces what it watches for half a minute and the others send it the changes; a message
+that is lost on the way is made up for by polling.
 """
 
 from __future__ import annotations
@@ -28,106 +21,115 @@ from stentor.core.fanout import Fanout, Reconnected, TaskChanged, TaskWatched, T
 __all__ = ["MAX_QUEUED", "MAX_TOKENS", "TERMINAL_EVENTS", "Hub", "RunLogChanged", "StreamedToken", "TaskWatcher"]
 
 
+MAX_QUEUED = 1_000
+"""Messages that a watcher may be behind before it is dropped."""
 MAX_TOKENS = 10_000
-"""Tokens kept per attempt for watchers that come late."""
+"""Tokens stored for each attempt, for watchers that start late."""
+MAX_CHUNK_CHARACTERS = 1_200
+"""Characters of tokens in one message to other processes."""
 POLL_SECONDS = 2.0
-"""How often a watcher looks into the run log where other processes write to it too."""
+"""How often a watcher reads the run log if other processes write to it too."""
+INTEREST_SECONDS, RENEW_SECONDS = 30.0, 10.0
+"""How long a process's interest in a task lasts, and how often it is renewed."""
 
 TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
-"""Events after which the tokens of a task are of no use."""
+"""Events after which the tokens of a task are deleted, because the output is in the database."""
 
 TaskKey = tuple[str, str]
 
 
 class Hub:
-    """`closing` is set when the service leaves: whoever waits here or streams from here ends then."""
+    """Delivers the events and tokens of tasks to watchers.
+
+    `closing` is set when the service shuts down; waiters and streams must end then.
+    """
 
     def __init__(self, fanout: Fanout | None = None) -> None:
         self.closing = asyncio.Event()
         self.listeners: list[Callable[[str, str, list[Any]], None]] = []
-        """Called with tenant, task and events of every change of a task; they must be as good as free."""
+        """Called on the event loop with tenant, task id and events of every change of a task; must be fast."""
         self._watchers: dict[TaskKey, list[TaskWatcher]] = {}
         self._tokens: dict[TaskKey, list[StreamedToken]] = {}
-        self._elsewhere = None if fanout is None or fanout.is_single_process else RemoteWatchers(fanout, self)
+        self._remote = None if fanout is None or fanout.is_single_process else RemoteWatchers(fanout, self)
 
     @contextmanager
     def watch(self, tenant: str, task_id: str) -> Iterator[TaskWatcher]:
-        """A watcher that gets, in order, all that is published while the block runs."""
-        key, watcher = (tenant, task_id), TaskWatcher(POLL_SECONDS if self._elsewhere else None)
+        """Yield a watcher that receives, in order, everything that is published while the block runs."""
+        key, watcher = (tenant, task_id), TaskWatcher(POLL_SECONDS if self._remote else None)
         self._watchers.setdefault(key, []).append(watcher)
-        if self._elsewhere:
-            self._elsewhere.watch(key)
+        if self._remote:
+            self._remote.watch(key)
         try:
             yield watcher
         finally:
             self._watchers[key].remove(watcher)
             if not self._watchers[key]:
                 del self._watchers[key]
-                if self._elsewhere:
-                    self._elsewhere.leave(key)
+                if self._remote:
+                    self._remote.leave(key)
 
     def renew_interest(self) -> None:
-        """To be called every few seconds."""
-        if self._elsewhere:
-            self._elsewhere.renew_interest()
+        """Renew the interest in watched tasks at other processes. Call every few seconds."""
+        if self._remote:
+            self._remote.renew_interest()
 
     def watched_tasks(self) -> list[TaskKey]:
-        """The tasks that somebody watches here."""
+        """Return the tasks that are watched in this process."""
         return list(self._watchers)
 
     def publish(self, tenant: str, task_id: str, messages: list[Any]) -> None:
+        """Queue the messages for the watchers in this process."""
         for watcher in self._watchers.get((tenant, task_id), ()):
             for message in messages:
                 watcher.put(message)
 
     def publish_events(self, tenant: str, task_id: str, events: list[Any]) -> None:
-        """Publish what the run log recorded of a task, and tell the listeners."""
+        """Deliver committed events of a task to its watchers and the listeners.
+
+        Call it after the commit: a watcher that reacts by reading the run log must find the events there.
+        """
         for listener in self.listeners:
             listener(tenant, task_id, events)
         self.publish(tenant, task_id, events)
-        if self._elsewhere:
-            self._elsewhere.changed((tenant, task_id))
+        if self._remote:
+            self._remote.changed((tenant, task_id))
         if any(event.event_type in TERMINAL_EVENTS for event in events):
             self.drop_tokens(tenant, task_id)
 
     def append_token(self, tenant: str, task_id: str, attempt: str, text: str) -> None:
-        """Append a token to the running attempt and announce it."""
-        kept = self._tokens.get((tenant, task_id))
-        n = kept[-1].n + 1 if kept and kept[0].attempt == attempt else 1
+        """Add a token of the running attempt and deliver it to all watchers."""
+        tokens = self._tokens.get((tenant, task_id))
+        n = tokens[-1].n + 1 if tokens and tokens[0].attempt == attempt else 1
         token = StreamedToken(attempt, n, text)
         self.add_token(tenant, task_id, token)
-        if self._elsewhere:
-            self._elsewhere.token((tenant, task_id), token)
+        if self._remote:
+            self._remote.token((tenant, task_id), token)
 
     def add_token(self, tenant: str, task_id: str, token: StreamedToken) -> None:
-        """Keep a token and show it to the watchers here."""
-        kept = self._tokens.setdefault((tenant, task_id), [])
-        if kept and kept[0].attempt != token.attempt:
-            kept.clear()
-        if len(kept) == MAX_TOKENS:
-            del kept[0]
-        kept.append(token)
+        """Store a token and deliver it to the watchers in this process."""
+        tokens = self._tokens.setdefault((tenant, task_id), [])
+        if tokens and tokens[0].attempt != token.attempt:
+            tokens.clear()  # a retry starts its output from the beginning
+        if len(tokens) == MAX_TOKENS:
+            del tokens[0]
+        tokens.append(token)
         self.publish(tenant, task_id, [token])
 
     def notify_changed(self, tenant: str, task_id: str) -> None:
-        """Have the watchers look into the run log."""
+        """Make the watchers in this process read the run log."""
         self.publish(tenant, task_id, [RunLogChanged()])
 
     def tokens(self, tenant: str, task_id: str) -> list[StreamedToken]:
-        """The tokens so far of the attempt that runs now."""
+        """Return the tokens so far of the running attempt."""
         return list(self._tokens.get((tenant, task_id), ()))
 
     def drop_tokens(self, tenant: str, task_id: str) -> None:
-        """The attempt has ended; its answer is in the task's row."""
+        """Delete the tokens of an attempt that has ended; its output is in the task's row."""
         self._tokens.pop((tenant, task_id), None)
 
 
-MAX_QUEUED = 1_000
-"""Messages a watcher may be behind before it is cut."""
-
-
 class StreamedToken(msgspec.Struct, frozen=True):
-    """One piece of an answer: the n-th of the attempt that started with event `attempt`."""
+    """A piece of streamed output: the n-th (from 1) of the attempt that started with the event `attempt`."""
 
     attempt: str
     n: int
@@ -135,11 +137,15 @@ class StreamedToken(msgspec.Struct, frozen=True):
 
 
 class RunLogChanged(msgspec.Struct, frozen=True):
-    """The run log has something new of the task, written by another process."""
+    """The run log may have new events of the task, written by another process."""
 
 
 class TaskWatcher:
-    """A bounded queue; `cut` once it was full. One that may hear too little is told to look every `every` seconds."""
+    """A bounded queue of messages; `is_cut` once it was full.
+
+    With `poll_seconds`, `get` returns RunLogChanged after that time without a message, because messages from other
+    processes may be lost.
+    """
 
     def __init__(self, poll_seconds: float | None = None) -> None:
         self._queue: asyncio.Queue[Any] = asyncio.Queue(MAX_QUEUED)
@@ -147,12 +153,14 @@ class TaskWatcher:
         self.is_cut = False
 
     def put(self, message: Any) -> None:
+        """Queue a message; never waits."""
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
             self.is_cut = True
 
     async def get(self) -> Any:
+        """Wait for the next message."""
         try:
             async with asyncio.timeout(self._every):
                 return await self._queue.get()
@@ -164,16 +172,10 @@ class TaskWatcher:
         return self._queue.empty()
 
 
-INTEREST_SECONDS, RENEW_SECONDS = 30.0, 10.0
-MAX_CHUNK_CHARACTERS = 1_200
-"""Characters of tokens in one message."""
-WatchedKey = tuple[str, str]
-
-
 class LocalWatchers(Protocol):
-    """What the hub does for others."""
+    """The part of the hub that `RemoteWatchers` uses."""
 
-    def watched_tasks(self) -> list[WatchedKey]: ...
+    def watched_tasks(self) -> list[TaskKey]: ...
     def tokens(self, tenant: str, task_id: str) -> list[StreamedToken]: ...
     def add_token(self, tenant: str, task_id: str, token: StreamedToken) -> None: ...
     def notify_changed(self, tenant: str, task_id: str) -> None: ...
@@ -181,56 +183,67 @@ class LocalWatchers(Protocol):
 
 
 class RemoteWatchers:
-    def __init__(self, fanout: Fanout, here: LocalWatchers, clock: Callable[[], float] = time.monotonic) -> None:
-        self._fanout = fanout
-        self._here = here
-        self._clock = clock
-        self._interest: dict[WatchedKey, float] = {}
-        self._said: dict[WatchedKey, float] = {}
-        self._mirrored: set[WatchedKey] = set()
-        fanout.subscribe(TaskWatched, self._watched)
-        fanout.subscribe(TaskChanged, lambda message: here.notify_changed(message.tenant, message.task_id))
-        fanout.subscribe(TokenBatch, self._tokens)
-        fanout.subscribe(Reconnected, lambda _: self._again())
+    """Connects the hub to the watchers in other processes, and its own watchers to the tasks that run there."""
 
-    def watch(self, key: WatchedKey) -> None:
-        """Somebody watches a task here."""
-        self._said[key] = self._clock()
+    def __init__(self, fanout: Fanout, local: LocalWatchers, clock: Callable[[], float] = time.monotonic) -> None:
+        self._fanout = fanout
+        self._local = local
+        self._clock = clock
+        self._interest: dict[TaskKey, float] = {}
+        """Until when other processes are interested in a task."""
+        self._announced_at: dict[TaskKey, float] = {}
+        """When this process last announced its interest in a task."""
+        self._mirrored: set[TaskKey] = set()
+        """Tasks whose tokens here are copies of another process's."""
+        fanout.subscribe(TaskWatched, self._on_watched)
+        fanout.subscribe(TaskChanged, lambda message: local.notify_changed(message.tenant, message.task_id))
+        fanout.subscribe(TokenBatch, self._on_tokens)
+        fanout.subscribe(Reconnected, lambda _: self._on_reconnect())
+
+    def watch(self, key: TaskKey) -> None:
+        """Announce that a task is watched in this process."""
+        self._announced_at[key] = self._clock()
         self._fanout.send(TaskWatched(*key))
 
-    def leave(self, key: WatchedKey) -> None:
-        """Nobody watches it here any more."""
-        self._said.pop(key, None)
+    def leave(self, key: TaskKey) -> None:
+        """Forget a task that is no longer watched in this process."""
+        self._announced_at.pop(key, None)
         if key in self._mirrored:
             self._mirrored.discard(key)
-            self._here.drop_tokens(*key)
+            self._local.drop_tokens(*key)
 
     def renew_interest(self) -> None:
-        """To be called every few seconds: interest ends by itself when nobody speaks of it."""
+        """Announce this process's interest again, and forget the expired interest of others.
+
+        Interest expires because a process that dies cannot withdraw it.
+        """
         now = self._clock()
-        for key, said in self._said.items():
-            if now - said >= RENEW_SECONDS:
-                self._said[key] = now
+        for key, announced_at in self._announced_at.items():
+            if now - announced_at >= RENEW_SECONDS:
+                self._announced_at[key] = now
                 self._fanout.send(TaskWatched(*key, from_start=False))
         for key in [key for key, until in self._interest.items() if until < now]:
             del self._interest[key]
 
-    def changed(self, key: WatchedKey) -> None:
+    def changed(self, key: TaskKey) -> None:
+        """Send a change of a task to the processes that watch it."""
         if key in self._interest:
             self._fanout.send(TaskChanged(*key))
 
-    def token(self, key: WatchedKey, token: StreamedToken) -> None:
-        self._mirrored.discard(key)  # the attempt runs here now
+    def token(self, key: TaskKey, token: StreamedToken) -> None:
+        """Send a token to the processes that watch the task."""
+        self._mirrored.discard(key)  # the attempt now runs in this process
         if key in self._interest:
             self._fanout.send(TokenBatch(*key, token.attempt, token.n, (token.text,)))
 
-    def _watched(self, message: TaskWatched) -> None:
+    def _on_watched(self, message: TaskWatched) -> None:
         key = message.tenant, message.task_id
         self._interest[key] = self._clock() + INTEREST_SECONDS
+        # Only the process that runs the attempt sends the earlier tokens; one with copies would repeat them.
         if message.from_start and key not in self._mirrored:
-            self._send_all(key, self._here.tokens(*key))
+            self._send_all(key, self._local.tokens(*key))
 
-    def _send_all(self, key: WatchedKey, tokens: list[StreamedToken]) -> None:
+    def _send_all(self, key: TaskKey, tokens: list[StreamedToken]) -> None:
         start = 0
         while start < len(tokens):
             end, size = start, 0
@@ -241,21 +254,24 @@ class RemoteWatchers:
             self._fanout.send(TokenBatch(*key, tokens[start].attempt, tokens[start].n, texts, is_complete=start == 0))
             start = end
 
-    def _tokens(self, message: TokenBatch) -> None:
-        """Add what is new; without their beginning they are of no use yet, and it has been asked for."""
+    def _on_tokens(self, message: TokenBatch) -> None:
+        """Add the tokens that are new here.
+
+        A batch without the beginning of the attempt is ignored: this process has asked for all tokens already.
+        """
         key = message.tenant, message.task_id
-        if key not in self._said:
+        if key not in self._announced_at:
             return
-        kept = self._here.tokens(*key)
-        last = kept[-1].n if kept and kept[0].attempt == message.attempt else 0
+        tokens = self._local.tokens(*key)
+        last = tokens[-1].n if tokens and tokens[0].attempt == message.attempt else 0
         if last == 0 and message.first_index > 1 and not message.is_complete:
             return
         self._mirrored.add(key)
         for n, text in enumerate(message.texts, message.first_index):
             if n > last:
-                self._here.add_token(*key, StreamedToken(message.attempt, n, text))
+                self._local.add_token(*key, StreamedToken(message.attempt, n, text))
 
-    def _again(self) -> None:
-        for key in self._here.watched_tasks():
+    def _on_reconnect(self) -> None:
+        for key in self._local.watched_tasks():
             self.watch(key)
-            self._here.notify_changed(*key)
+            self._local.notify_changed(*key)

@@ -1,13 +1,9 @@
-"""What the Merkle tree of the run log is made of: an event's canonical bytes and their hash.
+"""The run log: the append-only table of events, each written in the same transaction as the change that it records.
 
-The bytes are RFC 8785 over an object of all columns of the row. `metadata` stands in it as the text that is stored,
-so that every byte of the row counts and no number can be outside of what RFC 8785 writes.
-
-The run log: who did what, in the same transaction as the change itself.
-
-Fails closed: when an event cannot be inserted, its transaction is undone and nothing happened.
-Every event is a node of a tree: its id is its provenance id, `parent_id` names the event that led to
-it, and the root of a task is its `prompt_received`. Source: core contract, "Routing rules".
+Fails closed: if an event cannot be inserted, its transaction is rolled back and the change did not happen. The id of an
+event is its provenance id, `parent_id` is the event that caused it, and the root of a task is its `prompt_received`.
+Numbering the events and the Merkle tree over them are in `domains/provenance`; here is only the hash of a leaf.
+Source: core contract, "Routing rules".
 """
 
 from __future__ import annotations
@@ -38,14 +34,18 @@ EVENT_COLUMNS = (
     "duration_ms",
     "metadata",
 )
-"""The order in which rows are given here."""
+"""All columns, in the order of the values in a row."""
 
 encode_event_row = row_encoder(EVENT_COLUMNS)
-"""RFC 8785 of one row of the run log, its values in the order of COLUMNS."""
+"""Encode a row (values in the order of EVENT_COLUMNS) as a canonical JSON object (RFC 8785).
+
+`metadata` is in it as the stored text, not as JSON: so every byte of the row counts, and it can hold numbers that
+RFC 8785 cannot write.
+"""
 
 
 def leaf_hash(row: tuple[Any, ...]) -> bytes:
-    """The hash of the row as a leaf (RFC 6962): 32 bytes."""
+    """Return the hash of the row as a leaf of the Merkle tree (RFC 6962), 32 bytes."""
     return sha256(b"\0" + encode_event_row(row)).digest()
 
 
@@ -110,19 +110,19 @@ EventType = Literal[
 
 _EVENTS = AppendOnlyTable("events", EVENT_COLUMNS)
 _WAITING = AppendOnlyTable("events_waiting", ("event_id", "leaf"))
-"""Events without a number in the Merkle tree yet, with the hash of each as a leaf in hex."""
-_OF_TASK = Sql(
+"""Events that have no number in the Merkle tree yet, with their leaf hashes in hex."""
+_TASK_EVENTS = Sql(
     f"select {', '.join(EVENT_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id and event_id > :after order by event_id limit :limit"
 )
-_NEWEST_OF_TASK = Sql(
+_LATEST_TASK_EVENTS = Sql(
     f"select {', '.join(EVENT_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id order by event_id desc limit :limit"
 )
 
 
 class EventDraft(msgspec.Struct, frozen=True):
-    """An event about to be recorded. `metadata` is shown to readers of the log: no secrets."""
+    """An event to be recorded. Readers of the log see `metadata`: put no secrets in it."""
 
     event_type: EventType
     component: str
@@ -134,7 +134,7 @@ class EventDraft(msgspec.Struct, frozen=True):
 
 
 class RunLogEvent(msgspec.Struct, frozen=True):
-    """A recorded event. `event_id` is its provenance id; the time is in microseconds."""
+    """A recorded event. `event_id` is its provenance id, `happened_at` is in microseconds."""
 
     event_id: str
     tenant: str
@@ -152,6 +152,7 @@ class RunLogEvent(msgspec.Struct, frozen=True):
     def from_draft(
         cls, draft: EventDraft, tenant: str, task_id: str | None, parent: str | None, now: int
     ) -> RunLogEvent:
+        """Return the event that a draft becomes."""
         return cls(
             draft.event_id,
             tenant,
@@ -168,34 +169,34 @@ class RunLogEvent(msgspec.Struct, frozen=True):
 
 
 def read_task_events(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") -> list[RunLogEvent]:
-    """A task's events after an event id, oldest first. Raises CorruptRecord."""
-    return _events(tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit, after=after), task_id)
+    """Return up to `limit` events of a task after an event id, oldest first. Raises CorruptRecord."""
+    return _decode_rows(tx.rows(_TASK_EVENTS, tenant=tenant, task_id=task_id, limit=limit, after=after), task_id)
 
 
 def read_latest_events(tx: Tx, tenant: str, task_id: str, limit: int) -> list[RunLogEvent]:
-    """The last events of a task, oldest of them first. Raises CorruptRecord."""
-    return _events(tx.rows(_NEWEST_OF_TASK, tenant=tenant, task_id=task_id, limit=limit)[::-1], task_id)
+    """Return the last `limit` events of a task, oldest first. Raises CorruptRecord."""
+    return _decode_rows(tx.rows(_LATEST_TASK_EVENTS, tenant=tenant, task_id=task_id, limit=limit)[::-1], task_id)
 
 
-def _events(rows: list[Row], task_id: str) -> list[RunLogEvent]:
+def _decode_rows(rows: list[Row], task_id: str) -> list[RunLogEvent]:
     try:
-        return [_event(row) for row in rows]
+        return [_decode_row(row) for row in rows]
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The run log of task {task_id!r} has a malformed event.") from error
 
 
-def _event(row: Row) -> RunLogEvent:
+def _decode_row(row: Row) -> RunLogEvent:
     *fields, metadata = row
     return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
 
 
 class RunLog:
-    """Appends events. A collaborator, so that tests can make it fail."""
+    """Appends events. An object and not a function, so that tests can replace it with one that fails."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.append_hooks: list[Callable[[Tx, str, list[RunLogEvent]], None]] = []
-        """Called with a tenant and what is appended, to write in the same transaction what is to be told outside."""
+        """Called with the tenant and the events, to write outbox rows (webhook deliveries) in the same transaction."""
 
     def append(
         self,
@@ -206,23 +207,24 @@ class RunLog:
         task_id: str | None = None,
         parent: str | None = None,
     ) -> str:
-        """Record the drafts as a chain under `parent`; answers the id of the last one."""
-        written = []
+        """Record the drafts as a chain under `parent`; returns the id of the last event."""
+        events = []
         for draft in drafts:
-            written.append(RunLogEvent.from_draft(draft, tenant, task_id, parent, tx.now))
+            events.append(RunLogEvent.from_draft(draft, tenant, task_id, parent, tx.now))
             parent = draft.event_id
-        for event in written:
-            row = _event_row(event)
+        for event in events:
+            row = _encode_row(event)
             tx.append(_EVENTS, row)
             tx.append(_WAITING, (event.event_id, leaf_hash(row).hex()))
-        for outbox in self.append_hooks:
-            outbox(tx, tenant, written)
+        for hook in self.append_hooks:
+            hook(tx, tenant, events)
         if task_id is not None:
-            tx.after_commit(lambda: self._hub.publish_events(tenant, task_id, written))
+            # After the commit: a rolled back event must not reach a watcher.
+            tx.after_commit(lambda: self._hub.publish_events(tenant, task_id, events))
         assert parent is not None
         return parent
 
 
-def _event_row(event: RunLogEvent) -> Row:
+def _encode_row(event: RunLogEvent) -> Row:
     *fields, metadata = msgspec.structs.astuple(event)
     return (*fields, jsontext.dump(metadata))

@@ -1,7 +1,8 @@
-"""What the processes of one installation tell each other at once: hints, and pieces of answers.
+"""Fan-out: messages between the processes of one installation, such as "task queued", and streamed tokens.
 
-Nothing rests on a message: whatever it tells can be found in the rows, a moment later. So `send` never waits and never
-fails, messages that wait together share a payload, and those that would say the same are sent once.
+Messages are hints: a process that misses one finds the change in the database a moment later, by polling. So `send`
+never waits and never fails, queued messages share payloads, and equal ones are sent once. The transports are
+`postgres` (NOTIFY) and `nats`.
 """
 
 from stentor.core.fanout.fanout import (

@@ -1,6 +1,6 @@
-"""The messages, and how many of them make a payload.
+"""The messages between processes, their encoding into payloads, and `Fanout`, which sends and dispatches them.
 
-Sends what waits every few milliseconds, and gives what comes to whoever asked for its kind.
+Moving the payloads is up to a `FanoutTransport`.
 """
 
 from __future__ import annotations
@@ -14,29 +14,37 @@ import msgspec
 
 from stentor.core import ids
 
-logger = logging.getLogger(__name__)
+FLUSH_SECONDS = 0.01
+"""Pause between two payloads, in which messages gather."""
+MAX_QUEUED_MESSAGES = 20_000
+"""Messages that may wait to be sent; further ones are dropped."""
+MAX_BATCH_CHARACTERS = 1_200
+"""Characters of tokens in first message; more would not fit in the smallest payload (PostgreSQL's)."""
+PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
+"""First and longest pause before a reconnect."""
+log = logging.getLogger(__name__)
 
 
 class FanoutMessage(msgspec.Struct, frozen=True, tag_field="k", array_like=True):
-    """One of those below."""
+    """Base of the messages below; a tag of one letter and arrays keep them small."""
 
 
 class TaskQueued(FanoutMessage, frozen=True, tag="q"):
-    """A task waits for an agent; `inside`: one that the service runs itself."""
+    """A task is queued for an agent; `in_process` if the service runs the agent itself."""
 
     agent_id: str
     in_process: bool
 
 
 class TaskStopped(FanoutMessage, frozen=True, tag="s"):
-    """A task is over: nobody works on it any more."""
+    """A task has ended; stop working on it."""
 
     tenant: str
     task_id: str
 
 
 class TaskWatched(FanoutMessage, frozen=True, tag="w"):
-    """Somebody follows a task at the sender, and wants to hear of it for a while; `new`: from its beginning."""
+    """A client of the sender watches a task, so send its changes for a while; `from_start`: with earlier tokens."""
 
     tenant: str
     task_id: str
@@ -44,14 +52,14 @@ class TaskWatched(FanoutMessage, frozen=True, tag="w"):
 
 
 class TaskChanged(FanoutMessage, frozen=True, tag="c"):
-    """The run log has something new of a task."""
+    """The run log has new events of a task."""
 
     tenant: str
     task_id: str
 
 
 class TokenBatch(FanoutMessage, frozen=True, tag="t"):
-    """Pieces of an answer, from the `first`-th on; `whole`: all there are of this attempt so far."""
+    """Streamed tokens, numbered from `first_index`; `is_complete` if all earlier tokens of the attempt are included."""
 
     tenant: str
     task_id: str
@@ -62,20 +70,21 @@ class TokenBatch(FanoutMessage, frozen=True, tag="t"):
 
 
 class CacheInvalidated(FanoutMessage, frozen=True, tag="f"):
-    """Something that every process keeps in memory was changed: agents, webhooks, providers."""
+    """Data that every process caches was changed: agents, webhooks or providers."""
 
 
 class WorkerSeen(FanoutMessage, frozen=True, tag="p"):
-    """A worker polled or answered at the sender, at that moment in microseconds."""
+    """A worker contacted the sender at the time `at` (microseconds)."""
 
     agent_id: str
     at: int
 
 
 class Reconnected(FanoutMessage, frozen=True, tag="r"):
-    """Never sent: messages may have been missed, so look at everything."""
+    """Dispatched locally after a connect, never sent: messages may have been missed, so poll everything."""
 
 
+M = TypeVar("M", bound=FanoutMessage)
 Sendable = TaskQueued | TaskStopped | TaskWatched | TaskChanged | TokenBatch | CacheInvalidated | WorkerSeen
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(tuple[str, list[msgspec.Raw]])
@@ -83,9 +92,9 @@ _message = msgspec.json.Decoder(Sendable)
 
 
 def encode_payloads(sender: str, messages: list[FanoutMessage], limit: int) -> Iterator[bytes]:
-    """JSON texts of at most `limit` bytes; a message that is larger by itself is left out."""
+    """Encode the messages as JSON payloads of at most `limit` bytes; drops a single message that is larger."""
     head = b'["' + sender.encode() + b'",['
-    room = limit - len(head) - 2
+    room = limit - len(head) - 2  # the closing brackets
     parts: list[bytes] = []
     size = 0
     for part in map(_encode, messages):
@@ -100,38 +109,31 @@ def encode_payloads(sender: str, messages: list[FanoutMessage], limit: int) -> I
         yield head + b",".join(parts) + b"]]"
 
 
-def decode_payload(payload: bytes | str, own: str) -> Iterator[FanoutMessage]:
-    """The messages of others; what cannot be read, of a newer version perhaps, is passed over."""
+def decode_payload(payload: bytes | str, own_id: str) -> Iterator[FanoutMessage]:
+    """Yield the messages of other processes; skips invalid ones, which may come from a newer version."""
     try:
         sender, parts = _decoder.decode(payload)
     except msgspec.MsgspecError:
-        logger.debug("a message between processes cannot be read")
+        log.debug("fanout: invalid payload")
         return
-    for part in parts if sender != own else ():
+    for part in parts if sender != own_id else ():
         try:
             yield _message.decode(part)
         except msgspec.MsgspecError:
-            logger.debug("a message between processes cannot be read")
-
-
-FLUSH_SECONDS = 0.01
-MAX_QUEUED_MESSAGES = 20_000
-"""Messages that may wait to be sent; more are dropped."""
-PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
-M = TypeVar("M", bound=FanoutMessage)
-log = logging.getLogger(__name__)
+            log.debug("fanout: invalid message")
 
 
 class FanoutTransport(Protocol):
-    """Carries payloads to all processes of the installation, the sender perhaps among them. One that does not work
-    raises what it likes, and is tried again.
+    """Carries payloads to all processes of the installation, which may include the sender.
+
+    It may raise any exception; the operation is then retried.
     """
 
     limit: int
-    """Bytes of a payload at most."""
+    """Maximum size of a payload in bytes."""
 
     async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
-        """For ever; calls `ready` once nothing is missed any more."""
+        """Receive payloads until the connection is lost; calls `ready` once none is missed any more."""
         ...
 
     async def publish(self, payloads: list[bytes]) -> None: ...
@@ -140,17 +142,17 @@ class FanoutTransport(Protocol):
 
 
 class Fanout:
-    """Without a transport there are no other processes, and all of it does nothing."""
+    """Sends messages to the other processes, and dispatches theirs; without a transport it does nothing."""
 
     def __init__(self, transport: FanoutTransport | None = None) -> None:
         self._transport = transport
-        self._own = ids.new_id()
+        self._own_id = ids.new_id()
         self._handlers: dict[type[FanoutMessage], list[Callable[[Any], None]]] = {}
-        self._waiting: dict[FanoutMessage, None] = {}
+        self._queued: dict[FanoutMessage, None] = {}
         self._wake = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
         self.is_connected = False
-        """Whether messages arrive."""
+        """Whether messages are being received."""
         self.dropped_messages = 0
 
     @property
@@ -158,16 +160,17 @@ class Fanout:
         return self._transport is None
 
     def subscribe(self, kind: type[M], handler: Callable[[M], None]) -> None:
-        """Have a handler called, on the event loop, for every message of a kind that another process sends."""
+        """Call the handler on the event loop for every message of this type from another process."""
         self._handlers.setdefault(kind, []).append(handler)
 
     def send(self, message: FanoutMessage) -> None:
+        """Queue a message; never waits. Drops it if the queue is full."""
         if self._transport is None or not self._background:
             return
-        if len(self._waiting) >= MAX_QUEUED_MESSAGES:
+        if len(self._queued) >= MAX_QUEUED_MESSAGES:
             self.dropped_messages += 1
             return
-        self._waiting[message] = None
+        self._queued[message] = None  # a dict as an ordered set: equal messages are sent once
         self._wake.set()
 
     async def start(self) -> None:
@@ -176,7 +179,7 @@ class Fanout:
             self._background += [asyncio.create_task(job) for job in jobs]
 
     async def stop(self) -> None:
-        """Send what waits, if that goes at once, and leave."""
+        """Send the queued messages, for at most a second, and disconnect."""
         if self._transport is None or not self._background:
             return
         background, self._background = self._background, []
@@ -187,17 +190,18 @@ class Fanout:
             async with asyncio.timeout(1.0):
                 await self._flush(self._transport)
                 await self._transport.close()
-        except Exception as error:  # noqa: BLE001 - whatever the transport raises: nothing rests on it
-            log.debug("the last messages to other processes were not sent: %r", error)
+        except Exception as error:  # noqa: BLE001 - a transport raises anything, and messages are only hints
+            log.debug("fanout: last messages not sent error=%r", error)
 
     async def _listen(self, transport: FanoutTransport) -> None:
         pause = PAUSE_SECONDS
         while True:
             try:
                 await transport.listen(self._receive, self._ready)
-            except Exception as error:  # noqa: BLE001 - whatever the transport raises
+            except Exception as error:  # noqa: BLE001 - a transport raises anything
+                # One line for each outage, not one for each retry.
                 if self.is_connected or pause == PAUSE_SECONDS:
-                    log.warning("messages of other processes do not arrive: %s; what they tell is found later", error)
+                    log.warning("fanout: disconnected error=%s (falling back to polling)", error)
                 pause = PAUSE_SECONDS if self.is_connected else min(2 * pause, MAX_PAUSE_SECONDS)
             self.is_connected = False
             await asyncio.sleep(pause)
@@ -211,19 +215,19 @@ class Fanout:
             await self._wake.wait()
             try:
                 await self._flush(transport)
-            except Exception as error:  # noqa: BLE001 - whatever the transport raises: nothing rests on it
-                log.debug("messages to other processes were not sent: %r", error)
+            except Exception as error:  # noqa: BLE001 - a transport raises anything, and messages are only hints
+                log.debug("fanout: messages not sent error=%r", error)
                 await asyncio.sleep(PAUSE_SECONDS)
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _flush(self, transport: FanoutTransport) -> None:
         self._wake.clear()
-        waiting, self._waiting = list(self._waiting), {}
-        if waiting:
-            await transport.publish(list(encode_payloads(self._own, _joined(waiting), transport.limit)))
+        messages, self._queued = list(self._queued), {}
+        if messages:
+            await transport.publish(list(encode_payloads(self._own_id, _merge_tokens(messages), transport.limit)))
 
     def _receive(self, payload: bytes | str) -> None:
-        for message in decode_payload(payload, self._own):
+        for message in decode_payload(payload, self._own_id):
             self._handle(message)
 
     def _handle(self, message: FanoutMessage) -> None:
@@ -231,38 +235,35 @@ class Fanout:
             try:
                 handler(message)
             except Exception:
-                log.exception("a message of another process could not be handled")
+                log.exception("fanout: handler failed message=%s", type(message).__name__)
 
 
-def _joined(waiting: list[FanoutMessage]) -> list[FanoutMessage]:
-    """With tokens of one attempt that follow each other in one message."""
-    joined: list[FanoutMessage] = []
-    last: dict[tuple[str, str], int] = {}
-    for message in waiting:
+def _merge_tokens(messages: list[FanoutMessage]) -> list[FanoutMessage]:
+    """Merge consecutive token batches of the same attempt."""
+    merged: list[FanoutMessage] = []
+    last_index: dict[tuple[str, str], int] = {}
+    for message in messages:
         if isinstance(message, TokenBatch):
             key = message.tenant, message.task_id
-            at = last.get(key)
-            before = joined[at] if at is not None else None
-            if isinstance(before, TokenBatch) and at is not None and (both := _together(before, message)) is not None:
-                joined[at] = both
+            index = last_index.get(key)
+            previous = merged[index] if index is not None else None
+            if isinstance(previous, TokenBatch) and index is not None and (batch := _concat(previous, message)):
+                merged[index] = batch
                 continue
-            last[key] = len(joined)
-        joined.append(message)
-    return joined
+            last_index[key] = len(merged)
+        merged.append(message)
+    return merged
 
 
-MAX_BATCH_CHARACTERS = 1_200
-"""Characters of tokens in one message; more would not fit the smallest payload."""
-
-
-def _together(one: TokenBatch, next_one: TokenBatch) -> TokenBatch | None:
-    follows = (
-        one.attempt == next_one.attempt
-        and one.first_index + len(one.texts) == next_one.first_index
-        and not next_one.is_complete
+def _concat(first: TokenBatch, second: TokenBatch) -> TokenBatch | None:
+    """Return both batches as one; None if they are not consecutive, or too long together."""
+    is_consecutive = (
+        first.attempt == second.attempt
+        and first.first_index + len(first.texts) == second.first_index
+        and not second.is_complete
     )
-    if not follows or sum(map(len, one.texts)) + sum(map(len, next_one.texts)) > MAX_BATCH_CHARACTERS:
+    if not is_consecutive or sum(map(len, first.texts)) + sum(map(len, second.texts)) > MAX_BATCH_CHARACTERS:
         return None
     return TokenBatch(
-        one.tenant, one.task_id, one.attempt, one.first_index, one.texts + next_one.texts, one.is_complete
+        first.tenant, first.task_id, first.attempt, first.first_index, first.texts + second.texts, first.is_complete
     )

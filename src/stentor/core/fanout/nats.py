@@ -1,4 +1,4 @@
-"""Messages through NATS, without its persistence: what is missed is found in the rows."""
+"""The fan-out transport over NATS, without its persistence: a missed message is found by polling."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from nats.aio.client import Client
 
 
 class NatsTransport:
+    """A `FanoutTransport`; all processes publish and subscribe to one subject."""
+
     limit = 200_000
-    """NATS takes a megabyte."""
+    """NATS accepts a megabyte by default."""
 
     def __init__(self, url: str, subject: str) -> None:
         self._url = url
@@ -22,31 +24,32 @@ class NatsTransport:
     async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
         lost = asyncio.Event()
 
-        async def given(message: Any) -> None:
+        async def on_message(message: Any) -> None:
             receive(message.data)
 
-        async def gone() -> None:
+        async def on_disconnect() -> None:
             lost.set()
 
-        async def silent(_error: Exception) -> None:
-            """What fails is raised where it is asked for."""
+        async def on_error(_error: Exception) -> None:
+            """Suppress the client's own log lines; calls raise the errors that matter."""
 
         client = self._client = await nats.connect(
             self._url,
             name="stentor",
+            # `Fanout` reconnects, because only it can report that messages were missed.
             allow_reconnect=False,
             max_reconnect_attempts=0,
             connect_timeout=5,
-            disconnected_cb=gone,
-            closed_cb=gone,
-            error_cb=silent,
+            disconnected_cb=on_disconnect,
+            closed_cb=on_disconnect,
+            error_cb=on_error,
         )
         try:
-            await client.subscribe(self._subject, cb=given)
+            await client.subscribe(self._subject, cb=on_message)
             await client.flush()
             ready()
             await lost.wait()
-            raise ConnectionError("the connection ended")
+            raise ConnectionError("connection lost")
         except Exception:
             await client.close()
             raise

@@ -1,4 +1,8 @@
-"""Messages through NOTIFY, on connections of their own: its lock at the commit then holds up no transaction of ours."""
+"""The fan-out transport over PostgreSQL's NOTIFY.
+
+On connections of its own: a commit with NOTIFY takes a lock of the complete server, which must not delay the service's
+transactions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _OPTIONS: dict[str, Any] = {
 
 @contextmanager
 def _readable(fd: int) -> Iterator[asyncio.Event]:
-    """An event that is set whenever there is something to read, and at first."""
+    """Yield an event that is set when the descriptor is readable, and once at the start."""
     loop, event = asyncio.get_running_loop(), asyncio.Event()
     event.set()
     loop.add_reader(fd, event.set)
@@ -33,20 +37,22 @@ def _readable(fd: int) -> Iterator[asyncio.Event]:
 
 
 class PostgresTransport:
+    """A `FanoutTransport`; one connection listens, another one sends."""
+
     limit = 7_900
-    """PostgreSQL takes up to 7,999 bytes."""
+    """PostgreSQL accepts up to 7,999 bytes."""
 
     def __init__(self, url: str) -> None:
-        given = psycopg.conninfo.conninfo_to_dict(url)
+        in_url = psycopg.conninfo.conninfo_to_dict(url)
         self._url = url
-        self._options = {name: value for name, value in _OPTIONS.items() if name not in given}
-        self._sending: psycopg.AsyncConnection[Any] | None = None
+        self._options = {name: value for name, value in _OPTIONS.items() if name not in in_url}
+        self._sender: psycopg.AsyncConnection[Any] | None = None
 
     async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
         async with await self._connect() as connection:
             await connection.execute(f"listen {CHANNEL}")
             ready()
-            # The connection's own generator looks ten times a second; this one only when something came.
+            # psycopg's own generator polls ten times a second; this loop wakes only when data arrives.
             with _readable(connection.fileno()) as readable:
                 while True:
                     await readable.wait()
@@ -56,14 +62,14 @@ class PostgresTransport:
                         receive(message.extra)
 
     async def publish(self, payloads: list[bytes]) -> None:
-        if self._sending is None or self._sending.closed:
-            self._sending = await self._connect()
+        if self._sender is None or self._sender.closed:
+            self._sender = await self._connect()
         texts = [payload.decode() for payload in payloads]
-        await self._sending.execute("select pg_notify(%s, text) from unnest(%s::text[]) as text", (CHANNEL, texts))
+        await self._sender.execute("select pg_notify(%s, text) from unnest(%s::text[]) as text", (CHANNEL, texts))
 
     async def close(self) -> None:
-        if self._sending is not None:
-            await self._sending.close()
+        if self._sender is not None:
+            await self._sender.close()
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(self._url, autocommit=True, **self._options)

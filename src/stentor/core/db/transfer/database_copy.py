@@ -24,7 +24,7 @@ Progress = Callable[[str, int, int], None]
 
 
 class DatabaseCopy:
-    """A copy from the source to the target database. Call `begin`, `copy`, `verify`, `finish` in this order in `open`."""
+    """A copy from the source to the target database; within `open`, call `begin`, `copy`, `verify` and `finish`."""
 
     def __init__(self, source: Side, target: Side) -> None:
         self._source = source
@@ -86,7 +86,8 @@ class DatabaseCopy:
             if validator.result != expected:
                 raise StartRefused(
                     f"The table {table.name} differs after the copy: {expected.rows} rows with the digest "
-                    f"{expected.digest[:16]} were copied, {validator.count} with {validator.result.digest[:16]} were read back."
+                    f"{expected.digest[:16]} were copied, but {validator.count} with "
+                    f"{validator.result.digest[:16]} were read back."
                 )
 
     def finish(self) -> None:
