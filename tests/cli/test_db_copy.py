@@ -180,7 +180,7 @@ def test_the_digests_of_both_ways_are_the_same(filled: Filled, program: Program,
 def test_a_folder_that_is_served_is_not_copied(filled: Filled, bare_url: str, serve: Serve) -> None:
     service = serve(**ENVIRON)
     done = Program(filled.folder)("db", "copy", source(filled), with_password(bare_url))
-    refused(done, f"is in use by process {service.process.pid}", "Stop it first")
+    refused(done, f"is in use by process {service.process.pid}", "Stop that process")
 
 
 @requirement("scale.copy-alone")

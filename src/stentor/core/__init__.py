@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, database, run log, clock, settings, outbound HTTP."""
+"""The foundation of all other packages: errors, database, run log, settings, outbound HTTP."""

@@ -1,6 +1,7 @@
-"""Canonical JSON after RFC 8785: one text for one value, whatever wrote it, so that its hash means something.
+"""Canonical JSON (RFC 8785): exactly one text for each value, so that other programs can reproduce its hash.
 
-An integer beyond 2**53 keeps its digits, where the RFC has no integers but doubles.
+One deviation: an integer beyond 2**53 keeps its digits, although the RFC treats all numbers as doubles. For JSON of
+requests and responses see `jsontext`.
 """
 
 from __future__ import annotations
@@ -15,51 +16,51 @@ from typing import Any
 import msgspec
 
 LARGEST_PLAIN = 21
-"""Digits before the point that ECMAScript writes without an exponent."""
+"""Digits before the decimal point that ECMAScript writes without an exponent."""
 
 
 def dumps(value: Any) -> str:
-    """The canonical text of what JSON can hold. Raises ValueError for NaN, infinities and other kinds of values."""
+    """Return the canonical text of a value. Raises ValueError for NaN, infinities and types that JSON does not have."""
     if value is None or isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return _number(value)
+        return _format_number(value)
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(dumps, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ",".join(f"{dumps(name)}:{dumps(value[name])}" for name in _ordered(value)) + "}"
+        return "{" + ",".join(f"{dumps(name)}:{dumps(value[name])}" for name in _sort_names(value)) + "}"
     raise ValueError(f"JSON has no {type(value).__name__}.")
 
 
 def row_encoder(names: Iterable[str]) -> Callable[[tuple[Any, ...]], bytes]:
-    """A fast way for many objects that have the same names, with texts, integers and nulls as their values.
+    """Return a fast encoder for many objects with the same member names.
 
-    It answers the canonical text in UTF-8 of an object whose values come in the order of `names`, at least two of
-    plain letters.
+    It takes the values (texts, integers and None) in the order of `names`, and returns the canonical text in UTF-8.
+    There must be at least two names, of plain letters.
     """
-    given = tuple(names)
-    ordered = _ordered(given)
+    columns = tuple(names)
+    ordered = _sort_names(columns)
     fields = {f"m{i}": name for i, name in enumerate(ordered)}
     members = msgspec.defstruct("Members", [(field, Any) for field in fields], rename=fields, gc=False)
-    pick = itemgetter(*map(given.index, ordered))
+    pick = itemgetter(*map(columns.index, ordered))
     encode = msgspec.json.Encoder().encode
     return lambda values: encode(members(*pick(values)))
 
 
-def _ordered(names: Iterable[str]) -> list[str]:
-    """By their code units in UTF-16."""
+def _sort_names(names: Iterable[str]) -> list[str]:
+    """Sort by UTF-16 code units, as the RFC demands."""
     return sorted(names, key=lambda name: name.encode("utf-16-be"))
 
 
 def digest(value: Any) -> str:
-    """SHA-256 over the canonical text in UTF-8, in hex."""
+    """Return the SHA-256 of the canonical text in UTF-8, in hex."""
     return hashlib.sha256(dumps(value).encode()).hexdigest()
 
 
-def _number(value: float) -> str:
-    """As ECMAScript's Number.prototype.toString writes it."""
+def _format_number(value: float) -> str:
+    """Format a number like ECMAScript's Number.prototype.toString."""
     if not math.isfinite(value):
         raise ValueError("JSON has no such number.")
     if value == 0:
@@ -70,11 +71,11 @@ def _number(value: float) -> str:
     digits = (whole + fraction).lstrip("0")
     point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
     digits = digits.rstrip("0")
-    return sign + _placed(digits, point)
+    return sign + _place_point(digits, point)
 
 
-def _placed(digits: str, point: int) -> str:
-    """`digits` with the decimal point after `point` of them."""
+def _place_point(digits: str, point: int) -> str:
+    """Return the digits with the decimal point after the first `point` of them."""
     count = len(digits)
     if count <= point <= LARGEST_PLAIN:
         return digits + "0" * (point - count)

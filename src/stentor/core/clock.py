@@ -1,4 +1,4 @@
-"""Time as integer microseconds since the epoch, UTC; text only at the edges."""
+"""Time as integer microseconds since the epoch, UTC; as text only in input and output."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ HOUR = 3_600 * SECOND
 
 
 class Clock(Protocol):
+    """A source of the time, so that tests can set it."""
+
     def now(self) -> int:
-        """Microseconds since 1970-01-01T00:00:00Z."""
+        """Return the microseconds since 1970-01-01T00:00:00Z."""
         ...
 
 
 class SystemClock:
+    """The clock of the operating system."""
+
     def now(self) -> int:
         return time.time_ns() // 1000
 
 
 def format_iso(us: int) -> str:
-    """`2026-11-20T21:45:00.123456Z`: always six decimals, so that texts sort like times."""
-    seconds, rest = divmod(us, SECOND)
-    return f"{_second(seconds)}.{rest:06d}Z"
+    """Format as `2026-11-20T21:45:00.123456Z`: always six decimals, so that texts sort like times."""
+    seconds, micros = divmod(us, SECOND)
+    return f"{_format_second(seconds)}.{micros:06d}Z"
 
 
 @lru_cache(maxsize=64)
-def _second(seconds: int) -> str:
-    """Most times that are written fall in the same few seconds."""
+def _format_second(seconds: int) -> str:
+    # Cached, because most formatted times are within the same few seconds.
     return datetime.fromtimestamp(seconds, UTC).isoformat()[:19]
 
 
@@ -40,6 +44,6 @@ def format_iso_or_none(us: int | None) -> str | None:
 
 
 def micros_from_datetime(moment: datetime) -> int:
-    """Microseconds of an aware datetime, without the rounding of a float."""
+    """Return the microseconds of an aware datetime, exactly; `timestamp()` would round as a float."""
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds

@@ -1,11 +1,8 @@
-"""Files of the service are for its user alone; files in a person's folders are as open as those folders are.
+"""File permissions, atomic writes, and the lock of the data folder.
 
-Small files that must be whole and must survive a power cut: written aside, flushed, put in place.
-
-One owner per data folder: the process that serves holds a lock on it.
-
-The operating system drops the lock when the process ends, however it ends; what the file says is for
-people and for the CLI, which finds the running service through it.
+The service's own files are for its user only; files in a user's folders, such as a vault, are as open as the folder.
+One process holds the lock of a data folder. The operating system releases it when the process ends, however it ends;
+the content of the lock file is for people and for the CLI, which finds the running service through it.
 """
 
 from __future__ import annotations
@@ -25,71 +22,78 @@ import msgspec
 from stentor.core.errors import StartRefused
 
 GROUP_OTHER_BITS = 0o077
-"""Bits of a mode that let others in."""
-_GIVEN = os.umask(GROUP_OTHER_BITS)
-os.umask(_GIVEN)  # the one way to read it, and only safe while no other thread makes files: at the import
+"""The permission bits of group and others."""
+# Setting the umask is the only way to read it. At import, because another thread could create a file in between.
+_STARTUP_UMASK = os.umask(GROUP_OTHER_BITS)
+os.umask(_STARTUP_UMASK)
+LOCK_FILE = "stentor.lock"
+LOCK_ATTEMPTS = 5
+LOCK_RETRY_SECONDS = 0.02
 log = logging.getLogger(__name__)
 
 
 def set_private_umask() -> None:
-    """From now on files and folders that this process and its children make are closed to other users."""
+    """Make new files and folders of this process and its children private."""
     os.umask(GROUP_OTHER_BITS)
 
 
 def inherited_mode(folder: int, wanted: int) -> int:
-    """The mode of something new in an open folder: as open as the folder is, within the umask that the process got.
+    """Return the mode for a new file in a folder (a descriptor): as open as the folder, within the original umask.
 
-    So a vault that others may read stays one, although the process makes its own files for itself alone.
+    So a vault that others may read stays readable, although the process creates its own files as private.
     """
-    return wanted & stat.S_IMODE(os.fstat(folder).st_mode) & ~_GIVEN
+    return wanted & stat.S_IMODE(os.fstat(folder).st_mode) & ~_STARTUP_UMASK
 
 
 def find_open_paths(data_dir: Path) -> Iterator[tuple[Path, int]]:
-    """What of a data folder is open to other users, with the mode that it should have.
+    """Yield paths in the data folder that are open to other users, each with the mode that it should have.
 
-    Root starts cages as another user, who has to pass the data folder and the folder of the cages, but not to list it.
-    Notes that are there are left as they are: the folder over them is closed.
+    As root the service starts sandboxes as another user, who must be able to enter the data folder and the folder of
+    the sandboxes, but not to list them. Notes below are not checked, because their folder is closed.
     """
-    closed = 0o066 if os.geteuid() == 0 else GROUP_OTHER_BITS
-    inside = [path for path in data_dir.iterdir() if not path.is_symlink()] if data_dir.is_dir() else []
-    for path in [data_dir, *sorted(inside)]:
+    forbidden = 0o066 if os.geteuid() == 0 else GROUP_OTHER_BITS
+    children = [path for path in data_dir.iterdir() if not path.is_symlink()] if data_dir.is_dir() else []
+    for path in [data_dir, *sorted(children)]:
         mode = stat.S_IMODE(path.stat().st_mode)
-        passable = path == data_dir or path.name == "cage"
-        extra = mode & (closed if passable else GROUP_OTHER_BITS)
+        is_entered = path == data_dir or path.name == "cage"
+        extra = mode & (forbidden if is_entered else GROUP_OTHER_BITS)
         if extra and (path.is_dir() or path.is_file()):
             yield path, mode & ~extra
 
 
 def restrict_permissions(data_dir: Path) -> None:
-    """Close what is open to other users. What cannot be closed is told, and `stentor doctor` says how to mend it."""
+    """Remove other users' access to the data folder; logs what was changed and what could not be.
+
+    `stentor doctor` explains how to repair the rest.
+    """
     for path, mode in find_open_paths(data_dir):
         try:
             path.chmod(mode)
         except OSError as error:
-            log.warning("%s is open to other users and cannot be closed: %s", path, error.strerror)
+            log.warning("filesystem: cannot restrict permissions path=%s error=%s", path, error.strerror)
         else:
-            log.warning("%s was open to other users and is closed now", path)
+            log.warning("filesystem: restricted permissions path=%s", path)
 
 
 def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
-    """Put the text under this name, whole or not at all, and flush it and its folder. Raises OSError."""
+    """Replace a file atomically and durably: even after a power cut it has the old or the new text. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     fsync_path(path.parent)
 
 
 def fsync_path(path: Path) -> None:
-    """Make a file durable, or the names in a folder: without it a rename may be undone by a power cut."""
+    """Flush a file, or the names in a folder, to disk; without it a power cut may undo a rename."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,13 +101,8 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-LOCK_FILE = "stentor.lock"
-LOCK_ATTEMPTS = 5
-LOCK_RETRY_SECONDS = 0.02
-
-
 class LockHolder(msgspec.Struct):
-    """Who holds the folder. Addresses are None until the service answers there."""
+    """The process that holds the lock. The addresses are None until the service listens on them."""
 
     pid: int
     since: str
@@ -112,7 +111,10 @@ class LockHolder(msgspec.Struct):
 
 
 class DataFolderLock:
-    """Held from construction to `release`. Raises StartRefused, naming the holder."""
+    """The lock of a data folder, held from construction to `release`.
+
+    The constructor raises StartRefused, which names the holder, if another process has the lock.
+    """
 
     def __init__(self, folder: Path, since: str) -> None:
         self._path = folder / LOCK_FILE
@@ -120,11 +122,11 @@ class DataFolderLock:
         self.holder = LockHolder(pid=os.getpid(), since=since)
         if not self._acquire():
             os.close(self._fd)
-            raise StartRefused(_who(folder))
-        self._write()
+            raise StartRefused(_in_use_message(folder))
+        self._write_holder()
 
     def _acquire(self) -> bool:
-        """A reader of the owner holds the lock for a moment, so the first refusal is not the last word."""
+        # Retries, because `read_lock_holder` of another process takes the lock for a moment.
         for _ in range(LOCK_ATTEMPTS):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,24 +137,26 @@ class DataFolderLock:
         return False
 
     def publish_addresses(self, **addresses: Any) -> None:
-        """Tell where the service answers."""
+        """Write the addresses of the service into the lock file."""
         self.holder = msgspec.structs.replace(self.holder, **addresses)
-        self._write()
+        self._write_holder()
 
     def release(self) -> None:
+        """Empty the lock file and release the lock."""
         os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
-    def _write(self) -> None:
+    def _write_holder(self) -> None:
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, msgspec.json.encode(self.holder), 0)
 
 
 def read_lock_holder(folder: Path) -> LockHolder | None:
-    """The process that holds the folder now, or None."""
+    """Return the process that holds the lock of the folder, or None."""
     path = folder / LOCK_FILE
     try:
         with path.open("rb") as file:
+            # The content proves nothing: it may be of a process that was killed. Only a held lock means a holder.
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -162,7 +166,7 @@ def read_lock_holder(folder: Path) -> LockHolder | None:
     return None
 
 
-def _who(folder: Path) -> str:
+def _in_use_message(folder: Path) -> str:
     owner = read_lock_holder(folder)
     holder = f"process {owner.pid}, since {owner.since}" if owner else "another process"
     return f"The data folder {folder} is in use by {holder}. Stop it first, or choose another --data-dir."

@@ -1,4 +1,7 @@
-"""UUIDv7 (RFC 9562), strictly increasing within a process and behind what it has seen, so that ids sort by creation."""
+"""Generate UUIDv7 ids (RFC 9562) that sort by creation: strictly increasing within a process.
+
+`advance_past` keeps the order across processes whose clocks differ.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import threading
 import time
 
 _POOL = 512
-"""Random tails made at once: each fetch of randomness gives up the interpreter and waits for it."""
+"""Random tails generated at once, because each call of os.urandom releases the GIL and waits to get it back."""
 _VARIANT = str.maketrans("0123456789abcdef", "89ab89ab89ab89ab")
 _lock = threading.Lock()
 _last = 0
@@ -17,10 +20,11 @@ _tails: list[str] = []
 
 
 def new_id() -> str:
-    """A UUIDv7 as text: 48 bits of milliseconds, 12 of their fraction, 62 random ones."""
+    """Return a UUIDv7 as text: 48 bits of milliseconds, 12 bits of their fraction, 62 random bits."""
     global _last, _millisecond, _prefix
     ms, us = divmod(time.time_ns() // 1000, 1000)
     with _lock:
+        # At least one more than the last: a clock that stands still or goes back must not break the order.
         _last = stamp = max(ms << 12 | us << 2, _last + 1)
         if stamp >> 12 != _millisecond:
             _millisecond = ms = stamp >> 12
@@ -31,7 +35,7 @@ def new_id() -> str:
 
 
 def advance_past(other: str) -> None:
-    """Make every later id sort behind this one, of a process whose clock may be ahead of ours."""
+    """Make every later id sort after `other`, an id of a process whose clock may be ahead of ours."""
     global _last
     stamp = int(other[0:8] + other[9:13] + other[15:18], 16)
     if stamp > _last:
@@ -40,13 +44,16 @@ def advance_past(other: str) -> None:
 
 
 def _random_tails() -> list[str]:
-    """The last two groups of ids, whose first two bits are the variant."""
-    drawn = os.urandom(_POOL * 8).hex()
-    words = (drawn[at : at + 16] for at in range(0, _POOL * 16, 16))
+    """Return random values for the last two groups of an id; their first two bits are the variant."""
+    random_hex = os.urandom(_POOL * 8).hex()
+    words = (random_hex[start : start + 16] for start in range(0, _POOL * 16, 16))
     return [f"-{word[0].translate(_VARIANT)}{word[1:4]}-{word[4:]}" for word in words]
 
 
 def min_id_at(us: int) -> str:
-    """A text below every id made at or after a time (microseconds), and above every one made a millisecond before."""
+    """Return a text that sorts below all ids from the time `us` (microseconds) on, to select ids by time.
+
+    It sorts above all ids of earlier milliseconds.
+    """
     ms = max(0, us // 1000)
     return f"{ms >> 16:08x}-{ms & 0xFFFF:04x}-7"

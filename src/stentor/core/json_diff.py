@@ -1,4 +1,4 @@
-"""What differs between two JSON values, line by line, for people who have to decide about it: pure."""
+"""The difference between two JSON values as lines of text, for people who review a change. No I/O."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from typing import Any, Literal
 
 DiffMarker = Literal["-", "+", " ", "@"]
 DiffLine = tuple[DiffMarker, str]
-"""Gone, come, the same, or lines left out that are the same."""
+"""A marker and a line: removed, added, unchanged, or a note about omitted unchanged lines."""
 CONTEXT = 3
 MAX_LINES = 2_000
-"""Lines that are compared with each other; of more the old ones are gone and the new ones come."""
+"""Most lines that are compared; beyond it, all old lines count as removed and all new ones as added."""
 
 
 def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]:
-    """The lines that differ with those around them; an absent value (None) has no lines.
+    """Return the lines that differ, with unchanged lines around them. None is an absent value without lines.
 
-    With `deep` an object has a line for each of its members, which shows more exactly what differs.
+    With `deep`, each member of an object has its own line, which shows the difference more exactly.
     """
-    nested = deep and any(isinstance(one, dict) or _holds(one) for one in (before, after))
+    nested = deep and any(isinstance(value, dict) or _has_containers(value) for value in (before, after))
     old, new = (
-        tree_lines(one) if nested and isinstance(one, dict | list) else value_lines(one) for one in (before, after)
+        tree_lines(value) if nested and isinstance(value, dict | list) else value_lines(value)
+        for value in (before, after)
     )
     if len(old) + len(new) > MAX_LINES:
         return [*(("-", line) for line in old), *(("+", line) for line in new)]
-    found: list[DiffLine] = []
-    at = 0
+    lines: list[DiffLine] = []
+    position = 0
     for group in SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT):
-        found += _left_out(group[0][1] - at)
+        lines += _omitted(group[0][1] - position)
         for kind, first, last, first_new, last_new in group:
             if kind == "equal":
-                found += [(" ", line) for line in old[first:last]]
+                lines += [(" ", line) for line in old[first:last]]
             else:
-                found += [("-", line) for line in old[first:last]]
-                found += [("+", line) for line in new[first_new:last_new]]
-        at = group[-1][2]
-    return found + _left_out(len(old) - at) if found else found
+                lines += [("-", line) for line in old[first:last]]
+                lines += [("+", line) for line in new[first_new:last_new]]
+        position = group[-1][2]
+    return lines + _omitted(len(old) - position) if lines else lines
 
 
 def value_lines(value: Any) -> list[str]:
-    """A list by its items, a text by its lines, anything else as JSON."""
+    """Return a line for each item of a list or each line of a text; one line of JSON for anything else."""
     if value is None:
         return []
     if isinstance(value, list | tuple):
@@ -51,14 +52,15 @@ def value_lines(value: Any) -> list[str]:
 
 
 def tree_lines(value: Any, depth: int = 0) -> list[str]:
-    """Members of objects and items of lists on lines of their own, without commas that would differ too."""
-    space = "  " * depth
+    """Return an indented line for each member and item, without commas, which would be differences of their own."""
+    indent = "  " * depth
     if not (isinstance(value, dict | list) and value):
-        return [space + escape_invisible(_json(value))]
+        return [indent + escape_invisible(_json(value))]
     if isinstance(value, list):
-        items = [tree_lines(one, depth + 1) for one in value]
-        return [line for item in items for line in (f"{space}- {item[0].lstrip()}", *item[1:])]
-    return [line for name, one in value.items() for line in _member(space + escape_invisible(str(name)), one, depth)]
+        items = [tree_lines(item, depth + 1) for item in value]
+        return [line for item in items for line in (f"{indent}- {item[0].lstrip()}", *item[1:])]
+    members = ((indent + escape_invisible(str(name)), member) for name, member in value.items())
+    return [line for name, member in members for line in _member(name, member, depth)]
 
 
 def _member(name: str, value: Any, depth: int) -> list[str]:
@@ -67,17 +69,20 @@ def _member(name: str, value: Any, depth: int) -> list[str]:
 
 
 def escape_invisible(text: str) -> str:
-    """Characters that are not seen, or that turn the order of others, are shown by their code."""
+    """Replace invisible characters and those that change the text direction by their escape codes.
+
+    Otherwise a reviewer could approve something else than what the screen shows.
+    """
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def _holds(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(one, dict | list) for one in value)
+def _has_containers(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, dict | list) for item in value)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _left_out(n: int) -> list[DiffLine]:
+def _omitted(n: int) -> list[DiffLine]:
     return [("@", f"{n} {'line' if n == 1 else 'lines'} the same")] if n > 0 else []

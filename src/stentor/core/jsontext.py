@@ -1,7 +1,8 @@
-"""Strict JSON in, canonical-enough JSON out.
+"""Decode JSON of clients strictly and within limits; encode JSON for responses and the database.
 
-The caps are reached before any recursive code runs: the standard library's and msgspec's
-decoders raise RecursionError on deep input, which must be the caller's error, not ours.
+The limits are checked before a decoder runs: the recursive decoders of msgspec and the standard library raise
+RecursionError for deep input, which must be the client's error and not ours. For hashes that other programs must
+reproduce see `canonical_json`.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from stentor.core.errors import InvalidRequest
 
 MAX_DEPTH = 100
 MAX_CONTAINERS = 200_000
-"""Arrays and objects of one text. A million takes the decoder half a second, which nothing can interrupt."""
+"""Arrays and objects of one text. The decoder takes half a second for a million, and cannot be interrupted."""
 BLOCK_BYTES = 128 * 1024
-FEW = 2_000
-"""Brackets and quotes that are counted faster without numpy."""
+NUMPY_MIN_BYTES = 2_000
+"""Brackets and quotes from which numpy counts faster than a loop."""
 QUOTE = ord('"')
 _STEPS = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
 _OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 
 
 def parse_float(text: str) -> float:
-    """For `float_hook` of a decoder of what others wrote: msgspec's own reading of some numbers, such as 1e308, takes
-    30 microseconds for each, and nothing else runs meanwhile. Raises ValueError for one beyond the largest.
+    """Parse a float; the `float_hook` for decoders of client input. Raises ValueError for a number that is too large.
+
+    msgspec itself takes 30 microseconds for a number such as 1e308, so a body full of them would block the event loop.
     """
     value = float(text)
     if isinf(value):
@@ -40,7 +42,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(body: bytes) -> Any:
-    """The value of a JSON text of a caller. Raises InvalidRequest with the reason."""
+    """Decode a JSON text of a client. Raises InvalidRequest with the reason."""
     check_shape(body)
     try:
         return _decoder.decode(body)
@@ -61,13 +63,14 @@ def decode_or_none(body: bytes) -> Any:
 
 
 def check_shape(body: bytes) -> None:
-    """Raises InvalidRequest for a text with too many levels or containers, before a decoder meets them."""
+    """Raise InvalidRequest for a text with too many levels or containers."""
+    # So few brackets cannot exceed a limit, and most requests have no more.
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
         _check_shape(body)
 
 
 class _Shape(msgspec.Struct):
-    """What the brackets of a text say up to a place in it."""
+    """The nesting of a text, counted up to a position in it."""
 
     depth: int = 0
     deepest: int = 0
@@ -75,7 +78,7 @@ class _Shape(msgspec.Struct):
     in_string: bool = False
 
     def take(self, marks: bytes) -> None:
-        """`marks` are brackets and quotes alone."""
+        """Count the next part of the text, reduced to brackets and quotes."""
         for mark in marks:
             if mark == QUOTE:
                 self.in_string = not self.in_string
@@ -86,8 +89,8 @@ class _Shape(msgspec.Struct):
                 self.deepest = max(self.deepest, self.depth)
 
     def take_many(self, marks: bytes) -> None:
-        """The same without a step of Python for each."""
-        import numpy as np  # not before it is needed: it takes a tenth of the time of a start
+        """Do the same as `take` with numpy, which is faster for long parts."""
+        import numpy as np  # imported on first use: it takes a tenth of the startup time
 
         quotes = np.cumsum(np.frombuffer(marks, np.uint8) == QUOTE) + self.in_string
         steps = np.where(quotes & 1, 0, np.frombuffer(marks.translate(_STEPS), np.int8))
@@ -98,17 +101,16 @@ class _Shape(msgspec.Struct):
 
 
 def _check_shape(body: bytes) -> None:
-    """Levels of nesting, and how many arrays and objects there are, in time that grows with the size alone.
+    """Count levels and containers in linear time. Raises InvalidRequest.
 
-    Brackets inside strings do not count. Of a text that is no JSON the counts mean nothing; the decoder refuses it.
-    Raises InvalidRequest.
+    Ignores brackets inside strings. For invalid JSON the counts are meaningless; the decoder rejects it later.
     """
-    if b"\\" in body:  # only strings have backslashes, and after this none of them hides a quote
+    if b"\\" in body:  # only strings contain backslashes; without them each quote starts or ends a string
         body = body.replace(b"\\\\", b"").replace(rb"\"", b"")
     marks, shape = body.translate(None, _OTHERS), _Shape()
     for start in range(0, len(marks), BLOCK_BYTES):
         block = marks[start : start + BLOCK_BYTES]
-        if len(block) < FEW:
+        if len(block) < NUMPY_MIN_BYTES:
             shape.take(block)
         else:
             shape.take_many(block)
@@ -119,28 +121,31 @@ def _check_shape(body: bytes) -> None:
 
 
 def load(text: str | bytes) -> Any:
-    """The value of a text that a store wrote. Raises msgspec.DecodeError."""
+    """Decode a JSON text from the database. Raises msgspec.DecodeError."""
     return _decoder.decode(text)
 
 
 def dump(value: Any) -> str:
-    """JSON text for a store."""
+    """Encode a value as JSON text for the database."""
     return _encoder.encode(value).decode()
 
 
 def encode(value: Any) -> bytes:
-    """JSON bytes for an answer."""
+    """Encode a value as JSON bytes for a response."""
     return _encoder.encode(value)
 
 
 def encode_line(value: Any) -> bytes:
-    """JSON bytes that every reader takes for one line: some break lines at these characters too, as Python's do."""
-    found = _encoder.encode(value)
-    if b"\xe2\x80" in found:
-        found = found.replace(b"\xe2\x80\xa8", rb"\u2028").replace(b"\xe2\x80\xa9", rb"\u2029")
-    return found.replace(b"\xc2\x85", rb"\u0085")
+    """Encode a value as one line of JSON, for every reader.
+
+    Some readers, such as `str.splitlines`, also break lines at U+0085, U+2028 and U+2029, so these are escaped.
+    """
+    line = _encoder.encode(value)
+    if b"\xe2\x80" in line:
+        line = line.replace(b"\xe2\x80\xa8", rb"\u2028").replace(b"\xe2\x80\xa9", rb"\u2029")
+    return line.replace(b"\xc2\x85", rb"\u0085")
 
 
 def sorted_digest(value: Any) -> str:
-    """SHA-256 over the JSON with sorted keys, in hex."""
+    """Return the SHA-256 of the JSON with sorted keys, in hex."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

@@ -1,8 +1,8 @@
-"""One pulse for all that looks again and again, so that an idle process wakes once a second and not once for each.
+"""Timers for many users: a common tick for pollers, and coarse timers that are usually cancelled.
 
-Timers that are nearly always taken back: to set one costs an entry of a dictionary, and it goes off a little late.
-
-A timer of the event loop costs more than a hundredth of a whole request. Used on the thread of the event loop.
+With a common tick an idle process wakes once a second, not once for each poller. A coarse timer costs an entry in a
+dictionary and fires a little late; a timer of the event loop would cost more than 1 % of a request. Both are for the
+thread of the event loop. Sharing one transaction among the pollers of a tick is in `db/polling`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-_PHASE = random.random()  # noqa: S311 - processes that share a database are not to wake all at the same moment
-_SHORTEST = 0.01
-"""Shares of a period: a timer that fires a little too early is not to fire twice."""
+_PHASE = random.random()  # noqa: S311 - so that the processes that share a database do not all poll at the same moment
+_MIN_REST = 0.01
+"""Fraction of a period: after a timer that fired a little early, the tick so close is skipped."""
+RESOLUTION_SECONDS = 0.02
+"""How late a coarse timer may fire."""
 
 
 async def sleep_until_tick(seconds: float = 1.0) -> None:
-    """Sleep until the next whole multiple of `seconds`."""
+    """Sleep until the next common tick of the period `seconds`."""
     await asyncio.sleep(_rest(seconds))
 
 
 async def wait_until_tick(event: asyncio.Event, seconds: float = 1.0) -> None:
-    """The same, or until the event is set."""
+    """Wait until the next common tick, or until the event is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_rest(seconds)):
             await event.wait()
@@ -33,51 +35,51 @@ def _rest(seconds: float) -> float:
     if not seconds > 0:
         return 0
     rest = seconds - (asyncio.get_running_loop().time() + _PHASE) % seconds
-    return rest if rest > _SHORTEST * seconds else rest + seconds
-
-
-RESOLUTION_SECONDS = 0.02
-"""Seconds that one may be late."""
+    return rest if rest > _MIN_REST * seconds else rest + seconds
 
 
 class CoarseTimers:
+    """Timers of which each owner has at most one; they share one timer of the event loop."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._set: dict[object, tuple[float, Callable[[], object]]] = {}
+        self._scheduled: dict[object, tuple[float, Callable[[], object]]] = {}
         self._next: asyncio.TimerHandle | None = None
 
     def schedule(self, owner: object, seconds: float, callback: Callable[[], object]) -> None:
-        """Call `work` after so many seconds, unless the owner drops it before; each owner has one at a time."""
+        """Call `callback` after `seconds`, unless cancelled before; replaces the owner's earlier timer."""
         at = self.loop.time() + seconds
-        self._set[owner] = (at, callback)
+        self._scheduled[owner] = (at, callback)
         if self._next is None or at < self._next.when():
             self._arm(at)
 
     def cancel(self, owner: object) -> None:
-        self._set.pop(owner, None)
+        """Cancel the owner's timer, if any."""
+        # The event loop's timer stays: it finds nothing due, which is cheaper than setting it anew for each request.
+        self._scheduled.pop(owner, None)
 
     def _arm(self, at: float) -> None:
         if self._next is not None:
             self._next.cancel()
-        self._next = self.loop.call_at(max(at, self.loop.time() + RESOLUTION_SECONDS), self._look)
+        self._next = self.loop.call_at(max(at, self.loop.time() + RESOLUTION_SECONDS), self._fire)
 
-    def _look(self) -> None:
+    def _fire(self) -> None:
         self._next, now = None, self.loop.time()
-        due = [owner for owner, (at, _) in self._set.items() if at <= now]
+        due = [owner for owner, (at, _) in self._scheduled.items() if at <= now]
         try:
             for owner in due:
-                if found := self._set.pop(owner, None):  # what went off before it may have dropped it
-                    found[1]()
+                if timer := self._scheduled.pop(owner, None):  # an earlier callback may have cancelled it
+                    timer[1]()
         finally:
-            if self._set:
-                self._arm(min(at for at, _ in self._set.values()))
+            if self._scheduled:
+                self._arm(min(at for at, _ in self._scheduled.values()))
 
 
 _latest: CoarseTimers | None = None
 
 
 def coarse_timers(loop: asyncio.AbstractEventLoop) -> CoarseTimers:
-    """Of the loop, which a process has one of. Who put something keeps them, to drop it there."""
+    """Return the timers of the loop. Keep the result to cancel a timer: another loop gets new ones."""
     global _latest
     if _latest is None or _latest.loop is not loop:
         _latest = CoarseTimers(loop)

@@ -19,7 +19,7 @@ FLUSH_SECONDS = 0.01
 MAX_QUEUED_MESSAGES = 20_000
 """Messages that may wait to be sent; further ones are dropped."""
 MAX_BATCH_CHARACTERS = 1_200
-"""Characters of tokens in first message; more would not fit in the smallest payload (PostgreSQL's)."""
+"""Characters of tokens in one message; more would not fit in the smallest payload (PostgreSQL's)."""
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
 """First and longest pause before a reconnect."""
 log = logging.getLogger(__name__)

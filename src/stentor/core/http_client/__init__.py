@@ -1,1 +1,1 @@
-"""Outbound HTTP: pooled connections, guarded against SSRF."""
+"""Outbound HTTP: pooled connections, guarded against SSRF. Start at `outbound`."""

@@ -1,9 +1,8 @@
-"""HTTP/1.1 for calls that are made all the time: kept connections, one request at a time on each, no redirects.
+"""A small HTTP/1.1 client for frequent calls, such as those to LLM providers: keep-alive, no pipelining, no redirects.
 
-A general client costs more per call than all the rest of a gateway; this one does what a call to a provider needs.
-Names are resolved by the guard, and the connection goes to a checked address. Source: docs/decisions, 0014.
-
-Places for connections, shared so that no tenant can take them all.
+A general client costs more per call than the rest of the gateway's work; for everything else there is aiohttp, see
+`session`. The guard of `outbound` resolves the host, and the connection goes to a checked address. `connection` has one
+connection and its response. Source: docs/decisions, 0014.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ __all__ = ["ClientRequest", "ClientResponse", "ConnectError", "HttpClient", "Rem
 
 
 IDLE_SECONDS = 15.0
-"""Seconds that a connection is kept without a request."""
+"""Seconds after which an idle connection is closed."""
 MAX_CONNECTIONS = 512
-"""Connections at a time; a tenant alone may have half of them."""
+"""Maximum number of open connections; a tenant alone can have half of them."""
 
 
 class ConnectError(Exception):
-    """No connection could be made, so nothing was sent."""
+    """No connection could be opened, so nothing was sent and a retry is safe."""
 
 
 class ClientRequest(NamedTuple):
-    """`headers` without Host and Content-Length, which are added.
+    """A request; Host and Content-Length are added to `headers`.
 
-    A connection is used again only for the same `tenant` and `credential`, so that what a server answers out of turn
-    reaches nobody else. Neither is sent.
+    A connection is reused only for the same `tenant` and `credential`, so that a response that arrives out of order
+    cannot reach another tenant. Neither of the two is sent.
     """
 
     method: str
@@ -58,7 +57,10 @@ ResolveHost = Callable[[str, int], Awaitable[list[str]]]
 
 
 class HttpClient:
-    """`resolve` answers the addresses that a host may be reached at, or raises. Used on one event loop."""
+    """A client with a connection pool, for one event loop.
+
+    `resolve` returns the addresses of a host to which a connection is allowed, or raises.
+    """
 
     def __init__(self, resolve: ResolveHost, max_connections: int = MAX_CONNECTIONS) -> None:
         self._resolve = resolve
@@ -71,35 +73,38 @@ class HttpClient:
     async def send(
         self, request: ClientRequest, connect_timeout: float, total_timeout: float | None = None
     ) -> ClientResponse:
-        """The answer as soon as its head is there. In seconds, `connect` is for a connection, `total` for all of it.
+        """Send a request and return the response as soon as its head has arrived.
 
-        Raises NotConnected, BrokenOff, TimeoutError, ValueError for what cannot be sent, and what `resolve` raises.
+        `connect_timeout` limits opening a connection, `total_timeout` everything until the end of the body (seconds).
+        Raises ConnectError, RemoteProtocolError, TimeoutError, ValueError for an invalid request, and the errors of
+        `resolve`.
         """
-        place, data = _written(request)
-        place = place._replace(tenant=request.tenant, credential=request.credential)
+        key, data = _encode_request(request)
+        key = key._replace(tenant=request.tenant, credential=request.credential)
         deadlines = self._deadlines = self._deadlines or coarse_timers(asyncio.get_running_loop())
-        began = deadlines.loop.time()
-        connection = self._kept(place, began)
+        started_at = deadlines.loop.time()
+        connection = self._take_idle(key, started_at)
         if connection is None:
             async with asyncio.timeout(total_timeout):
-                connection = await self._connected(place, connect_timeout)
-        answer = connection.send(data, deadlines)
+                connection = await self._open_connection(key, connect_timeout)
+        response = connection.send(data, deadlines)
         if total_timeout is not None:
-            answer.set_timeout(began + total_timeout - deadlines.loop.time())
+            response.set_timeout(started_at + total_timeout - deadlines.loop.time())
         try:
-            await answer.read_head()
+            await response.read_head()
         except BaseException:
-            answer.close()
+            response.close()
             raise
-        return answer
+        return response
 
     async def close(self) -> None:
+        """Abort all connections."""
         for connection in list(self._open):
             connection.abort()
-        await asyncio.sleep(0)  # connections learn of their end in the loop's next round
+        await asyncio.sleep(0)  # `connection_lost` is called in the loop's next round
 
-    def _kept(self, place: ConnectionKey, now: float) -> ClientConnection | None:
-        idle = self._idle.get(place)
+    def _take_idle(self, key: ConnectionKey, now: float) -> ClientConnection | None:
+        idle = self._idle.get(key)
         while idle:
             connection = idle.pop()
             if connection.idle_since > now - IDLE_SECONDS and connection.is_reusable():
@@ -107,39 +112,39 @@ class HttpClient:
             connection.abort()
         return None
 
-    async def _connected(self, place: ConnectionKey, seconds: float) -> ClientConnection:
-        if self._slots.would_wait(place.tenant):
-            self._make_room(place.tenant)
-        await self._slots.acquire(place.tenant)
+    async def _open_connection(self, key: ConnectionKey, timeout_s: float) -> ClientConnection:
+        if self._slots.would_wait(key.tenant):
+            self._close_idle(key.tenant)
+        await self._slots.acquire(key.tenant)
         try:
-            made = await self._dialled(place, seconds)
+            connection = await self._connect(key, timeout_s)
         except BaseException:
-            self._slots.release(place.tenant)
+            self._slots.release(key.tenant)
             raise
-        self._open.add(made)
-        return made
+        self._open.add(connection)
+        return connection
 
-    async def _dialled(self, place: ConnectionKey, seconds: float) -> ClientConnection:
-        """Through the first of the addresses that takes the connection; each has its share of the time."""
+    async def _connect(self, key: ConnectionKey, timeout_s: float) -> ClientConnection:
+        """Connect to the first address that accepts; each address gets an equal share of the time."""
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(seconds):
-                addresses = await self._resolve(place.host, place.port)
+            async with asyncio.timeout(timeout_s):
+                addresses = await self._resolve(key.host, key.port)
         except TimeoutError:
             raise ConnectError("in time") from None
-        tls, name = (self._tls(), place.host) if place.tls else (None, None)
+        tls, server_name = (self._tls(), key.host) if key.tls else (None, None)
         problem = ""
         for address in addresses:
             try:
-                async with asyncio.timeout(seconds / len(addresses)):
-                    _, made = await loop.create_connection(
-                        partial(ClientConnection, place, self._free, self._gone),
+                async with asyncio.timeout(timeout_s / len(addresses)):
+                    _, connection = await loop.create_connection(
+                        partial(ClientConnection, key, self._on_free, self._on_lost),
                         address,
-                        place.port,
+                        key.port,
                         ssl=tls,
-                        server_hostname=name,
+                        server_hostname=server_name,
                     )
-                return made
+                return connection
             except TimeoutError:
                 problem = "in time"
             except OSError:
@@ -152,15 +157,15 @@ class HttpClient:
             self._context.set_alpn_protocols(["http/1.1"])
         return self._context
 
-    def _free(self, connection: ClientConnection) -> None:
+    def _on_free(self, connection: ClientConnection) -> None:
         if self._slots.has_waiting:
-            connection.abort()  # somebody waits for a place, perhaps to go elsewhere
+            connection.abort()  # a waiting request needs the slot, and possibly for another host
             return
         assert self._deadlines is not None
         connection.idle_since = self._deadlines.loop.time()
         self._idle.setdefault(connection.key, []).append(connection)
 
-    def _gone(self, connection: ClientConnection) -> None:
+    def _on_lost(self, connection: ClientConnection) -> None:
         if connection in self._open:
             self._open.discard(connection)
             self._slots.release(connection.key.tenant)
@@ -168,32 +173,33 @@ class HttpClient:
         if idle is not None:
             if connection in idle:
                 idle.remove(connection)
-            if not idle:  # places are as many as tenants and credentials, which come and go
+            if not idle:  # else the dictionary grows with every credential that was ever used
                 del self._idle[connection.key]
 
-    def _make_room(self, tenant: str) -> None:
-        """Close connections that nobody uses, first the tenant's own."""
-        unused = [connection for idle in self._idle.values() for connection in idle]
-        unused.sort(key=lambda connection: connection.key.tenant != tenant)
-        for connection in unused[: self._slots.shortfall(tenant)]:
+    def _close_idle(self, tenant: str) -> None:
+        """Close as many idle connections as the tenant needs for a slot, its own first."""
+        connections = [connection for idle in self._idle.values() for connection in idle]
+        connections.sort(key=lambda connection: connection.key.tenant != tenant)
+        for connection in connections[: self._slots.shortfall(tenant)]:
             connection.abort()
 
 
-def _written(request: ClientRequest) -> tuple[ConnectionKey, bytes]:
-    """Raises ValueError for an address or a header that cannot be sent."""
-    place, authority, target = _of_url(request.url)
+def _encode_request(request: ClientRequest) -> tuple[ConnectionKey, bytes]:
+    """Return the connection key and the bytes of a request. Raises ValueError for an invalid URL or header."""
+    key, authority, target = _parse_url(request.url)
     lines = [f"{request.method} {target} HTTP/1.1", f"Host: {authority}"]
     for name, value in request.headers.items():
+        # A line break in a value would add headers, or a second request.
         if not value.isprintable():
             raise ValueError("A header has a character that cannot be sent.")
         lines.append(f"{name}: {value}")
     lines.append(f"Content-Length: {len(request.body)}\r\n\r\n" if request.body else "\r\n")
-    return place, "\r\n".join(lines).encode() + request.body
+    return key, "\r\n".join(lines).encode() + request.body
 
 
 @lru_cache(1024)
-def _of_url(url: str) -> tuple[ConnectionKey, str, str]:
-    """The place, the value of Host, and the target with what is not allowed in it encoded."""
+def _parse_url(url: str) -> tuple[ConnectionKey, str, str]:
+    """Return the connection key, the value of Host, and the percent-encoded request target."""
     parsed = URL(url)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host or not parsed.port:
         raise ValueError("The address is not an http or https URL.")
@@ -206,12 +212,14 @@ def _authority(parsed: URL) -> str:
 
 
 class ConnectionSlots:
-    """`most` places. A tenant may take one while it has fewer than are free: alone it gets half of all, two get a
-    third each, and there is always a place left for one who has none. Used on one event loop.
+    """A limit on connections that no tenant can use up alone. For one event loop.
+
+    A tenant may take a slot while it holds fewer slots than are free. So one tenant gets half of all slots, two get a
+    third each, and a tenant without any always gets one.
     """
 
-    def __init__(self, most: int) -> None:
-        self._free = most
+    def __init__(self, limit: int) -> None:
+        self._free = limit
         self._used: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
 
@@ -220,14 +228,15 @@ class ConnectionSlots:
         return bool(self._waiting)
 
     def would_wait(self, tenant: str) -> bool:
+        """Return whether `acquire` would have to wait; behind other requests of the tenant it always does."""
         return self._used[tenant] >= self._free or any(tenant == other for other, _ in self._waiting)
 
     def shortfall(self, tenant: str) -> int:
-        """How many places of others would have to become free for one of this tenant."""
+        """Return how many more slots must become free before the tenant may take one."""
         return max(0, self._used[tenant] - self._free + 1)
 
     async def acquire(self, tenant: str) -> None:
-        """In the order in which the callers of a tenant came."""
+        """Take a slot; waits for one, first come first served within a tenant."""
         if not self.would_wait(tenant):
             self._take(tenant)
             return
@@ -236,6 +245,7 @@ class ConnectionSlots:
         try:
             await turn
         except asyncio.CancelledError:
+            # The slot may have been granted just before the cancellation: give it back.
             if turn.done() and not turn.cancelled():
                 self.release(tenant)
             else:
@@ -243,16 +253,18 @@ class ConnectionSlots:
             raise
 
     def release(self, tenant: str) -> None:
+        """Return a slot and grant free slots to waiting requests."""
         self._free += 1
         self._used[tenant] -= 1
         if not self._used[tenant]:
             del self._used[tenant]
-        for waiting in list(self._waiting):
-            if self._used[waiting[0]] < self._free:
-                self._waiting.remove(waiting)
-                if not waiting[1].done():
-                    self._take(waiting[0])
-                    waiting[1].set_result(None)
+        for entry in list(self._waiting):
+            waiting_tenant, turn = entry
+            if self._used[waiting_tenant] < self._free:
+                self._waiting.remove(entry)
+                if not turn.done():
+                    self._take(waiting_tenant)
+                    turn.set_result(None)
 
     def _take(self, tenant: str) -> None:
         self._free -= 1

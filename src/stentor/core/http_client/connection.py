@@ -1,4 +1,4 @@
-"""One connection of HTTP/1.1, one request at a time, and the answer as it comes."""
+"""One HTTP/1.1 connection, for one request at a time, and its streamed response. The pool is in `client`."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import httptools
 from stentor.core.timers import CoarseTimers
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Bytes of status line and headers."""
+"""Maximum size of the status line and headers."""
 HIGH_WATER_BYTES = 256 * 1024
-"""Bytes that wait for their reader before reading from the network pauses."""
+"""Unread bytes of a body at which reading from the network pauses."""
 
 
 class RemoteProtocolError(Exception):
-    """The connection ended, or what came is not HTTP."""
+    """The connection was lost, or the response is not valid HTTP."""
 
 
 class ResponseTooLarge(Exception):
-    """More bytes than the reader takes."""
+    """The response has more bytes than the caller allows."""
 
 
 class ConnectionKey(NamedTuple):
-    """Where a connection goes, and for whom."""
+    """The server and the owner of a connection; it is reused only for an equal key."""
 
     host: str
     port: int
@@ -36,7 +36,10 @@ class ConnectionKey(NamedTuple):
 
 
 class ClientResponse:
-    """The head of an answer, and its body as it comes. Used as a context it gives up what was not read."""
+    """The head of a response and its body as a stream.
+
+    As a context manager it closes the connection at exit if the response is incomplete.
+    """
 
     def __init__(self, connection: ClientConnection, deadlines: CoarseTimers) -> None:
         self._connection = connection
@@ -63,24 +66,25 @@ class ClientResponse:
         return len(self._buffer)
 
     def close(self) -> None:
-        """End the other side's work, unless all of it has come."""
+        """Close the connection, which tells the server to stop, unless the response is complete."""
         self._deadlines.cancel(self)
         if not self.is_done:
             self._connection.abort()
 
     def set_timeout(self, seconds: float) -> None:
-        """Have all of it come within so many seconds from now: who waits for more then reads TimeoutError.
+        """Raise TimeoutError in the reader if the response is not complete in `seconds` from now.
 
-        Instead of the limit before; `lines` has its own.
+        Replaces an earlier timeout. `read_lines` sets its own.
         """
         self._deadlines.schedule(self, seconds, lambda: self.fail(TimeoutError()))
 
     async def read_head(self) -> None:
+        """Wait for status and headers."""
         while not self.has_head:
             await self._more()
 
     async def read_body(self, max_bytes: int) -> bytes:
-        """All of it. Raises TooLarge, BrokenOff."""
+        """Return the complete body. Raises ResponseTooLarge, RemoteProtocolError, TimeoutError."""
         while not self.is_done and len(self._buffer) <= max_bytes:
             await self._more()
         if len(self._buffer) > max_bytes:
@@ -88,15 +92,16 @@ class ClientResponse:
         return bytes(self._buffer)
 
     async def read_prefix(self, max_bytes: int) -> bytes:
-        """At most so many bytes of its beginning."""
+        """Return at most `max_bytes` from the start of the body."""
         while not self.is_done and len(self._buffer) < max_bytes:
             await self._more()
         return bytes(self._buffer[:max_bytes])
 
     async def read_lines(self, max_bytes: int, idle_timeout: float) -> bytes:
-        """The whole lines that have come, at least one; nothing at the end.
+        """Return the complete lines that have arrived, at least one; empty at the end of the body.
 
-        Raises TooLarge, BrokenOff, TimeoutError.
+        Raises ResponseTooLarge for a longer line, RemoteProtocolError, and TimeoutError after `idle_timeout` seconds
+        without data.
         """
         start = 0
         while (end := self._buffer.rfind(b"\n", start)) < 0 and not self.is_done:
@@ -106,9 +111,9 @@ class ClientResponse:
             self.set_timeout(idle_timeout)
             await self._more()
             self._deadlines.cancel(self)
-        found = bytes(self._buffer if end < 0 else self._buffer[: end + 1])
-        del self._buffer[: len(found)]
-        return found
+        lines = bytes(self._buffer if end < 0 else self._buffer[: end + 1])
+        del self._buffer[: len(lines)]
+        return lines
 
     async def _more(self) -> None:
         if self._error is not None:
@@ -123,50 +128,59 @@ class ClientResponse:
             raise self._error
 
     def feed(self, data: bytes) -> None:
+        """Add bytes of the body."""
         self._buffer += data
 
     def finish(self) -> None:
-        """All of it has come."""
+        """Mark the response as complete."""
         self.is_done = True
         self._deadlines.cancel(self)
 
     def fail(self, error: Exception) -> None:
+        """Raise the error in the reader, now or at its next read."""
         self._error = error
         self._deadlines.cancel(self)
         self.wake()
 
     def wake(self) -> None:
+        """Let the reader look at what has arrived."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection; `release` is called when it is free again."""
+    """One connection; calls `release` when it is free for the next request, and `lost` when it is closed."""
 
     def __init__(
         self,
-        place: ConnectionKey,
+        key: ConnectionKey,
         release: Callable[[ClientConnection], None],
-        gone: Callable[[ClientConnection], None],
+        lost: Callable[[ClientConnection], None],
     ) -> None:
-        self.key, self._release, self._gone = place, release, gone
-        self._answer: ClientResponse | None = None
-        self._paused = self._endless = False
-        self._head = self._named = 0
+        self.key, self._release, self._lost = key, release, lost
+        self._response: ClientResponse | None = None
+        self._is_paused = False
+        self._ends_at_close = False
+        """Whether the response has no length, so that the end of the connection is the end of the body."""
+        self._head_bytes = self._header_bytes = 0
         self.is_open, self.idle_since = True, 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, data: bytes, deadlines: CoarseTimers) -> ClientResponse:
+        """Send a request and return its response, of which nothing has arrived yet."""
         self._parser = httptools.HttpResponseParser(self)
-        self._head, self._named, self._endless = 0, 0, True
-        self._answer = answer = ClientResponse(self, deadlines)
+        self._head_bytes, self._header_bytes, self._ends_at_close = 0, 0, True
+        self._response = response = ClientResponse(self, deadlines)
         self._transport.write(data)
-        return answer
+        return response
 
     def is_reusable(self) -> bool:
-        """Whether it can be used again. Bytes that have come since the last answer would be taken for the next one."""
+        """Return whether the connection is open and has no unread bytes.
+
+        Bytes after the last response would be taken for the next one: a way to forge responses.
+        """
         if not self.is_open:
             return False
         poll = select.poll()
@@ -174,65 +188,68 @@ class ClientConnection(asyncio.Protocol):
         return not poll.poll(0)
 
     def abort(self) -> None:
+        """Close the connection at once."""
         self.is_open = False
         self._transport.abort()
 
     def resume(self) -> None:
-        if self._paused:
-            self._paused = False
+        """Read from the network again after a pause."""
+        if self._is_paused:
+            self._is_paused = False
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        answer = self._answer
-        if answer is None:
-            self.abort()  # nothing was asked
+        response = self._response
+        if response is None:
+            self.abort()  # no request is open
             return
         try:
             self._parser.feed_data(data)
-            if not answer.has_head:
-                self._head += len(data)
-                if self._head > MAX_HEAD_BYTES:
+            if not response.has_head:
+                self._head_bytes += len(data)
+                if self._head_bytes > MAX_HEAD_BYTES:
                     raise ResponseTooLarge
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, ResponseTooLarge, UnicodeError) as error:
-            self._fail(RemoteProtocolError(f"the answer is not HTTP ({type(error).__name__})"))
+            self._fail(RemoteProtocolError(f"the response is not valid HTTP ({type(error).__name__})"))
             return
-        if answer.buffered_bytes > HIGH_WATER_BYTES and not answer.is_done:
-            self._paused = True
+        if response.buffered_bytes > HIGH_WATER_BYTES and not response.is_done:
+            self._is_paused = True
             self._transport.pause_reading()
-        answer.wake()
+        response.wake()
 
     def on_message_begin(self) -> None:
-        if self._answer is None:
-            self.abort()  # more than was asked for: what is next on this connection belongs to nobody
+        if self._response is None:
+            self.abort()  # a second response to one request: nothing on this connection can be trusted
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._answer is not None:
-            known = name.decode("latin-1").lower()
-            self._answer.headers[known] = value.decode("latin-1")
-            self._named += len(name) + len(value)
-            if self._named > MAX_HEAD_BYTES:
+        if self._response is not None:
+            header = name.decode("latin-1").lower()
+            self._response.headers[header] = value.decode("latin-1")
+            # Counted here too: trailers after the body are headers without a limit otherwise.
+            self._header_bytes += len(name) + len(value)
+            if self._header_bytes > MAX_HEAD_BYTES:
                 raise ResponseTooLarge
-            self._endless = self._endless and known not in ("content-length", "transfer-encoding")
+            self._ends_at_close = self._ends_at_close and header not in ("content-length", "transfer-encoding")
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if self._answer is not None and status >= 200:
-            self._answer.status, self._answer.has_head = status, True
+        if self._response is not None and status >= 200:
+            self._response.status, self._response.has_head = status, True
 
     def on_body(self, data: bytes) -> None:
-        if self._answer is not None:
-            self._answer.feed(data)
+        if self._response is not None:
+            self._response.feed(data)
 
     def on_message_complete(self) -> None:
-        answer = self._answer
-        if answer is None:
+        response = self._response
+        if response is None:
             return
-        if not answer.has_head:  # 1xx: the answer is still to come
-            answer.headers.clear()
-            self._endless = True
+        if not response.has_head:  # an interim response (1xx); the final one follows
+            response.headers.clear()
+            self._ends_at_close = True
             return
-        answer.finish()
-        self._answer = None
+        response.finish()
+        self._response = None
         if self._parser.should_keep_alive() and self.is_open:
             self._release(self)
         else:
@@ -240,17 +257,17 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False
-        answer = self._answer
-        if answer is not None and answer.has_head and self._endless and error is None:
-            answer.finish()
-            self._answer = None
-            answer.wake()
+        response = self._response
+        if response is not None and response.has_head and self._ends_at_close and error is None:
+            response.finish()
+            self._response = None
+            response.wake()
         else:
-            self._fail(RemoteProtocolError("the connection ended"))
-        self._gone(self)
+            self._fail(RemoteProtocolError("the connection was closed before the response was complete"))
+        self._lost(self)
 
     def _fail(self, error: Exception) -> None:
-        if self._answer is not None:
-            self._answer.fail(error)
-            self._answer = None
+        if self._response is not None:
+            self._response.fail(error)
+            self._response = None
         self.abort()

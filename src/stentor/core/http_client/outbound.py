@@ -1,10 +1,8 @@
-"""HTTP to the outside: pooled connections whose resolver is the guard against SSRF.
+"""Outbound HTTP with protection against SSRF, and the table of IP addresses that are not public.
 
-A target that came through the API may only be a public address (`addresses.py`). The name is resolved once, every
-address is checked, and the connection goes to a checked address. No redirects, no proxy variables.
-Fails closed: what cannot be judged is refused. Source: docs/security.md.
-
-Which IP addresses are on the public internet: one table of those that are not. Fails closed.
+A URL that came through the API may only lead to a public address. The host is resolved once, every address is checked,
+and the connection goes to a checked address, so DNS rebinding has no effect. No redirects, no proxy variables. Fails
+closed: a target that cannot be checked is rejected. Source: docs/security.md.
 """
 
 from __future__ import annotations
@@ -26,47 +24,52 @@ if TYPE_CHECKING:
 
 
 MAX_CHECKED_URLS = 1024
-"""Addresses that are remembered as ones that may be called."""
+"""URLs remembered as allowed, so that they are not checked again."""
 
 
 class TargetRefused(OSError):
-    """The address is not one that the service may call."""
+    """The service may not connect to the address."""
 
 
-def _number_like(host: str) -> bool:
-    """Whether the system may read a name as an IPv4 address: `2130706433`, `127.1`, `0x7f.1`."""
+def _looks_numeric(host: str) -> bool:
+    """Return whether the system may take a host name for an IPv4 address: `2130706433`, `127.1`, `0x7f.1`."""
     last = host.lower().rstrip(".").rpartition(".")[2]
     return last.isdigit() or last.startswith("0x")
 
 
 class SsrfGuard:
-    """Resolves names and literal addresses alike; refuses all that the operator has not allowed."""
+    """Resolves hosts and rejects addresses that are not public, except hosts that the operator allowed."""
 
     def __init__(self, allow: tuple[str, ...]) -> None:
         self._allow = {name.lower() for name in allow}
 
     def is_allowed(self, host: str, port: int) -> bool:
+        """Return whether the operator allowed the host, with any address."""
         return host.lower() in self._allow or f"{host.lower()}:{port}" in self._allow
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """Where the host may be reached, each address checked. Raises TargetRefused, OSError when there is none."""
+        """Resolve a host and return its checked addresses. Raises TargetRefused, and OSError for an unknown host."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
-        addresses = list(dict.fromkeys(str(item[4][0]) for item in found))
+        results = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+        addresses = list(dict.fromkeys(str(item[4][0]) for item in results))
         self.check_addresses(host, port, addresses)
         return addresses
 
     def check_addresses(self, host: str, port: int, addresses: list[str]) -> None:
-        """Raises TargetRefused."""
+        """Raise TargetRefused unless the host is allowed or every address is public.
+
+        One private address is enough to reject the host: nothing decides which of them a connection uses.
+        """
         if not self.is_allowed(host, port) and not all(map(is_public_address, addresses)):
             raise TargetRefused(f"{host} is not a public address")
 
 
 class OutboundHttp:
-    """Owns the connections: `session` for all that aiohttp can do, `client` for calls that are made all the time.
+    """The outbound connections of a service: `session` is aiohttp's, `client` is a fast one for frequent calls.
 
-    Of the session: `connections` at a time, 0 for any number; names are asked for in the common threads, or in
-    `threads` of its own; with `raw` a compressed answer stays as it is, so that a small one cannot become a large one.
+    The other parameters configure the session: `max_connections` of 0 means no limit; with `resolver_threads` it
+    resolves names in threads of its own; with `keep_compressed` it does not decompress responses, so that a small one
+    cannot expand to a large one.
     """
 
     def __init__(
@@ -78,19 +81,20 @@ class OutboundHttp:
         keep_compressed: bool = False,
     ) -> None:
         self._guard = SsrfGuard(allow)
-        self._connections, self._threads, self._raw = max_connections, resolver_threads, keep_compressed
+        self._max_connections, self._resolver_threads = max_connections, resolver_threads
+        self._keep_compressed = keep_compressed
         self._session: aiohttp.ClientSession | None = None
         self._client: http1.HttpClient | None = None
-        self._judged: set[str] = set()
+        self._checked_urls: set[str] = set()
 
     @property
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # Not before it is needed: aiohttp takes a fifth of the time of all imports.
+            # Imported on first use: aiohttp takes a fifth of the time of all imports.
             from stentor.core.http_client.session import create_guarded_session
 
             self._session = create_guarded_session(
-                self._guard, self._connections, self._threads, keep_compressed=self._raw
+                self._guard, self._max_connections, self._resolver_threads, keep_compressed=self._keep_compressed
             )
         return self._session
 
@@ -101,38 +105,43 @@ class OutboundHttp:
         return self._client
 
     def check_url(self, url: str) -> None:
-        """Refuse at once what can be judged without resolving. Raises InvalidRequest."""
-        if url in self._judged:
+        """Check what can be checked without resolving the host. Raises InvalidRequest.
+
+        For an early error message only; `SsrfGuard` checks the addresses at each connect.
+        """
+        if url in self._checked_urls:
             return
         self._check(url)
-        if len(self._judged) < MAX_CHECKED_URLS:
-            self._judged.add(url)
+        if len(self._checked_urls) < MAX_CHECKED_URLS:
+            self._checked_urls.add(url)
 
     def _check(self, url: str) -> None:
         try:
-            # As the clients read it: to them 127。0。0。1 is a literal address, which is never resolved.
-            parts, read = urlsplit(url), URL(url)
-            host, port = read.raw_host, read.port
+            # Parsed as the clients do (yarl), to whom 127。0。0。1 is a literal address, which is never resolved.
+            parts, parsed = urlsplit(url), URL(url)
+            host, port = parsed.raw_host, parsed.port
         except ValueError:
             raise InvalidRequest("The endpoint is not a valid URL.") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname or not host or not port:
             raise InvalidRequest("The endpoint must be an http or https URL.")
-        if parts.username or parts.password or read.user or read.password:
+        if parts.username or parts.password or parsed.user or parsed.password:
             raise InvalidRequest("The endpoint must not carry credentials.")
-        if not self._literal_ok(host, port):
+        if not self._may_be_public(host, port):
             raise InvalidRequest(
                 f"The endpoint's address {host} is not public. The operator can allow it with SERVICE_OUTBOUND_ALLOW."
             )
 
-    def _literal_ok(self, host: str, port: int) -> bool:
+    def _may_be_public(self, host: str, port: int) -> bool:
+        """Return whether the host is allowed, a public address, or a name that must be resolved first."""
         if self._guard.is_allowed(host, port):
             return True
         try:
             return is_public_address(host)
         except ValueError:
-            return host.lower().rstrip(".") != "localhost" and not _number_like(host)
+            return host.lower().rstrip(".") != "localhost" and not _looks_numeric(host)
 
     async def close(self) -> None:
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
         if self._client is not None:
@@ -140,7 +149,7 @@ class OutboundHttp:
 
 
 NON_PUBLIC_BLOCKS: dict[str, str] = {
-    # IANA IPv4 Special-Purpose Address Registry: all that is not globally reachable.
+    # IANA IPv4 Special-Purpose Address Registry: everything that is not globally reachable.
     # https://www.iana.org/assignments/iana-ipv4-special-registry (RFC 6890, RFC 8190)
     "0.0.0.0/8": "this network (RFC 791)",
     "10.0.0.0/8": "private use (RFC 1918)",
@@ -159,9 +168,9 @@ NON_PUBLIC_BLOCKS: dict[str, str] = {
     "240.0.0.0/4": "reserved, and limited broadcast (RFC 1112, RFC 8190)",
     # IANA IPv4 Multicast Address Space Registry.
     "224.0.0.0/4": "multicast (RFC 5771)",
-    # Addresses of the public space that clouds answer themselves.
+    # Public addresses that a cloud intercepts.
     "168.63.129.16/32": "platform and metadata of Azure",
-    # IANA IPv6 Special-Purpose Address Registry: all that is not globally reachable.
+    # IANA IPv6 Special-Purpose Address Registry: everything that is not globally reachable.
     # https://www.iana.org/assignments/iana-ipv6-special-registry
     "::/128": "unspecified (RFC 4291)",
     "::1/128": "loopback (RFC 4291)",
@@ -179,30 +188,30 @@ NON_PUBLIC_BLOCKS: dict[str, str] = {
     "fec0::/10": "site local, deprecated (RFC 3879)",
     "ff00::/8": "multicast (RFC 4291)",
 }
-"""Blocks that no request may go to unless the operator allows the host, each with what it is."""
+"""Blocks of addresses that are not public, with their purpose."""
 
 _BLOCKS = [ipaddress.ip_network(block) for block in NON_PUBLIC_BLOCKS]
-_GIVEN_OUT = ipaddress.IPv6Network("2000::/3")
-"""All that IANA has given out of IPv6."""
+_ALLOCATED = ipaddress.IPv6Network("2000::/3")
+"""The part of IPv6 that IANA has allocated."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-"""Addresses of IPv4 hosts as hosts without IPv4 reach them (RFC 6052); the last 32 bits are the IPv4 address."""
+"""IPv4 addresses for hosts without IPv4 (RFC 6052); the last 32 bits are the IPv4 address."""
 
 
 def is_public_address(address: str) -> bool:
-    """Whether an address is on the public internet. Mapped and translated forms are what their inner address is.
+    """Return whether an address is on the public internet; a mapped or translated one counts as its inner address.
 
-    Raises ValueError for what is no address.
+    Raises ValueError if the text is not an address.
     """
     ip = ipaddress.ip_address(address.split("%", 1)[0])
     if isinstance(ip, IPv6Address):
-        inner = ip.ipv4_mapped or _translated(ip)
+        inner = ip.ipv4_mapped or _nat64_inner(ip)
         if inner is not None:
             return is_public_address(str(inner))
-        if ip not in _GIVEN_OUT:
+        if ip not in _ALLOCATED:
             return False
-    # 6to4 and Teredo are in the table as a whole: their inner address does not matter any more.
+    # All of 6to4 and Teredo is in the table, so their inner addresses need no check.
     return not any(ip.version == block.version and ip in block for block in _BLOCKS)
 
 
-def _translated(ip: IPv6Address) -> IPv4Address | None:
+def _nat64_inner(ip: IPv6Address) -> IPv4Address | None:
     return IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
