@@ -55,6 +55,7 @@ class Hub:
     @contextmanager
     def watch(self, tenant: str, task_id: str) -> Iterator[TaskWatcher]:
         """Yield a watcher that receives, in order, everything that is published while the block runs."""
+        # Registered before the block runs: a caller that then reads the run log cannot miss what comes in between.
         key, watcher = (tenant, task_id), TaskWatcher(POLL_SECONDS if self._remote else None)
         self._watchers.setdefault(key, []).append(watcher)
         if self._remote:
@@ -218,6 +219,7 @@ class RemoteWatchers:
         Interest expires because a process that dies cannot withdraw it.
         """
         now = self._clock()
+        # Not from the start: the tokens so far have arrived already.
         for key, announced_at in self._announced_at.items():
             if now - announced_at >= RENEW_SECONDS:
                 self._announced_at[key] = now

@@ -212,6 +212,7 @@ class RunLog:
         for draft in drafts:
             events.append(RunLogEvent.from_draft(draft, tenant, task_id, parent, tx.now))
             parent = draft.event_id
+        # The leaf hash is stored at once, so that a later change of the row is detected even before it gets a number.
         for event in events:
             row = _encode_row(event)
             tx.append(_EVENTS, row)

@@ -88,6 +88,7 @@ class Sql:
 
     def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
+        # Conservative: a select in parentheses or a CTE counts as a write.
         self.writes = not self.text.startswith("select ")
         self.tables = frozenset(_TABLE.findall(self.text))
         self.pyformat = _PARAMETER.sub(r"%(\1)s", self.text.replace("%", "%%"))

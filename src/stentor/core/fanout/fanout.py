@@ -167,6 +167,7 @@ class Fanout:
         """Queue a message; never waits. Drops it if the queue is full."""
         if self._transport is None or not self._background:
             return
+        # During an outage nothing is sent; a longer queue would only use memory for hints that polling replaces.
         if len(self._queued) >= MAX_QUEUED_MESSAGES:
             self.dropped_messages += 1
             return
@@ -202,6 +203,7 @@ class Fanout:
                 # One line for each outage, not one for each retry.
                 if self.is_connected or pause == PAUSE_SECONDS:
                     log.warning("fanout: disconnected error=%s (falling back to polling)", error)
+                # A connection that had worked is retried at once; a server that is down, less and less often.
                 pause = PAUSE_SECONDS if self.is_connected else min(2 * pause, MAX_PAUSE_SECONDS)
             self.is_connected = False
             await asyncio.sleep(pause)

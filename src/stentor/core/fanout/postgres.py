@@ -62,6 +62,7 @@ class PostgresTransport:
                         receive(message.extra)
 
     async def publish(self, payloads: list[bytes]) -> None:
+        # One statement for all payloads, because each commit with NOTIFY takes the lock again.
         if self._sender is None or self._sender.closed:
             self._sender = await self._connect()
         texts = [payload.decode() for payload in payloads]

@@ -134,6 +134,7 @@ class HttpClient:
             raise ConnectError("in time") from None
         tls, server_name = (self._tls(), key.host) if key.tls else (None, None)
         problem = ""
+        # A host with several addresses may have one that does not respond, such as IPv6 without a route.
         for address in addresses:
             try:
                 async with asyncio.timeout(timeout_s / len(addresses)):

@@ -58,10 +58,12 @@ class DatabaseCopy:
 
     def begin(self) -> None:
         """Mark the target as incomplete, so that no service starts on it."""
+        # Before the transaction with the rows and not in it: the mark must survive if that is rolled back.
         self._target.set_schema_version(migrations.COPYING_PREFIX + migrations.HEAD)
 
     def copy(self, progress: Progress) -> list[CopiedTable]:
         """Copy all rows in one transaction. Raises StartRefused for a row that the target cannot store."""
+        # For the progress only; the source cannot change, because it is open in one snapshot.
         counts = {table.name: self._source.count_rows(table) for table in self.plan.tables}
         with self._target.load_transaction():
             if self._is_restart:

@@ -1,8 +1,8 @@
 """The kernel: agents, tasks, run log, learning, trust.
 
 Times are microseconds since the epoch, structures are JSON text, flags are 0 or 1: the subset that
-SQLite and PostgreSQL share. The states of a task stand here as CHECK constraints and its moves as a
-trigger, so that no statement, ours or an operator's, makes a move that is not drawn.
+SQLite and PostgreSQL share. The states of a task are CHECK constraints and its transitions a
+trigger, so that no statement, ours or an operator's, can make a transition that is not in MOVES.
 """
 
 from alembic import op
@@ -222,7 +222,7 @@ MOVES = """
     'executing>completed', 'executing>failed', 'executing>aborted', 'executing>queued', 'executing>cancelled',
     'failed>queued', 'failed>pending_approval', 'aborted>queued', 'aborted>pending_approval'
 """
-"""From and to: a start, an end, a lost lease, an approval, a denial at dispatch (queued>failed), a retry."""
+"""Allowed transitions: start, end, lost lease, approval, denial at dispatch (queued>failed), retry."""
 
 REFUSED = f"old.status <> new.status and (old.status || '>' || new.status) not in ({MOVES})"
 

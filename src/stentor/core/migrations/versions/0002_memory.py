@@ -1,6 +1,6 @@
-"""The memory: what is about to be written to the vault, and the versions that its notes had.
+"""The memory: pending writes to the vault (intents), and earlier versions of its notes.
 
-An intent stands from its decision until its file is written; one that is found at a start is carried out then.
+An intent exists from the decision until its file is written; one that a start finds is completed then.
 """
 
 from alembic import op

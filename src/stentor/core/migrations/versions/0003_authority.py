@@ -1,4 +1,4 @@
-"""Receipts and proofs that were presented: a hash of each, until nobody would take it any more."""
+"""Hashes of used receipts and proofs, stored until they expire, against replay."""
 
 from alembic import op
 

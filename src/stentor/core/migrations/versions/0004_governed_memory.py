@@ -1,4 +1,4 @@
-"""The governed memory: how many states of each record were seen."""
+"""The governed memory: the number of states seen of each record."""
 
 from alembic import op
 

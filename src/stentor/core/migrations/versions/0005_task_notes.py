@@ -1,6 +1,6 @@
-"""Task notes: how far the mirror of tasks has come, and the notes of the inbox that were asked.
+"""Task notes: the progress of the mirror of tasks, and the inbox notes that became tasks.
 
-A cursor is an event of the run log: each task that its writer moved before has its note.
+A cursor is an event of the run log: the notes have all changes that its writer made before it.
 """
 
 from alembic import op

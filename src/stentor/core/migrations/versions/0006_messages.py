@@ -1,6 +1,6 @@
-"""ATP messages: taken in, carried out in order, answered.
+"""ATP messages: accepted, executed in order, answered.
 
-A message in the state `executing` is either in the hands of a carrier, until its lease ends, or waits for its task.
+A message in the state `executing` is leased by a process, or waits for its task.
 """
 
 from alembic import op

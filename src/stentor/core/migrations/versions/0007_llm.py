@@ -1,4 +1,4 @@
-"""The LLM gateway: providers registered at runtime, one row per call, what was spent per day.
+"""The LLM gateway: providers registered at runtime, one row per call, the spending per day.
 
 Money is in billionths of a US dollar; a day is the number of days since 1970 in UTC.
 """

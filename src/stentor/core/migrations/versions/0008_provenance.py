@@ -1,4 +1,4 @@
-"""The provable run log: leaves of the Merkle tree, its tiles, signed checkpoints, and what has no number yet.
+"""The provable run log: leaves and tiles of the Merkle tree, signed checkpoints, and events without a number yet.
 
 `leaf` is in hex, and null for events that were recorded before there was a tree. A tile holds up to 256 hashes of 32
 bytes: at level 0 those of leaves, at each further level those of full tiles of the level below.
@@ -41,7 +41,7 @@ create index events_led_to on events (parent_id)
 insert into events_waiting (event_id) select event_id from events
 """
 TYPES = {
-    # One tree instead of two or three for each table on SQLite: these rows are written as often as events.
+    # One B-tree instead of two or three per table: these rows are written as often as events.
     "sqlite": {"bytes": "blob", "number": "integer", "bare": " without rowid"},
     "postgresql": {"bytes": "bytea", "number": "bigint", "bare": ""},
 }

@@ -1,6 +1,6 @@
 """Webhooks: subscriptions, one row per event and subscription, one row per attempt.
 
-A delivery in the state `sending` is in somebody's hands until its lease ends.
+A delivery in the state `sending` is leased by a process.
 """
 
 from alembic import op

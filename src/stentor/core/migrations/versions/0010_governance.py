@@ -1,7 +1,6 @@
 """Governance: updates of agents, checkpoints of their state, rollbacks to one.
 
-An update is `patched` when this service deploys it itself. The states stand here as CHECK constraints and the moves
-as triggers.
+An update is `patched` if this service deploys it itself. The states are CHECK constraints, the transitions triggers.
 """
 
 from alembic import op

@@ -1,4 +1,4 @@
-"""Delegated authority: what one agent handed to another for a task. It narrows by rule; here only its shape stands."""
+"""Delegated authority: the grants of one agent to another for a task. The code checks that they only get narrower."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""The claim that a grant was made under. Grants from before have none, and give nothing any more."""
+"""The epoch of the claim under which a grant was made. Older grants have epoch 0 and are no longer valid."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""The queue of an agent, for several processes that take from it on one PostgreSQL."""
+"""An index for several processes that claim tasks from the queue of one agent on PostgreSQL."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""What routing learns from: rewards of the last outcomes, changes, cost; grades of tasks; how long a task may wait."""
+"""The input of routing: rewards of the last outcomes, changes, cost; grades of tasks; the queue timeout of a task."""
 
 from alembic import op
 
@@ -36,7 +36,7 @@ MOVES = """
     'executing>completed', 'executing>failed', 'executing>aborted', 'executing>queued', 'executing>cancelled',
     'failed>queued', 'failed>pending_approval', 'aborted>queued', 'aborted>pending_approval'
 """
-"""Those of version 0001, and the end of a task that waited longer than it may (queued>aborted)."""
+"""The transitions of version 0001, and the end of a task that exceeds its queue timeout (queued>aborted)."""
 REFUSED = f"old.status <> new.status and (old.status || '>' || new.status) not in ({MOVES})"
 TRIGGERS = {
     "sqlite": (

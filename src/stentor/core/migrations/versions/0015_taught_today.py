@@ -1,4 +1,4 @@
-"""How many outcomes of tasks of one key an agent learned from today, and the tasks of one submitter in order."""
+"""Daily count of the outcomes from one key that trained an agent, and an index of the tasks of one submitter."""
 
 from alembic import op
 

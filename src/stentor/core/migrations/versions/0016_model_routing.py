@@ -1,4 +1,4 @@
-"""What the models of providers showed at each kind of request to `auto`, and its answers, which may be graded."""
+"""Results of the providers' models for each kind of request to `auto`, and its responses, which may be graded."""
 
 from alembic import op
 
