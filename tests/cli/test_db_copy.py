@@ -189,7 +189,7 @@ def test_a_database_on_the_server_that_is_served_is_neither_copied_nor_filled(
 ) -> None:
     serve(tmp_path / "other", **ENVIRON, SERVICE_DATABASE_URL=bare_url, SERVICE_BUILTIN_AGENTS="0")
     into = program("db", "copy", source(filled), with_password(bare_url))
-    refused(into, "is in use (stentor", "Stop that first")
+    refused(into, "is in use (stentor", "Stop that process")
     out_of = program("db", "copy", with_password(bare_url), f"sqlite:///{tmp_path}/home/stentor.db")
     refused(out_of, "is in use (stentor")
     assert not (tmp_path / "home" / "stentor.db").exists()
