@@ -80,7 +80,7 @@ class PostgresConnection:
         except psycopg.ProgrammingError as error:
             # Without the client's message, which may contain the password.
             raise StoreUnavailable(
-                "PostgreSQL's client cannot parse the database URL. Check SERVICE_DATABASE_URL."
+                "PostgreSQL's client cannot parse the database URL. Check its form and its options."
             ) from error
         return raw
 
