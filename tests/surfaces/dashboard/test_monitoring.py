@@ -28,7 +28,7 @@ async def learn(board: Board, agent_id: str, task_type: str, recent: str) -> Non
         if recent == SWINGING:
             store.insert_alert(tx, weight, 0.98, 0.4)
 
-    await board.world.kernel.db.write(work)
+    await board.world.kernel.infra.db.write(work)
 
 
 @requirement(
@@ -110,7 +110,7 @@ async def test_alerts_are_narrowed_to_the_open_ones_and_to_a_number(board: Board
     newest = (await board.get(path))["alerts"]
     wire.Alerts.model_validate({"alerts": newest})
     assert [one["task_type"] for one in newest] == ["c", "b", "a"]
-    await board.world.kernel.db.write(lambda tx: store.resolve_alert(tx, newest[1]["alert_id"]))
+    await board.world.kernel.infra.db.write(lambda tx: store.resolve_alert(tx, newest[1]["alert_id"]))
     still = (await board.get(path, open_only="true"))["alerts"]
     assert [one["task_type"] for one in still] == ["c", "a"]
     assert (await board.get(path, limit=2))["alerts"][1]["resolved_at"] is not None
@@ -123,7 +123,7 @@ async def test_a_store_that_cannot_be_read_is_flagged_and_no_error(board: Board)
     ann = await board.world.register("ann")
     await board.world.register("zoe")
     await learn(board, ann, "a", STEADY)
-    db = board.world.kernel.db
+    db = board.world.kernel.infra.db
     await db.write(lambda tx: tx.run(Sql("alter table hebbian_weights rename to hidden")))
     snapshot = await board.get("/api/monitoring/governance")
     assert snapshot["stores"] == {"agent_registry": True, "hebbian_weights": False, "trust": True}
@@ -148,7 +148,7 @@ async def test_a_store_that_cannot_be_read_leaves_the_others_as_they_are(
 ) -> None:
     ann = await board.world.register("ann")
     await board.world.do(ann)
-    db = board.world.kernel.db
+    db = board.world.kernel.infra.db
     await db.write(lambda tx: tx.run(Sql(f"alter table {table} rename to hidden")))
     snapshot = await board.get("/api/monitoring/governance")
     await db.write(lambda tx: tx.run(Sql(f"alter table hidden rename to {table}")))
@@ -173,8 +173,8 @@ async def test_the_threshold_of_the_settings_is_shown_and_decides(make_board: An
 
 @requirement("dashboard.store-flags", "dashboard.never-writes")
 async def test_the_dashboard_has_no_way_to_write(board: Board) -> None:
-    with pytest.raises(StoreUnavailable, match="read-only"):
-        ReadOnlyDriver(board.world.kernel.db.driver).writer()
+    with pytest.raises(StoreUnavailable, match="for reading alone"):
+        ReadOnlyDriver(board.world.kernel.infra.db.driver).writer()
 
 
 @requirement("dashboard.agent-card")
