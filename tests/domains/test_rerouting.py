@@ -77,7 +77,7 @@ async def test_a_task_is_not_moved_to_the_worker_that_it_waits_for_when_that_is_
     task_id = await world.submit(queue_timeout_seconds=3600)
     agent = world.kernel.agents.registry.agents.get("default", agent_id)
     assert agent is not None
-    assert await world.kernel.tasks.rerouting._look_at(agent) == (0, None)
+    assert await world.kernel.tasks.rerouting._reroute_queue(agent) == (0, None)
     assert len(await decisions(world, task_id)) == 1
 
 

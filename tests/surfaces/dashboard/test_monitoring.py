@@ -173,7 +173,7 @@ async def test_the_threshold_of_the_settings_is_shown_and_decides(make_board: An
 
 @requirement("dashboard.store-flags", "dashboard.never-writes")
 async def test_the_dashboard_has_no_way_to_write(board: Board) -> None:
-    with pytest.raises(StoreUnavailable, match="for reading alone"):
+    with pytest.raises(StoreUnavailable, match="read-only"):
         ReadOnlyDriver(board.world.kernel.infra.db.driver).writer()
 
 

@@ -1,1 +1,4 @@
-"""Execution: the dispatcher, the runtimes, leases, and what an outcome leads to."""
+"""Execution of tasks: dispatchers, the executor, runtimes, leases, and the recording of outcomes.
+
+Which agent gets a task is decided in `routing`; the task's own life cycle is in `tasks`.
+"""

@@ -1,16 +1,7 @@
-"""The dispatch engine: which task is the next for an agent, and what runs in this process.
+"""The interface of the dispatchers, which hand queued tasks to agents, and the parts that both share.
 
-Two engines stand behind one port: `lanes`, in memory, for a process that has the database to itself; and `rows`, for
-several processes on one database. The task's row is the truth for both.
-
-The attempts that run in this process, by task.
-
-Whether what this process knows of an agent is what the registry says, at the moment of a claim.
-
-Another process may have registered the agent, changed it or put it into quarantine a moment ago. Then its tasks are
-passed over until the registry was read again.
-
-What metrics tell of the work in this process.
+`in_memory_dispatcher.py` serves a process that has the database to itself, `postgres_dispatcher.py` several processes
+on one database. For both, the row of a task is the truth. Running an attempt is in `executor.py`.
 """
 
 from __future__ import annotations
@@ -32,62 +23,67 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 from stentor.domains.tasks.placement import TaskQueue
 
-
-class Dispatcher(TaskQueue, Protocol):
-    """What tasks are offered to, with what execution needs of it besides."""
-
-    refill_ticks: int
-    """Ticks of the reconciler."""
-    offline_endpoints: Callable[[], list[str]]
-    """Agents inside the service whose tasks are to wait, because their endpoint does not answer."""
-
-    def count_queued(self) -> int:
-        """Tasks that wait."""
-        ...
-
-    def count_running(self) -> int:
-        """Tasks that this process carries out itself just now."""
-        ...
-
-    async def claim(self, agent_id: str, most: int, lease: int) -> list[TaskClaim]:
-        """Claim up to `most` waiting tasks of an agent, the most urgent first; `lease` in microseconds."""
-        ...
-
-    async def wait_for_task(self, agent_id: str, seconds: float) -> bool:
-        """Wait until something may wait for the agent, at most `seconds`."""
-        ...
-
-    def queue_depths(self) -> dict[str, int]:
-        """How many tasks wait for each agent that any wait for, as far as this process knows."""
-        ...
-
-    def reassign(self, agent_id: str, tasks: list[QueuedTask]) -> None:
-        """Tasks that waited for this agent wait for others now, as they say."""
-        ...
-
-    def resume_agents(self, agent_ids: list[str]) -> None:
-        """Agents are at rest no more."""
-        ...
-
-    def refill_query(self) -> PollQuery:
-        """A look at the rows for what nobody offered here."""
-        ...
-
-    def registry_refreshed(self) -> None:
-        """What other processes changed in the registry is known here now."""
-        ...
-
-    async def close(self, seconds: float, hurry: asyncio.Event) -> list[TaskClaim]:
-        """Take no more; what runs has so many seconds to end, less if there is a hurry. Answers what was stopped."""
-        ...
-
-
 TaskRef = tuple[str, str]
+"""Tenant and id of a task."""
+MAX_SKIPS = 3
+"""How often an agent is skipped whose copy is outdated; then its tasks are decided by that copy and do not wait forever."""
 log = logging.getLogger(__name__)
 
 
+class Dispatcher(TaskQueue, Protocol):
+    """Queue of tasks and hand-out to agents."""
+
+    refill_ticks: int
+    """Ticks of the reconciler between two refills from the database."""
+    offline_endpoints: Callable[[], list[str]]
+    """Returns the agents whose tasks must wait because their endpoint is paused after failures."""
+
+    def count_queued(self) -> int:
+        """Return how many tasks wait in the queues."""
+        ...
+
+    def count_running(self) -> int:
+        """Return how many attempts run in this process."""
+        ...
+
+    async def claim(self, agent_id: str, most: int, lease: int) -> list[TaskClaim]:
+        """Claim up to `most` queued tasks of an agent, by priority, then age; `lease` in microseconds."""
+        ...
+
+    async def wait_for_task(self, agent_id: str, seconds: float) -> bool:
+        """Wait at most `seconds` until the agent may have a queued task. Return False on a timeout."""
+        ...
+
+    def queue_depths(self) -> dict[str, int]:
+        """Return the number of queued tasks by agent, without empty queues, as far as this process knows."""
+        ...
+
+    def reassign(self, agent_id: str, tasks: list[QueuedTask]) -> None:
+        """Move tasks from the queue of this agent to the agents that the tasks now name."""
+        ...
+
+    def resume_agents(self, agent_ids: list[str]) -> None:
+        """Resume agents whose endpoints were paused."""
+        ...
+
+    def refill_query(self) -> PollQuery:
+        """Return the query that finds queued tasks which were not enqueued in this process."""
+        ...
+
+    def registry_refreshed(self) -> None:
+        """Continue with agents that were skipped until this process had read the registry again."""
+        ...
+
+    async def close(self, seconds: float, hurry: asyncio.Event) -> list[TaskClaim]:
+        """Stop claiming and wait `seconds`, or until `hurry` is set, for running attempts; then cancel them.
+
+        Return the claims that others may take over at once.
+        """
+        ...
+
+
 class RunningTasks:
-    """`freed` is called with an agent's id whenever one of its attempts is over."""
+    """Attempts that run in this process. `freed` is called with the agent's id after each attempt."""
 
     def __init__(self, freed: Callable[[str], None]) -> None:
         self._freed = freed
@@ -107,14 +103,14 @@ class RunningTasks:
             task.cancel()
 
     async def wait_until_done(self, seconds: float, hurry: asyncio.Event) -> None:
-        """Wait until all have ended, at most so many seconds."""
+        """Wait at most `seconds`, or until `hurry` is set, for all attempts to end."""
         if not self._tasks or seconds <= 0:
             return
-        ended = asyncio.ensure_future(asyncio.wait(self._tasks.values(), timeout=seconds))
+        all_done = asyncio.ensure_future(asyncio.wait(self._tasks.values(), timeout=seconds))
         hurried = asyncio.ensure_future(hurry.wait())
-        await asyncio.wait([ended, hurried], return_when=asyncio.FIRST_COMPLETED)
-        for waiting in (ended, hurried):
-            waiting.cancel()
+        await asyncio.wait([all_done, hurried], return_when=asyncio.FIRST_COMPLETED)
+        for waiter in (all_done, hurried):
+            waiter.cancel()
 
     async def stop_all(self) -> None:
         running = list(self._tasks.values())
@@ -126,55 +122,57 @@ class RunningTasks:
         self.count_by_agent[agent_id] -= 1
         if not self.count_by_agent[agent_id]:
             del self.count_by_agent[agent_id]
+        # After a requeue a newer attempt of the same task may already have this key.
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled() and (error := task.exception()):
-            # In an outage that would be a line for every task, and the database says it already.
+            # In an outage this would be one line per task, and the database already logs the outage.
             level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
-            log.log(level, "an attempt at task %s was left to the reconciler: %r", key[1], error)
+            log.log(level, "dispatcher: run failed, left to the reconciler task=%s error=%r", key[1], error)
         self._freed(agent_id)
 
 
-MAX_SKIPS = 3
-"""Times that an agent is passed over; then its tasks are denied or taken by what is known, and do not wait for ever."""
-
-
 class RegistryFreshness:
-    """`stale` has the registry read again; called on the event loop."""
+    """Check that this process has the current version of an agent at the moment of a claim.
+
+    Another process may just have registered, changed or quarantined the agent. Its tasks are then skipped until the
+    registry has been read again: `on_stale`, called on the event loop, requests that.
+    """
 
     def __init__(self, snapshot: AgentCache) -> None:
         self._snapshot = snapshot
-        self._times: Counter[str] = Counter()
+        self._skips: Counter[str] = Counter()
         self.on_stale: Callable[[], None] = lambda: None
         self.skipped_agents: set[str] = set()
 
     def are_current(self, tx: Tx, agent_ids: list[str]) -> bool:
+        """Return whether the tasks of all these agents may be claimed now."""
         return len(self.current_agents(tx, agent_ids)) == len(agent_ids)
 
     def current_agents(self, tx: Tx, agent_ids: list[str]) -> set[str]:
-        """Those whose tasks may be taken now."""
+        """Return the agents whose tasks may be claimed now."""
         versions = store.read_versions(tx, agent_ids) if agent_ids else {}
         known = {agent_id for agent_id in agent_ids if self._snapshot.version(agent_id) == versions.get(agent_id)}
-        old = [agent_id for agent_id in agent_ids if agent_id not in known]
-        if old:
-            tx.after_commit(lambda: self._passed(old))
-        patient = {agent_id for agent_id in old if self._times[agent_id] < MAX_SKIPS}
-        for agent_id in known & self._times.keys():
-            del self._times[agent_id]
-        return set(agent_ids) - patient
+        outdated = [agent_id for agent_id in agent_ids if agent_id not in known]
+        if outdated:
+            # Only after the commit: a transaction that is retried must not count its skip twice.
+            tx.after_commit(lambda: self._record_skips(outdated))
+        skipped = {agent_id for agent_id in outdated if self._skips[agent_id] < MAX_SKIPS}
+        for agent_id in known & self._skips.keys():
+            del self._skips[agent_id]
+        return set(agent_ids) - skipped
 
-    def _passed(self, agent_ids: list[str]) -> None:
-        self._times.update(agent_ids)
-        self.skipped_agents.update(one for one in agent_ids if self._times[one] <= MAX_SKIPS)
+    def _record_skips(self, agent_ids: list[str]) -> None:
+        self._skips.update(agent_ids)
+        self.skipped_agents.update(agent_id for agent_id in agent_ids if self._skips[agent_id] <= MAX_SKIPS)
         self.on_stale()
 
 
 def collect_metrics(dispatcher: Dispatcher) -> Iterable[Metric]:
+    """Yield the metrics of the queues and attempts of this process."""
     yield gauge_family(
         "stentor_queue_depth",
-        "Tasks that wait for their agent, as far as this process knows.",
+        "Queued tasks, as far as this process knows.",
         dispatcher.count_queued(),
     )
-    yield gauge_family(
-        "stentor_running", "Tasks that this process carries out itself just now.", dispatcher.count_running()
-    )
+    yield gauge_family("stentor_running", "Attempts that run in this process.", dispatcher.count_running())

@@ -1,4 +1,7 @@
-"""One attempt at a task inside the service: claim, admit again, run, end. Each step is one transaction."""
+"""One attempt at a task: check admission again, claim, run, record the outcome. Each database step is one transaction.
+
+The dispatchers decide when to start an attempt; `runtimes/` does the work; `outcomes.py` records the outcome.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,15 @@ from stentor.domains.tasks.service import require_task
 
 AGENT_BROKEN_OUTCOME = AttemptOutcome(
     "agent_failure",
-    error={"code": "AGENT_BROKEN", "message": "The agent failed in a way it did not foresee."},
+    error={"code": "AGENT_BROKEN", "message": "The agent failed unexpectedly. The log of the service has the reason."},
 )
 log = logging.getLogger(__name__)
 
 
 class TaskExecutor:
-    """Holds the drivers of the runtimes; shared by the dispatcher and the workers' routes. `lease`, in microseconds, is
-    how long a claim inside the service holds before it must be renewed.
+    """Claims tasks and runs those of agents inside the service.
+
+    `lease_us` is the lease of such a claim in microseconds; the reconciler renews it.
     """
 
     def __init__(
@@ -52,44 +56,45 @@ class TaskExecutor:
         self._runlog = runlog
         self._routing = routing
         self._snapshot = snapshot
-        self._ending = ending
+        self._outcomes = ending
         self._hub = hub
         self._drivers = drivers
         self._grants = grants
         self.lease_us = lease_us
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
-        """The claims whose work runs in this process; their leases are renewed."""
+        """Claims whose attempt runs in this process, by tenant and task id. The reconciler renews their leases."""
 
     async def claim_and_run(self, queued: QueuedTask) -> None:
-        """Returns when the attempt is over, whatever its outcome, or when somebody else has the task."""
+        """Claim a task and run it. Returns after the attempt, whatever its outcome, or if the task was already claimed."""
         claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease_us), ())
         if claim is not None:
             await self.run_claim(claim)
 
     async def run_claim(self, claim: TaskClaim) -> None:
-        """The same for a task that is claimed already."""
+        """Run a claimed task and record its outcome."""
         key = (claim.tenant, claim.task_id)
         self.held_claims[key] = claim
         try:
-            outcome = await self._work(claim)
+            outcome = await self._run(claim)
             await self._db.write(
                 lambda tx: self.record_outcome(tx, claim, outcome), (locks.agent_lock(claim.agent_id),)
             )
         except LeaseLost:
-            log.info("task %s was taken from this attempt", claim.task_id)
+            log.info("executor: lease lost task=%s", claim.task_id)
         finally:
+            # After a lost lease a newer attempt of the task may run here; its claim and its tokens must stay.
             if self.held_claims.get(key) is claim:
                 del self.held_claims[key]
                 self._hub.drop_tokens(*key)
 
     def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
-        """Admit again and claim, in one transaction; a task that is denied now ends as failed.
+        """Check admission again and claim the task; `lease` in microseconds.
 
-        None when the task is not to be worked on.
+        A task that is denied now fails. Return None if the task was denied or changed meanwhile.
         """
-        task = self._admissible(tx, queued)
-        if task is not None:
-            self._deny(tx, *task)
+        denied = self._find_denial(tx, queued)
+        if denied is not None:
+            self._deny(tx, *denied)
             return None
         started = EventDraft(
             "task_started", "execution", "Started.", {"epoch": queued.epoch + 1}, queued.agent_id, None
@@ -103,10 +108,10 @@ class TaskExecutor:
         return claim
 
     def record_outcome(self, tx: Tx, claim: TaskClaim, outcome: AttemptOutcome) -> None:
-        """Raises LeaseLost."""
-        self._ending.record(tx, claim, claim.agent_id, claim.start_time, outcome)
+        """Record the outcome of a claim. Raises LeaseLost."""
+        self._outcomes.record(tx, claim, claim.agent_id, claim.start_time, outcome)
 
-    async def _work(self, claim: TaskClaim) -> AttemptOutcome:
+    async def _run(self, claim: TaskClaim) -> AttemptOutcome:
         agent = self._snapshot.get(claim.tenant, claim.agent_id)
         driver = self._drivers.get(claim.runtime_kind)
         if agent is None or driver is None:
@@ -120,8 +125,8 @@ class TaskExecutor:
         except TimeoutError:
             return TIMEOUT_OUTCOME
         except Exception:
-            # Whatever an agent throws is that agent's failure, never the service's.
-            log.exception("agent %s broke on task %s", agent.name, claim.task_id)
+            # Any exception of a driver counts as a failure of the agent; the service goes on.
+            log.exception("executor: agent failed unexpectedly agent=%s task=%s", agent.name, claim.task_id)
             return AGENT_BROKEN_OUTCOME
 
     def _emitter(self, claim: TaskClaim):  # type: ignore[no-untyped-def]
@@ -130,10 +135,10 @@ class TaskExecutor:
 
         return emit
 
-    def _admissible(self, tx: Tx, queued: QueuedTask) -> tuple[Task, RoutingDenied] | None:
-        """None when the agent may still have the task; else the task and the denial."""
+    def _find_denial(self, tx: Tx, queued: QueuedTask) -> tuple[Task, RoutingDenied] | None:
+        """Return the task and its denial if the agent may no longer have it, else None."""
         agent = self._snapshot.get(queued.tenant, queued.agent_id)
-        if agent is not None and self._quick(agent) and not queued.granted:
+        if agent is not None and self._is_surely_admitted(agent) and not queued.granted:
             return None
         try:
             task = require_task(tx, queued.tenant, queued.task_id)
@@ -146,8 +151,8 @@ class TaskExecutor:
         denial = self._routing.recheck_admission(request, queued.agent_id)
         return None if denial is None else (task, denial)
 
-    def _quick(self, agent: Agent) -> bool:
-        """An active agent as it was registered is admitted, where neither a trust floor nor a policy file is set."""
+    def _is_surely_admitted(self, agent: Agent) -> bool:
+        """Return whether admission needs no check: active, unchanged since registration, no trust floor, no policy file."""
         policy = self._routing.policy
         unchanged = agent.updated_at == agent.created_at
         return unchanged and agent.status == "active" and policy.trust_floor == 0 and policy.is_permitted is None

@@ -1,7 +1,7 @@
-"""The engine of a process that has the database to itself: a lane per agent, the most urgent and oldest task first.
+"""Dispatcher for a process that has the database to itself: one queue per agent in memory, by priority, then age.
 
-It holds what waits in memory and can be rebuilt from the rows at any time. Agents whose work runs
-inside the service are driven from here; workers come and claim.
+The queues can be rebuilt from the task rows at any time. Tasks of agents inside the service are started from here;
+workers claim theirs. `postgres_dispatcher.py` is the variant for several processes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from stentor.domains.tasks import store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 REFILL_LIMIT = 20_000
-"""Waiting tasks brought back into memory by one scan; the rest follow as these are done."""
+"""Most queued tasks that one refill reads into memory; the rest follows as these are done."""
 
 
 class AgentQueue:
-    """What waits for one agent."""
+    """Heap of the tasks that wait for one agent."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, str, QueuedTask]] = []
@@ -47,48 +47,51 @@ class AgentQueue:
 
 
 class InMemoryDispatcher:
+    """Dispatcher on queues in memory."""
+
     refill_ticks = 10
 
     def __init__(self, db: Database, attempts: TaskExecutor, concurrency: int) -> None:
         self._db = db
-        self._attempts = attempts
+        self._executor = attempts
         self._concurrency = concurrency
-        self._lanes: dict[str, AgentQueue] = {}
+        self._queues: dict[str, AgentQueue] = {}
         self._waiting: dict[TaskRef, str] = {}
-        """The newest event of each task that waits: an offer with another one is older or newer."""
+        """The newest event id of each waiting task. A queue entry with another one is outdated and is skipped."""
         self._running = RunningTasks(self._pump)
         self._open = True
         self.offline_endpoints: Callable[[], list[str]] = list
 
     def enqueue(self, queued: QueuedTask) -> None:
-        """Let a task wait for its agent. An offer that is known already changes nothing."""
+        """Add a task to the queue of its agent. Idempotent."""
         key = (queued.tenant, queued.task_id)
         if self._waiting.get(key) == queued.head_id or not self._open:
             return
         self._waiting[key] = queued.head_id
-        self._lanes.setdefault(queued.agent_id, AgentQueue()).push(queued)
+        self._queues.setdefault(queued.agent_id, AgentQueue()).push(queued)
         if queued.runtime_kind != "worker":
             self._pump(queued.agent_id)
 
     def stop(self, tenant: str, task_id: str) -> None:
-        """End the work on a task at once; one that waits is passed over when its turn comes."""
+        """Cancel the attempt of a task. If the task still waits, its queue entry is skipped later."""
         self._waiting.pop((tenant, task_id), None)
         self._running.stop((tenant, task_id))
 
     def count_ahead(self, agent_id: str) -> int:
-        lane = self._lanes.get(agent_id)
-        return len(lane.heap) + self._running.count_by_agent.get(agent_id, 0) if lane else 0
+        queue = self._queues.get(agent_id)
+        return len(queue.heap) + self._running.count_by_agent.get(agent_id, 0) if queue else 0
 
     def concurrency(self, agent_id: str) -> int:
-        """Tasks of an agent that run at a time; what a worker can do at a time it decides itself."""
+        """Return how many tasks of an agent run at a time. A worker decides that itself by how much it claims."""
         return self._concurrency
 
     def queue_depths(self) -> dict[str, int]:
-        return {agent_id: len(lane.heap) for agent_id, lane in self._lanes.items() if lane.heap}
+        return {agent_id: len(queue.heap) for agent_id, queue in self._queues.items() if queue.heap}
 
     def reassign(self, agent_id: str, tasks: list[QueuedTask]) -> None:
-        if (lane := self._lanes.get(agent_id)) is not None:
-            lane.drop({(queued.tenant, queued.task_id) for queued in tasks})
+        if (queue := self._queues.get(agent_id)) is not None:
+            # Drop before enqueueing: a task may move back to this very queue.
+            queue.drop({(queued.tenant, queued.task_id) for queued in tasks})
         for queued in tasks:
             self.enqueue(queued)
 
@@ -103,9 +106,10 @@ class InMemoryDispatcher:
         return len(self._running)
 
     async def claim(self, agent_id: str, most: int, lease: int) -> list[TaskClaim]:
-        """What is not claimed after all, because the store failed, waits again."""
-        # A scan of the rows may offer again what was claimed while it read: an empty answer is for an empty lane.
-        while taken := self._next(agent_id, most):
+        """Claim queued tasks; puts them back if the store fails."""
+        # A refill may enqueue again what was claimed while it read, so all taken tasks may be claimed already. Only an
+        # empty queue may give an empty result: otherwise the worker would wait although tasks are queued.
+        while taken := self._take(agent_id, most):
             try:
                 if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), ()):
                     return claims
@@ -116,39 +120,39 @@ class InMemoryDispatcher:
         return []
 
     def _claim(self, tx: Tx, queued: list[QueuedTask], lease: int) -> list[TaskClaim]:
-        claims = (self._attempts.claim(tx, one, lease) for one in queued)
+        claims = (self._executor.claim(tx, entry, lease) for entry in queued)
         return [claim for claim in claims if claim is not None]
 
     async def wait_for_task(self, agent_id: str, seconds: float) -> bool:
-        lane = self._lanes.setdefault(agent_id, AgentQueue())
+        queue = self._queues.setdefault(agent_id, AgentQueue())
         try:
             async with asyncio.timeout(seconds):
-                await lane.arrived.wait()
+                await queue.arrived.wait()
         except TimeoutError:
             return False
         return True
 
     def refill_query(self) -> PollQuery:
-        return lambda tx: partial(self._take_up, store.list_queued(tx, REFILL_LIMIT))
+        return lambda tx: partial(self._enqueue_all, store.list_queued(tx, REFILL_LIMIT))
 
-    def _take_up(self, found: list[QueuedTask]) -> None:
-        for queued in found:
+    def _enqueue_all(self, tasks: list[QueuedTask]) -> None:
+        for queued in tasks:
             self.enqueue(queued)
 
     def registry_refreshed(self) -> None:
-        """Nothing waits for that where nobody else changes anything."""
+        """Do nothing: no other process changes the registry, so no agent is ever skipped."""
 
     async def close(self, seconds: float, hurry: asyncio.Event) -> list[TaskClaim]:
         self._open = False
         await self._running.wait_until_done(seconds, hurry)
         await self._running.stop_all()
-        return []  # they stay executing, and are taken up at the next start
+        return []  # cancelled tasks stay executing; the next start recovers them
 
-    def _next(self, agent_id: str, most: int) -> list[QueuedTask]:
-        lane = self._lanes.get(agent_id)
+    def _take(self, agent_id: str, most: int) -> list[QueuedTask]:
+        queue = self._queues.get(agent_id)
         taken: list[QueuedTask] = []
-        while lane and lane.heap and len(taken) < most:
-            queued = lane.pop()
+        while queue and queue.heap and len(taken) < most:
+            queued = queue.pop()
             key = (queued.tenant, queued.task_id)
             if self._waiting.get(key) == queued.head_id:
                 del self._waiting[key]
@@ -159,6 +163,6 @@ class InMemoryDispatcher:
         running = self._running.count_by_agent
         if agent_id in self.offline_endpoints():
             return
-        while self._open and running.get(agent_id, 0) < self._concurrency and (taken := self._next(agent_id, 1)):
+        while self._open and running.get(agent_id, 0) < self._concurrency and (taken := self._take(agent_id, 1)):
             queued = taken[0]
-            self._running.start((queued.tenant, queued.task_id), agent_id, self._attempts.claim_and_run(queued))
+            self._running.start((queued.tenant, queued.task_id), agent_id, self._executor.claim_and_run(queued))

@@ -1,4 +1,7 @@
-"""What an attempt can end as, and what follows from it: pure."""
+"""Outcomes of an attempt and the repair of lost ones, as pure functions.
+
+`outcomes.py` records an outcome; `reconciler.py` applies a repair.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,9 @@ MAX_CLAIM, MAX_WAIT_SECONDS = 100, 60
 
 
 class AttemptOutcome(msgspec.Struct, frozen=True):
-    """The end of an attempt. `performance` in (0,1] is the agent's own report of its success, `cost` what it
-    spent in US dollars.
+    """Outcome of one attempt.
+
+    `performance` in (0, 1] is what the agent itself reports; `cost` is in US dollars.
     """
 
     outcome_class: OutcomeClass
@@ -44,7 +48,7 @@ TIMEOUT_OUTCOME = AttemptOutcome(
 
 
 class AgentFailed(Exception):
-    """The agent could not do the task; the message is shown to the caller."""
+    """Failure of the agent. The message is returned to the client of the task."""
 
     outcome_class: OutcomeClass = "agent_failure"
 
@@ -54,7 +58,7 @@ class AgentFailed(Exception):
 
 
 class ProviderFailed(AgentFailed):
-    """What the agent depends on failed; the agent is not to blame and nothing is learned."""
+    """Failure of something that the agent depends on. It does not count as evidence about the agent."""
 
     outcome_class = "provider_failure"
 
@@ -63,9 +67,10 @@ RepairAction = Literal["abort", "requeue", "fail"]
 
 
 def choose_repair(task: Task, now: int, max_attempts: int) -> RepairAction | None:
-    """What to do with an executing task: past its time, its lease lost, or nothing (None)."""
+    """Return how to repair an executing task at time `now` (microseconds), or None if it needs no repair."""
     assert task.deadline_at is not None
     assert task.lease_until is not None
+    # The deadline first: a task past its timeout must not be requeued, even if its lease has also expired.
     if task.deadline_at <= now:
         return "abort"
     if task.lease_until > now:
@@ -74,11 +79,13 @@ def choose_repair(task: Task, now: int, max_attempts: int) -> RepairAction | Non
 
 
 def requeue_or_fail(task: Task, max_attempts: int) -> RepairAction:
+    """Return the repair of a task whose lease is lost: requeue until `max_attempts` claims were used."""
+    # `attempt_epoch` is the epoch at submission or at the last retry by a client; only later claims count.
     return "requeue" if task.epoch - task.attempt_epoch < max_attempts else "fail"
 
 
 def lease_lost_outcome(task: Task) -> AttemptOutcome:
-    """The end of a task whose leases were lost too often."""
+    """Return the outcome of a task whose lease was lost in every allowed attempt."""
     claims = task.epoch - task.attempt_epoch
-    message = f"The task was claimed {claims} times and each claim's lease ended without an answer."
+    message = f"The task was claimed {claims} times and each claim's lease expired without a result."
     return AttemptOutcome("agent_failure", error={"code": "LEASE_LOST", "message": message})

@@ -1,8 +1,8 @@
-"""The engine of several processes on one database: the rows themselves are the queue.
+"""Dispatcher for several processes on one PostgreSQL database: the task rows are the queue.
 
-A process claims what is next in one transaction and passes over the rows that another one is taking, so nothing is
-handed out twice and nothing has to be repaired when a process dies. Who offers a task tells the others; a look at the
-counts each second finds what they were not told.
+A process claims the next tasks in one transaction and skips rows that another process has locked, so no task is handed
+out twice and a crashed process leaves nothing to repair. Fan-out messages wake the other processes; a poll of the queue
+depths each second finds what was missed. `in_memory_dispatcher.py` is the variant for one process.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Callable
 from stentor.core.db import Database, Tx
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
-from stentor.core.fanout import Fanout, Reconnected, TaskStopped
-from stentor.core.fanout import TaskQueued as Told
+from stentor.core.fanout import Fanout, Reconnected, TaskQueued, TaskStopped
 from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.tasks import store
@@ -24,12 +23,12 @@ from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 RETRY_SECONDS = 1.0
 CLAIM_BATCH = 32
-"""Tasks claimed in one transaction at most."""
+"""Most tasks claimed in one transaction."""
 log = logging.getLogger(__name__)
 
 
 class ArrivalEvent(asyncio.Event):
-    """Set while something may wait for an agent; `number` counts how often that was said."""
+    """Event that is set while an agent may have queued tasks; `set_count` detects a set() during a claim."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +40,7 @@ class ArrivalEvent(asyncio.Event):
 
 
 class PostgresDispatcher:
-    """`works`: whether this process runs the agents that live inside the service."""
+    """Dispatcher on task rows. `runs_agents`: whether this process also runs the agents inside the service."""
 
     refill_ticks = 1
 
@@ -56,46 +55,47 @@ class PostgresDispatcher:
         runs_agents: bool,
     ) -> None:
         self._db = db
-        self._attempts = attempts
-        self._known = known
+        self._executor = attempts
+        self._freshness = known
         self._fanout = fanout
         self._concurrency = concurrency
-        self._works = runs_agents
+        self._runs_agents = runs_agents
         self._depths: dict[str, int] = {}
-        self._meanwhile = ConcurrentWrites[str]()
+        self._local_writes = ConcurrentWrites[str]()
         self._arrivals: dict[str, ArrivalEvent] = {}
         self._wake = asyncio.Event()
-        self._more = False
+        self._may_have_more = False
         self._running = RunningTasks(self._freed)
-        self._pumping: asyncio.Task[None] | None = None
+        self._pump_task: asyncio.Task[None] | None = None
         self._open = True
         self.offline_endpoints: Callable[[], list[str]] = list
-        fanout.subscribe(Told, lambda told: self._arrived(told.agent_id, inside=told.in_process))
+        fanout.subscribe(TaskQueued, lambda message: self._arrived(message.agent_id, inside=message.in_process))
         fanout.subscribe(TaskStopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
+        # Messages were lost while the connection was down.
         fanout.subscribe(Reconnected, lambda _: self._wake.set())
 
     def enqueue(self, queued: QueuedTask) -> None:
         inside = queued.runtime_kind != "worker"
-        self._move(queued.agent_id, 1)
+        self._change_depth(queued.agent_id, 1)
         self._arrived(queued.agent_id, inside=inside)
-        self._fanout.send(Told(queued.agent_id, inside))
+        self._fanout.send(TaskQueued(queued.agent_id, inside))
 
     def stop(self, tenant: str, task_id: str) -> None:
         self._running.stop((tenant, task_id))
         self._fanout.send(TaskStopped(tenant, task_id))
 
     def count_ahead(self, agent_id: str) -> int:
-        """As far as this process knows."""
+        """Return the queued and running tasks of the agent, as far as this process knows."""
         return self._depths.get(agent_id, 0) + self._running.count_by_agent.get(agent_id, 0)
 
     def concurrency(self, agent_id: str) -> int:
         return self._concurrency
 
     def queue_depths(self) -> dict[str, int]:
-        return {agent_id: number for agent_id, number in self._depths.items() if number}
+        return {agent_id: depth for agent_id, depth in self._depths.items() if depth}
 
     def reassign(self, agent_id: str, tasks: list[QueuedTask]) -> None:
-        self._move(agent_id, -len(tasks))
+        self._change_depth(agent_id, -len(tasks))
         for queued in tasks:
             self.enqueue(queued)
 
@@ -116,16 +116,17 @@ class PostgresDispatcher:
         seen = arrival.set_count
 
         def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
-            if not self._known.are_current(tx, [agent_id]):
-                return most, []
-            found = store.next_for_agent(tx, agent_id, most)
-            claims = (self._attempts.claim(tx, queued, lease) for queued in found)
-            return len(found), [claim for claim in claims if claim is not None]
+            if not self._freshness.are_current(tx, [agent_id]):
+                return most, []  # `most`: the event stays set, and the next call tries again
+            tasks = store.next_for_agent(tx, agent_id, most)
+            claims = (self._executor.claim(tx, queued, lease) for queued in tasks)
+            return len(tasks), [claim for claim in claims if claim is not None]
 
-        found, claims = await self._db.write(work, ())
+        count, claims = await self._db.write(work, ())
         if claims:
-            self._move(agent_id, -len(claims))
-        if found < most and arrival.set_count == seen:
+            self._change_depth(agent_id, -len(claims))
+        # The queue is empty, unless a task arrived after the transaction had read it.
+        if count < most and arrival.set_count == seen:
             arrival.clear()
         return claims
 
@@ -139,33 +140,34 @@ class PostgresDispatcher:
         return True
 
     def refill_query(self) -> PollQuery:
-        return self._meanwhile.start_poll(store.read_queue_depths, self._refill)
+        return self._local_writes.start_poll(store.read_queue_depths, self._refill)
 
-    def _refill(self, depths: dict[str, int], moved: set[str]) -> None:
-        """Begins to work, at the first call."""
-        self._depths = depths | {agent_id: self._depths[agent_id] for agent_id in moved}
-        for agent_id, number in self._depths.items():
-            if number:
+    def _refill(self, depths: dict[str, int], changed: set[str]) -> None:
+        """Apply the polled depths. The first call starts the pump."""
+        # Do not overwrite what this process changed while the poll was reading.
+        self._depths = depths | {agent_id: self._depths[agent_id] for agent_id in changed}
+        for agent_id, depth in self._depths.items():
+            if depth:
                 self._arrivals.setdefault(agent_id, ArrivalEvent()).set()
                 self._wake.set()
-        if self._works and self._open and self._pumping is None:
-            self._pumping = asyncio.create_task(self._pump())
+        if self._runs_agents and self._open and self._pump_task is None:
+            self._pump_task = asyncio.create_task(self._pump())
 
     def registry_refreshed(self) -> None:
-        """The registry was read again."""
-        if self._known.skipped_agents:
-            self._known.skipped_agents.clear()
+        if self._freshness.skipped_agents:
+            self._freshness.skipped_agents.clear()
             self._wake.set()
 
     async def close(self, seconds: float, hurry: asyncio.Event) -> list[TaskClaim]:
         self._open = False
-        if self._pumping is not None:
-            self._pumping.cancel()
-            await asyncio.gather(self._pumping, return_exceptions=True)
+        if self._pump_task is not None:
+            self._pump_task.cancel()
+            await asyncio.gather(self._pump_task, return_exceptions=True)
         await self._running.wait_until_done(seconds, hurry)
-        left = list(self._attempts.held_claims.values())
+        # Before the attempts are cancelled: each removes its own claim when it ends.
+        claims = list(self._executor.held_claims.values())
         await self._running.stop_all()
-        return left
+        return claims
 
     def _arrived(self, agent_id: str, *, inside: bool) -> None:
         if inside:
@@ -174,50 +176,51 @@ class PostgresDispatcher:
             self._arrivals.setdefault(agent_id, ArrivalEvent()).set()
 
     def _freed(self, agent_id: str) -> None:
-        if self._more:
+        if self._may_have_more:
             self._wake.set()
 
-    def _move(self, agent_id: str, by: int) -> None:
+    def _change_depth(self, agent_id: str, by: int) -> None:
         self._depths[agent_id] = max(0, self._depths.get(agent_id, 0) + by)
-        self._meanwhile.record_write(agent_id)
+        self._local_writes.record_write(agent_id)
 
     async def _pump(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
-                for claim in await self._next():
-                    self._running.start((claim.tenant, claim.task_id), claim.agent_id, self._attempts.run_claim(claim))
+                for claim in await self._claim_next():
+                    self._running.start((claim.tenant, claim.task_id), claim.agent_id, self._executor.run_claim(claim))
             except StoreUnavailable:
-                await asyncio.sleep(RETRY_SECONDS)  # the database says in the log that it is out
+                await asyncio.sleep(RETRY_SECONDS)  # the database logs the outage
                 self._wake.set()
             except Exception:
-                # Fails open: the next look finds them again.
-                log.exception("the next tasks could not be taken")
+                # Fails open: the tasks stay queued, and the next poll finds them.
+                log.exception("dispatcher: claiming the next tasks failed")
 
-    async def _next(self) -> list[TaskClaim]:
-        """Claims for the agents that have a lane free here."""
-        full = [agent_id for agent_id, n in self._running.count_by_agent.items() if n >= self._concurrency]
-        full += [*self._known.skipped_agents, *self.offline_endpoints()]
+    async def _claim_next(self) -> list[TaskClaim]:
+        """Claim the next tasks of the agents that are below their concurrency in this process."""
+        excluded = [agent_id for agent_id, n in self._running.count_by_agent.items() if n >= self._concurrency]
+        excluded += [*self._freshness.skipped_agents, *self.offline_endpoints()]
 
         def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
-            room = Counter(self._running.count_by_agent)
+            running = Counter(self._running.count_by_agent)
             claims: list[TaskClaim] = []
-            found = store.next_in_process(tx, full, CLAIM_BATCH)
-            known = self._known.current_agents(tx, sorted({queued.agent_id for queued in found}))
-            for queued in found:
-                if queued.agent_id not in known or room[queued.agent_id] >= self._concurrency:
+            tasks = store.next_in_process(tx, excluded, CLAIM_BATCH)
+            current = self._freshness.current_agents(tx, sorted({queued.agent_id for queued in tasks}))
+            for queued in tasks:
+                if queued.agent_id not in current or running[queued.agent_id] >= self._concurrency:
                     continue
-                if claim := self._attempts.claim(tx, queued, self._attempts.lease_us):
-                    room[queued.agent_id] += 1
+                if claim := self._executor.claim(tx, queued, self._executor.lease_us):
+                    running[queued.agent_id] += 1
                     claims.append(claim)
-            return len(found), claims
+            return len(tasks), claims
 
-        self._more = True
-        found, claims = await self._db.write(work, ())
-        if found == CLAIM_BATCH:
+        # An attempt that ends during the transaction must wake the pump, so assume until then that more tasks wait.
+        self._may_have_more = True
+        count, claims = await self._db.write(work, ())
+        if count == CLAIM_BATCH:
             self._wake.set()
-        self._more = bool(full) or found > len(claims)
+        self._may_have_more = bool(excluded) or count > len(claims)
         for claim in claims:
-            self._move(claim.agent_id, -1)
+            self._change_depth(claim.agent_id, -1)
         return claims

@@ -1,7 +1,7 @@
-"""Repairs what was lost: ended leases, overdue tasks, forgotten queue entries, lessons not learned.
+"""Repairs what was lost: expired leases, overdue tasks, missing queue entries, failed learning.
 
-Runs once at the start, then every second. Every repair is guarded like any other move, so two
-reconcilers, or one and an agent that wakes up late, cannot both win.
+Runs once at the start, then every second. Each repair checks the task's status and epoch in its transaction, so of two
+reconcilers, or a reconciler and a late agent, only one succeeds. The choice of a repair is in `model.py`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class Reconciler:
+    """Background job that repairs tasks."""
+
     def __init__(
         self,
         db: Database,
@@ -45,24 +47,25 @@ class Reconciler:
         self._db = db
         self._runlog = runlog
         self._dispatcher = dispatcher
-        self._attempts = attempts
-        self._ending = ending
+        self._executor = attempts
+        self._outcomes = ending
         self._max_attempts = max_attempts
         self._renew_every = attempts.lease_us // (3 * SECOND)
 
     async def recover(self, *, is_single_process: bool) -> int:
-        """At the start: take up what the process before left. `alone`: no other process runs tasks.
+        """Recover the tasks that the previous process left executing, if no other process runs tasks.
 
-        Answers how many tasks were found executing in a process that is gone.
+        Return how many there were.
         """
-        found = 0
-        while is_single_process and (batch := await self._db.write(self._take_up)):
-            found += batch
-        await self.tick(0)  # offers what was taken up, once all of it is: a batch must not meet the one before
-        return found
+        recovered = 0
+        while is_single_process and (batch := await self._db.write(self._recover_batch)):
+            recovered += batch
+        # Enqueue only after the last batch: a task that already runs again would be recovered a second time.
+        await self.tick(0)
+        return recovered
 
     async def run(self) -> None:
-        """For ever; an outage of the store is waited out."""
+        """Run forever; waits out an outage of the database."""
         tick = 0
         while True:
             await sleep_until_tick(INTERVAL_SECONDS)
@@ -70,27 +73,28 @@ class Reconciler:
             try:
                 await self.tick(tick)
             except StoreUnavailable:
-                continue  # the database says in the log that it is out
+                continue  # the database logs the outage
             except Exception:
-                # Fails open: a repair that breaks must not end all later ones.
-                log.exception("the reconciler stumbled")
+                # Fails open: one failed repair must not stop all later ones.
+                log.exception("reconciler: tick failed")
 
     async def tick(self, tick: int) -> None:
-        waiting = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
+        """Repair once. `tick` counts the seconds since the start; rare jobs run at multiples of it."""
+        refill_query = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
-        def look(tx: Tx) -> tuple[list[Task], list[Task], Callable[[], None] | None]:
+        def find(tx: Tx) -> tuple[list[Task], list[Task], Callable[[], None] | None]:
             overdue, expired = store.list_overdue(tx, BATCH_SIZE), store.list_queue_expired(tx, BATCH_SIZE)
-            return overdue, expired, waiting(tx) if waiting else None
+            return overdue, expired, refill_query(tx) if refill_query else None
 
-        overdue, expired, take_up = await self._db.poll(look)
+        overdue, expired, refill = await self._db.poll(find)
         for task in overdue:
-            await self._db.write(self._repairing(task))
+            await self._db.write(self._repair(task))
         for task in expired:
-            await self._db.write(self._expiring(task))
-        if tick % self._renew_every == 0 and self._attempts.held_claims:
-            await self._renew(list(self._attempts.held_claims.values()))
-        if take_up is not None:
-            take_up()
+            await self._db.write(self._expire(task))
+        if tick % self._renew_every == 0 and self._executor.held_claims:
+            await self._renew(list(self._executor.held_claims.values()))
+        if refill is not None:
+            refill()
         if tick % RELEARN_TICKS == 0:
             await self._relearn()
         if tick % PURGE_TICKS == PURGE_TICKS - 1:
@@ -99,63 +103,61 @@ class Reconciler:
     async def _relearn(self) -> None:
         for task in await self._db.read(lambda tx: store.list_unlearned(tx, tx.now - SECOND, BATCH_SIZE)):
             try:
-                await self._db.write(self._learning(task))
+                await self._db.write(partial(self._outcomes.retry_learning, task=task))
             except StoreUnavailable:
-                return  # tried again later: if only the tables of learning are gone, a start goes on without them
+                return  # retried later; a start must not fail because only the learning tables are unavailable
             except Exception:
-                log.exception("learning from task %s failed again", task.task_id)
-
-    def _learning(self, task: Task) -> Any:
-        return lambda tx: self._ending.retry_learning(tx, task)
+                log.exception("reconciler: learning failed again task=%s", task.task_id)
 
     async def _renew(self, claims: list[TaskClaim]) -> None:
         def work(tx: Tx) -> list[TaskClaim]:
+            # The lease is already another claim's: stop the attempt that still runs here.
             return [
-                c for c in claims if not store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._attempts.lease_us)
+                c for c in claims if not store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._executor.lease_us)
             ]
 
         for claim in await self._db.write(work, ()):
             self._dispatcher.stop(claim.tenant, claim.task_id)
 
     async def release_claims(self, claims: list[TaskClaim]) -> None:
-        """Let others have at once what this process claimed and will not finish."""
+        """Requeue the claims that this process will not finish, so that others can take them at once."""
 
         def work(tx: Tx) -> None:
             for claim in claims:
                 task = require_task(tx, claim.tenant, claim.task_id)
                 if task.status == "executing" and task.epoch == claim.epoch:
-                    queued = self._requeue(tx, task, "The process that had it is leaving.")
+                    queued = self._requeue(tx, task, "The process that ran it is shutting down.")
                     tx.after_commit(partial(self._dispatcher.enqueue, queued))
 
         if claims:
             await self._db.write(work)
 
-    def _take_up(self, tx: Tx) -> int:
+    def _recover_batch(self, tx: Tx) -> int:
         tasks = store.list_executing_in_process(tx, BATCH_SIZE)
         for task in tasks:
             repair = model.requeue_or_fail(task, self._max_attempts)
-            self._apply(tx, task, repair, "The service was restarted.", offer=False)
+            self._apply(tx, task, repair, "The service was restarted.", enqueue=False)
         return len(tasks)
 
-    def _repairing(self, seen: Task) -> Any:
+    def _repair(self, seen: Task) -> Any:
         def work(tx: Tx) -> None:
             task = require_task(tx, seen.tenant, seen.task_id)
             if task.status != "executing":
                 return
             repair = model.choose_repair(task, tx.now, self._max_attempts)
             if repair is not None:
-                self._apply(tx, task, repair, "The lease ended without an answer.")
+                self._apply(tx, task, repair, "The lease expired without a result.")
 
         return work
 
-    def _expiring(self, seen: Task) -> Any:
-        """End a task that waited longer than its `queue_timeout_seconds`; nothing is learned from that."""
+    def _expire(self, seen: Task) -> Any:
+        """Return the abort of a task that waited longer than its `queue_timeout_seconds`; it is not evidence."""
 
         def work(tx: Tx) -> None:
             task = require_task(tx, seen.tenant, seen.task_id)
             if task.status != "queued" or task.queue_deadline_at is None or task.queue_deadline_at >= tx.now:
                 return
-            message = f"No agent took the task within {task.queue_timeout_seconds} s."
+            message = f"No agent claimed the task within {task.queue_timeout_seconds} s."
             error = {"code": "QUEUE_TIMEOUT", "message": message}
             meta = {"status": "aborted", "outcome_class": "timeout", "learning_eligible": False, "error": error}
             drafts = [EventDraft("task_aborted", "execution", message, meta), learning_skipped_event("timeout")]
@@ -167,23 +169,24 @@ class Reconciler:
 
         return work
 
-    def _apply(self, tx: Tx, task: Task, repair: model.RepairAction, why: str, *, offer: bool = True) -> None:
+    def _apply(self, tx: Tx, task: Task, repair: model.RepairAction, reason: str, *, enqueue: bool = True) -> None:
         if repair == "requeue":
-            queued = self._requeue(tx, task, why)
-            if offer:
-                tx.after_commit(lambda: self._hand_back(queued))
+            queued = self._requeue(tx, task, reason)
+            if enqueue:
+                tx.after_commit(lambda: self._restart(queued))
             return
         outcome = model.TIMEOUT_OUTCOME if repair == "abort" else model.lease_lost_outcome(task)
         assert task.assigned_agent is not None
         try:
+            # record() writes events before it checks the epoch; the savepoint undoes them if the lease is lost.
             with tx.savepoint():
-                self._ending.record(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
+                self._outcomes.record(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
         except LeaseLost:
-            return  # it ended by itself
+            return  # the attempt has recorded its own outcome
         tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
 
-    def _requeue(self, tx: Tx, task: Task, why: str) -> QueuedTask:
-        drafts = [EventDraft("task_requeued", "execution", why, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
+    def _requeue(self, tx: Tx, task: Task, reason: str) -> QueuedTask:
+        drafts = [EventDraft("task_requeued", "execution", reason, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         if not store.requeue(tx, task, "queued", head):
             raise LeaseLost("The task changed at the same moment.")
@@ -191,6 +194,7 @@ class Reconciler:
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
         return to_queued_task(require_task(tx, task.tenant, task.task_id))
 
-    def _hand_back(self, queued: QueuedTask) -> None:
+    def _restart(self, queued: QueuedTask) -> None:
+        # Stop first: stop() would also remove the new queue entry.
         self._dispatcher.stop(queued.tenant, queued.task_id)
         self._dispatcher.enqueue(queued)

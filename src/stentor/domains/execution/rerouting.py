@@ -1,9 +1,9 @@
-"""Moves tasks that wait for an agent which went offline to one that is online.
+"""Moves tasks that wait for an offline agent to an agent that is online.
 
-Each process looks by itself, in memory, once a second and when somebody comes; rows are read only for an agent that is
-offline and has tasks, when that is news. The row decides: of two processes one moves a task, and none moves what was
-claimed. A task moves at most once in the time after which a worker counts as offline, so processes that disagree on who
-is online cannot throw it to and fro. Nobody learns from a move.
+Each process checks in memory once a second and when an agent becomes available; it reads rows only for an offline agent
+with tasks, and only after a change. The row decides: of two processes only one moves a task, and a claimed task stays.
+A task moves at most once per offline timeout, so that processes which disagree on who is online cannot move it back and
+forth. A move is not evidence about any agent.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from stentor.domains.tasks.model import QueuedTask, Task
 
 INTERVAL_SECONDS = 1.0
 DEBOUNCE_SECONDS = 0.05
-"""Between two looks, however many come."""
+"""Wait before a check, so that agents which become available together are checked together."""
 PAGE_SIZE = 200
-"""Tasks moved in one transaction, at most."""
+"""Most tasks moved in one transaction."""
 RECENT_EVENTS = 4
-"""Events of a waiting task among which its last decision is: `task_queued` alone comes after it."""
+"""How many of the latest events are searched for the last decision; of a waiting task only `task_queued` follows it."""
 log = logging.getLogger(__name__)
 
 TaskMove = tuple[Task, RoutingDecision]
 
 
 class QueueCheck(msgspec.Struct, frozen=True):
-    """What was known when an agent's tasks were last looked at. `until`, in microseconds, is when those that had moved
-    a moment ago may move again.
+    """State at the last check of an agent's queue.
+
+    `until`, in microseconds, is when tasks that had moved too recently may move again.
     """
 
     arrivals: int
@@ -53,6 +54,8 @@ class QueueCheck(msgspec.Struct, frozen=True):
 
 
 class TaskRerouter:
+    """Background job that reroutes the tasks of offline agents."""
+
     def __init__(
         self,
         db: Database,
@@ -72,91 +75,93 @@ class TaskRerouter:
         self._presence = presence
         self._dispatcher = dispatcher
         self._grants = grants
-        self._looks: dict[str, QueueCheck] = {}
+        self._checks: dict[str, QueueCheck] = {}
         snapshot.listeners.append(lambda _: presence.notify_arrival())
 
     async def run(self) -> None:
-        """For ever; an outage of the store is waited out."""
+        """Run forever; waits out an outage of the database."""
         while True:
             await wait_until_tick(self._presence.changed, INTERVAL_SECONDS)
             if self._presence.changed.is_set():
-                await asyncio.sleep(DEBOUNCE_SECONDS)  # who comes together is looked at together
+                await asyncio.sleep(DEBOUNCE_SECONDS)
             try:
                 await self.tick()
             except StoreUnavailable:
-                continue  # the database says in the log that it is out
+                continue  # the database logs the outage
             except Exception:
-                # Fails open: the tasks wait where they are, and the next look tries again.
-                log.exception("tasks of offline agents could not be routed again")
+                # Fails open: the tasks stay where they are, and the next tick tries again.
+                log.exception("rerouting: tick failed")
 
     async def tick(self) -> int:
-        """Look at the agents whose tasks wait for nobody; answers how many tasks were moved."""
+        """Move the tasks of offline agents that another agent can do. Return how many were moved."""
         self._presence.changed.clear()
         self._dispatcher.resume_agents(self._presence.release_endpoints())
         moved = 0
-        for agent, waiting in self._offline():
-            # Counted before the look: who comes meanwhile, agent or task, is a reason for another one.
+        for agent, waiting in self._list_due():
+            # Read before the check: an agent or a task that arrives during it must cause another check.
             arrivals = self._presence.arrival_count
-            number, until = await self._look_at(agent)
-            self._looks[agent.agent_id] = QueueCheck(arrivals, waiting - number, until)
-            moved += number
+            count, until = await self._reroute_queue(agent)
+            self._checks[agent.agent_id] = QueueCheck(arrivals, waiting - count, until)
+            moved += count
         return moved
 
-    def _offline(self) -> list[tuple[Agent, int]]:
-        """Those whose tasks are to be looked at now, and how many wait for each. Where everybody is online that is one
-        look-up for each queue.
+    def _list_due(self) -> list[tuple[Agent, int]]:
+        """Return the offline agents whose queue must be checked now, with its depth.
+
+        Costs one lookup per queue if all agents are online.
         """
         queues, now = self._dispatcher.queue_depths(), self._clock.now()
-        found: list[tuple[Agent, int]] = []
+        due: list[tuple[Agent, int]] = []
         for agent_id, waiting in queues.items():
             agent = self._snapshot.find_in_any_tenant(agent_id)
             if agent is None or self._presence.is_online(agent):
-                self._looks.pop(agent_id, None)
+                self._checks.pop(agent_id, None)
                 continue
-            last = self._looks.get(agent_id)
-            known = last is not None and (last.arrivals, last.waiting) == (self._presence.arrival_count, waiting)
-            if not known or (last is not None and last.until is not None and last.until <= now):
-                found.append((agent, waiting))
-        for agent_id in self._looks.keys() - queues.keys():
-            del self._looks[agent_id]
-        return found
+            last = self._checks.get(agent_id)
+            unchanged = last is not None and (last.arrivals, last.waiting) == (self._presence.arrival_count, waiting)
+            if not unchanged or (last is not None and last.until is not None and last.until <= now):
+                due.append((agent, waiting))
+        for agent_id in self._checks.keys() - queues.keys():
+            del self._checks[agent_id]
+        return due
 
-    async def _look_at(self, agent: Agent) -> tuple[int, int | None]:
-        """How many tasks were moved, and when those that moved a moment ago may move again."""
+    async def _reroute_queue(self, agent: Agent) -> tuple[int, int | None]:
+        """Return how many tasks were moved, and when those that had moved too recently may move again."""
         moved, until = 0, None
         if agent.trust_tier == "human":
-            return moved, until  # what waits for it was approved for it
-        nobody: set[RoutingRequest] = set()
+            return moved, until  # its tasks were approved for this agent only
+        unroutable: set[RoutingRequest] = set()
         after: Task | None = None
         while True:
-            found = await self._db.read(partial(self._page, agent=agent, after=after))
-            moves = self._moves(found, nobody)
+            page = await self._db.read(partial(self._read_page, agent=agent, after=after))
+            moves = self._decide_moves(page, unroutable)
             if moves:
-                number, later = await self._db.write(partial(self._move, agent=agent, moves=moves), ())
-                moved += number
-                until = min((moment for moment in (until, later) if moment is not None), default=None)
-            if len(found) < PAGE_SIZE:
+                count, page_until = await self._db.write(partial(self._move, agent=agent, moves=moves), ())
+                moved += count
+                until = min((moment for moment in (until, page_until) if moment is not None), default=None)
+            if len(page) < PAGE_SIZE:
                 break
-            after = found[-1][0]
+            after = page[-1][0]
         if moved:
-            log.info("tasks routed again: offline=%s tasks=%d", agent.agent_id, moved)
+            log.info("rerouting: tasks moved offline_agent=%s count=%d", agent.agent_id, moved)
         return moved, until
 
-    def _page(self, tx: Tx, agent: Agent, after: Task | None) -> list[tuple[Task, Authority]]:
+    def _read_page(self, tx: Tx, agent: Agent, after: Task | None) -> list[tuple[Task, Authority]]:
         tasks = store.list_reassignable(tx, agent.tenant, agent.agent_id, after, PAGE_SIZE)
         return [(task, self._grants.resolve_task_authority(tx, task)) for task in tasks]
 
-    def _moves(self, found: list[tuple[Task, Authority]], nobody: set[RoutingRequest]) -> list[TaskMove]:
-        """Decisions for the tasks that somebody may have. For a request in `nobody` there was none; alike ones share
-        that answer.
+    def _decide_moves(self, page: list[tuple[Task, Authority]], unroutable: set[RoutingRequest]) -> list[TaskMove]:
+        """Return the decisions for the tasks that another agent can do.
+
+        `unroutable` collects the requests without a candidate, so that equal ones are not ranked again.
         """
         planned, moves = Counter[str](), []
-        for task, authority in found:
+        for task, authority in page:
             prefer = task.metadata.prefer or "balanced"
             request = RoutingRequest(task.tenant, task.type, task.required_capabilities, authority, None, prefer)
-            decision = None if request in nobody else self._routing.decide_for_waiting(request, planned)
+            decision = None if request in unroutable else self._routing.decide_for_waiting(request, planned)
             if decision is None:
-                nobody.add(request)
+                unroutable.add(request)
                 continue
             # The agent came back after it was found offline. A move to itself would race with its own claim, which
             # continues the chain of events from the entry of its queue and not from the row.
@@ -167,38 +172,39 @@ class TaskRerouter:
         return moves
 
     def _move(self, tx: Tx, agent: Agent, moves: list[TaskMove]) -> tuple[int, int | None]:
-        done: list[QueuedTask] = []
-        moments = []
+        reassigned: list[QueuedTask] = []
+        later = []
         for task, decision in moves:
-            moment = self._movable_from(tx, task)
-            if moment > tx.now:
-                moments.append(moment)
+            movable_at = self._movable_from(tx, task)
+            if movable_at > tx.now:
+                later.append(movable_at)
             elif (queued := self._reassign(tx, task, decision, agent)) is not None:
-                done.append(queued)
-        if done:
-            tx.after_commit(partial(self._dispatcher.reassign, agent.agent_id, done))
-        return len(done), min(moments, default=None)
+                reassigned.append(queued)
+        if reassigned:
+            # After the commit: an agent must not claim from a row that still names the old one.
+            tx.after_commit(partial(self._dispatcher.reassign, agent.agent_id, reassigned))
+        return len(reassigned), min(later, default=None)
 
     def _reassign(self, tx: Tx, task: Task, decision: RoutingDecision, offline: Agent) -> QueuedTask | None:
-        """None when somebody else was faster: a claim, a cancellation, another process."""
-        taker = self._snapshot.get(task.tenant, decision.agent_id)
-        if taker is None:
+        """Assign the task to another agent. Return None if a claim, a cancellation or another process was faster."""
+        target = self._snapshot.get(task.tenant, decision.agent_id)
+        if target is None:
             return None
         drafts = events.rerouting_events(decision, task.priority, offline)
         head = drafts[-1].event_id
-        # The row first: where it is not changed, nothing may be recorded.
-        if not store.reassign(tx, task, taker.agent_id, taker.runtime.kind, head):
+        # The row first: if it is not changed, no event may be recorded.
+        if not store.reassign(tx, task, target.agent_id, target.runtime.kind, head):
             return None
         self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-        changes = ("queued", offline.agent_id, -1), ("queued", taker.agent_id, 1)
+        changes = ("queued", offline.agent_id, -1), ("queued", target.agent_id, 1)
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
-        fresh = msgspec.structs.replace(
-            task, assigned_agent=taker.agent_id, runtime_kind=taker.runtime.kind, head_id=head
+        moved = msgspec.structs.replace(
+            task, assigned_agent=target.agent_id, runtime_kind=target.runtime.kind, head_id=head
         )
-        return model.to_queued_task(fresh)
+        return model.to_queued_task(moved)
 
     def _movable_from(self, tx: Tx, task: Task) -> int:
-        """When the task may move, in microseconds; 0 for one that has not moved since it was last submitted."""
+        """Return when the task may move, in microseconds; 0 if it has not moved since its submission or last retry."""
         for event in reversed(read_latest_events(tx, task.tenant, task.task_id, RECENT_EVENTS)):
             if event.event_type == "routing_decision":
                 return event.happened_at + self._presence.offline_after_us if "rerouted_from" in event.metadata else 0

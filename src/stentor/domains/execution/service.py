@@ -1,9 +1,12 @@
-"""Use cases of workers: claim, heartbeat, tokens, complete, fail. Every one carries the claim's epoch."""
+"""What an external worker can do: claim tasks, send heartbeats and tokens, report an outcome.
+
+Every call after the claim names the claim's epoch, so that a worker that lost its lease cannot write. Agents that run
+inside the service go through `executor.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import msgspec
 
@@ -24,10 +27,12 @@ from stentor.domains.tasks.model import Task, TaskClaim
 from stentor.domains.tasks.service import require_task, require_visible_task
 
 DISCONNECT_POLL_SECONDS = 1.0
-"""How often a waiting claim looks whether its worker is still there."""
+"""How often a waiting claim checks whether its client has disconnected."""
 
 
 class WorkerService:
+    """Claims, heartbeats and outcomes of workers."""
+
     def __init__(
         self,
         db: Database,
@@ -41,7 +46,7 @@ class WorkerService:
         self._presence = presence
         self._snapshot = snapshot
         self._dispatcher = dispatcher
-        self._ending = ending
+        self._outcomes = ending
         self._hub = hub
 
     async def claim(
@@ -53,15 +58,16 @@ class WorkerService:
         lease: int,
         gone: Callable[[], Awaitable[bool]],
     ) -> list[TaskClaim]:
-        """Up to `most` tasks, waiting up to `wait` seconds for the first; `lease` in seconds.
+        """Claim up to `most` tasks, waiting up to `wait` seconds for the first; `lease` in seconds.
 
-        `gone` tells that the worker has left: nothing is claimed for nobody.
-        Raises NotFound, Forbidden, AgentUnavailable, Conflict for an agent that is no worker.
+        `gone` returns whether the client has disconnected; then nothing is claimed.
+        Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
         waited = 0.0
         try:
             while True:
-                self._worker(principal, agent_id)
+                # In each round: the agent may be suspended or deleted while the request waits.
+                self._require_worker(principal, agent_id)
                 self._presence.record_seen(agent_id)
                 self._presence.record_poll(agent_id, most)
                 if self._hub.closing.is_set() or await gone():
@@ -79,41 +85,41 @@ class WorkerService:
             self._presence.record_poll(agent_id, 0)
 
     async def heartbeat(self, principal: Principal, task_id: str, epoch: int, lease: int) -> int:
-        """Renew the lease; answers when it ends. Raises LeaseLost."""
+        """Renew the lease and return its end in microseconds. Raises LeaseLost."""
 
         def work(tx: Tx) -> int:
-            task = self._held(tx, principal, task_id, epoch)
+            task = self._require_held(tx, principal, task_id, epoch)
             store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND)
             until = tx.now + lease * SECOND
-            tx.after_commit(lambda: self._working(task, until))
+            tx.after_commit(lambda: self._record_activity(task, until))
             return until
 
         return await self._db.write(work, ())
 
     async def publish_tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
-        """Announce pieces of the answer to whoever watches. Raises LeaseLost."""
-        task = await self._db.read(lambda tx: self._held(tx, principal, task_id, epoch))
+        """Send output tokens to the streams of the task. Raises LeaseLost."""
+        task = await self._db.read(lambda tx: self._require_held(tx, principal, task_id, epoch))
         for text in tokens:
             self._hub.append_token(task.tenant, task_id, task.head_id, text)
 
     async def report_outcome(self, principal: Principal, task_id: str, epoch: int, outcome: AttemptOutcome) -> Task:
-        """Complete or fail; the same answer twice is taken once. Raises LeaseLost."""
+        """Complete or fail the task. Idempotent for the same outcome. Raises LeaseLost."""
 
         def work(tx: Tx) -> Task:
-            task = self._reachable(tx, principal, task_id)
-            if _already(task, epoch, outcome):
+            task = self._require_writable(tx, principal, task_id)
+            if _is_recorded(task, epoch, outcome):
                 return task
             self._check_epoch(task, epoch)
             assert task.assigned_agent is not None
-            tx.after_commit(lambda: self._working(task, None))
+            tx.after_commit(lambda: self._record_activity(task, None))
             started = task.start_time or tx.now
-            self._ending.record(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
+            self._outcomes.record(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
             return require_task(tx, task.tenant, task_id)
 
         return await self._db.write(work, ())
 
-    def _working(self, task: Task, until: int | None) -> None:
-        """A worker was heard of: it holds its task until then, or has ended it."""
+    def _record_activity(self, task: Task, until: int | None) -> None:
+        """Record that the worker is online; `until` is the end of its lease, None when the attempt has ended."""
         agent_id = task.assigned_agent or ""
         self._presence.record_seen(agent_id)
         if until is None:
@@ -121,52 +127,50 @@ class WorkerService:
         else:
             self._presence.record_lease(agent_id, task.task_id, until)
 
-    def _worker(self, principal: Principal, agent_id: str) -> Agent:
+    def _require_worker(self, principal: Principal, agent_id: str) -> Agent:
         agent = self._snapshot.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
         require_can_act_for(principal, agent)
         if agent.runtime.kind != "worker":
-            raise Conflict(f"The agent's runtime is {agent.runtime.kind}; only a worker claims tasks.")
+            raise Conflict(f"The agent's runtime is {agent.runtime.kind}; only agents of runtime worker claim tasks.")
         if agent.status != "active":
-            raise AgentUnavailable(f"The agent is {agent.status}, so it is given no tasks.", {"status": agent.status})
+            raise AgentUnavailable(f"The agent is {agent.status}, so it gets no tasks.", {"status": agent.status})
         return agent
 
-    def _held(self, tx: Tx, principal: Principal, task_id: str, epoch: int) -> Task:
-        task = self._reachable(tx, principal, task_id)
+    def _require_held(self, tx: Tx, principal: Principal, task_id: str, epoch: int) -> Task:
+        task = self._require_writable(tx, principal, task_id)
         self._check_epoch(task, epoch)
         return task
 
-    def _reachable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
+    def _require_writable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
         task = require_visible_task(tx, principal, task_id)
         agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
+        # The agent was deleted, or this process does not know it yet: only an administrator may write.
         if not (principal.role == "admin" if agent is None else authorization.can_act_for(principal, agent)):
-            raise Forbidden("This key may not act for the task's agent.")
+            raise Forbidden("This key may not act for the agent of this task.")
         return task
 
     @staticmethod
     def _check_epoch(task: Task, epoch: int) -> None:
         if task.status != "executing" or task.epoch != epoch:
             details = {"status": task.status, "epoch": task.epoch}
-            raise LeaseLost("The task is not in your hands any more.", details)
+            raise LeaseLost("You no longer hold the lease of this task.", details)
 
 
 def require_can_act_for(principal: Principal, agent: Agent) -> None:
-    """Raises Forbidden."""
+    """Require that the principal may act on behalf of the agent. Raises Forbidden."""
     if not authorization.can_act_for(principal, agent):
         raise Forbidden("This key may not act for this agent.")
 
 
-def _already(task: Task, epoch: int, outcome: AttemptOutcome) -> bool:
-    """Whether this very answer was taken before: a worker may send it again when the first was lost."""
+def _is_recorded(task: Task, epoch: int, outcome: AttemptOutcome) -> bool:
+    """Return whether this outcome is already recorded: a worker that lost the response sends it again."""
     if task.epoch != epoch or task.status != outcome.status:
         return False
     return bool(
         task.outcome_class == outcome.outcome_class
-        and task.result == _stored(outcome.result)
+        # The stored result was read back from JSON, so compare builtins with builtins.
+        and task.result == msgspec.to_builtins(outcome.result)
         and task.error == outcome.error
     )
-
-
-def _stored(result: Any) -> Any:
-    return msgspec.to_builtins(result)
