@@ -73,7 +73,7 @@ def test_a_second_service_on_the_same_folder_says_who_has_it_and_harms_nothing(s
 def test_two_services_may_share_a_folder_and_commands_find_the_first(serve: Callable[..., Service]) -> None:
     first, second = serve(), serve()
     program = Program(first.data_dir, {"SERVICE_CLIENT_KEY": first.key})
-    assert f"Process {first.process.pid} holds" in program("doctor").out
+    assert f"Process {first.process.pid} has been running on" in program("doctor").out
     assert program("agent", "register", "ann", "--capability", "echo").code == 0
     for service in (second, first):
         service.process.terminate()

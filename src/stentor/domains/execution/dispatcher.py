@@ -26,7 +26,7 @@ from stentor.domains.tasks.placement import TaskQueue
 TaskRef = tuple[str, str]
 """Tenant and id of a task."""
 MAX_SKIPS = 3
-"""How often an agent is skipped whose copy is outdated; then its tasks are decided by that copy and do not wait forever."""
+"""How often an agent with an outdated copy is skipped; then the copy decides, so that its tasks do not wait forever."""
 log = logging.getLogger(__name__)
 
 

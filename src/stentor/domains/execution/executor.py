@@ -65,7 +65,7 @@ class TaskExecutor:
         """Claims whose attempt runs in this process, by tenant and task id. The reconciler renews their leases."""
 
     async def claim_and_run(self, queued: QueuedTask) -> None:
-        """Claim a task and run it. Returns after the attempt, whatever its outcome, or if the task was already claimed."""
+        """Claim a task and run it; return after the attempt, whatever its outcome, or if another claim was faster."""
         claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease_us), ())
         if claim is not None:
             await self.run_claim(claim)
@@ -152,7 +152,7 @@ class TaskExecutor:
         return None if denial is None else (task, denial)
 
     def _is_surely_admitted(self, agent: Agent) -> bool:
-        """Return whether admission needs no check: active, unchanged since registration, no trust floor, no policy file."""
+        """Return whether admission needs no check: active and unchanged, no trust floor, no policy file."""
         policy = self._routing.policy
         unchanged = agent.updated_at == agent.created_at
         return unchanged and agent.status == "active" and policy.trust_floor == 0 and policy.is_permitted is None
