@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import sysconfig
@@ -53,3 +54,24 @@ def test_files_are_short() -> None:
     lines = {path: len(path.read_text().splitlines()) for path in SOURCES}
     assert median(lines.values()) <= MEDIAN_FILE
     assert [path.name for path, count in lines.items() if count > LONGEST_FILE] == []
+
+
+SQL_MODULES = re.compile(r"(^|_)(store|queries)\.py$")
+SQL_FOLDERS = ("stentor/core/", "stentor/domains/memory/index/")
+"""The database layer itself, and the search index, whose modules are its storage engines."""
+
+
+def test_sql_is_in_the_stores_and_queries_of_the_domain_that_owns_the_tables() -> None:
+    outside = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in SOURCES
+        if not SQL_MODULES.search(path.name) and not any(folder in path.as_posix() for folder in SQL_FOLDERS)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Sql"
+    ]
+    assert outside == []
+
+
+def test_surfaces_have_no_sql() -> None:
+    surfaces = [path for path in SOURCES if "stentor/surfaces/" in path.as_posix()]
+    assert [path.name for path in surfaces if re.search(r"\bSql\b|\.rows\(|tx\.run\(", path.read_text())] == []

@@ -202,6 +202,9 @@ class ServiceClient:
     async def delete(self, path: str) -> Any:
         return await self._call("DELETE", path, None, {})
 
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        return await self._call(method, path, body, {})
+
     @asynccontextmanager
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:
         """Open an event stream. Raises RequestFailed, and httpx.TransportError when the connection breaks."""

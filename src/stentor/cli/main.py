@@ -72,6 +72,10 @@ COMMANDS = {
         "stentor.cli.commands.provenance:app", "Verify and export the run log, show runs, prove events."
     ),
     "db": Target("stentor.cli.commands.db:app", "Upgrade the database schema, back up, copy to another database."),
+    "call": Target(
+        "stentor.cli.commands.call:call",
+        "Call any operation of the HTTP API by its name, and print the response as JSON.",
+    ),
     "keys": Target("stentor.cli.commands.installation:keys_app", "Keys that the instances of one service share."),
 }
 """The commands in the order of the help. A test compares the lines with the help of the commands themselves."""

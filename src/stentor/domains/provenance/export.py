@@ -25,22 +25,13 @@ import msgspec
 from stentor import __version__
 from stentor.core import jsontext
 from stentor.core.clock import format_iso
-from stentor.core.db import Sql, Tx
+from stentor.core.db import Tx
 from stentor.core.db.driver import Row
-from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.provenance import store
 from stentor.domains.provenance.model import parse_event
 
 PAGE_SIZE = 1_000
-_EVENT = ", ".join(EVENT_COLUMNS)
-_PAGE = Sql(
-    f"""select {_EVENT} from events where tenant = :tenant and event_id > :after
-    and happened_at >= :since and happened_at < :before order by event_id limit :limit"""
-)
-_OF_TASK = Sql(
-    f"""select {_EVENT} from events where tenant = :tenant and task_id = :task_id and event_id > :after
-    order by event_id limit :limit"""
-)
 MAX_CACHED_ROOTS = 100_000
 """Roots of runs kept in memory at a time."""
 
@@ -64,9 +55,8 @@ def read_events(tx: Tx, chosen: EventSelection) -> Iterator[RunLogEvent]:
 
 def _read_page(tx: Tx, chosen: EventSelection, after: str) -> list[Row]:
     if chosen.task_id is not None:
-        return tx.rows(_OF_TASK, tenant=chosen.tenant, task_id=chosen.task_id, after=after, limit=PAGE_SIZE)
-    span = {"since": chosen.since, "before": chosen.before}
-    return tx.rows(_PAGE, tenant=chosen.tenant, after=after, limit=PAGE_SIZE, **span)
+        return store.page_of_task(tx, chosen.tenant, chosen.task_id, after, PAGE_SIZE)
+    return store.page_of_span(tx, chosen.tenant, chosen.since, chosen.before, after, PAGE_SIZE)
 
 
 class RunRoots:

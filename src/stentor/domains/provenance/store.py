@@ -59,6 +59,14 @@ _FIND = Sql(f"select {_EVENT} from events where event_id = :event_id and tenant 
 _OF_TASK = Sql(
     f"select {_EVENT} from events where tenant = :tenant and task_id = :task_id order by event_id limit :limit"
 )
+_PAGE_OF_SPAN = Sql(
+    f"""select {_EVENT} from events where tenant = :tenant and event_id > :after
+    and happened_at >= :since and happened_at < :before order by event_id limit :limit"""
+)
+_PAGE_OF_TASK = Sql(
+    f"""select {_EVENT} from events where tenant = :tenant and task_id = :task_id and event_id > :after
+    order by event_id limit :limit"""
+)
 _LED_TO = Sql(
     f"""select {_EVENT} from events where tenant = :tenant and parent_id = :parent_id
     and (task_id is null or event_type = 'prompt_received') order by event_id limit :limit"""
@@ -233,3 +241,13 @@ def task_events(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Row]:
 def child_events(tx: Tx, tenant: str, parent_id: str, limit: int) -> list[Row]:
     """What an event led to, but for the later events of its own task."""
     return tx.rows(_LED_TO, tenant=tenant, parent_id=parent_id, limit=limit)
+
+
+def page_of_task(tx: Tx, tenant: str, task_id: str, after: str, limit: int) -> list[Row]:
+    """Return the events of a task after an event id, oldest first."""
+    return tx.rows(_PAGE_OF_TASK, tenant=tenant, task_id=task_id, after=after, limit=limit)
+
+
+def page_of_span(tx: Tx, tenant: str, since: int, before: int, after: str, limit: int) -> list[Row]:
+    """Return the events of a range of time (microseconds, its end excluded) after an event id, oldest first."""
+    return tx.rows(_PAGE_OF_SPAN, tenant=tenant, since=since, before=before, after=after, limit=limit)

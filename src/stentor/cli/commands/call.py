@@ -1,0 +1,92 @@
+"""`stentor call`: every operation of the service by its name, also those that have no command of their own."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stentor.bootstrap.operations import OPERATIONS
+from stentor.cli.client import ServiceClient
+from stentor.cli.command import Access, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, render_table, report_errors
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+from stentor.web.operations import Operation, http_request
+from stentor.web.wire import API_PREFIX
+
+CALLABLE = {operation.name: operation for operation in OPERATIONS if not operation.has_own_route}
+
+
+def call(
+    name: Annotated[str | None, typer.Argument(help="Name of the operation; without it, all are listed.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Its parameters.")] = None,
+    body: Annotated[str | None, typer.Option(help="Its body as JSON; @FILE reads a file, - standard input.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Call any operation of the HTTP API by its name, and print the response as JSON.
+
+    For example: stentor call tasks.list status=failed limit=5
+    """
+    if name is None:
+        console.print(render_table(("operation", "HTTP", "permission", "what it does"), map(_row, CALLABLE.values())))
+        return
+    with report_errors(as_json=True):
+        operation = _find(name)
+        method, path, content = http_request(operation, _parse(operation, arguments or [], body))
+
+    async def work(api: ServiceClient) -> Any:
+        return await api.request(method, path.removeprefix(API_PREFIX), content)
+
+    run_command(ServiceTarget(data_dir, url, key), work, print_json, as_json=True, access=_access(operation))
+
+
+def _row(operation: Operation) -> tuple[str, str, str, str]:
+    summary = (inspect.getdoc(operation.run) or "").split("\n")[0]
+    return operation.name, operation.http, operation.permission, summary
+
+
+def _find(name: str) -> Operation:
+    if name not in CALLABLE:
+        raise CommandFailed(f"There is no operation {name!r}. `stentor call` lists all of them.", EXIT_USAGE)
+    return CALLABLE[name]
+
+
+def _parse(operation: Operation, arguments: list[str], body: str | None) -> dict[str, Any]:
+    """Return the arguments by name; the service checks their values."""
+    parameters = {n: p for n, p in operation.signature.parameters.items() if n not in ("self", "caller")}
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        name, separator, value = argument.partition("=")
+        if not separator or name not in parameters or name == "body":
+            known = ", ".join(n for n in parameters if n != "body") or "none"
+            raise CommandFailed(f"{argument!r} is not NAME=VALUE of a parameter. Parameters: {known}.", EXIT_USAGE)
+        values[name] = value
+    if body is not None:
+        values["body"] = _read_body(body)
+    missing = [n for n in parameters if f"{{{n}}}" in operation.http and n not in values]
+    if missing:
+        raise CommandFailed(f"{operation.name} needs {missing[0]}=VALUE.", EXIT_USAGE)
+    return values
+
+
+def _read_body(text: str) -> Any:
+    try:
+        if text == "-":
+            return jsontext.decode(sys.stdin.buffer.read())
+        return jsontext.decode(Path(text[1:]).read_bytes() if text.startswith("@") else text.encode())
+    except OSError as error:
+        raise CommandFailed(f"--body: {text[1:]} cannot be read: {error.strerror}.", EXIT_USAGE) from None
+    except InvalidRequest as error:
+        raise CommandFailed(f"--body: {error.message}", EXIT_USAGE) from None
+
+
+def _access(operation: Operation) -> Access:
+    if operation.name.startswith("memory."):
+        return "memory"
+    return "read" if operation.http.startswith("GET ") else "change"
