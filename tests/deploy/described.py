@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import typer
 from ruamel.yaml import YAML
 
-from stentor.cli import app
+from stentor.cli.main import COMMANDS, LazyCommand
 from stentor.core import settings
 
 ROOT = Path(__file__).parents[2]
@@ -107,8 +106,8 @@ def known_variables() -> frozenset[str]:
 
 def options(words: list[str]) -> tuple[list[str], set[str]]:
     """The options among the words, and those that the command has which the words name."""
-    command: Any = typer.main.get_command(app)
-    rest = list(words)
+    name, *rest = words
+    command = LazyCommand(name, COMMANDS[name]).load()
     while rest and hasattr(command, "commands"):
         command = command.commands[rest.pop(0)]
     return [word for word in rest if word.startswith("--")], {name for one in command.params for name in one.opts}
