@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents
 from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
-from stentor.bootstrap.parts.governance import Governance, open_governance
+from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
 from stentor.bootstrap.parts.llm import LlmParts, open_llm
 from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
@@ -61,7 +61,7 @@ class Kernel:
     tasks: TaskServices
     llm: LlmParts
     command_agents: CommandAgents
-    governance: Governance
+    governance: GovernanceParts
     messaging: MessagingParts
     webhooks: WebhookParts
     provenance: ProvenanceParts

@@ -26,7 +26,7 @@ from stentor.web.errors import field_errors
 
 
 @dataclass
-class Governance:
+class GovernanceParts:
     """`runner` deploys and rolls back in the background."""
 
     updates: UpdateService
@@ -39,7 +39,7 @@ class Governance:
 
 def open_governance(
     infra: Infrastructure, agents: AgentServices, builtins: Collection[str], check_runtime: CheckRuntime
-) -> Governance:
+) -> GovernanceParts:
     """`builtins` are the names of the built-in agents; `check_runtime` checks the runtime of a registration."""
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     registry, trust = agents.registry, agents.trust
@@ -69,7 +69,9 @@ def open_governance(
         infra.roles,
         self_approval=settings.governance.self_approval,
     )
-    return Governance(updates, checkpoints, rollbacks, deployer, TrustScoringService(db, trust, checkpoints), runner)
+    return GovernanceParts(
+        updates, checkpoints, rollbacks, deployer, TrustScoringService(db, trust, checkpoints), runner
+    )
 
 
 def _config_builder(check_runtime: CheckRuntime) -> ConfigBuilder:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
-from stentor.bootstrap.parts.governance import Governance
+from stentor.bootstrap.parts.governance import GovernanceParts
 from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
@@ -47,7 +47,7 @@ def open_messaging(
     agents: AgentServices,
     tasks: TaskServices,
     memory: Memory | None,
-    governance: Governance,
+    governance: GovernanceParts,
     check_runtime: CheckRuntime,
 ) -> MessagingParts:
     settings, db, runlog = infra.settings, infra.db, infra.runlog

@@ -25,7 +25,7 @@ from stentor.core.settings.listeners import (
     DashboardSettings,
     GrpcSettings,
     McpSettings,
-    NoteStoreSettings,
+    NotesSettings,
     ServerSettings,
     VaultSettings,
 )
@@ -61,7 +61,7 @@ class Settings:
     memory: MemorySettings = MemorySettings()
     vault: VaultSettings = VaultSettings()
     task_notes: TaskNoteSettings = TaskNoteSettings()
-    notes: NoteStoreSettings = NoteStoreSettings()
+    notes: NotesSettings = NotesSettings()
     mcp: McpSettings = McpSettings()
     llm: LlmSettings = LlmSettings()
     sandbox: SandboxSettings = SandboxSettings()

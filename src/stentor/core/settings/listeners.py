@@ -163,7 +163,7 @@ def parse_capabilities(value: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class NoteStoreSettings:
+class NotesSettings:
     port: int = setting(
         "SERVICE_NOTES_PORT",
         3000,
