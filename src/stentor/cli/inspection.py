@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stentor.auth import api_keys
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
@@ -84,7 +85,6 @@ def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> 
 
 
 def _startup_problem(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[ApiKeyVariable, ...]) -> str | None:
-    from stentor.auth import api_keys
 
     try:
         settings = settings_module.load(environ, {"SERVICE_DATA_DIR": data_dir})
@@ -111,8 +111,6 @@ def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:
 
 def inspect_key_variables(environ: Mapping[str, str]) -> tuple[ApiKeyVariable, ...]:
     """Parse all SERVICE_API_KEY_* variables, invalid ones included."""
-    # Imported late, as it loads the cryptographic modules: keeps `stentor --help` fast.
-    from stentor.auth import api_keys
 
     variables = []
     for variable in sorted(name for name in environ if name.startswith(api_keys.KEY_VARIABLE_PREFIX)):

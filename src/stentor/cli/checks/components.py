@@ -13,8 +13,9 @@ from stentor.bootstrap.parts.command_agents import process_sandbox
 from stentor.cli.client import is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
-from stentor.core.errors import SandboxUnavailable, StartRefused
+from stentor.core.errors import SandboxUnavailable, StartRefused, StentorError
 from stentor.core.filesystem import read_lock_holder
+from stentor.domains.memory.embedding import local
 from stentor.domains.sandbox.broker import command_tools
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox, check_folder
 
@@ -52,8 +53,6 @@ def check_embeddings(context: CheckContext) -> Iterator[CheckFinding]:
 
 def _check_local_model(folder: str) -> CheckFinding:
     # Check for the files only: loading the model takes a second and 150 MB.
-    from stentor.core.errors import StentorError
-    from stentor.domains.memory.embedding import local
 
     try:
         model = local.find_model_files(Path(folder) if folder else None)
