@@ -108,7 +108,7 @@ async def test_without_keys_a_page_of_another_site_is_refused(make_board: Any) -
 def test_without_keys_it_starts_on_loopback_only(tmp_path: Path) -> None:
     base = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_HOST": "0.0.0.0"}
     with pytest.raises(StartRefused, match="DASHBOARD_API_KEY"):
-        dashboard_parts.alone(settings.load(base), Redactor())
+        dashboard_parts.open_alone(settings.load(base), Redactor())
     host, warning = surface_host(settings.load(base), "dashboard")
     assert host == "127.0.0.1"
     assert warning is not None
@@ -121,13 +121,13 @@ def test_without_keys_it_starts_on_loopback_only(tmp_path: Path) -> None:
 def test_a_key_that_is_none_stops_the_start(tmp_path: Path, variable: str, key: str) -> None:
     chosen = settings.load({"SERVICE_DATA_DIR": str(tmp_path), variable: key})
     with pytest.raises(StartRefused, match=variable) as refused:
-        wiring.key_of(chosen)
+        wiring.dashboard_key(chosen)
     assert key not in str(refused.value)
 
 
 def test_a_data_folder_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match="--data-dir"):
-        dashboard_parts.alone(settings.load({"SERVICE_DATA_DIR": str(tmp_path / "none")}), Redactor())
+        dashboard_parts.open_alone(settings.load({"SERVICE_DATA_DIR": str(tmp_path / "none")}), Redactor())
 
 
 @requirement("dashboard.unversioned-paths")

@@ -46,7 +46,7 @@ def surface_names(settings: Settings) -> list[str]:
 
 def surface_host(settings: Settings, name: str) -> tuple[str, str | None]:
     """Return where a surface listens, with a warning if that is not where the service does. Raises StartRefused."""
-    return dashboard.host_beside(settings) if name == "dashboard" else (settings.server.host, None)
+    return dashboard.dashboard_host(settings) if name == "dashboard" else (settings.server.host, None)
 
 
 def build_surfaces(
@@ -56,7 +56,7 @@ def build_surfaces(
     surfaces: list[Surface] = []
     plugin = (settings.memory.plugin_url, settings.memory.plugin_key)
     if "dashboard" in addresses:
-        board = dashboard.beside(service.kernel, settings, service.context)
+        board = dashboard.open_beside(service.kernel, settings, service.context)
         surfaces.append(Surface("dashboard", board.app, close=[board.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor)

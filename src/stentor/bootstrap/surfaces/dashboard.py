@@ -1,4 +1,7 @@
-"""Where the dashboard service listens and with which key; its parts are wired at its first use."""
+"""Wires the dashboard service beside the gateway: address and key now, the application at its first request.
+
+The application itself is wired in `dashboard_parts`.
+"""
 
 from __future__ import annotations
 
@@ -16,73 +19,72 @@ from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
 
 LOOPBACK = "127.0.0.1"
-KEYLESS = (
-    "The dashboard service has no key, so it answers on 127.0.0.1 alone. Set DASHBOARD_API_KEY to have it answer on {}."
+NO_KEY_WARNING = (
+    "The dashboard has no key, so it listens on 127.0.0.1 only. Set DASHBOARD_API_KEY to have it listen on {}."
 )
 
 
 @dataclass
 class Dashboard:
-    """`leave` ends its streams; `close` is for the end, after the last answer."""
+    """`end_streams` lets a stopping server end; `close` comes after the last response."""
 
     app: ASGIApp
-    leave: Callable[[], None]
+    end_streams: Callable[[], None]
     close: Callable[[], Coroutine[Any, Any, None]]
 
 
-class OnFirstUse:
-    """An application that is made, on a thread, when somebody asks it for the first time: a start need not wait."""
+class LazyDashboard:
+    """An application that is built on a thread at the first request, so that a start need not wait for it."""
 
-    def __init__(self, make: Callable[[], Dashboard]) -> None:
-        self._make = make
-        self._made: asyncio.Future[Dashboard] | None = None
+    def __init__(self, create: Callable[[], Dashboard]) -> None:
+        self._create = create
+        self._dashboard: asyncio.Future[Dashboard] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._made is None:
-            self._made = asyncio.ensure_future(asyncio.to_thread(self._make))
-        made = await asyncio.shield(self._made)
-        await made.app(scope, receive, send)
+        if self._dashboard is None:
+            self._dashboard = asyncio.ensure_future(asyncio.to_thread(self._create))
+        # Shielded: a client that hangs up must not cancel what the others wait for.
+        dashboard = await asyncio.shield(self._dashboard)
+        await dashboard.app(scope, receive, send)
 
     async def close(self) -> None:
-        if self._made is not None:
-            await (await self._made).close()
+        if self._dashboard is not None:
+            await (await self._dashboard).close()
 
 
-def key_of(settings: Settings) -> str | None:
-    """DASHBOARD_API_KEY, else MCP_API_KEY, else None. Raises StartRefused for a key that must not be one."""
+def dashboard_key(settings: Settings) -> str | None:
+    """Return DASHBOARD_API_KEY, else MCP_API_KEY, else None. Raises StartRefused for an unusable key."""
     for variable, key in (("DASHBOARD_API_KEY", settings.dashboard.key), ("MCP_API_KEY", settings.auth.shared_key)):
         if key:
             reject_well_known_key(variable, key, settings)
             if not key.isascii() or not key.isprintable() or " " in key:
-                raise StartRefused(
-                    f"{variable} has a character in it that no header can carry; use letters and digits."
-                )
+                raise StartRefused(f"{variable} has a character that a header cannot carry; use letters and digits.")
             return key
     return None
 
 
-def knows_key(settings: Settings) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
-    """Whether headers carry the key of the dashboard service."""
+def key_check(settings: Settings) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
+    """Return a function that checks whether headers carry the key of the dashboard service."""
     from stentor.surfaces.dashboard import authentication
 
-    return authentication.dashboard_key_check(key_of(settings))
+    return authentication.dashboard_key_check(dashboard_key(settings))
 
 
-def host_beside(settings: Settings) -> tuple[str, str | None]:
-    """Where it listens in `stentor serve`, and a warning when that is not where the service does."""
-    if settings.loopback or key_of(settings) is not None:
+def dashboard_host(settings: Settings) -> tuple[str, str | None]:
+    """Return where it listens in `stentor serve`, with a warning if that is not where the service does."""
+    if settings.loopback or dashboard_key(settings) is not None:
         return settings.server.host, None
-    return LOOPBACK, KEYLESS.format(settings.server.host)
+    return LOOPBACK, NO_KEY_WARNING.format(settings.server.host)
 
 
-def beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:
-    """In the process of the gateway, whose operations the pages call. Raises StartRefused."""
-    key_of(settings)
+def open_beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:
+    """Open it in the process of the gateway, whose operations the pages call. Raises StartRefused."""
+    dashboard_key(settings)
 
-    def make() -> Dashboard:
+    def create() -> Dashboard:
         from stentor.bootstrap.surfaces import dashboard_parts
 
-        return dashboard_parts.beside(kernel, settings, context)
+        return dashboard_parts.open_beside(kernel, settings, context)
 
-    app = OnFirstUse(make)
+    app = LazyDashboard(create)
     return Dashboard(app, kernel.infra.hub.closing.set, app.close)

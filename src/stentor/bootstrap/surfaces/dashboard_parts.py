@@ -1,4 +1,4 @@
-"""Wires the parts of the dashboard service: beside the gateway in one process, or alone over a data folder."""
+"""Wires the application of the dashboard: beside the gateway in one process, or alone over a data folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stentor.bootstrap.operations import OPERATIONS, operations
 from stentor.bootstrap.parts.memory import vault_folder
 from stentor.bootstrap.service import open_driver
 from stentor.bootstrap.surface_context import SurfaceContext, dashboard_principal
-from stentor.bootstrap.surfaces.dashboard import Dashboard, key_of
+from stentor.bootstrap.surfaces.dashboard import Dashboard, dashboard_key
 from stentor.core.clock import Clock, SystemClock
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver, ReadOnlyDriver
@@ -35,8 +35,8 @@ from stentor.surfaces.dashboard.streaming import InstructionExecutor
 from stentor.web.sse import StreamLimit
 
 
-def beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:
-    """With connections of its own to the database, which only read. Raises StartRefused."""
+def open_beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:
+    """Open it over the kernel of this process. Raises StartRefused."""
     principal = dashboard_principal(settings)
     gateway = LocalTaskGateway(kernel.tasks.submission, kernel.tasks.activity, principal)
 
@@ -50,9 +50,9 @@ def beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashb
     return build(settings, driver, kernel.infra.clock, gateway, caller, kernel.infra.hub.closing, ranking)
 
 
-def alone(settings: Settings, redactor: Redactor) -> Dashboard:
-    """Over a data folder whose gateway may run or not. Raises StartRefused."""
-    if key_of(settings) is None and not settings.loopback:
+def open_alone(settings: Settings, redactor: Redactor) -> Dashboard:
+    """Open it over a data folder whose gateway may be down. Raises StartRefused."""
+    if dashboard_key(settings) is None and not settings.loopback:
         raise StartRefused(
             f"Without a key the dashboard service is for loopback only, and SERVICE_HOST is {settings.server.host}: "
             "set DASHBOARD_API_KEY, or listen on 127.0.0.1."
@@ -64,7 +64,7 @@ def alone(settings: Settings, redactor: Redactor) -> Dashboard:
     for secret in settings.secrets():
         redactor.add_secret(secret)
 
-    # aiohttp, which takes a fifth of the time of all imports: not for `stentor serve`.
+    # Imported late: aiohttp takes a fifth of the time of all imports, and `stentor serve` does not need it.
     from stentor.surfaces.dashboard.gateway_http import HttpGatewayClient, HttpTaskGateway
 
     def find() -> str | None:
@@ -90,7 +90,7 @@ def build(
     closing: asyncio.Event,
     ranking: Callable[[], RankingSettings | None],
 ) -> Dashboard:
-    """Over a database that is never written. Raises StartRefused."""
+    """Build the application; it never writes to the database. Raises StartRefused."""
     vault = _vault(settings)
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes.enabled else None
     db = Database(ReadOnlyDriver(driver))
@@ -117,14 +117,16 @@ def build(
         await asyncio.to_thread(db.close)
 
     return Dashboard(
-        app.build_dashboard_app(routers, key_of(settings), dashboard_principal(settings), pages.build_pages_app(site)),
+        app.build_dashboard_app(
+            routers, dashboard_key(settings), dashboard_principal(settings), pages.build_pages_app(site)
+        ),
         closing.set,
         close,
     )
 
 
 def _vault(settings: Settings) -> Vault | None:
-    """The vault of the tenant that is shown; it is not made here."""
+    """Return the vault of the tenant that is shown; it is not created here."""
     if not settings.memory.enabled or settings.memory.tenant != settings.dashboard.tenant:
         return None
     if settings.memory.plugin_url:

@@ -1,4 +1,4 @@
-"""Wires the note-store server from the environment. Source: second contract, "Note-store configuration"."""
+"""Wires the note store from the environment. Source: second contract, "Note-store configuration"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stentor.surfaces.notestore.app import create_app
 
 @dataclass
 class OpenedNotes:
-    """The application, and the vault that it keeps a connection to."""
+    """The application, and the vault with its connections."""
 
     app: ASGIApp
     vault: PluginVault
@@ -27,8 +27,8 @@ class OpenedNotes:
 
 
 @dataclass
-class NotesBeside:
-    """The note store of `stentor serve`. `key_file` is None when MCP_API_KEY is set."""
+class NoteStoreBeside:
+    """The note store in `stentor serve`. `key_file` is None if MCP_API_KEY is set."""
 
     app: ASGIApp
     vault: PluginVault
@@ -37,8 +37,8 @@ class NotesBeside:
 
 def beside_vault(
     service: Settings, environ: Mapping[str, str], redactor: Redactor, address: str, vault_key: str
-) -> NotesBeside:
-    """Over the service's own vault server, unless NOTES_BASE_URL names another. Raises StartRefused."""
+) -> NoteStoreBeside:
+    """Open it over the service's own vault, unless NOTES_BASE_URL names another one. Raises StartRefused."""
     given = {"NOTES_BASE_URL": address, "NOTES_API_KEY": vault_key}
     if environ.get("NOTES_BASE_URL", "").strip():
         given = {}
@@ -47,11 +47,11 @@ def beside_vault(
         key, file, _ = ensure_key_file(service.storage.data_dir, "notes")
         given, path = {**given, "MCP_API_KEY": key}, str(file.absolute())
     opened = open_notes({**environ, **given}, redactor)
-    return NotesBeside(opened.app, opened.vault, path)
+    return NoteStoreBeside(opened.app, opened.vault, path)
 
 
 def open_notes(environ: Mapping[str, str], redactor: Redactor) -> OpenedNotes:
-    """Raises StartRefused, which names each variable that is missing or wrong."""
+    """Raises StartRefused with each variable that is missing or invalid."""
     chosen = settings.load_settings(environ)
     redactor.add_secret(chosen.key)
     redactor.add_secret(chosen.plugin_key)

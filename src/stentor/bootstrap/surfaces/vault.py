@@ -23,7 +23,7 @@ AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass
 class OpenedVault:
-    """`key_file` is None when the key was given, `certificate` without HTTPS."""
+    """`key_file` is None if the key is a setting; `certificate` is None without HTTPS."""
 
     app: VaultServer
     texts: VaultTextIndex
@@ -34,12 +34,12 @@ class OpenedVault:
 
     @property
     def background(self) -> list[AsyncJob]:
-        """What runs beside the listeners until it is cancelled."""
+        """Jobs that run beside the listeners until they are cancelled."""
         return [self.texts.run, *([] if self.certificate is None else [self.certificate.renew_periodically])]
 
 
 def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
-    """Find or make the key and the certificate; needs no event loop. Raises StartRefused."""
+    """Find or create the key and the certificate; needs no event loop. Raises StartRefused."""
     folder = vault_folder(settings)
     certificate = (
         ServerCertificate(settings.storage.data_dir / "keys", settings.server.host) if settings.vault.tls else None

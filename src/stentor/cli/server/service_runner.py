@@ -135,7 +135,7 @@ def _check_host(settings: Settings, surface: Surface) -> ASGIApp:
     host, _ = surface_host(settings, surface.name)
     loopback = host in allowed_hosts.LOOPBACK_NAMES
     return allowed_hosts.wrap_allowed_hosts(
-        surface.app, settings.connections.allowed_hosts, dashboard.knows_key(settings), loopback=loopback
+        surface.app, settings.connections.allowed_hosts, dashboard.key_check(settings), loopback=loopback
     )
 
 

@@ -41,7 +41,7 @@ def dashboard(
         }
         chosen = settings.load(os.environ, options)
         redaction.configure_logging(chosen.server.log_level, redactor)
-        opened = wiring.alone(chosen, redactor)
+        opened = wiring.open_alone(chosen, redactor)
         listener = bind(chosen.server.host, chosen.dashboard.port, "--port")
 
         def ready() -> None:
@@ -51,9 +51,9 @@ def dashboard(
                 console.print(f"The dashboard listens on [cyan]{listener.address}[/]", soft_wrap=True)
 
         app = allowed_hosts.wrap_allowed_hosts(
-            opened.app, chosen.connections.allowed_hosts, service.knows_key(chosen), loopback=chosen.loopback
+            opened.app, chosen.connections.allowed_hosts, service.key_check(chosen), loopback=chosen.loopback
         )
         with listener:
             http_server.serve_endpoints(
-                chosen.connections, [Endpoint(app, listener)], ready, on_exit=[opened.close], on_stop=opened.leave
+                chosen.connections, [Endpoint(app, listener)], ready, on_exit=[opened.close], on_stop=opened.end_streams
             )
