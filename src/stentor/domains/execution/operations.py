@@ -110,34 +110,34 @@ class Ended(ResponseModel):
 
 
 class WorkerOperations:
-    """What a worker does with its tasks. Each method is an operation: see the table below."""
+    """The operations of a worker on its tasks."""
 
     def __init__(self, workers: WorkerService) -> None:
         self._workers = workers
 
     async def claim(self, caller: Caller, agent_id: AgentId, body: ClaimIn, is_gone: Disconnected) -> Claims:
-        """Take up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""
+        """Claim up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""
         claims = await self._workers.claim(caller, agent_id, body.max, body.wait_seconds, body.lease_seconds, is_gone)
         return Claims(tasks=[ClaimOut.of(claim, metadata=claim.metadata.for_agent) for claim in claims])
 
     async def heartbeat(self, caller: Caller, task_id: TaskId, body: HeartbeatIn) -> Renewed:
-        """Keep the lease; 409 LEASE_LOST says to stop the work."""
+        """Renew the lease; after 409 LEASE_LOST the worker must stop."""
         lease_until = await self._workers.heartbeat(caller, task_id, body.epoch, body.lease_seconds)
         return Renewed(task_id=task_id, epoch=body.epoch, lease_until=lease_until)
 
     async def tokens(self, caller: Caller, task_id: TaskId, body: TokensIn) -> Taken:
-        """Pieces of the answer, for whoever watches the task."""
+        """Publish output tokens to the live stream of the task."""
         await self._workers.publish_tokens(caller, task_id, body.epoch, body.tokens)
         return Taken(task_id=task_id, accepted=len(body.tokens))
 
     async def complete(self, caller: Caller, task_id: TaskId, body: CompleteIn) -> Ended:
-        """The answer. Sent twice, it is taken once."""
+        """Report the result; a repeated report changes nothing."""
         kind: OutcomeClass = "degraded_success" if body.degraded else "success"
         outcome = AttemptOutcome(kind, body.result, performance=body.performance, cost=body.cost)
         return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))
 
     async def fail(self, caller: Caller, task_id: TaskId, body: FailIn) -> Ended:
-        """The agent could not do it; a provider's failure is not held against it."""
+        """Report a failure; one of a provider does not count against the agent."""
         error = {"code": body.error.code, "message": body.error.message}
         outcome = AttemptOutcome(body.outcome_class, error=error)
         return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))

@@ -1,10 +1,8 @@
-"""The end of an attempt in one transaction: state, events, learning, trust. Guarded by the epoch.
+"""Records the outcome of an attempt in one transaction: task row, events, learning and trust, guarded by the epoch.
 
-Whether an outcome or a grade may teach anything: not when who asked for the work is who did it, and not too often.
-
-Without this an agent's key could submit tasks to its own agent and praise itself, up to the trust at which its updates
-are approved without a person. Only keys of role agent are held back: a person who submits tasks and runs the workers
-with one key owns the machine. docs/decisions/0031 has the reasons.
+`LearningEligibility` decides which outcomes and grades count as evidence: none of self-dealing, and a limited number
+per day. Otherwise an agent's key could submit tasks to its own agent and report success, up to the trust at which its
+updates need no approver. Only keys of role agent are limited; docs/decisions/0031 has the reasons.
 """
 
 from __future__ import annotations
@@ -29,6 +27,7 @@ from stentor.domains.trust import model as trust_model
 from stentor.domains.trust.model import ChangeKind
 from stentor.domains.trust.service import TrustService
 
+SHARED_KEY_REASON = "The submitter of the task or of one of its ancestors, and its worker, share a key."
 log = logging.getLogger(__name__)
 
 _EVENTS: dict[TaskStatus, EventType] = {
@@ -39,7 +38,7 @@ _EVENTS: dict[TaskStatus, EventType] = {
 
 
 class TaskAttempt(Protocol):
-    """The parts of a claim or of a row that the end of an attempt needs."""
+    """The fields of a claim or of a task's row that recording an outcome needs."""
 
     @property
     def tenant(self) -> str: ...
@@ -62,7 +61,7 @@ class TaskAttempt(Protocol):
 
 
 class OutcomeRecorder:
-    """Applies outcomes; exactly once per attempt, because only one write passes the epoch's guard."""
+    """Records outcomes, exactly once per attempt: only one write passes the check of the epoch."""
 
     def __init__(
         self,
@@ -87,90 +86,97 @@ class OutcomeRecorder:
         outcome: AttemptOutcome,
         ended_by: str | None = None,
     ) -> None:
-        """`ended_by` is the key of the worker that reported the outcome, None when the service knows it itself.
+        """Record an outcome. Raises LeaseLost, which undoes everything, if the task has a newer epoch.
 
-        Raises LeaseLost, undoing everything, when the epoch is not the task's current one.
+        `started` in microseconds. `ended_by` is the key of the worker that reported the outcome, None if the service
+        observed it.
         """
         tenant, task_id, epoch = attempt.tenant, attempt.task_id, attempt.epoch
         duration = max(0, (tx.now - started) // 1000)
-        lesson = _lesson(attempt, agent_id, outcome, duration)
-        objection = self._independence.find_objection(tx, attempt, agent_id, ended_by) if lesson else None
+        eligible = _eligible_outcome(attempt, agent_id, outcome, duration)
+        objection = self._independence.find_objection(tx, attempt, agent_id, ended_by) if eligible else None
         if objection is not None:
-            lesson = None
-        ended = _ended(outcome, agent_id, duration, learnable=lesson is not None)
-        head = self._runlog.append(tx, tenant, [ended], task_id=task_id, parent=attempt.head_id)
-        if lesson is not None:
-            learned = self._learn(tx, lesson, attempt, head)
+            eligible = None
+        event = _outcome_event(outcome, agent_id, duration, learnable=eligible is not None)
+        head = self._runlog.append(tx, tenant, [event], task_id=task_id, parent=attempt.head_id)
+        if eligible is not None:
+            learning_head = self._try_learning(tx, eligible, attempt, head)
         else:
-            learned = self._skip(tx, attempt, outcome, head, objection)
-        won = store.finish(
+            learning_head = self._skip_learning(tx, attempt, outcome, head, objection)
+        # The write that checks the epoch comes last: it stores the head of the chain, which the events above extend.
+        finished = store.finish(
             tx,
             tenant,
             task_id,
             epoch,
             status=outcome.status,
             outcome_class=outcome.outcome_class,
-            learning_eligible=lesson is not None,
-            learning_pending=learned is None,
-            head_id=learned or head,
+            learning_eligible=eligible is not None,
+            learning_pending=learning_head is None,
+            head_id=learning_head or head,
             result=outcome.result,
             error=outcome.error,
             performance=outcome.performance,
         )
-        if not won:
-            raise LeaseLost("The task is not in your hands any more.", {"task_id": task_id, "epoch": epoch})
+        if not finished:
+            raise LeaseLost("You no longer hold the lease of this task.", {"task_id": task_id, "epoch": epoch})
         queries.update_counts(
             tx, tenant, attempt.created_at, ("executing", agent_id, -1), (outcome.status, agent_id, 1)
         )
+        # After the commit: if it is rolled back, the attempt goes on and its readers still need the tokens.
         tx.after_commit(lambda: self._hub.drop_tokens(tenant, task_id))
 
     def retry_learning(self, tx: Tx, task: Task) -> None:
-        """Learn from an outcome whose lesson failed before."""
+        """Learn from a recorded outcome for which learning failed before."""
         assert task.assigned_agent is not None
         assert task.outcome_class is not None
         outcome = AttemptOutcome(task.outcome_class, performance=task.performance)
-        lesson = _lesson(task, task.assigned_agent, outcome, task.duration_ms or 0)
-        assert lesson is not None
-        head = self._teach(tx, lesson, task, task.head_id)
+        eligible = _eligible_outcome(task, task.assigned_agent, outcome, task.duration_ms or 0)
+        assert eligible is not None
+        head = self._learn(tx, eligible, task, task.head_id)
         store.set_head(tx, task.tenant, task.task_id, task.epoch, head, pending=False)
 
-    def _learn(self, tx: Tx, lesson: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str | None:
-        """Fails open: the outcome stands without its lesson, which the reconciler tries again."""
+    def _try_learning(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str | None:
+        """Return the new head, None if learning failed. Fails open: the outcome is recorded, the reconciler retries."""
         try:
+            # A savepoint, so that a failure undoes the partial learning but not the outcome.
             with tx.savepoint():
-                return self._teach(tx, lesson, attempt, parent)
+                return self._learn(tx, eligible, attempt, parent)
         except StoreConflict:
-            raise  # the whole transaction is run again, and its lesson with it
+            raise  # the whole transaction is run again, including the learning
         except Exception:
-            log.exception("learning from task %s failed", attempt.task_id)
+            log.exception("outcomes: learning failed task=%s", attempt.task_id)
             return None
 
-    def _teach(self, tx: Tx, lesson: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str:
-        head = self._learning.learn(tx, lesson, parent)
-        kind: ChangeKind = "success" if lesson.success else "failure"
-        amount = trust_model.SUCCESS_REWARD if lesson.success else trust_model.FAILURE_PENALTY
-        cause = f"task:{lesson.task_id}:{lesson.epoch}"
-        self._trust.reinforce_in_tx(tx, lesson.tenant, lesson.agent_id, kind, amount, cause=cause)
-        if lesson.success and (attempt.parent_task_id or attempt.sender_agent):
-            self._connect(tx, lesson, attempt)
+    def _learn(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str:
+        head = self._learning.learn(tx, eligible, parent)
+        kind: ChangeKind = "success" if eligible.success else "failure"
+        amount = trust_model.SUCCESS_REWARD if eligible.success else trust_model.FAILURE_PENALTY
+        cause = f"task:{eligible.task_id}:{eligible.epoch}"
+        self._trust.reinforce_in_tx(tx, eligible.tenant, eligible.agent_id, kind, amount, cause=cause)
+        if eligible.success and (attempt.parent_task_id or attempt.sender_agent):
+            self._strengthen_connections(tx, eligible, attempt)
         return head
 
-    def _connect(self, tx: Tx, lesson: EligibleOutcome, attempt: TaskAttempt) -> None:
-        """Whoever led to the task, as the agent of its parent or as its sender, worked well with its agent."""
+    def _strengthen_connections(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt) -> None:
+        """Strengthen the connections from the agent of the parent task and from the sending agent."""
         others = {attempt.sender_agent}
         if attempt.parent_task_id is not None:
-            parent = store.find(tx, lesson.tenant, attempt.parent_task_id)
+            parent = store.find(tx, eligible.tenant, attempt.parent_task_id)
             others.add(parent.assigned_agent if parent else None)
-        by = learning_model.weight_delta(success=True, performance=lesson.performance)
-        for other in sorted(one for one in others if one is not None and one != lesson.agent_id):
-            self._learning.change_connection_in_tx(tx, lesson.tenant, other, lesson.agent_id, by)
+        delta = learning_model.weight_delta(success=True, performance=eligible.performance)
+        # Sorted, so that two transactions lock the same rows in the same order.
+        for other in sorted(agent_id for agent_id in others if agent_id is not None and agent_id != eligible.agent_id):
+            self._learning.change_connection_in_tx(tx, eligible.tenant, other, eligible.agent_id, delta)
 
-    def _skip(self, tx: Tx, attempt: TaskAttempt, outcome: AttemptOutcome, parent: str, reason: str | None) -> str:
+    def _skip_learning(
+        self, tx: Tx, attempt: TaskAttempt, outcome: AttemptOutcome, parent: str, reason: str | None
+    ) -> str:
         drafts = [learning_skipped_event(outcome.outcome_class, reason)]
         return self._runlog.append(tx, attempt.tenant, drafts, task_id=attempt.task_id, parent=parent)
 
 
-def _ended(outcome: AttemptOutcome, agent_id: str, duration: int, *, learnable: bool) -> EventDraft:
+def _outcome_event(outcome: AttemptOutcome, agent_id: str, duration: int, *, learnable: bool) -> EventDraft:
     meta: dict[str, Any] = {
         "status": outcome.status,
         "outcome_class": outcome.outcome_class,
@@ -186,7 +192,10 @@ def _ended(outcome: AttemptOutcome, agent_id: str, duration: int, *, learnable: 
     return EventDraft(_EVENTS[outcome.status], "execution", message, meta, agent_id=agent_id, duration_ms=duration)
 
 
-def _lesson(attempt: TaskAttempt, agent_id: str, outcome: AttemptOutcome, duration: int) -> EligibleOutcome | None:
+def _eligible_outcome(
+    attempt: TaskAttempt, agent_id: str, outcome: AttemptOutcome, duration: int
+) -> EligibleOutcome | None:
+    """Return the outcome as evidence, None if its class is none. `duration` in milliseconds."""
     if not outcome.is_learnable:
         return None
     return EligibleOutcome(
@@ -202,11 +211,8 @@ def _lesson(attempt: TaskAttempt, agent_id: str, outcome: AttemptOutcome, durati
     )
 
 
-SHARED_KEY_REASON = "The submitter of the task or of one of its ancestors, and its worker, share a key."
-
-
 class SubmittedWork(Protocol):
-    """The parts of a claim or of a row that tell who asked for the work."""
+    """The fields of a claim or of a task's row that identify its submitters."""
 
     @property
     def tenant(self) -> str: ...
@@ -217,49 +223,56 @@ class SubmittedWork(Protocol):
 
 
 class LearningEligibility:
-    """`most` is how many outcomes and grades a day one agent's key may have one agent learn from; 0 is no limit."""
+    """Decides whether an outcome or a grade counts as evidence.
+
+    `max_per_day` limits the outcomes and grades per key of role agent and graded agent; 0 means no limit.
+    """
 
     def __init__(self, snapshot: AgentCache, roles: RoleRegistry, max_per_day: int) -> None:
         self._snapshot = snapshot
         self._roles = roles
-        self._most = max_per_day
+        self._max_per_day = max_per_day
 
     def find_objection(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> str | None:
-        """Why nothing may be learned from the work; None when it may. Fails closed. Counts an outcome that may.
+        """Return why an outcome does not count as evidence, None if it does; then it counts toward the daily limit.
 
-        `ended_by` is the key that reported the outcome, None for an agent that runs inside the service. Costs nothing
-        but two look-ups in memory where all keys are people's.
+        Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service.
+        Costs two lookups in memory if all keys are of role admin.
         """
-        if self._by_own_hand(tx, work, agent_id, ended_by):
+        if self._is_self_dealing(tx, work, agent_id, ended_by):
             return SHARED_KEY_REASON
-        if not self._most or self._roles.is_person(work.tenant, work.submitted_by):
+        if not self._max_per_day or self._roles.is_person(work.tenant, work.submitted_by):
             return None
-        if self._counted(tx, work.tenant, agent_id, work.submitted_by):
+        if self._is_within_limit(tx, work.tenant, agent_id, work.submitted_by):
             return None
-        return f"The submitter's key has had the agent learn from {self._most} outcomes today."
+        return f"The submitter's key has had the agent learn from {self._max_per_day} outcomes today."
 
     def find_grade_objection(self, tx: Tx, work: SubmittedWork, agent_id: str, graded_by: str) -> str | None:
-        """Why the key may not grade the work today; None when it may. Counts a grade that may, but for the submitter's
-        own: the outcome that it corrects was counted.
+        """Return why the key may not grade the work today, None if it may; then the grade counts toward the limit.
+
+        A grade of the submitter does not count: the outcome that it corrects was counted.
         """
-        if not self._most or graded_by == work.submitted_by or self._roles.is_person(work.tenant, graded_by):
+        if not self._max_per_day or graded_by == work.submitted_by or self._roles.is_person(work.tenant, graded_by):
             return None
-        if self._counted(tx, work.tenant, agent_id, graded_by):
+        if self._is_within_limit(tx, work.tenant, agent_id, graded_by):
             return None
-        return f"The key {graded_by!r} has had the agent learn {self._most} times today: use a key of role admin."
+        return (
+            f"The key {graded_by!r} has had the agent learn {self._max_per_day} times today: use a key of role admin."
+        )
 
-    def _counted(self, tx: Tx, tenant: str, agent_id: str, name: str) -> bool:
-        return learning.count_taught_today(tx, tenant, agent_id, name) <= self._most
+    def _is_within_limit(self, tx: Tx, tenant: str, agent_id: str, name: str) -> bool:
+        """Count one more and return whether it is within the limit."""
+        return learning.count_taught_today(tx, tenant, agent_id, name) <= self._max_per_day
 
-    def _by_own_hand(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> bool:
+    def _is_self_dealing(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> bool:
         agent = self._snapshot.get(work.tenant, agent_id)
-        hands = {agent.key_name if agent else None, ended_by}
-        workers = {name for name in hands if name is not None and not self._roles.is_person(work.tenant, name)}
-        is_run_here = agent is not None and authorization.is_called_by_service(agent)
-        if not workers and not is_run_here:
+        keys = {agent.key_name if agent else None, ended_by}
+        workers = {name for name in keys if name is not None and not self._roles.is_person(work.tenant, name)}
+        is_called = agent is not None and authorization.is_called_by_service(agent)
+        if not workers and not is_called:
             return False
-        asked = queries.find_submitters(tx, work.tenant, work.submitted_by, work.parent_task_id)
-        if asked is None or asked & workers:
+        submitters = queries.find_submitters(tx, work.tenant, work.submitted_by, work.parent_task_id)
+        if submitters is None or submitters & workers:
             return True
-        # Whoever may register agents may be behind one that shows no key.
-        return is_run_here and any(self._roles.is_agent_with_admin(work.tenant, name) for name in asked)
+        # An agent that the service calls shows no key, so any key that may register agents could be its owner.
+        return is_called and any(self._roles.is_agent_with_admin(work.tenant, name) for name in submitters)

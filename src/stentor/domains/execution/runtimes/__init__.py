@@ -1,6 +1,6 @@
-"""How agents do their work: one driver per kind of runtime. Workers pull and have none.
+"""Drivers that run tasks, one per kind of runtime, and the payload and the result that they share.
 
-What an agent outside the service's own code is given for a task, and what is made of its answer.
+Workers have no driver: they pull their tasks through `service.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
 
 EmitToken = Callable[[str], None]
-"""Takes one token of the answer, for whoever watches."""
+"""Publishes one output token to the readers of the task's live stream."""
 
 
 class RuntimeDriver(Protocol):
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-        """Do the task. Cancelling the coroutine must stop the work. Raises AgentFailed."""
+        """Run the task. Cancelling the coroutine must stop the work. Raises AgentFailed."""
         ...
 
 
 def task_payload(claim: TaskClaim) -> dict[str, Any]:
+    """Return the JSON that an endpoint or a program receives."""
     return {
         "task_id": claim.task_id,
         "epoch": claim.epoch,
@@ -36,15 +37,21 @@ def task_payload(claim: TaskClaim) -> dict[str, Any]:
     }
 
 
-def parse_outcome(answer: Any) -> AttemptOutcome:
-    """Of `{result, performance?, degraded?, cost?}`. Raises AgentFailed."""
-    if not isinstance(answer, dict) or "result" not in answer:
-        raise AgentFailed("ANSWER_INVALID", "The agent's answer has no 'result'.")
-    performance = answer.get("performance")
+def parse_outcome(reply: Any) -> AttemptOutcome:
+    """Return the outcome for `{result, performance?, degraded?, cost?}`. Raises AgentFailed."""
+    if not isinstance(reply, dict) or "result" not in reply:
+        raise AgentFailed(
+            "ANSWER_INVALID", "The result of the agent has no field 'result': it must be an object that has one."
+        )
+    performance = reply.get("performance")
     if performance is not None and not (isinstance(performance, int | float) and 0 < performance <= 1):
-        raise AgentFailed("ANSWER_INVALID", "The answer's 'performance' is not in (0,1].")
-    cost = answer.get("cost")
+        raise AgentFailed(
+            "ANSWER_INVALID", "The 'performance' in the agent's result must be a number above 0 and at most 1."
+        )
+    cost = reply.get("cost")
     if cost is not None and (isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= 1e6):
-        raise AgentFailed("ANSWER_INVALID", "The answer's 'cost' is no amount of US dollars.")
-    kind = "degraded_success" if answer.get("degraded") is True else "success"
-    return AttemptOutcome(kind, answer["result"], performance=performance, cost=cost)  # type: ignore[arg-type]
+        raise AgentFailed(
+            "ANSWER_INVALID", "The 'cost' in the agent's result must be a number of US dollars from 0 to 1,000,000."
+        )
+    kind = "degraded_success" if reply.get("degraded") is True else "success"
+    return AttemptOutcome(kind, reply["result"], performance=performance, cost=cost)  # type: ignore[arg-type]

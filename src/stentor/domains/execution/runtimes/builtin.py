@@ -1,6 +1,7 @@
-"""Agents that ship with the service and need no model: the summarizer, and the librarian where there is a memory.
+"""The builtin agents, which need no model: the summarizer, and the librarian if the service has a memory.
 
-An agent that answers with sentences of the vault's own notes, each with where it stands. Needs no model.
+The librarian answers a question with sentences from the vault's notes and cites each; the algorithm of the summarizer
+is in `summarizer.py`.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from stentor.domains.memory.text.excerpts import Passage, term_coverage
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
 
-T = TypeVar("T")
 INLINE_CHARACTERS = 4_000
-"""Shorter texts take less time than the hop to a thread."""
-
+"""Longest text that is summarized on the event loop: a shorter one takes less time than the switch to a thread."""
+MAX_PASSAGES = 10
+NOTHING_FOUND = "The notes say nothing about this."
+T = TypeVar("T")
 
 BuiltinAgent = Callable[[TaskClaim, Agent, EmitToken], Awaitable[AttemptOutcome]]
 
 
 class BuiltinDriver:
-    """Dispatches to the named agent; `more` are those that need a part of the service."""
+    """Runs the builtin agent that the runtime names. `extra_agents` are those that need other parts of the service."""
 
     def __init__(self, extra_agents: Mapping[str, BuiltinAgent] | None = None) -> None:
         self._agents: dict[str, BuiltinAgent] = {"summarizer": _run_summarizer, **(extra_agents or {})}
@@ -41,28 +43,33 @@ class BuiltinDriver:
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         name = agent.runtime.name or "summarizer"
         if name not in self._agents:
-            raise AgentFailed("AGENT_UNKNOWN", f"This service has no builtin agent {name!r}.")
+            raise AgentFailed(
+                "AGENT_UNKNOWN",
+                f"This service has no builtin agent {name!r}. It has: {', '.join(sorted(self._agents))}.",
+            )
         return await self._agents[name](claim, agent, emit)
 
 
 async def _run_summarizer(claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-    """Long texts run in a thread that looks at a stop flag."""
+    """Summarize on the event loop, or in a thread with a stop flag if the text is long."""
     text, sentences = _summary_request(claim.input, agent.runtime.options)
     method = str(agent.runtime.options.get("method", "salience"))
     if method not in SUMMARY_METHODS:
-        raise AgentFailed("AGENT_MISCONFIGURED", f"The summarizer has no method {method!r}.")
+        raise AgentFailed(
+            "AGENT_MISCONFIGURED", f"The summarizer has no method {method!r}. It has: {', '.join(SUMMARY_METHODS)}."
+        )
     if len(text) <= INLINE_CHARACTERS:
         summary = summarize(text, sentences, method)
     else:
-        summary = await _in_thread(lambda stopped: summarize(text, sentences, method, stopped))
-    for at, sentence in enumerate(summary.sentences):
-        emit(f" {sentence}" if at else sentence)
+        summary = await _in_thread(lambda is_stopped: summarize(text, sentences, method, is_stopped))
+    for index, sentence in enumerate(summary.sentences):
+        emit(f" {sentence}" if index else sentence)
     result = {"summary": " ".join(summary.sentences), "coverage": summary.coverage}
     return AttemptOutcome("success", result, performance=max(0.01, summary.coverage))
 
 
 def _summary_request(value: Any, options: dict[str, Any]) -> tuple[str, int]:
-    """The text and the number of sentences from the task's input: a text, or {text, sentences?}."""
+    """Return the text and the number of sentences of an input: a string, or `{text, sentences?}`."""
     text, sentences = value, options.get("sentences", 3)
     if isinstance(value, dict):
         text, sentences = value.get("text"), value.get("sentences", sentences)
@@ -80,42 +87,38 @@ async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
     except SummaryCancelled:
         raise asyncio.CancelledError from None
     finally:
-        stop.set()
-
-
-MAX_PASSAGES = 10
-NOTHING_FOUND = "The notes say nothing about this."
+        stop.set()  # a cancelled coroutine does not end its thread; the flag does
 
 
 class PassageSearch(Protocol):
-    """What it looks in."""
-
     async def passages(self, caller: MemoryCaller, question: str, most: int) -> list[Passage]:
-        """The best passages first."""
+        """Return at most `most` passages, the best first."""
         ...
 
 
 class LibrarianAgent:
-    """`tenant` is the one whose vault it is; tasks of others are refused."""
+    """Answers questions from the notes. `tenant` owns the vault; tasks of other tenants fail."""
 
     def __init__(self, memory: PassageSearch, tenant: str) -> None:
         self._memory = memory
         self._tenant = tenant
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-        """Input: a question, or `{question or text, passages?}`. Result: `{answer, citations}`; [1] is the first."""
+        """Answer a question: a string, or `{question or text, passages?}`. Result: `{answer, citations}`."""
         question, most = _librarian_request(claim.input)
         if claim.tenant != self._tenant:
             raise AgentFailed("MEMORY_DENIED", "The notes belong to another tenant.")
-        asking = Principal("librarian", "agent", frozenset(("read",)), claim.tenant)
+        principal = Principal("librarian", "agent", frozenset(("read",)), claim.tenant)
+        caller = MemoryCaller(principal, agent.agent_id, claim.task_id)
         try:
-            found = await self._memory.passages(MemoryCaller(asking, agent.agent_id, claim.task_id), question, most)
+            passages = await self._memory.passages(caller, question, most)
         except StentorError as error:
             raise ProviderFailed("MEMORY_UNAVAILABLE", error.message) from None
-        answer = " ".join(f"{' '.join(one.sentences)} [{n}]" for n, one in enumerate(found, 1)) or NOTHING_FOUND
+        numbered = list(enumerate(passages, 1))
+        answer = " ".join(f"{' '.join(passage.sentences)} [{number}]" for number, passage in numbered) or NOTHING_FOUND
         emit(answer)
-        result = {"answer": answer, "citations": [_citation(n, one) for n, one in enumerate(found, 1)]}
-        return AttemptOutcome("success", result, performance=max(0.01, round(term_coverage(found, question), 4)))
+        result = {"answer": answer, "citations": [_citation(number, passage) for number, passage in numbered]}
+        return AttemptOutcome("success", result, performance=max(0.01, round(term_coverage(passages, question), 4)))
 
 
 def _librarian_request(value: Any) -> tuple[str, int]:

@@ -1,4 +1,8 @@
-"""Agents that are programs: one caged run per attempt, the task on standard input, the answer on standard output."""
+"""The driver of agents that are programs: one sandboxed run per attempt.
+
+The program reads the task from standard input and writes its result to standard output. The sandbox itself is in
+`domains/sandbox`, the tools that a program may call in `sandbox_tools.py`.
+"""
 
 from __future__ import annotations
 
@@ -27,73 +31,83 @@ from stentor.domains.tasks.model import TaskClaim
 from stentor.domains.tasks.service import require_task
 
 MAX_OUTPUT_BYTES = 10 * 1024 * 1024
-"""Bytes of a run's output, errors included; more of it ends the run."""
-log = logging.getLogger(__name__)
+"""Longest output of a run, standard error included; more ends the run."""
 TOKEN_MARKER = b'"token"'
 MAX_TOKENS_PER_CHUNK = 32
-"""Tokens announced for one piece of output: whoever watches the task can wait for some hundred, not for all."""
+"""Most tokens emitted for one chunk of output: the buffer of a stream's reader holds only some hundred."""
+log = logging.getLogger(__name__)
 
 
 class CommandDriver:
-    """`clean` takes secrets out of what a program wrote on its error output."""
+    """Runs a program in the sandbox. `redact` removes secrets from what it wrote to standard error."""
 
     def __init__(
         self, cage: ProcessSandbox, broker: ToolBroker, db: Database, runlog: RunLog, redact: Callable[[str], str]
     ) -> None:
-        self._cage = cage
+        self._sandbox = cage
         self.broker = broker
         self._db = db
         self._runlog = runlog
-        self._clean = redact
+        self._redact = redact
 
     def check_runtime(self, runtime: Runtime) -> None:
-        """Raises InvalidRequest, or CageUnavailable where this service would not run it."""
+        """Raise InvalidRequest for an invalid runtime, SandboxUnavailable if this host cannot run it."""
         bubblewrap.check_command(runtime.command)
         options = bubblewrap.parse_options(runtime.options)
-        self._cage.require_host()
-        find_program_folder(self._cage.roots, options.program)
+        self._sandbox.require_host()
+        find_program_folder(self._sandbox.roots, options.program)
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-        """Fails closed: without a cage nothing is run, and that is not held against the agent."""
+        """Run the program. Fails closed: without a sandbox nothing runs, and that does not count against the agent."""
         try:
             self.check_runtime(agent.runtime)
             options = bubblewrap.parse_options(agent.runtime.options)
-            async with self._cage.run_folders(agent.agent_id if options.folder == "kept" else None) as room:
-                return await self._run(claim, agent, room, OutputParser(emit))
+            async with self._sandbox.run_folders(agent.agent_id if options.folder == "kept" else None) as folders:
+                return await self._run(claim, agent, folders, OutputParser(emit))
         except SandboxUnavailable as error:
             raise ProviderFailed(error.code, error.message) from None
         except InvalidRequest as error:
             raise AgentFailed("AGENT_MISCONFIGURED", error.message) from None
         except OSError as error:
-            raise ProviderFailed("CAGE_UNAVAILABLE", f"The run could not be started: {error.strerror}.") from None
+            raise ProviderFailed("CAGE_UNAVAILABLE", f"The sandbox could not be started: {error.strerror}.") from None
 
-    async def _run(self, claim: TaskClaim, agent: Agent, room: RunFolders, answer: OutputParser) -> AttemptOutcome:
+    async def _run(self, claim: TaskClaim, agent: Agent, folders: RunFolders, output: OutputParser) -> AttemptOutcome:
         options = bubblewrap.parse_options(agent.runtime.options)
-        program = find_program_folder(self._cage.roots, options.program)
-        planned = RunPlan(
-            agent.runtime.command, room.work_folder, options, claim.timeout_seconds, room.socket_path, program
+        program = find_program_folder(self._sandbox.roots, options.program)
+        plan = RunPlan(
+            agent.runtime.command, folders.work_folder, options, claim.timeout_seconds, folders.socket_path, program
         )
-        asked_by, guard = claim.submitted_by, _guard(claim)
         run = SandboxRun(
-            claim.tenant, agent.agent_id, agent.name, claim.task_id, asked_by, claim.head_id, room.work_folder, guard
+            claim.tenant,
+            agent.agent_id,
+            agent.name,
+            claim.task_id,
+            claim.submitted_by,
+            claim.head_id,
+            folders.work_folder,
+            _lease_check(claim),
         )
-        async with self.broker.serve(run, room.socket_path), self._cage.start(planned, MAX_OUTPUT_BYTES) as caged:
-            caged.write_stdin(jsontext.encode(runtimes.task_payload(claim)))
+        # The broker listens before the program starts, so that its first call finds the socket.
+        async with self.broker.serve(run, folders.socket_path), self._sandbox.start(plan, MAX_OUTPUT_BYTES) as process:
+            process.write_stdin(jsontext.encode(runtimes.task_payload(claim)))
             try:
-                code = await _unless_refused(run, _read(caged, answer))
+                code = await _unless_revoked(run, _read(process, output))
             except OutputTooLarge:
                 raise AgentFailed(
-                    "OUTPUT_TOO_LARGE", f"The program wrote more than {MAX_OUTPUT_BYTES} bytes."
+                    "OUTPUT_TOO_LARGE", f"The program wrote more than {MAX_OUTPUT_BYTES} bytes, so it was stopped."
                 ) from None
             finally:
-                await self._keep(claim, caged.stderr_tail)
+                await self._record_stderr(claim, process.stderr_tail)
         if code != 0:
-            raise AgentFailed("COMMAND_FAILED", f"The program ended with the exit code {code}.")
-        return answer.outcome()
+            raise AgentFailed(
+                "COMMAND_FAILED",
+                f"The program ended with exit code {code}. The activity of the task has its error output, if any.",
+            )
+        return output.outcome()
 
-    async def _keep(self, claim: TaskClaim, errors: str) -> None:
-        """The end of the error output goes into the run log."""
-        if lines := self._clean(errors).replace("\0", "\N{REPLACEMENT CHARACTER}").splitlines():
+    async def _record_stderr(self, claim: TaskClaim, stderr: str) -> None:
+        """Record the end of standard error in the run log."""
+        if lines := self._redact(stderr).replace("\0", "\N{REPLACEMENT CHARACTER}").splitlines():
             meta = {"epoch": claim.epoch, "stderr": lines}
             draft = EventDraft(
                 "agent_logged", "execution", f"The agent wrote {len(lines)} lines.", meta, claim.agent_id
@@ -105,60 +119,65 @@ class CommandDriver:
             try:
                 await self._db.write(work)
             except StentorError as error:
-                # Fails open: the outcome of the run does not hang on its notes.
-                log.warning("the error output of task %s is not kept: %s", claim.task_id, error.message)
+                # Fails open: the outcome does not depend on the log lines.
+                log.warning("command: stderr not recorded task=%s reason=%s", claim.task_id, error.message)
 
 
 class DisabledDriver:
-    """In the place of `Command` where command agents are switched off: their tasks fail, and not by their fault."""
+    """Stands in for `CommandDriver` if command agents are disabled: their tasks fail with a provider failure."""
 
-    def __init__(self, why: str) -> None:
-        self._why = why
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-        raise ProviderFailed(SandboxUnavailable.code, self._why)
+        raise ProviderFailed(SandboxUnavailable.code, self._reason)
 
 
 class OutputParser:
-    """Takes standard output apart: lines `{"token": "..."}` are tokens, all others together are the answer."""
+    """Parses standard output: lines `{"token": "..."}` are output tokens, all other lines together are the result."""
 
     def __init__(self, emit: EmitToken) -> None:
         self._emit = emit
         self._line = bytearray()
-        self._rest = bytearray()
+        self._result = bytearray()
         self._tokens: list[str] = []
 
     def feed(self, chunk: bytes) -> None:
         *lines, last = chunk.split(b"\n")
         for line in lines:
-            self._take(bytes(self._line) + line + b"\n")
+            self._parse_line(bytes(self._line) + line + b"\n")
             self._line.clear()
         self._line += last
-        self._announce()
+        self._emit_tokens()
 
-    def _announce(self) -> None:
-        """Neighbours go together where there are very many."""
+    def _emit_tokens(self) -> None:
+        """Emit the tokens parsed so far; joins neighbours if there are too many."""
         size = -(-len(self._tokens) // MAX_TOKENS_PER_CHUNK) or 1
-        for at in range(0, len(self._tokens), size):
-            self._emit("".join(self._tokens[at : at + size]))
+        for start in range(0, len(self._tokens), size):
+            self._emit("".join(self._tokens[start : start + size]))
         self._tokens.clear()
 
     def outcome(self) -> AttemptOutcome:
-        """Raises AgentFailed."""
-        self._take(bytes(self._line))
-        self._announce()
-        if not self._rest.strip():
-            raise AgentFailed("ANSWER_INVALID", "The program wrote no answer on standard output.")
+        """Return the outcome after the end of the output. Raises AgentFailed."""
+        self._parse_line(bytes(self._line))
+        self._emit_tokens()
+        if not self._result.strip():
+            raise AgentFailed(
+                "ANSWER_INVALID",
+                "The program wrote no result to standard output: it must write a JSON object with 'result'.",
+            )
         try:
-            found = jsontext.decode(bytes(self._rest))
+            reply = jsontext.decode(bytes(self._result))
         except InvalidRequest as error:
-            raise AgentFailed("ANSWER_INVALID", f"What the program wrote is no answer. {error.message}") from None
-        return runtimes.parse_outcome(found)
+            raise AgentFailed(
+                "ANSWER_INVALID", f"The output of the program is not a valid result. {error.message}"
+            ) from None
+        return runtimes.parse_outcome(reply)
 
-    def _take(self, line: bytes) -> None:
+    def _parse_line(self, line: bytes) -> None:
         token = _token(line)
         if token is None:
-            self._rest += line
+            self._result += line
         else:
             self._tokens.append(token)
 
@@ -170,40 +189,40 @@ def _token(line: bytes) -> str | None:
     if TOKEN_MARKER not in line[:64]:
         return None
     try:
-        found = _decoder.decode(line)
+        value = _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    token = found.get("token")
-    return token if len(found) == 1 and isinstance(token, str) else None
+    token = value.get("token")
+    return token if len(value) == 1 and isinstance(token, str) else None
 
 
-async def _read(caged: SandboxedProcess, answer: OutputParser) -> int:
-    async for chunk in caged.read_stdout():
-        answer.feed(chunk)
-        await asyncio.sleep(0)  # reading what has come already lets nobody else run
-    return await caged.wait_exit_code()
+async def _read(process: SandboxedProcess, output: OutputParser) -> int:
+    async for chunk in process.read_stdout():
+        output.feed(chunk)
+        await asyncio.sleep(0)  # reading buffered output does not yield to other coroutines
+    return await process.wait_exit_code()
 
 
-async def _unless_refused(run: SandboxRun, reading: Coroutine[Any, Any, int]) -> int:
-    """The exit code. Raises AgentFailed as soon as the agent is quarantined or suspended by one of its own calls."""
-    work, refused = asyncio.create_task(reading), asyncio.create_task(run.revoked.wait())
+async def _unless_revoked(run: SandboxRun, reading: Coroutine[Any, Any, int]) -> int:
+    """Return the exit code. Raises AgentFailed as soon as one of its calls gets the agent quarantined or suspended."""
+    work, revoked = asyncio.create_task(reading), asyncio.create_task(run.revoked.wait())
     try:
-        await asyncio.wait({work, refused}, return_when=asyncio.FIRST_COMPLETED)
-        if refused.done():
+        await asyncio.wait({work, revoked}, return_when=asyncio.FIRST_COMPLETED)
+        if revoked.done():
             raise AgentFailed("AGENT_QUARANTINED", "The agent was quarantined or suspended while it ran.")
         return await work
     finally:
-        for task in (work, refused):
+        for task in (work, revoked):
             task.cancel()
-        await asyncio.gather(work, refused, return_exceptions=True)
+        await asyncio.gather(work, revoked, return_exceptions=True)
 
 
-def _guard(claim: TaskClaim) -> Callable[[Tx], None]:
-    """An attempt that somebody else has, or that has ended, may do nothing more."""
+def _lease_check(claim: TaskClaim) -> Callable[[Tx], None]:
+    """Return the check that the broker makes before each call: a program of an outdated attempt may do nothing more."""
 
-    def guard(tx: Tx) -> None:
+    def check(tx: Tx) -> None:
         task = require_task(tx, claim.tenant, claim.task_id)
         if task.status != "executing" or task.epoch != claim.epoch:
-            raise LeaseLost("The task is not in your hands any more.", {"epoch": claim.epoch})
+            raise LeaseLost("You no longer hold the lease of this task.", {"epoch": claim.epoch})
 
-    return guard
+    return check

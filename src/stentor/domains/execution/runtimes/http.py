@@ -1,4 +1,4 @@
-"""Agents behind an HTTP endpoint: the task is posted, the answer comes as JSON or as an event stream."""
+"""The driver of agents behind an HTTP endpoint: posts the task, reads the response as JSON or as an event stream."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ if TYPE_CHECKING:
     import aiohttp
 
 MAX_RESPONSE_BYTES = 10 * 1024 * 1024
-"""Bytes of an answer; a longer one fails the attempt."""
-
+"""Longest response; a longer one fails the attempt."""
 INLINE_DECODE_BYTES = 64 * 1024
-"""Bytes that are decoded in less time than a thread takes."""
+"""Longest JSON that is decoded on the event loop: it takes less time than the switch to a thread."""
 
 
 class HttpDriver:
-    """Posts `{task_id, epoch, type, input, ...}`; expects `{result, performance?}` or such a stream.
+    """Posts `{task_id, epoch, type, input, ...}`; expects `{result, performance?}` or a stream that ends with it.
 
-    In a stream `event: token` carries `{text}`, and `event: complete` the answer.
+    In a stream, `event: token` has the data `{text}`, and `event: complete` the result.
     """
 
     def __init__(self, outbound: OutboundHttp, presence: Presence) -> None:
@@ -37,7 +36,7 @@ class HttpDriver:
         self._presence = presence
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-        import aiohttp  # a fifth of all imports at the start, for the first such agent only
+        import aiohttp  # imported late: a fifth of the time of all imports, needed for the first such agent only
 
         endpoint = agent.runtime.endpoint or ""
         try:
@@ -46,15 +45,24 @@ class HttpDriver:
         except InvalidRequest as error:
             raise AgentFailed("ENDPOINT_REFUSED", error.message) from None
         except TargetRefused:
-            raise AgentFailed("ENDPOINT_REFUSED", "The endpoint's address is not public.") from None
+            raise AgentFailed(
+                "ENDPOINT_REFUSED",
+                "The agent's endpoint resolves to an address that is not public, so it is not called.",
+            ) from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, TargetRefused):
-                raise AgentFailed("ENDPOINT_REFUSED", "The endpoint's address is not public.") from None
+                raise AgentFailed(
+                    "ENDPOINT_REFUSED",
+                    "The agent's endpoint resolves to an address that is not public, so it is not called.",
+                ) from None
             self._presence.record_failed_delivery(agent.agent_id)
-            raise AgentFailed("ENDPOINT_UNREACHABLE", "The agent's endpoint cannot be reached.") from None
+            raise AgentFailed(
+                "ENDPOINT_UNREACHABLE",
+                "The agent's endpoint cannot be reached: check that it runs and that its URL is right.",
+            ) from None
         except (aiohttp.ClientError, ValueError) as error:
             kind = type(error).__name__
-            raise AgentFailed("ENDPOINT_FAILED", f"The agent's endpoint broke off ({kind}).") from None
+            raise AgentFailed("ENDPOINT_FAILED", f"The connection to the agent's endpoint failed ({kind}).") from None
         self._presence.record_delivery(agent.agent_id)
         return outcome
 
@@ -66,28 +74,28 @@ class HttpDriver:
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
             endpoint, json=runtimes.task_payload(claim), headers=headers, timeout=timeout, allow_redirects=False
-        ) as answer:
-            if answer.status in (429, 503):
-                raise ProviderFailed("AGENT_BUSY", f"The agent's endpoint answered {answer.status}.")
-            if not 200 <= answer.status < 300:
-                raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {answer.status}.")
-            if answer.content_type == "text/event-stream":
-                return await _streamed(answer, emit)
-            return runtimes.parse_outcome(await _decoded(await _capped(answer)))
+        ) as response:
+            if response.status in (429, 503):
+                raise ProviderFailed("AGENT_BUSY", f"The agent's endpoint answered {response.status}.")
+            if not 200 <= response.status < 300:
+                raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {response.status}.")
+            if response.content_type == "text/event-stream":
+                return await _read_stream(response, emit)
+            return runtimes.parse_outcome(await _decode(await _read_body(response)))
 
 
-async def _decoded(data: bytes) -> Any:
-    """Held to the same shape as a body of a caller, and beside the event loop where it is long."""
+async def _decode(data: bytes) -> Any:
+    """Decode JSON under the limits for request bodies, in a thread if it is long."""
     try:
         jsontext.check_shape(data)
     except InvalidRequest as error:
-        raise AgentFailed("ANSWER_INVALID", f"The agent's answer cannot be read. {error.message}") from None
+        raise AgentFailed("ANSWER_INVALID", f"The agent's response is not valid. {error.message}") from None
     return await asyncio.to_thread(jsontext.load, data) if len(data) > INLINE_DECODE_BYTES else jsontext.load(data)
 
 
-async def _capped(answer: aiohttp.ClientResponse) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
-    async for chunk in answer.content.iter_chunked(65_536):
+    async for chunk in response.content.iter_chunked(65_536):
         body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
             raise _too_large()
@@ -95,42 +103,42 @@ async def _capped(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _too_large() -> AgentFailed:
-    return AgentFailed("ANSWER_TOO_LARGE", f"The agent's answer is larger than {MAX_RESPONSE_BYTES} bytes.")
+    return AgentFailed("ANSWER_TOO_LARGE", f"The agent's response is larger than {MAX_RESPONSE_BYTES} bytes.")
 
 
-async def _streamed(answer: aiohttp.ClientResponse, emit: EmitToken) -> AttemptOutcome:
-    async for event, data in _events(answer):
+async def _read_stream(response: aiohttp.ClientResponse, emit: EmitToken) -> AttemptOutcome:
+    async for event, data in _events(response):
         if event == "token" and isinstance(data, dict) and isinstance(data.get("text"), str):
             emit(data["text"])
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # many events may be buffered; without it nothing else would run until they are read
         elif event == "complete":
             return runtimes.parse_outcome(data)
         elif event == "error":
             raise AgentFailed("AGENT_ERROR", "The agent reported an error.")
-    raise AgentFailed("ANSWER_INVALID", "The agent's stream ended without an answer.")
+    raise AgentFailed("ANSWER_INVALID", "The agent's stream ended without an event 'complete'.")
 
 
-async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
     event, data = "message", b""
-    async for line in _lines(answer):
+    async for line in _lines(response):
         if line.startswith(b"event:"):
             event = line[6:].strip().decode("utf-8", "replace")
         elif line.startswith(b"data:"):
             data += line[5:].strip()
         elif not line and data:
-            yield event, await _decoded(data)
+            yield event, await _decode(data)
             event, data = "message", b""
 
 
-async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Lines without their ends, as long as the whole answer may be: a result is one line of a stream."""
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield lines without their ends. A line may be as long as a whole response, because a result is one line."""
     from aiohttp.http_exceptions import LineTooLong
 
-    seen = 0
+    size_bytes = 0
     try:
-        while line := await answer.content.readline(max_line_length=MAX_RESPONSE_BYTES):
-            seen += len(line)
-            if seen > MAX_RESPONSE_BYTES:
+        while line := await response.content.readline(max_line_length=MAX_RESPONSE_BYTES):
+            size_bytes += len(line)
+            if size_bytes > MAX_RESPONSE_BYTES:
                 raise _too_large()
             yield line.rstrip(b"\r\n")
     except LineTooLong:

@@ -1,4 +1,4 @@
-"""An agent that is a system prompt and a model, called through the gateway with its budgets and its evidence."""
+"""The driver of agents that are a system prompt and a model; calls go through the LLM gateway and its budgets."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ ROLES: dict[str, ChatRole] = {"system": "system", "user": "user", "assistant": "
 
 
 class LlmDriver:
-    """Input: a text, `{messages [{role, content}]}`, `{text}`, or any JSON, which the model reads as JSON.
+    """Runs a task as one chat completion.
 
-    Result: `{text, model, usage {input_tokens, output_tokens}, finish_reason}`. What the gateway refuses, a provider's
-    failure and a spent budget among it, is a provider failure: it says nothing about the agent.
+    Input: a string, `{messages [{role, content}]}`, `{text}`, or any JSON, which the model reads as JSON. Result:
+    `{text, model, usage {input_tokens, output_tokens}, finish_reason}`. Every error of the gateway, also an exhausted
+    budget, is a provider failure, so that it does not count against the agent.
     """
 
     def __init__(self, gateway: LlmGateway) -> None:
@@ -33,21 +34,21 @@ class LlmDriver:
         request = _request(claim.input, parse_llm_options(agent))
         caller = LlmCaller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
         try:
-            return await self._answer(caller, request, emit)
+            return await self._complete(caller, request, emit)
         except StentorError as error:
             raise ProviderFailed(error.code, error.message) from None
 
-    async def _answer(self, caller: LlmCaller, request: ChatRequest, emit: EmitToken) -> AttemptOutcome:
+    async def _complete(self, caller: LlmCaller, request: ChatRequest, emit: EmitToken) -> AttemptOutcome:
         stream = await self._gateway.stream(caller, request)
-        gathered = ReplyBuilder()
+        builder = ReplyBuilder()
         try:
             async for delta in stream:
-                gathered.add(delta)
+                builder.add(delta)
                 if delta.content:
                     emit(delta.content)
         finally:
             await stream.close()
-        reply = gathered.build(stream.name)
+        reply = builder.build(stream.name)
         usage = msgspec.to_builtins(reply.usage) if reply.usage else {}
         counts = {name: usage[name] for name in ("input_tokens", "output_tokens") if name in usage}
         result = {"text": reply.content, "model": stream.name, "usage": counts, "finish_reason": reply.finish}
@@ -55,54 +56,57 @@ class LlmDriver:
 
 
 def parse_llm_options(agent: Agent) -> LlmOptions:
-    """Raises AgentFailed when the registration does not hold what it must."""
+    """Return the options of the agent's runtime. Raises AgentFailed if they are invalid."""
     try:
         return msgspec.convert(agent.runtime.options, LlmOptions)
     except msgspec.ValidationError as error:
-        raise AgentFailed("AGENT_MISCONFIGURED", f"The options of the agent's runtime do not hold: {error}.") from None
+        raise AgentFailed("AGENT_MISCONFIGURED", f"The options of the agent's runtime are invalid: {error}.") from None
 
 
-def _request(given: Any, options: LlmOptions) -> ChatRequest:
+def _request(task_input: Any, options: LlmOptions) -> ChatRequest:
     system = (LlmMessage("system", (TextPart(options.system_prompt),)),) if options.system_prompt else ()
-    wished = given.get("options") if isinstance(given, dict) else None
-    wished = wished if isinstance(wished, dict) else {}
+    requested = task_input.get("options") if isinstance(task_input, dict) else None
+    requested = requested if isinstance(requested, dict) else {}
     return ChatRequest(
         options.model or "",
-        (*system, *_conversation(given)),
-        max_tokens=_least(options.max_tokens, wished.get("max_tokens")),
-        temperature=_number(options.temperature, wished.get("temperature"), 2),
-        top_p=_number(options.top_p, wished.get("top_p"), 1),
+        (*system, *_conversation(task_input)),
+        max_tokens=_limit(options.max_tokens, requested.get("max_tokens")),
+        temperature=_number(options.temperature, requested.get("temperature"), 2),
+        top_p=_number(options.top_p, requested.get("top_p"), 1),
         stop=options.stop,
         seed=options.seed,
     )
 
 
-def _conversation(given: Any) -> tuple[LlmMessage, ...]:
-    """What is said, without a header of any kind. Raises AgentFailed when nothing is."""
-    if isinstance(given, dict) and isinstance(given.get("messages"), list) and given["messages"]:
-        return tuple(_message(one) for one in given["messages"])
-    said = given.get("text") if isinstance(given, dict) and set(given) <= {"text", "options"} else given
-    text = said if isinstance(said, str) else jsontext.dump(said)
+def _conversation(task_input: Any) -> tuple[LlmMessage, ...]:
+    """Return the messages of an input without a system prompt. Raises AgentFailed if there is no text."""
+    if isinstance(task_input, dict) and isinstance(task_input.get("messages"), list) and task_input["messages"]:
+        return tuple(_message(value) for value in task_input["messages"])
+    is_text = isinstance(task_input, dict) and set(task_input) <= {"text", "options"}
+    content = task_input.get("text") if is_text else task_input
+    text = content if isinstance(content, str) else jsontext.dump(content)
     if not text.strip():
-        raise AgentFailed("INPUT_INVALID", "The agent needs a text, or an object with 'text' or 'messages'.")
+        raise AgentFailed("INPUT_INVALID", "The agent needs as input a string, or an object with 'text' or 'messages'.")
     return (LlmMessage("user", (TextPart(text),)),)
 
 
-def _message(one: Any) -> LlmMessage:
-    role = ROLES.get(one.get("role", "")) if isinstance(one, dict) else None
-    if role is None or not isinstance(one.get("content"), str):
-        raise AgentFailed("INPUT_INVALID", "Each of 'messages' needs a role (system, user, assistant) and a content.")
-    return LlmMessage(role, (TextPart(one["content"]),))
+def _message(value: Any) -> LlmMessage:
+    role = ROLES.get(value.get("role", "")) if isinstance(value, dict) else None
+    if role is None or not isinstance(value.get("content"), str):
+        raise AgentFailed(
+            "INPUT_INVALID", "Each of 'messages' needs a 'role' (system, user or assistant) and a text 'content'."
+        )
+    return LlmMessage(role, (TextPart(value["content"]),))
 
 
-def _least(own: int | None, wished: Any) -> int | None:
-    """A caller may ask for less than the agent's limit, not for more."""
-    asked = wished if type(wished) is int and wished > 0 else None
-    return min(own, asked) if own and asked else own or asked
+def _limit(configured: int | None, requested: Any) -> int | None:
+    """Return the lower limit: a caller may ask for less than the agent's limit, not for more."""
+    valid = requested if type(requested) is int and requested > 0 else None
+    return min(configured, valid) if configured and valid else configured or valid
 
 
-def _number(own: float | None, wished: Any, most: float) -> float | None:
-    """What the agent's registration leaves open is the caller's to choose."""
-    if own is not None or not isinstance(wished, int | float) or isinstance(wished, bool):
-        return own
-    return float(wished) if 0 <= wished <= most else None
+def _number(configured: float | None, requested: Any, maximum: float) -> float | None:
+    """Return the agent's value, or the caller's if the agent's registration has none."""
+    if configured is not None or not isinstance(requested, int | float) or isinstance(requested, bool):
+        return configured
+    return float(requested) if 0 <= requested <= maximum else None

@@ -1,7 +1,7 @@
-"""An extractive summarizer: the sentences that say most of what the text is about, in their order.
+"""An extractive summarizer: picks the sentences that cover most of the text's words, in their order. Pure.
 
-Sentences are chosen one by one, each for the weight of the words that no chosen sentence has yet,
-so that a summary does not say one thing twice. `lead` is the plain baseline: the first sentences.
+Sentences are picked greedily by the weight of the words that no picked sentence has yet, so that a summary does not
+repeat itself. The method `lead` is the baseline: the first sentences.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 SUMMARY_METHODS = ("salience", "lead")
 MAX_SENTENCES = 50
 MAX_SENTENCES_READ = 2_000
-"""Sentences that are looked at; of a longer text the first ones."""
+"""Only the first sentences of a longer text are ranked."""
 
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
 _MARKUP = re.compile(r"(?m)^\s{0,3}(#{1,6}\s+|[-*+]\s+|\d+\.\s+|>\s?|\|.*$|[-=]{3,}\s*$)|!?\[([^\]]*)\]\([^)]*\)|[`*]")
@@ -32,11 +32,11 @@ _STOP = frozenset(
 
 
 class SummaryCancelled(Exception):
-    """Nobody waits for the summary any more."""
+    """Raised in the thread of a summary that was cancelled."""
 
 
 class TextSummary(msgspec.Struct, frozen=True):
-    """`coverage` in [0,1]: the share of the text's word weight that the sentences hold."""
+    """Sentences of a text. `coverage` in [0,1] is their share of the text's total word weight."""
 
     sentences: tuple[str, ...]
     coverage: float
@@ -45,50 +45,53 @@ class TextSummary(msgspec.Struct, frozen=True):
 def summarize(
     text: str, count: int, method: str = "salience", is_cancelled: Callable[[], bool] = lambda: False
 ) -> TextSummary:
-    """At most `count` sentences of the text. Raises Stopped soon after `stopped` turns true."""
+    """Return at most `count` sentences. Raises SummaryCancelled soon after `is_cancelled` returns true."""
     sentences = split_sentences(text)[:MAX_SENTENCES_READ]
     words = [_words(sentence, is_cancelled) for sentence in sentences]
-    weights = Counter(word for found in words for word in found)
+    weights = Counter(word for sentence_words in words for word in sentence_words)
     chosen = (
         list(range(min(count, len(sentences)))) if method == "lead" else _choose(words, weights, count, is_cancelled)
     )
-    held = set().union(*(words[i] for i in chosen)) if chosen else set()
+    covered = set().union(*(words[i] for i in chosen)) if chosen else set()
     total = sum(weights.values())
-    coverage = sum(weights[word] for word in held) / total if total else 0.0
+    coverage = sum(weights[word] for word in covered) / total if total else 0.0
     return TextSummary(tuple(sentences[i] for i in chosen), round(coverage, 4))
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of plain text or Markdown, without markup and code blocks."""
+    """Split plain text or Markdown into sentences without markup and code blocks."""
     plain = _MARKUP.sub(lambda match: match.group(2) or "", _FENCE.sub("\n\n", text))
-    found = (" ".join(part.split()) for part in _BOUNDARY.split(plain) if part)
-    return [sentence for sentence in found if sentence]
+    sentences = (" ".join(part.split()) for part in _BOUNDARY.split(plain) if part)
+    return [sentence for sentence in sentences if sentence]
 
 
-def _words(sentence: str, stopped: Callable[[], bool]) -> frozenset[str]:
-    if stopped():
+def _words(sentence: str, is_cancelled: Callable[[], bool]) -> frozenset[str]:
+    if is_cancelled():
         raise SummaryCancelled
     return frozenset(word for word in _WORD.findall(sentence.lower()) if word not in _STOP)
 
 
-def _choose(words: list[frozenset[str]], weights: Counter[str], count: int, stopped: Callable[[], bool]) -> list[int]:
-    """Greedy: the best gain for the length, until enough are chosen or nothing new is said."""
+def _choose(
+    words: list[frozenset[str]], weights: Counter[str], count: int, is_cancelled: Callable[[], bool]
+) -> list[int]:
+    """Pick by the best gain for the length, until enough are picked or none has a new word."""
     chosen: list[int] = []
-    held: set[str] = set()
-    left = set(range(len(words)))
-    while left and len(chosen) < count:
-        if stopped():
+    covered: set[str] = set()
+    remaining = set(range(len(words)))
+    while remaining and len(chosen) < count:
+        if is_cancelled():
             raise SummaryCancelled
-        best = max(left, key=lambda i: (_gain(words[i], held, weights), -i))
-        if chosen and not words[best] - held:
+        # Of equal gains the earlier sentence, so that the same text always has the same summary.
+        best = max(remaining, key=lambda i: (_gain(words[i], covered, weights), -i))
+        if chosen and not words[best] - covered:
             break
         chosen.append(best)
-        held |= words[best]
-        left.remove(best)
+        covered |= words[best]
+        remaining.remove(best)
     return sorted(chosen)
 
 
-def _gain(words: frozenset[str], held: set[str], weights: Counter[str]) -> float:
-    """Weight of the new words; a very long sentence pays for its length."""
-    new = sum(weights[word] for word in words - held)
-    return new / math.sqrt(len(words) + 8)
+def _gain(words: frozenset[str], covered: set[str], weights: Counter[str]) -> float:
+    """Return the weight of the new words, reduced for long sentences."""
+    new_weight = sum(weights[word] for word in words - covered)
+    return new_weight / math.sqrt(len(words) + 8)
