@@ -1,1 +1,4 @@
-"""The registry: agents with their scores, trust tier, status and violations."""
+"""The registry of agents: capabilities, scores, trust tier, runtime, status, violations, and who is online.
+
+Which agent gets a task is decided in `routing`; trust scores are in `trust`.
+"""

@@ -1,6 +1,6 @@
-"""All agents in memory, by id and by capability: what routing reads instead of the database.
+"""All agents in memory, by id, capability and key: routing reads them here and not from the database.
 
-The cost of a look-up depends on the agents that have the capability, not on all that are registered.
+A lookup costs as much as there are agents with the capability, however many are registered. `AgentRegistry` fills it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class AgentCache:
         self._by_capability: dict[str, dict[str, dict[str, Agent]]] = {}
         self._by_key: dict[tuple[str, str], dict[str, Agent]] = {}
         self.status_counts: Counter[str] = Counter()
-        """How many agents are in each status."""
+        """Number of agents by status."""
         self.listeners: list[Callable[[Agent], None]] = []
-        """Called with every agent that is new or changed; they must be as good as free."""
+        """Called with every agent that is new or changed, on the event loop; they must return at once."""
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def put(self, agent: Agent) -> None:
-        """Add an agent or replace what was known of it; an older record never replaces a newer."""
+        """Add or replace an agent; an older record never replaces a newer one."""
         known = self._by_id.get(agent.agent_id)
         if known is not None:
             if known.updated_at > agent.updated_at or known == agent:
-                return  # a look at what others changed finds the same again for some seconds
+                return  # polls overlap by some seconds, so each change comes several times
             self._drop(known)
             self.status_counts[known.status] -= 1
         self.status_counts[agent.status] += 1
@@ -51,40 +51,41 @@ class AgentCache:
             self._by_key[agent.tenant, agent.key_name].pop(agent.agent_id, None)
 
     def get(self, tenant: str, agent_id: str) -> Agent | None:
-        """An agent of this tenant; a foreign one does not exist."""
+        """Return an agent of the tenant, None for an unknown one or one of another tenant."""
         agent = self._by_id.get(agent_id)
         return agent if agent is not None and agent.tenant == tenant else None
 
     def find_in_any_tenant(self, agent_id: str) -> Agent | None:
-        """An agent of whatever tenant: for the service's own work, never for a caller's."""
+        """Return an agent of any tenant. For background jobs only, never for a request of a caller."""
         return self._by_id.get(agent_id)
 
     def version(self, agent_id: str) -> int | None:
-        """When the record that is known here was made; None for an unknown agent."""
+        """Return the version of the cached record, its `updated_at`; None for an unknown agent."""
         agent = self._by_id.get(agent_id)
         return None if agent is None else agent.updated_at
 
     def list_capable(self, tenant: str, capabilities: Iterable[str]) -> list[Agent]:
-        """The tenant's agents that have all the capabilities."""
-        wanted = frozenset(capabilities)
-        if not wanted:
+        """Return the tenant's agents that have all the capabilities."""
+        required = frozenset(capabilities)
+        if not required:
             return list(self._by_tenant.get(tenant, {}).values())
-        pools = [self._by_capability.get(c, {}).get(tenant, {}) for c in wanted]
+        pools = [self._by_capability.get(capability, {}).get(tenant, {}) for capability in required]
         smallest = min(pools, key=len)
-        if len(wanted) == 1:
+        if len(required) == 1:
             return list(smallest.values())
-        return [agent for agent in smallest.values() if wanted <= agent.capability_set]
+        return [agent for agent in smallest.values() if required <= agent.capability_set]
 
     def is_capable_elsewhere(self, tenant: str, capabilities: Iterable[str]) -> bool:
-        """Whether another tenant has an agent with all the capabilities."""
-        wanted = frozenset(capabilities)
-        tenants = (
-            set.intersection(*(set(self._by_capability.get(c, ())) for c in wanted)) if wanted else set(self._by_tenant)
-        )
-        return any(self.list_capable(other, wanted) for other in tenants - {tenant})
+        """Return whether another tenant has an agent with all the capabilities."""
+        required = frozenset(capabilities)
+        if required:
+            tenants = set.intersection(*(set(self._by_capability.get(capability, ())) for capability in required))
+        else:
+            tenants = set(self._by_tenant)
+        return any(self.list_capable(other, required) for other in tenants - {tenant})
 
     def list_of_key(self, tenant: str, key_name: str) -> list[Agent]:
-        """The agents that were registered with the name of a key."""
+        """Return the agents that were registered with the name of a key."""
         return list(self._by_key.get((tenant, key_name), {}).values())
 
     def list_of_tenant(self, tenant: str) -> list[Agent]:

@@ -1,10 +1,7 @@
-"""Who may move whose standing: trust, scores, grades, status, tier, connections, and the updates of an agent.
+"""Decides which caller may change or act for which agent: trust, scores, grades, status, tier, connections, updates.
 
-The one place that decides it, for REST, gRPC, messages and governance. Pure: permissions are checked by the route, the
-rest is decided here from the caller, the agent and, for a grade, who submitted the task. The table that this implements
-is in docs/security.md.
-
-An agent as a policy file sees it.
+The only place that decides it, for REST, gRPC, messages and governance; implements the table of docs/security.md. Pure:
+the route checks the permission, the rest follows from the caller, the agent and, for a grade, who submitted the task.
 """
 
 from __future__ import annotations
@@ -47,12 +44,12 @@ _PHRASES: dict[AgentAction, str] = {
 def authorize_change(
     principal: Principal, action: AgentAction, agent: Agent, *, submitted_by: Iterable[str | None] = ()
 ) -> None:
-    """Refuse a change of an agent's standing that the caller may not make. Fails closed. Raises Forbidden.
+    """Refuse a change of an agent that the caller may not make. Fails closed. Raises Forbidden.
 
-    A key of role `admin` is a person: it may move every agent of its tenant. A key of role `agent` never moves an agent
-    that it works as, except to suspend it. It may grade a task that it submitted, or whose ancestor it submitted:
-    `submitted_by` holds the key names of the submitters of the task and of its ancestors. Everything else needs the
-    permission `admin`, and an agent that has a key of its own.
+    A key of role `admin` may change every agent of its tenant. A key of role `agent` never changes an agent that it can
+    run as, except to suspend it. It may grade a task if it submitted the task or one of its ancestors: `submitted_by`
+    holds the key names of their submitters. Everything else needs the permission `admin`, and an agent that has its own
+    key.
     """
     if principal.role == "admin":
         return
@@ -60,7 +57,7 @@ def authorize_change(
         if action == "suspend" and principal.may("admin"):
             return
         raise Forbidden(
-            f"The key {principal.name!r} can work as the agent {agent.name!r}, so it may not {_PHRASES[action]}: "
+            f"The key {principal.name!r} can run as the agent {agent.name!r}, so it may not {_PHRASES[action]}: "
             "use a key of role admin."
         )
     if principal.may("admin") or (action == "grade" and principal.name in set(submitted_by)):
@@ -69,47 +66,48 @@ def authorize_change(
 
 
 def authorize_entity_change(principal: Principal, action: AgentAction, entity_id: str, agent: Agent | None) -> None:
-    """`may_move` for what stands under an id that may be no agent's (`agent` is None then). Raises Forbidden."""
+    """Do the same for records under an id that may be no agent's; then `agent` is None. Raises Forbidden."""
     if agent is not None:
         authorize_change(principal, action, agent)
     elif principal.role != "admin" and (not principal.may("admin") or entity_id == principal.name):
-        raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not move what stands under this id.")
+        raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not change the records of this id.")
 
 
 def authorize_registration(
     principal: Principal, scores: Iterable[float], tier: TrustTier, known: Iterable[Agent] = ()
 ) -> None:
-    """Refuse a registration by an agent's key that starts with more than the defaults, or in place of one of the
-    `known` agents of the tenant that it may not bring back. Raises Forbidden.
+    """Refuse a registration that `authorize_change` would refuse as a change. Raises Forbidden.
 
-    Otherwise a key could give the agent that it works as the standing which `may_move` refuses.
+    A key of role agent may not register an agent with scores above the default or with the tier auto, and no agent at
+    all while one that it can run as is quarantined or its own one is suspended. `known` are the agents of the tenant.
     """
     if principal.role == "admin":
         return
     for agent in known:
         if agent.status == "quarantined" and can_work_as(principal, agent):
             raise Forbidden(
-                f"The agent {agent.name!r}, which the key {principal.name!r} can work as, is quarantined, so the key "
-                "registers no other: use a key of role admin."
+                f"The agent {agent.name!r}, which the key {principal.name!r} can run as, is quarantined, so the key "
+                "may not register another agent: use a key of role admin."
             )
         if agent.status == "suspended" and agent.key_name == principal.name:
             raise Forbidden(
-                f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key registers no other: "
-                "use a key of role admin."
+                f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key may not register "
+                "another agent: use a key of role admin."
             )
     if all(score <= DEFAULT_SCORE for score in scores) and tier != "auto":
         return
     raise Forbidden(
-        f"A key of role agent registers agents with scores of at most {DEFAULT_SCORE:g} and without the tier auto: "
-        "use a key of role admin for more."
+        f"A key of role agent may only register agents with scores of at most {DEFAULT_SCORE:g} and a tier other than "
+        "auto: use a key of role admin."
     )
 
 
 def can_act_for(principal: Principal, agent: Agent) -> bool:
-    """Whether the caller may claim the agent's tasks, report on them, hand on its authority and send in its name.
+    """Return whether the caller may claim the agent's tasks, report outcomes, delegate its authority and send as it.
 
-    An agent's key does so for the agents that have its name, and with `admin` for those that have none. Not for the
-    others, which `may_move` lets it move: it could make up an agent, raise it, and then be that agent.
+    A key of role agent may for the agents that have its name and, with the permission `admin`, for those without a key.
+    Not for the others, which `authorize_change` lets it change: it could register an agent, raise its scores, and then
+    act as that agent.
     """
     if principal.role == "admin":
         return True
@@ -117,11 +115,11 @@ def can_act_for(principal: Principal, agent: Agent) -> bool:
 
 
 def can_work_as(principal: Principal, agent: Agent) -> bool:
-    """Whether the holder of an agent's key can be the one who works as this agent.
+    """Return whether the holder of a key of role agent could be the one behind this agent.
 
-    An agent without a key may be worked by every agent's key with `admin`, and so may one whose endpoint, model or
-    program the service calls: nobody shows a key for its work, so `key_name` does not tell whose it is. The builtin
-    agents are the service's own.
+    Every such key with the permission `admin` could be behind an agent without a key, and behind one whose endpoint,
+    model or program the service calls: no key is shown for its work, so `key_name` does not identify its owner. Nobody
+    is behind the builtin agents, which belong to the service.
     """
     if principal.role == "admin" or agent.key_name == principal.name:
         return principal.role == "agent"
@@ -131,7 +129,7 @@ def can_work_as(principal: Principal, agent: Agent) -> bool:
 
 
 def is_called_by_service(agent: Agent) -> bool:
-    """Whether the service calls the agent, so that no key reports its work. Not so the builtin agents."""
+    """Return whether the service calls the agent, so that no key reports its outcomes; False for builtin agents."""
     return agent.runtime.kind != "worker" and not _is_builtin(agent)
 
 
@@ -140,6 +138,7 @@ def _is_builtin(agent: Agent) -> bool:
 
 
 def to_policy_entity(agent: Agent) -> PolicyEntity:
+    """Return the agent as rules of a policy file see it."""
     return PolicyEntity(
         "Agent",
         agent.agent_id,

@@ -1,4 +1,4 @@
-"""Agents and their violations, as values. Source: core contract, "Agent" and "Violation"."""
+"""Agents and their violations. Pure. Source: core contract, "Agent" and "Violation"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", 
 
 DEFAULT_SCORE = 0.5
 QUARANTINE_THRESHOLD = 3
-"""The violation that quarantines an active agent."""
+"""Number of violations from which on an active agent is quarantined."""
 
 
 class AllowedTool(msgspec.Struct, frozen=True):
@@ -32,14 +32,14 @@ class AllowedNetwork(msgspec.Struct, frozen=True):
 
 
 class SandboxWhitelist(msgspec.Struct, frozen=True):
-    """What an agent may touch; what is not named is denied."""
+    """What an agent may access; everything else is denied."""
 
     tools: tuple[AllowedTool, ...] = ()
     network: AllowedNetwork = AllowedNetwork()
 
 
 class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the runtime `llm`. Without a model it is the gateway's default; `max_tokens` bounds what callers ask for."""
+    """Options of the runtime `llm`. Without `model`, the gateway's default; `max_tokens` also limits callers."""
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     system_prompt: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
@@ -51,8 +51,9 @@ class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Runtime(msgspec.Struct, frozen=True):
-    """How an agent does its work. `name` and `options` are for builtin, `endpoint` for http, `options` for llm,
-    `command` and `options` for command.
+    """How an agent runs its tasks.
+
+    `name` and `options` are for builtin, `endpoint` for http, `options` for llm, `command` and `options` for command.
     """
 
     kind: RuntimeKind = "worker"
@@ -105,7 +106,7 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class ScoreChanges(msgspec.Struct, frozen=True):
-    """A change of scores; None leaves one as it is."""
+    """New scores; None keeps a score."""
 
     alignment_score: float | None = None
     accuracy_score: float | None = None
@@ -113,7 +114,7 @@ class ScoreChanges(msgspec.Struct, frozen=True):
 
 
 def apply_violation(agent: Agent) -> tuple[int, AgentStatus]:
-    """Count and status after one more violation: the third quarantines an active agent."""
+    """Return the count and the status after one more violation: the third quarantines an active agent."""
     count = agent.violation_count + 1
-    quarantine = agent.status == "active" and count >= QUARANTINE_THRESHOLD
-    return count, "quarantined" if quarantine else agent.status
+    is_quarantined = agent.status == "active" and count >= QUARANTINE_THRESHOLD
+    return count, "quarantined" if is_quarantined else agent.status

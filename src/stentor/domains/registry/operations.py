@@ -15,15 +15,15 @@ from stentor.web.operations import Operation
 from stentor.web.wire import AgentId, Caller, Offset, decode_cursor, encode_cursor
 
 TrustLookup = Callable[[str, str], float | None]
-"""(tenant, agent id) -> score now, None while nothing has set one."""
+"""(tenant, agent id) -> the trust score now, None if it was never set."""
 PresenceLookup = Callable[[Agent], tuple[bool, int | None]]
-"""Whether an agent is online, and when it was last seen, in microseconds; None for what never was."""
+"""Returns whether an agent is online, and when it was last seen, in microseconds; None if never."""
 CheckRuntime = Callable[[Runtime], None]
-"""Raises when this service would not run it."""
+"""Raises StentorError if this service cannot run the runtime."""
 
 
 class RegistryOperations:
-    """What admins can do with agents. Each method is an operation: see the table below."""
+    """The operations of administrators on agents."""
 
     def __init__(
         self, registry: AgentRegistry, trust_of: TrustLookup, check_runtime: CheckRuntime, presence_of: PresenceLookup
@@ -47,11 +47,11 @@ class RegistryOperations:
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> wire.AgentPage:
-        """The agents that match, oldest first; `malformed` are those whose records cannot be read."""
+        """List the agents that match, oldest first; `malformed` has the ids whose records cannot be read."""
         if cursor is not None:
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
-                raise InvalidRequest("The cursor is not one that this service gave out.")
+                raise InvalidRequest("The cursor is not valid: send the next_cursor of the page before as it is.")
         agents = self._registry.list_matching(
             caller.tenant, capability=capability, status=status, trust_tier=trust_tier
         )
@@ -65,12 +65,12 @@ class RegistryOperations:
         )
 
     async def read(self, caller: Caller, agent_id: AgentId) -> wire.AgentOut:
-        """One agent."""
+        """Read one agent."""
         agent, last_task = await self._registry.get(caller.tenant, agent_id)
         return wire.AgentOut.of(agent, last_task=last_task, **self._state(agent))
 
     def _state(self, agent: Agent) -> dict[str, object]:
-        """What the registry's row does not hold."""
+        """Return the fields that are not in the registry's row."""
         online, last_seen = self._presence_of(agent)
         return {
             "trust_score": self._trust_of(agent.tenant, agent.agent_id),
@@ -79,26 +79,26 @@ class RegistryOperations:
         }
 
     async def rescore(self, caller: Caller, agent_id: AgentId, body: wire.Rescore) -> wire.Scores:
-        """Change some of the three scores."""
+        """Change one or more of the three scores."""
         scores = model.ScoreChanges(body.alignment_score, body.accuracy_score, body.efficiency_score)
         return wire.Scores.of(await self._registry.rescore(caller.tenant, agent_id, scores, caller))
 
     async def violations(
         self, caller: Caller, agent_id: AgentId, include_cleared: Annotated[bool, Query()] = False
     ) -> wire.Violations:
-        """The violations that count now; with `include_cleared` all that ever were."""
+        """List the violations of an agent that count now; with `include_cleared` also those that were cleared."""
         agent, violations = await self._registry.list_violations(caller.tenant, agent_id, cleared=include_cleared)
         return wire.Violations.of(agent, violations=violations)
 
     async def clear(self, caller: Caller, agent_id: AgentId, body: wire.Clear) -> wire.Cleared:
-        """Set the count to 0, lift quarantine and override the tier."""
+        """Clear the violations: set the count to 0, lift the quarantine and override the tier."""
         agent = await self._registry.clear_violations(
             caller.tenant, agent_id, body.override_tier, body.rationale, caller
         )
         return wire.Cleared.of(agent, overridden_by=caller.name)
 
     async def suspend(self, caller: Caller, agent_id: AgentId, body: wire.Suspend) -> wire.StatusOut:
-        """Take an active agent out of routing."""
+        """Suspend an active agent: it gets no new tasks."""
         return wire.StatusOut.of(await self._registry.suspend(caller.tenant, agent_id, body.reason, caller))
 
     async def activate(self, caller: Caller, agent_id: AgentId) -> wire.StatusOut:

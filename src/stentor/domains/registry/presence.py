@@ -1,7 +1,7 @@
-"""Which agents can take work now: workers that poll or hold a lease, endpoints that answer. In memory only.
+"""Tracks which agents are online: workers that poll or hold a lease, endpoints that answer. In memory only.
 
-Nothing depends on it but the choice among agents that are admitted anyway, so it starts with the benefit of the doubt:
-a worker counts as online for one interval after its registration and after the start of this process.
+It only influences the choice among agents that are admitted anyway, so an agent is assumed online until proven
+otherwise: a worker counts as online for one interval after its registration and after the start of this process.
 """
 
 from __future__ import annotations
@@ -13,139 +13,142 @@ from stentor.core.clock import SECOND, Clock
 from stentor.domains.registry.model import Agent
 
 ANNOUNCE_INTERVAL_US = 10 * SECOND
-"""Least time between two messages to other processes about the same worker, in microseconds; less where a worker is
-offline sooner than after three of these.
+"""Shortest time between two announcements of a worker to other processes, in microseconds.
+
+At most a third of the offline timeout, so that one lost announcement makes no worker offline.
 """
 MAX_FAILURES = 3
-"""Failed deliveries in a row from which on an endpoint counts as offline."""
+"""Consecutive failed deliveries after which an endpoint counts as offline."""
 ENDPOINT_PAUSE_US = 30 * SECOND
-"""How long an endpoint stays offline before it is tried again, in microseconds."""
+"""How long an endpoint is paused after these failures, in microseconds."""
 
 
 class Presence:
-    """`interval` is how long a worker counts as online after it was last heard of, in seconds. `tell` hands on to other
-    processes that a worker was seen: (agent id, moment).
+    """The activity of workers and endpoints, as this process knows it.
+
+    A worker is online until `offline_after_seconds` after its last activity. `announce` tells other processes that a
+    worker was seen: (agent id, time in microseconds).
     """
 
     def __init__(self, clock: Clock, offline_after_seconds: float, announce: Callable[[str, int], None]) -> None:
         self._clock = clock
         self.offline_after_us = int(offline_after_seconds * SECOND)
-        """In microseconds."""
-        self._tell = announce
-        self._tell_every = min(ANNOUNCE_INTERVAL_US, self.offline_after_us // 3)
+        self._announce = announce
+        self._announce_interval = min(ANNOUNCE_INTERVAL_US, self.offline_after_us // 3)
         self._latest = self._started = clock.now()
         self._seen: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._announced: dict[str, int] = {}
         self._failures: dict[str, int] = {}
-        self._resting: dict[str, int] = {}
+        self._paused_until: dict[str, int] = {}
         self._slots: dict[str, int] = {}
-        self._held: dict[str, dict[str, int]] = {}
+        self._leases: dict[str, dict[str, int]] = {}
         self.arrival_count = 0
-        """How often somebody came who may take work that waits: who was offline, is new, or was changed."""
+        """How often an agent became available for waiting tasks: it came online, is new, or was changed."""
         self.changed = asyncio.Event()
-        """Set at each of these, and when an endpoint goes offline. That a worker was silent for too long sets nothing:
-        who wants to know looks.
-        """
+        """Set at each arrival, and when an endpoint goes offline; not when a worker goes silent, so readers also poll."""
 
     def notify_arrival(self) -> None:
-        """Somebody may take work now who could not before."""
+        """Record that an agent became available for waiting tasks."""
         self.arrival_count += 1
         self.changed.set()
 
     def record_seen(self, agent_id: str) -> None:
-        """A worker polled, sent a heartbeat or an answer."""
+        """Record that a worker polled, sent a heartbeat or reported an outcome."""
         now = self._now()
         self.record_seen_elsewhere(agent_id, now)
-        if now - self._told.get(agent_id, 0) >= self._tell_every:
-            self._told[agent_id] = now
-            self._tell(agent_id, now)
+        if now - self._announced.get(agent_id, 0) >= self._announce_interval:
+            self._announced[agent_id] = now
+            self._announce(agent_id, now)
 
     def record_seen_elsewhere(self, agent_id: str, at: int) -> None:
-        """Another process saw a worker, whose clock may be ahead of this one's."""
+        """Record that another process saw a worker; the clock of that process may be ahead."""
         now = self._now()
-        at, before = min(at, now), self._seen.get(agent_id, 0)
-        self._seen[agent_id] = max(at, before)
-        if now - at < self.offline_after_us <= now - before:
+        at, previous = min(at, now), self._seen.get(agent_id, 0)
+        self._seen[agent_id] = max(at, previous)
+        if now - at < self.offline_after_us <= now - previous:
             self.notify_arrival()
 
     def last_seen(self, agent_id: str) -> int | None:
+        """Return when a worker was last seen, in microseconds; None if never since the start of this process."""
         return self._seen.get(agent_id)
 
     def is_online(self, agent: Agent) -> bool:
         kind = agent.runtime.kind
         if kind == "worker":
-            now, since = self._now(), self._seen.get(agent.agent_id)
-            if since is None:
-                since = agent.created_at if self._started < agent.created_at <= now else self._started
-            return now - since < self.offline_after_us
-        return kind != "http" or self._now() >= self._resting.get(agent.agent_id, 0)
+            now, seen = self._now(), self._seen.get(agent.agent_id)
+            if seen is None:
+                # A registration in the future comes from another process's clock and would keep the agent online.
+                seen = agent.created_at if self._started < agent.created_at <= now else self._started
+            return now - seen < self.offline_after_us
+        return kind != "http" or self._now() >= self._paused_until.get(agent.agent_id, 0)
 
     def record_delivery(self, agent_id: str) -> None:
-        """An endpoint took a task."""
+        """Record that an endpoint accepted a task."""
         self._failures.pop(agent_id, None)
-        if self._resting.pop(agent_id, None) is not None:
+        if self._paused_until.pop(agent_id, None) is not None:
             self.notify_arrival()
 
     def record_failed_delivery(self, agent_id: str) -> None:
-        """An endpoint could not be reached."""
+        """Record that an endpoint could not be reached."""
         failures = self._failures[agent_id] = self._failures.get(agent_id, 0) + 1
         if failures >= MAX_FAILURES:
-            self._resting[agent_id] = self._now() + ENDPOINT_PAUSE_US
+            self._paused_until[agent_id] = self._now() + ENDPOINT_PAUSE_US
             self.changed.set()
 
     def offline_endpoints(self) -> list[str]:
-        """The endpoints that are offline."""
+        """Return the ids of the agents whose endpoints are paused."""
         now = self._now()
-        return [agent_id for agent_id, until in self._resting.items() if now < until]
+        return [agent_id for agent_id, until in self._paused_until.items() if now < until]
 
     def release_endpoints(self) -> list[str]:
-        """Let endpoints whose rest is over come back; answers which."""
+        """Resume the endpoints whose pause is over and return their agents' ids."""
         now = self._now()
-        back = [agent_id for agent_id, until in self._resting.items() if until <= now]
-        for agent_id in back:
-            del self._resting[agent_id]
+        resumed = [agent_id for agent_id, until in self._paused_until.items() if until <= now]
+        for agent_id in resumed:
+            del self._paused_until[agent_id]
             self.notify_arrival()
-        return back
+        return resumed
 
     def record_poll(self, agent_id: str, slots: int) -> None:
-        """A worker asks for up to so many tasks; 0 when it has stopped waiting."""
+        """Record how many tasks a worker polls for; 0 after it has stopped waiting."""
         self._slots[agent_id] = max(0, slots)
 
     def record_lease(self, agent_id: str, task_id: str, until: int) -> None:
-        """A worker holds a task, by its lease until then."""
-        self._held.setdefault(agent_id, {})[task_id] = until
+        """Record the lease of a worker on a task; `until` in microseconds."""
+        self._leases.setdefault(agent_id, {})[task_id] = until
 
     def remove_lease(self, agent_id: str, task_id: str) -> None:
-        held = self._held.get(agent_id)
-        if held is not None:
-            held.pop(task_id, None)
+        leases = self._leases.get(agent_id)
+        if leases is not None:
+            leases.pop(task_id, None)
 
     def count_held(self, agent_id: str) -> int:
-        """Tasks that a worker works on, as far as this process knows."""
-        held = self._held.get(agent_id)
-        if not held:
+        """Return how many tasks a worker executes, as far as this process knows."""
+        leases = self._leases.get(agent_id)
+        if not leases:
             return 0
         now = self._now()
-        for task_id in [task_id for task_id, until in held.items() if until < now]:
-            del held[task_id]
-        return len(held)
+        for task_id in [task_id for task_id, until in leases.items() if until < now]:
+            del leases[task_id]
+        return len(leases)
 
     def concurrency(self, agent_id: str) -> int:
-        """Tasks that a worker does at a time: those it holds and those it asks for."""
+        """Return how many tasks a worker runs at a time: those it holds and those it polls for."""
         return max(1, self.count_held(agent_id) + self._slots.get(agent_id, 0))
 
     def _now(self) -> int:
         now = self._clock.now()
         if now < self._latest:
-            self._set_back(now - self._latest)
+            self._shift_times(now - self._latest)
         self._latest = now
         return now
 
-    def _set_back(self, by: int) -> None:
-        """The machine's clock was set back. What was noted moves along, or who is gone would be online, and what rests
-        would rest, for as long as the clock was wrong.
+    def _shift_times(self, offset: int) -> None:
+        """Shift all recorded times after the machine's clock was set back.
+
+        Else an agent that is gone would stay online, and an endpoint paused, for as long as the clock was ahead.
         """
-        self._started += by
-        for moments in (self._seen, self._told, self._resting, *self._held.values()):
-            for key in moments:
-                moments[key] += by
+        self._started += offset
+        for times in (self._seen, self._announced, self._paused_until, *self._leases.values()):
+            for key in times:
+                times[key] += offset

@@ -76,19 +76,20 @@ def _where(tenant: str, agent_filter: AgentListFilter) -> dict[str, Any]:
 
 
 def _to_row(row: tuple[Any, ...], now: int) -> AgentListRow:
-    agent_id, name, status, tier, capabilities, runtime, violations, composite, created_at, score, moved_at = row
-    able, works = jsontext.decode_or_none(capabilities.encode()), jsontext.decode_or_none(runtime.encode())
+    agent_id, name, status, tier, capabilities, runtime, violations, composite, created_at, score, changed_at = row
+    decoded_capabilities = jsontext.decode_or_none(capabilities.encode())
+    decoded_runtime = jsontext.decode_or_none(runtime.encode())
     return AgentListRow(
         agent_id,
         name,
         status,
         tier,
-        able if isinstance(able, list) else None,
-        str(works.get("kind")) if isinstance(works, dict) else None,
+        decoded_capabilities if isinstance(decoded_capabilities, list) else None,
+        str(decoded_runtime.get("kind")) if isinstance(decoded_runtime, dict) else None,
         violations,
         composite,
         created_at,
-        None if score is None else decay_score(score, now - moved_at),
+        None if score is None else decay_score(score, now - changed_at),
     )
 
 

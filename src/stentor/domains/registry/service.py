@@ -1,4 +1,8 @@
-"""Use cases of the registry."""
+"""The registry of agents: registration, scores, status, violations. Each change and its event are one transaction.
+
+Who may change what is decided in `authorization.py`. The `prepare_...` methods serve governance, which runs a change in
+its own transaction.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +37,15 @@ from stentor.domains.registry.model import (
 log = logging.getLogger(__name__)
 
 AgentChange = Callable[[Tx], Agent]
-"""A change of an agent that is still to happen, in a transaction."""
+"""A prepared change of an agent, to be run in a transaction."""
 BeforeClearHook = Callable[[Tx, str, str, str], None]
-"""Looks at a record before it is overridden, in the same transaction: (tx, tenant, id, by whom)."""
+"""Called before violations are cleared, in the same transaction: (tx, tenant, agent id, who clears them)."""
 Actor = Principal | Literal["system"]
-"""Who changes a record. What a caller may do to an agent's standing is asked of it; the service itself is not asked."""
+"""Who changes an agent. A caller is authorized; the service itself is not."""
 
 
 class AgentDraft(msgspec.Struct, frozen=True):
-    """A registration as it was asked for."""
+    """The fields of a registration."""
 
     name: str
     capabilities: tuple[str, ...] = ()
@@ -55,6 +59,8 @@ class AgentDraft(msgspec.Struct, frozen=True):
 
 
 class AgentRegistry:
+    """Changes agents in the database and keeps the cache `agents` up to date."""
+
     def __init__(self, db: Database, clock: Clock, runlog: RunLog) -> None:
         self._db = db
         self._clock = clock
@@ -64,28 +70,27 @@ class AgentRegistry:
         self._malformed: dict[str, str] = {}
 
     def poll_query(self, since: int) -> PollQuery:
-        """What changed since, for the snapshot. A malformed record is logged and left out: it is never routed to."""
-        return lambda tx: partial(self._hear, *store.changed_since(tx, since))
+        """Return the poll that updates the cache. A malformed record is logged and skipped: it gets no tasks."""
+        return lambda tx: partial(self._apply_changes, *store.changed_since(tx, since))
 
-    def _hear(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
+    def _apply_changes(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
         for agent in good:
             self._malformed.pop(agent.agent_id, None)
             self.agents.put(agent)
         for error in bad:
             self._malformed[error.agent_id] = error.tenant
-            log.error("%s", error.message)
+            log.error("registry: malformed record agent=%s reason=%s", error.agent_id, error.message)
 
     def list_malformed(self, tenant: str) -> list[str]:
-        """The ids of the tenant's agents whose records could not be read; each by itself is a RegistryRecordError."""
+        """Return the ids of the tenant's agents with malformed records; reading such a record raises RegistryRecordError."""
         return sorted(agent_id for agent_id, owner in self._malformed.items() if owner == tenant)
 
     async def register(self, tenant: str, draft: AgentDraft, by: Actor) -> Agent:
-        """Raises Forbidden for more than the caller may give."""
+        """Register an agent. Raises Forbidden."""
         return await self._db.write(self.prepare_register(tenant, draft, by))
 
     def prepare_register(self, tenant: str, draft: AgentDraft, by: Actor, cause: str | None = None) -> AgentChange:
-        """The same as a part of somebody's own transaction, under the event that led to it."""
-
+        """Return the registration to run in the caller's transaction; `cause` is the id of the event that led to it."""
         if isinstance(by, Principal):
             scores = (draft.alignment_score, draft.accuracy_score, draft.efficiency_score)
             authorization.authorize_registration(by, scores, draft.trust_tier, self.agents.list_of_tenant(tenant))
@@ -115,7 +120,7 @@ class AgentRegistry:
         return work
 
     async def get(self, tenant: str, agent_id: str) -> tuple[Agent, int | None]:
-        """The agent and the time of its last task. Raises NotFound."""
+        """Return the agent and the time of its last task. Raises NotFound."""
 
         def read(tx: Tx) -> tuple[Agent, int | None]:
             return _require(tx, tenant, agent_id), store.find_last_task_time(tx, tenant, agent_id)
@@ -125,68 +130,68 @@ class AgentRegistry:
     def list_matching(
         self, tenant: str, *, capability: str | None, status: str | None, trust_tier: str | None
     ) -> list[Agent]:
-        """The tenant's agents that match, oldest first; from the snapshot."""
-        found = self.agents.list_capable(tenant, (capability,) if capability is not None else ())
+        """Return the tenant's agents that match, oldest first; from the cache."""
+        capable = self.agents.list_capable(tenant, (capability,) if capability is not None else ())
         matching = [
             agent
-            for agent in found
+            for agent in capable
             if (status is None or agent.status == status) and (trust_tier is None or agent.trust_tier == trust_tier)
         ]
         return sorted(matching, key=lambda agent: (agent.created_at, agent.agent_id))
 
     async def authorize(self, principal: Principal, action: AgentAction, entity_id: str) -> None:
-        """Refuse a change of what other domains keep under an agent's id. Raises Forbidden."""
+        """Authorize a change of the records that other domains store under an agent's id. Raises Forbidden."""
         if principal.role == "admin":
             return
         agent = await self._db.read(lambda tx: store.find(tx, principal.tenant, entity_id))
         authorization.authorize_entity_change(principal, action, entity_id, agent)
 
     async def rescore(self, tenant: str, agent_id: str, scores: ScoreChanges, by: Actor) -> Agent:
-        """Change some of the three scores. Raises Forbidden."""
+        """Change one or more of the three scores. Raises Forbidden, NotFound."""
         return await self._db.write(self.prepare_rescore(tenant, agent_id, scores, by))
 
     def prepare_rescore(
         self, tenant: str, agent_id: str, scores: ScoreChanges, by: Actor, cause: str | None = None
     ) -> AgentChange:
-        """The same as a part of somebody's own transaction."""
-        changes = {k: v for k, v in msgspec.structs.asdict(scores).items() if v is not None}
+        """Return the same change, to run in the caller's transaction."""
+        changes = {name: score for name, score in msgspec.structs.asdict(scores).items() if score is not None}
         meta = {**changes, "by": _name(by)}
 
         def change(agent: Agent) -> dict[str, Any]:
-            _ask(by, "scores", agent)
+            _authorize(by, "scores", agent)
             return changes
 
-        return self._changing(tenant, agent_id, change, "agent_updated", "Scores changed.", meta, cause=cause)
+        return self._change(tenant, agent_id, change, "agent_updated", "Scores changed.", meta, cause=cause)
 
     async def suspend(self, tenant: str, agent_id: str, reason: str, by: Actor) -> Agent:
-        """Raises Forbidden, Conflict unless the agent is active."""
+        """Suspend an agent. Raises Forbidden, and Conflict unless the agent is active."""
         return await self._db.write(self.prepare_suspend(tenant, agent_id, reason, by))
 
     def prepare_suspend(
         self, tenant: str, agent_id: str, reason: str, by: Actor, cause: str | None = None
     ) -> AgentChange:
-        """The same as a part of somebody's own transaction."""
-        return self._moving(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
+        """Return the same change, to run in the caller's transaction."""
+        return self._status_change(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
 
     async def activate(self, tenant: str, agent_id: str, by: Actor) -> Agent:
-        """Lifts a suspension. Quarantine is lifted only by clearing the violations. Raises Forbidden."""
+        """Lift a suspension; a quarantine ends only when the violations are cleared. Raises Forbidden, Conflict."""
         return await self._db.write(self.prepare_activate(tenant, agent_id, by))
 
     def prepare_activate(self, tenant: str, agent_id: str, by: Actor, cause: str | None = None) -> AgentChange:
-        """The same as a part of somebody's own transaction."""
-        return self._moving(tenant, agent_id, {"suspended"}, "active", None, by, cause)
+        """Return the same change, to run in the caller's transaction."""
+        return self._status_change(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
     async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: Actor) -> Agent:
-        """Count to 0, quarantine lifted, tier overridden; a suspension stays. Raises Forbidden."""
+        """Set the count to 0, lift a quarantine and override the tier; a suspension stays. Raises Forbidden."""
 
         def change(agent: Agent) -> dict[str, Any]:
-            _ask(by, "clear_violations", agent)
+            _authorize(by, "clear_violations", agent)
             status = "active" if agent.is_quarantined else agent.status
             reason = None if agent.is_quarantined else agent.status_reason
             return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
 
         meta = {"override_tier": tier, "rationale": rationale, "by": _name(by)}
-        clear = self._changing(
+        clear = self._change(
             tenant,
             agent_id,
             change,
@@ -197,8 +202,8 @@ class AgentRegistry:
         )
 
         def work(tx: Tx) -> Agent:
-            for look in self.before_clear_hooks:
-                look(tx, tenant, agent_id, _name(by))
+            for hook in self.before_clear_hooks:
+                hook(tx, tenant, agent_id, _name(by))
             return clear(tx)
 
         return await self._db.write(work)
@@ -206,9 +211,9 @@ class AgentRegistry:
     def prepare_reconfigure(
         self, tenant: str, agent_id: str, fields: dict[str, Any], message: str, by: str, cause: str | None = None
     ) -> AgentChange:
-        """Replace capabilities, runtime, whitelist, scores or tier, as a part of somebody's own transaction."""
+        """Return a change of capabilities, runtime, whitelist, scores or tier, to run in the caller's transaction."""
         meta = {"fields": sorted(fields), "by": by}
-        return self._changing(
+        return self._change(
             tenant,
             agent_id,
             lambda agent: fields,
@@ -234,12 +239,12 @@ class AgentRegistry:
         task_id: str | None = None,
         parent: str | None = None,
     ) -> Agent:
-        """Record a violation inside the transaction of the denial; the third quarantines."""
+        """Record a violation in the transaction of the denial; the third one quarantines the agent."""
         violation = store.record_violation(tx, agent.agent_id, kind, details)
         count, status = model.apply_violation(agent)
         reason = f"{count} violations" if status != agent.status else agent.status_reason
         changed = msgspec.structs.replace(
-            agent, violation_count=count, status=status, status_reason=reason, updated_at=_later(tx, agent)
+            agent, violation_count=count, status=status, status_reason=reason, updated_at=_next_version(tx, agent)
         )
         store.update(tx, changed)
         meta = {"violation_id": violation.violation_id, "type": kind, "violation_count": count}
@@ -249,10 +254,11 @@ class AgentRegistry:
             message = f"Agent {agent.name} quarantined."
             drafts.append(EventDraft("agent_status_changed", "registry", message, meta, agent_id=agent.agent_id))
         self._runlog.append(tx, agent.tenant, drafts, task_id=task_id, parent=parent)
+        # After the commit: routing must never see an agent whose change was rolled back.
         tx.after_commit(lambda: self.agents.put(changed))
         return changed
 
-    def _moving(
+    def _status_change(
         self,
         tenant: str,
         agent_id: str,
@@ -263,16 +269,16 @@ class AgentRegistry:
         cause: str | None,
     ) -> AgentChange:
         def change(agent: Agent) -> dict[str, Any]:
-            _ask(by, "suspend" if target == "suspended" else "activate", agent)
+            _authorize(by, "suspend" if target == "suspended" else "activate", agent)
             if agent.status not in sources:
                 raise Conflict(f"The agent is {agent.status}, so it cannot become {target}.")
             return {"status": target, "status_reason": reason}
 
         meta = {"to": target, "reason": reason, "by": _name(by)}
         message = f"Agent {target}."
-        return self._changing(tenant, agent_id, change, "agent_status_changed", message, meta, cause=cause)
+        return self._change(tenant, agent_id, change, "agent_status_changed", message, meta, cause=cause)
 
-    def _changing(
+    def _change(
         self,
         tenant: str,
         agent_id: str,
@@ -285,7 +291,7 @@ class AgentRegistry:
     ) -> AgentChange:
         def work(tx: Tx) -> Agent:
             agent = _require(tx, tenant, agent_id)
-            changed = msgspec.structs.replace(agent, **change(agent), updated_at=_later(tx, agent))
+            changed = msgspec.structs.replace(agent, **change(agent), updated_at=_next_version(tx, agent))
             store.update(tx, changed)
             if also is not None:
                 also(tx)
@@ -302,8 +308,8 @@ class AgentRegistry:
         tx.after_commit(lambda: self.agents.put(agent))
 
 
-def _later(tx: Tx, agent: Agent) -> int:
-    """The time of a change of the agent: its version too, so it always grows, whatever the clock says."""
+def _next_version(tx: Tx, agent: Agent) -> int:
+    """Return the time of a change, which is also the version: it must grow even if the clock was set back."""
     return max(tx.now, agent.updated_at + 1)
 
 
@@ -311,8 +317,7 @@ def _name(by: Actor) -> str:
     return by.name if isinstance(by, Principal) else by
 
 
-def _ask(by: Actor, action: AgentAction, agent: Agent) -> None:
-    """Raises Forbidden for a caller that may not."""
+def _authorize(by: Actor, action: AgentAction, agent: Agent) -> None:
     if isinstance(by, Principal):
         authorization.authorize_change(by, action, agent)
 

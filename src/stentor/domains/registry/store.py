@@ -1,6 +1,6 @@
-"""SQL of the registry. Rows become typed records or raise RegistryRecordError.
+"""SQL of agents and violations, and their metrics. A malformed row raises RegistryRecordError.
 
-What metrics tell of agents.
+Lists of agents for pages are in `queries.py`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,13 @@ _RECORD = Sql(
     values (:violation_id, :agent_id, :type, :details, :now)"""
 )
 _CLEAR = Sql("update violations set cleared_at = :now where agent_id = :agent_id and cleared_at is null")
+_VIOLATION_COUNTS = Sql("select type, count(*) from violations group by type")
 
 _capabilities = msgspec.json.Decoder(tuple[str, ...])
 _runtime = msgspec.json.Decoder(Runtime)
 _whitelist = msgspec.json.Decoder(SandboxWhitelist)
+_STATUSES: tuple[str, ...] = get_args(AgentStatus)
+_VIOLATION_TYPES: tuple[str, ...] = get_args(ViolationType)
 
 
 def find(tx: Tx, tenant: str, agent_id: str) -> Agent | None:
@@ -56,29 +59,29 @@ def find(tx: Tx, tenant: str, agent_id: str) -> Agent | None:
 
 
 def changed_since(tx: Tx, since: int) -> tuple[list[Agent], list[RegistryRecordError]]:
-    """The agents changed since, and an error for each record that is malformed."""
-    return _sorted(tx.rows(_CHANGED, since=since))
+    """Return the agents that changed since a time in microseconds, and an error for each malformed record."""
+    return _decode_rows(tx.rows(_CHANGED, since=since))
 
 
 def read_versions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
-    """When each of them was changed last; PostgreSQL only."""
-    return {agent_id: int(at) for agent_id, at in tx.rows(_VERSIONS, agent_ids=agent_ids)}
+    """Return the versions of agents, their `updated_at`, by id; PostgreSQL only."""
+    return {agent_id: int(updated_at) for agent_id, updated_at in tx.rows(_VERSIONS, agent_ids=agent_ids)}
 
 
 def list_agents(tx: Tx, tenant: str) -> tuple[list[Agent], list[RegistryRecordError]]:
-    """All agents of a tenant, the oldest first, and an error for each record that is malformed."""
-    return _sorted(tx.rows(_OF_TENANT, tenant=tenant))
+    """Return all agents of a tenant, oldest first, and an error for each malformed record."""
+    return _decode_rows(tx.rows(_OF_TENANT, tenant=tenant))
 
 
-def _sorted(rows: list[tuple[Any, ...]]) -> tuple[list[Agent], list[RegistryRecordError]]:
-    good: list[Agent] = []
-    bad: list[RegistryRecordError] = []
+def _decode_rows(rows: list[tuple[Any, ...]]) -> tuple[list[Agent], list[RegistryRecordError]]:
+    agents: list[Agent] = []
+    errors: list[RegistryRecordError] = []
     for row in rows:
         try:
-            good.append(_agent(row))
+            agents.append(_agent(row))
         except RegistryRecordError as error:
-            bad.append(error)
-    return good, bad
+            errors.append(error)
+    return agents, errors
 
 
 def insert(tx: Tx, agent: Agent) -> None:
@@ -86,7 +89,7 @@ def insert(tx: Tx, agent: Agent) -> None:
 
 
 def update(tx: Tx, agent: Agent) -> None:
-    """Writes all but its name, its key and its birth, which never change."""
+    """Write all fields but `name`, `key_name` and `created_at`, which never change."""
     params = _params(agent)
     for fixed in ("name", "key_name", "created_at"):
         del params[fixed]
@@ -99,7 +102,7 @@ def find_last_task_time(tx: Tx, tenant: str, agent_id: str) -> int | None:
 
 
 def list_violations(tx: Tx, agent_id: str, *, cleared: bool = False) -> list[Violation]:
-    """The violations that count now, oldest first; with `cleared` all that ever were."""
+    """Return the violations that count now, oldest first; with `cleared` also those that were cleared."""
     rows = tx.rows(_ALL_VIOLATIONS if cleared else _VIOLATIONS, agent_id=agent_id)
     return [Violation(*row) for row in rows]
 
@@ -143,17 +146,16 @@ def _params(agent: Agent) -> dict[str, Any]:
     return params
 
 
-_STATUSES: tuple[str, ...] = get_args(AgentStatus)
-_TYPES: tuple[str, ...] = get_args(ViolationType)
-_VIOLATION_COUNTS = Sql("select type, count(*) from violations group by type")
-
-
 def agent_metrics(snapshot: AgentCache) -> Iterable[Metric]:
-    """From memory alone."""
-    found = {status: float(snapshot.status_counts[status]) for status in _STATUSES}
-    yield labeled_gauge_family("stentor_agents", "Agents registered, by status.", "status", found)
+    """Return the gauges of agents; reads the cache, not the database."""
+    counts = {status: float(snapshot.status_counts[status]) for status in _STATUSES}
+    yield labeled_gauge_family("stentor_agents", "Agents registered, by status.", "status", counts)
 
 
 def violation_metrics(tx: Tx) -> Iterable[Metric]:
-    found = {(name,): 0.0 for name in _TYPES} | {(str(kind),): float(n) for kind, n in tx.rows(_VIOLATION_COUNTS)}
-    yield labeled_counter_family("stentor_violations", "Violations of agents ever recorded, by type.", ("type",), found)
+    # Every type from 0 on: a series that appears with its first violation has no rate.
+    counts = {(kind,): 0.0 for kind in _VIOLATION_TYPES}
+    counts |= {(str(kind),): float(count) for kind, count in tx.rows(_VIOLATION_COUNTS)}
+    yield labeled_counter_family(
+        "stentor_violations", "Violations of agents ever recorded, by type.", ("type",), counts
+    )

@@ -1,4 +1,4 @@
-"""Wire models of the registry."""
+"""Wire models of the registry: requests and responses of the operations on agents."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ class WhitelistIn(RequestModel):
 
 
 class RuntimeIn(RequestModel):
-    """How the agent works: `worker` pulls, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a
-    model with a system prompt in `options`, `command` a program in a cage.
+    """How an agent runs its tasks.
+
+    `worker` pulls them, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a model with a system
+    prompt in `options`, `command` is a program in a sandbox.
     """
 
     kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
@@ -63,16 +65,16 @@ class RuntimeIn(RequestModel):
         if self.kind == "llm":
             _check_llm(self.options)
         if bool(self.command) != (self.kind == "command"):
-            raise ValueError("a command runtime, and no other, needs a command: a list of texts")
+            raise ValueError("a command runtime needs a command, a list of strings; other runtimes must not have one")
         return self
 
 
 def _check_llm(options: dict[str, Any]) -> None:
     try:
-        given = msgspec.convert(options, LlmOptions)
+        llm_options = msgspec.convert(options, LlmOptions)
     except msgspec.ValidationError as error:
-        raise ValueError(f"the options of an llm runtime do not hold: {error}") from None
-    if given.model is not None and given.model.startswith("agent:"):
+        raise ValueError(f"the options of an llm runtime are invalid: {error}") from None
+    if llm_options.model is not None and llm_options.model.startswith("agent:"):
         raise ValueError("the model of an agent cannot be an agent")
 
 
@@ -115,7 +117,10 @@ class Register(RequestModel):
                 tuple(runtime.command),
             ),
             sandbox_whitelist=SandboxWhitelist(
-                tuple(AllowedTool(t.name, tuple(t.paths), tuple(t.operations), t.rate_limit) for t in whitelist.tools),
+                tuple(
+                    AllowedTool(tool.name, tuple(tool.paths), tuple(tool.operations), tool.rate_limit)
+                    for tool in whitelist.tools
+                ),
                 AllowedNetwork(tuple(whitelist.network.allowlist), tuple(whitelist.network.ports)),
             ),
             key_name=self.key_name.lower() if self.key_name else None,
@@ -130,9 +135,9 @@ class Rescore(RequestModel):
     efficiency_score: Score | None = None
 
     @model_validator(mode="after")
-    def _something(self) -> Rescore:
+    def _require_score(self) -> Rescore:
         if not self.model_fields_set or any(getattr(self, name) is None for name in self.model_fields_set):
-            raise ValueError("give at least one score, and none as null")
+            raise ValueError("give at least one score, and no score that is null")
         return self
 
 
