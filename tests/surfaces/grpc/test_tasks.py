@@ -228,7 +228,7 @@ async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
 
     found = watch_responses(cut())
     assert (await anext(found)).id == "e:a:1"
-    with pytest.raises(ServiceUnavailable, match="too slow"):
+    with pytest.raises(ServiceUnavailable, match="too slowly"):
         await anext(found)
 
 

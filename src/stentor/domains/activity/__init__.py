@@ -1,1 +1,1 @@
-"""Activity: what happened to a task, from the run log, and live."""
+"""The activity of a task: its events from the run log as a page, and as a live stream."""

@@ -1,4 +1,4 @@
-"""The activity trail, projected from a task's row and its events: pure. Source: core contract, "Kernel"."""
+"""Builds the activity log of a task from its row and its events. Pure. Source: core contract, "Kernel"."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from stentor.domains.reports.model import VaultReport
 from stentor.domains.tasks.model import Task
 
 TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
-
-
 MAX_EVENTS = 500
-"""Events of one page, and how many of each end a summary looks at."""
+"""Most events of a page; also how many of the first and of the last events a summary reads."""
 
 
 class TaskEvents(msgspec.Struct, frozen=True):
-    """The first and the last events of a task, which are the same unless there are very many, and one page of them.
-    All are oldest first; `more` says that events follow the page.
+    """The first and the last events of a task, and one page of them, each oldest first.
+
+    `first` and `last` are the same up to `MAX_EVENTS` events. `has_more` if events follow the page.
     """
 
     first: list[RunLogEvent] = []
@@ -36,12 +35,12 @@ class TaskEvents(msgspec.Struct, frozen=True):
 
     @property
     def next_after(self) -> str | None:
-        """The event that the next page begins after."""
+        """The id of the event after which the next page begins; None on the last page."""
         return self.page[-1].event_id if self.has_more else None
 
 
 def event_out(event: RunLogEvent) -> dict[str, Any]:
-    """An event as readers see it; the exact task id stands in its metadata."""
+    """Return an event in its JSON form; the exact task id is in its metadata."""
     return {
         "event_id": event.event_id,
         "timestamp": format_iso(event.happened_at),
@@ -58,38 +57,39 @@ def event_out(event: RunLogEvent) -> dict[str, Any]:
 def build_trail(
     task_id: str, task: dict[str, Any] | None, events: TaskEvents, linked: Sequence[VaultReport]
 ) -> dict[str, Any]:
-    """The projection of a task's events; what no event has said yet is null. `linked` are the task's reports."""
-    known = events.outline
-    root = next((e for e in known if e.event_type == "prompt_received"), None)
-    status = task["status"] if task else _last(known, "status")
+    """Return the activity log; a field that no event has is null. `linked` are the task's reports."""
+    outline = events.outline
+    root = next((event for event in outline if event.event_type == "prompt_received"), None)
+    # Events can exist without a row of the task; then their last status counts.
+    status = task["status"] if task else _last(outline, "status")
     return {
         "task_id": task_id,
         "task": task,
         "status": status or "unknown",
         "provenance_id": root.event_id if root else None,
-        "agent_name": _last(known, "agent_name"),
+        "agent_name": _last(outline, "agent_name"),
         "capability": _capability(root),
-        "routing": _last(known, "routing"),
-        "provider": _last(known, "provider"),
-        "outcome_class": _last(known, "outcome_class"),
-        "learning_eligible": _last(known, "learning_eligible"),
+        "routing": _last(outline, "routing"),
+        "provider": _last(outline, "provider"),
+        "outcome_class": _last(outline, "outcome_class"),
+        "learning_eligible": _last(outline, "learning_eligible"),
         "reports": [reports.report_out(report) for report in linked],
         "events": [event_out(event) for event in events.page],
     }
 
 
 def _capability(root: RunLogEvent | None) -> str | None:
-    wanted = root.metadata.get("required_capabilities") if root else None
-    return ", ".join(wanted) if wanted else None
+    capabilities = root.metadata.get("required_capabilities") if root else None
+    return ", ".join(capabilities) if capabilities else None
 
 
 def _last(events: Sequence[RunLogEvent], name: str) -> Any:
-    """The latest word of the events on something."""
-    return next((e.metadata[name] for e in reversed(events) if name in e.metadata), None)
+    """Return the latest value of a metadata field."""
+    return next((event.metadata[name] for event in reversed(events) if name in event.metadata), None)
 
 
 def completion_data(task: Task, agent_name: str | None, learning_error: str | None) -> dict[str, Any]:
-    """The terminal frame of a stream: `error` is set when learning from the outcome failed."""
+    """Return the data of the terminal event `complete`; `error` is set if learning from the outcome failed."""
     return {
         "task_id": task.task_id,
         "agent_name": agent_name,

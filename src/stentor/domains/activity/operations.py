@@ -1,4 +1,4 @@
-"""What happened to a task: its trail as an operation, and its live stream as a route.
+"""The activity of a task: the log as an operation, the live stream as a route.
 
 Source: core contract, "Kernel (tasks)"; the shape of a report: second contract, "Dashboard service".
 """
@@ -29,7 +29,7 @@ from stentor.web.wire import (
     error_responses,
 )
 
-# The service checks the range, because a limit out of it is told before a task that is unknown.
+# The service checks the range, so that every surface reports it before an unknown task.
 Limit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
 Cursor = Annotated[
     str | None, Query(max_length=1024, description="The `next_cursor` of the page before; the events after it follow.")
@@ -50,7 +50,7 @@ class EventOut(ResponseModel):
 
 
 class ReportOut(ResponseModel):
-    """What the note says; `modified_at` is the file's."""
+    """The fields of a report's note; `modified_at` is the time of the file."""
 
     path: str
     title: str
@@ -78,24 +78,27 @@ class Trail(ResponseModel):
 
 
 def decode_event_cursor(cursor: str | None) -> str:
-    """The event that a page begins after. Raises InvalidRequest for a cursor that is not from here."""
+    """Return the id of the event after which a page begins. Raises InvalidRequest."""
     return "" if cursor is None else str(decode_cursor(cursor, str)[0])
 
 
 def next_cursor_field(events: TaskEvents) -> dict[str, str | None]:
+    """Return the field `next_cursor` of a page."""
     return {"next_cursor": None if events.next_after is None else encode_cursor(events.next_after)}
 
 
 NoticeLookup = Callable[[Task], str | None]
-"""What a caller should know of a task that waits."""
+"""Returns a notice about a waiting task, such as that its agent is offline; None if there is nothing to say."""
 
 
 class ActivityOperations:
+    """The operation that reads the activity log."""
+
     def __init__(self, activity: ActivityService, notice_of: NoticeLookup) -> None:
         self._activity, self._notice_of = activity, notice_of
 
     async def trail(self, caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Trail:
-        """What happened to a task and why: its routing, its events oldest first, its outcome."""
+        """Read the activity log of a task: its routing, its events oldest first, its outcome."""
         history = await self._activity.read_history(caller, task_id, limit, decode_event_cursor(cursor))
         task = None
         if history.task is not None:
@@ -110,7 +113,7 @@ OPERATIONS = [
 
 
 def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
-    """The live stream of a task."""
+    """Return the route of the live stream."""
     api = api_router("/tasks", tags=["tasks"])
 
     @api.get(
@@ -119,16 +122,17 @@ def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **error_responses(404)},
     )
     async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
-        """Server-sent events: routing, activity, token, and one terminal complete or error. Each carries `atp` and a
-        `provenance_id`: that of its own event where it has one, else that of the task.
+        """Stream a task as server-sent events: routing, activity, token, and one terminal complete or error.
+
+        Each has `atp` and a `provenance_id`: that of its own event if it has one, else that of the task.
         """
         await activity.require_visible(caller, task_id)
         common = await activity.read_envelope(caller.tenant, task_id)
-        steps = activity.stream(caller.tenant, task_id, last_event_id)
+        events = activity.stream(caller.tenant, task_id, last_event_id)
 
         async def frames() -> AsyncIterator[SseEvent]:
-            async for step in steps:
-                yield SseEvent(step.kind, step.data, step.id)
+            async for event in events:
+                yield SseEvent(event.kind, event.data, event.id)
 
         return EventStreamResponse(frames(), streams, f"{caller.tenant}/{caller.name}", common)
 

@@ -1,6 +1,6 @@
-"""The activity of a task: as a trail, and as a live stream that can be resumed.
+"""Reads the activity of a task: as a page of its log, and as a live stream that can be resumed.
 
-Reads the events of a task for its activity trail.
+The stream combines the run log, which is complete, with the hub, which is fast: missed events come from the log.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from stentor.domains.tasks import queries
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
 
-LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is tried again later."
-SLOW_READER_MESSAGE = "The reader was too slow. Connect again with Last-Event-ID to go on."
+LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
+SLOW_READER_MESSAGE = "Closed because the client read too slowly. Reconnect with Last-Event-ID to resume."
 log = logging.getLogger(__name__)
 
 
 class StreamStep(msgspec.Struct, frozen=True):
-    """One step of a stream. `id` is what a reader resumes from."""
+    """One event of a stream. `id` is the Last-Event-ID from which a reader resumes."""
 
     kind: Literal["routing", "activity", "token", "complete", "error"]
     data: dict[str, Any]
@@ -40,7 +40,7 @@ class StreamStep(msgspec.Struct, frozen=True):
 
 
 class StreamPosition(msgspec.Struct):
-    """What a reader has seen: the last event, and the tokens of which attempt."""
+    """How far a reader has read: the last event, and the number of the last token of an attempt."""
 
     event_id: str = ""
     attempt: str = ""
@@ -48,11 +48,11 @@ class StreamPosition(msgspec.Struct):
 
 
 ReportLookup = Callable[[str, str], Awaitable[list[VaultReport]]]
-"""The reports of a tenant's task. Raises ReportsUnreadable."""
+"""Returns the reports of a tenant's task. Raises ReportsUnreadable."""
 
 
 class TaskHistory(msgspec.Struct, frozen=True):
-    """A task with its events; `reports` are linked by the task's exact id."""
+    """A task with its events and its reports; the reports name its exact id."""
 
     task: Task | None = None
     events: TaskEvents = TaskEvents()
@@ -60,11 +60,13 @@ class TaskHistory(msgspec.Struct, frozen=True):
 
 
 async def no_reports(tenant: str, task_id: str) -> list[VaultReport]:
-    """For a service without a vault."""
+    """Return no reports: for a service without a vault."""
     return []
 
 
 class ActivityService:
+    """Reads activity logs and live streams."""
+
     def __init__(self, db: Database, hub: Hub, snapshot: AgentCache, reports: ReportLookup = no_reports) -> None:
         self._db = db
         self._hub = hub
@@ -72,11 +74,10 @@ class ActivityService:
         self._reports = reports
 
     async def read_history(self, principal: Principal, task_id: str, limit: int, after: str = "") -> TaskHistory:
-        """What the trail is made of; `after` is the last event of the page before.
+        """Return a task with a page of events after the event `after`.
 
-        Raises InvalidRequest, then NotFound, CorruptRecord, ReportsUnreadable.
-
-        An unreadable store is a plain StentorError (500) here, as the contract wants it, and no outage to wait for.
+        Raises InvalidRequest, NotFound, CorruptRecord, ReportsUnreadable. An unavailable store is a StentorError (500)
+        here and not a 503: the contract wants it so.
         """
         if not 1 <= limit <= MAX_EVENTS:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
@@ -85,15 +86,17 @@ class ActivityService:
         except CorruptRecord:
             raise
         except Exception as error:
-            log.exception("the activity of task %r cannot be read", task_id)
-            raise StentorError("The task or its run log cannot be read.") from error
+            log.exception("activity: read failed task=%r", task_id)
+            raise StentorError(
+                "The task or its run log cannot be read. The log of the service has the reason."
+            ) from error
         if history.task is None and not history.events.first:
             raise NotFound("No task has this id.")
         return msgspec.structs.replace(history, reports=await self._reports(principal.tenant, task_id))
 
     async def _history(self, principal: Principal, task_id: str, limit: int, after: str) -> TaskHistory:
-        """Nothing of a task that the caller does not see."""
-        if not _storable(task_id):
+        """Return an empty history for a task that the caller may not read."""
+        if not _is_storable(task_id):
             return TaskHistory()
 
         def read(tx: Tx) -> TaskHistory:
@@ -107,8 +110,8 @@ class ActivityService:
     async def _read(
         self, tenant: str, task_id: str, after: str = "", most: int = MAX_EVENTS
     ) -> tuple[Task | None, list[RunLogEvent]]:
-        """The task, and its first events after one of them."""
-        if not _storable(task_id):
+        """Return the task and at most `most` events after the event `after`."""
+        if not _is_storable(task_id):
             return None, []
         return await self._db.read(
             lambda tx: (
@@ -118,75 +121,81 @@ class ActivityService:
         )
 
     async def require_visible(self, principal: Principal, task_id: str) -> None:
-        """Raises NotFound before a stream begins, so that the status can still say so."""
+        """Raise NotFound for a task that the caller may not read: a stream that has begun can send no status."""
         if (await self._history(principal, task_id, 1, "")).task is None:
             raise NotFound("No task has this id.")
 
     async def read_envelope(self, tenant: str, task_id: str) -> dict[str, Any]:
-        """The `provenance_id` and `atp` of the task's frames. Raises NotFound."""
+        """Return the `provenance_id` and `atp` for the events of a stream. Raises NotFound."""
         task, events = await self._read(tenant, task_id, most=1)
         if task is None:
             raise NotFound("No task has this id.")
         return envelope.task_envelope(task, next(iter(events), None))
 
     async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[StreamStep]:
-        """What happened since `last_event_id`, then what happens, up to one terminal step.
+        """Yield the events since `last_event_id`, then the live ones, up to one terminal event.
 
-        The work goes on whether or not anybody reads.
+        The task does not depend on its readers. Raises NotFound.
         """
-        seen = _position(last_event_id)
+        position = _parse_position(last_event_id)
+        # Watch before the first read of the log: an event between the two would be lost otherwise.
         with self._hub.watch(tenant, task_id) as watcher:
-            tokens = self._hub.tokens(tenant, task_id)  # at once: the end of the attempt forgets them
-            async for step in self._past(tenant, task_id, seen):
+            tokens = self._hub.tokens(tenant, task_id)  # before any await: the end of the attempt drops them
+            async for step in self._recorded_steps(tenant, task_id, position):
                 yield step
-            for step in _token_steps(tokens, seen):
+            for step in _token_steps(tokens, position):
                 yield step
-            task, _ = await self._read(tenant, task_id, seen.event_id)
-            while task is not None and _over(task) and not watcher.is_empty:
-                if late := self._next(await watcher.get(), seen):
+            task, _ = await self._read(tenant, task_id, position.event_id)
+            # The task ended during the reads above: its last tokens wait in the watcher.
+            while task is not None and _is_over(task) and not watcher.is_empty:
+                if late := self._to_step(await watcher.get(), position):
                     yield late
-            while task is not None and not _over(task):
-                async for step in self._until_change(watcher, seen):
+            while task is not None and not _is_over(task):
+                async for step in self._until_change(watcher, position):
                     yield step
                 if watcher.is_cut:
                     yield StreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": task_id})
                     return
-                async for step in self._past(tenant, task_id, seen):
+                async for step in self._recorded_steps(tenant, task_id, position):
                     yield step
-                task, _ = await self._read(tenant, task_id, seen.event_id)
+                task, _ = await self._read(tenant, task_id, position.event_id)
         if task is None:
             raise NotFound("No task has this id.")
         yield self._terminal(task)
 
-    async def _past(self, tenant: str, task_id: str, seen: StreamPosition) -> AsyncIterator[StreamStep]:
-        """Steps of the events that are recorded already."""
-        while events := (await self._read(tenant, task_id, seen.event_id))[1]:
+    async def _recorded_steps(self, tenant: str, task_id: str, position: StreamPosition) -> AsyncIterator[StreamStep]:
+        """Yield the steps of the recorded events after the position."""
+        while events := (await self._read(tenant, task_id, position.event_id))[1]:
             for event in events:
-                yield self._step(event, seen)
+                yield self._event_step(event, position)
 
-    async def _until_change(self, watcher: TaskWatcher, seen: StreamPosition) -> AsyncIterator[StreamStep]:
-        """Steps up to and with the next terminal event and what waits behind it, or until the cut, or until the run
-        log is to be looked at.
+    async def _until_change(self, watcher: TaskWatcher, position: StreamPosition) -> AsyncIterator[StreamStep]:
+        """Yield live steps until the run log must be read again.
+
+        That is at a notice of the hub, after a terminal event and the messages queued behind it, or after a slow
+        reader's queue was closed and emptied.
         """
         ended = False
         while not (watcher.is_empty and (ended or watcher.is_cut)):
             message = await watcher.get()
             if isinstance(message, RunLogChanged):
                 return
-            if step := self._next(message, seen):
+            if step := self._to_step(message, position):
                 yield step
                 ended = ended or (isinstance(message, RunLogEvent) and message.event_type in model.TERMINAL_EVENTS)
 
-    def _next(self, message: StreamedToken | RunLogEvent | RunLogChanged, seen: StreamPosition) -> StreamStep | None:
-        """What a message of the hub adds to what the reader has seen."""
+    def _to_step(
+        self, message: StreamedToken | RunLogEvent | RunLogChanged, position: StreamPosition
+    ) -> StreamStep | None:
+        """Return the step of a message of the hub, None if the reader has it already."""
         if isinstance(message, RunLogChanged):
             return None
         if isinstance(message, StreamedToken):
-            return _token_step(message, seen)
-        return self._step(message, seen) if message.event_id > seen.event_id else None
+            return _token_step(message, position)
+        return self._event_step(message, position) if message.event_id > position.event_id else None
 
-    def _step(self, event: RunLogEvent, seen: StreamPosition) -> StreamStep:
-        seen.event_id = event.event_id
+    def _event_step(self, event: RunLogEvent, position: StreamPosition) -> StreamStep:
+        position.event_id = event.event_id
         if event.event_type != "routing_decision":
             return StreamStep("activity", model.event_out(event), event.event_id)
         data = {
@@ -212,27 +221,28 @@ class ActivityService:
         return StreamStep("error", data)
 
 
-def _storable(task_id: str) -> bool:
+def _is_storable(task_id: str) -> bool:
+    """Return whether a task may have this id; PostgreSQL rejects a query with a NUL character."""
     return 0 < len(task_id) <= MAX_ID_LENGTH and "\0" not in task_id
 
 
-def _over(task: Task) -> bool:
+def _is_over(task: Task) -> bool:
     return task.completion_time is not None
 
 
-def _token_steps(tokens: list[StreamedToken], seen: StreamPosition) -> list[StreamStep]:
-    return [step for token in tokens if (step := _token_step(token, seen))]
+def _token_steps(tokens: list[StreamedToken], position: StreamPosition) -> list[StreamStep]:
+    return [step for token in tokens if (step := _token_step(token, position))]
 
 
-def _token_step(token: StreamedToken, seen: StreamPosition) -> StreamStep | None:
-    if token.attempt == seen.attempt and token.n <= seen.token:
+def _token_step(token: StreamedToken, position: StreamPosition) -> StreamStep | None:
+    if token.attempt == position.attempt and token.n <= position.token:
         return None
-    seen.attempt, seen.token = token.attempt, token.n
-    return StreamStep("token", {"text": token.text}, f"{seen.event_id}:{token.attempt}:{token.n}")
+    position.attempt, position.token = token.attempt, token.n
+    return StreamStep("token", {"text": token.text}, f"{position.event_id}:{token.attempt}:{token.n}")
 
 
-def _position(last_event_id: str | None) -> StreamPosition:
-    """From a Last-Event-ID: `<event>` or `<event>:<attempt>:<n>`; nonsense starts from the beginning."""
+def _parse_position(last_event_id: str | None) -> StreamPosition:
+    """Parse a Last-Event-ID, `<event>` or `<event>:<attempt>:<n>`; an invalid one starts from the beginning."""
     parts = (last_event_id or "").split(":")
     if len(parts) == 3 and parts[2].isdecimal() and len(parts[2]) < 10:
         return StreamPosition(parts[0], parts[1], int(parts[2]))
@@ -241,7 +251,7 @@ def _position(last_event_id: str | None) -> StreamPosition:
 
 def read_events(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") -> TaskEvents:
     """Read a page of at most `limit` events after the event `after`. Raises CorruptRecord."""
-    first = last = runlog.read_task_events(tx, tenant, task_id, MAX_EVENTS + 1)  # one more, to see whether more follow
+    first = last = runlog.read_task_events(tx, tenant, task_id, MAX_EVENTS + 1)  # one more shows whether more follow
     if len(first) > MAX_EVENTS:
         last = runlog.read_latest_events(tx, tenant, task_id, MAX_EVENTS)
     page = runlog.read_task_events(tx, tenant, task_id, limit + 1, after) if after else first

@@ -1,1 +1,1 @@
-"""Agents as models: a conversation becomes a task, and the agent's answer the next message."""
+"""Agents as models: a chat request to `agent:<capability>` becomes a task, its result the reply."""

@@ -1,4 +1,7 @@
-"""A request to `agent:<capability>`: routed, run, learned from and recorded as any task, and streamed as an answer."""
+"""Runs a chat request to `agent:<capability>` as a task and streams its output as the reply.
+
+The task is routed, executed, recorded and learned from like any other. Implements a port of the LLM gateway.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from stentor.domains.tasks.submission import SubmissionService
 
 
 class AgentAnswerStream:
-    """The answer of an agent, to be read once. `close` before its end cancels the task."""
+    """The reply of an agent as a stream that can be read once. `close` before its end cancels the task."""
 
     degraded = False
     choice = None
@@ -39,45 +42,48 @@ class AgentAnswerStream:
     ) -> None:
         self._principal, self._request, self._task, self._agent = principal, request, task, agent
         self._steps, self._tasks, self._closing = steps, tasks, closing
-        self._ended = self._hole = False
+        self._ended = self._has_gap = False
         self.name = request.model
         self.provenance_id = task.provenance_id
         self.agent_task = AgentTaskRef(task.task_id, task.assigned_agent or "", agent.name if agent else "")
         self.reply: ChatReply | None = None
-        """The whole of it, once it is read to its end."""
+        """The complete reply, after the stream was read to its end."""
 
     async def __aiter__(self) -> AsyncIterator[ReplyDelta]:
-        """Raises AgentFault, ProviderError or Timeout for a task that did not complete."""
-        said: list[str] = []
-        async for step in self._resumed():
+        """Yield the reply. Raises AgentFault, ProviderError, Timeout, Conflict or BudgetExceeded if the task fails."""
+        streamed: list[str] = []
+        async for step in self._read_steps():
             if step.kind == "token" and step.data["text"]:
-                said.append(step.data["text"])
+                streamed.append(step.data["text"])
                 yield ReplyDelta(content=step.data["text"])
             elif step.kind == "complete":
                 self._ended = True
-                answer = self.reply = self._reply(step.data)
-                if not said or self._hole:
-                    yield ReplyDelta(content=model.remaining_text(self._task.task_id, answer.content, "".join(said)))
-                yield ReplyDelta(finish=answer.finish, usage=usage_or_estimate(self._request, answer), is_last=True)
+                reply = self.reply = self._reply(step.data)
+                if not streamed or self._has_gap:
+                    rest = model.remaining_text(self._task.task_id, reply.content, "".join(streamed))
+                    yield ReplyDelta(content=rest)
+                yield ReplyDelta(finish=reply.finish, usage=usage_or_estimate(self._request, reply), is_last=True)
             elif step.kind == "error":
                 self._ended = True
                 raise model.error_for_task(self._task.task_id, step.data.get("status", ""), step.data.get("code"))
 
-    async def _resumed(self) -> AsyncIterator[TaskStreamStep]:
-        """All steps. A stream that was cut because tokens came faster than they were read goes on where it was; there
-        is a hole until the next token is the one that was missed first.
+    async def _read_steps(self) -> AsyncIterator[TaskStreamStep]:
+        """Yield all events of the task's stream; reconnect if it was closed because tokens were read too slowly.
+
+        Tokens are missing then, unless the next token is the one after the last that was read.
         """
-        event, token, cut = "", list[str](), True
-        while cut:
-            cut = False
+        event, token, is_cut = "", list[str](), True
+        while is_cut:
+            is_cut = False
             async for step in self._steps(":".join([event, *token]) or None):
+                # Of the two kinds of errors only the end of a task has a status.
                 if step.kind == "error" and "status" not in step.data:
-                    cut = self._hole = True
+                    is_cut = self._has_gap = True
                     continue
-                event, *place = (step.id or event).split(":")
-                if place:
-                    self._hole = self._hole and not _follows(token, place)
-                    token = place
+                event, *position = (step.id or event).split(":")
+                if position:
+                    self._has_gap = self._has_gap and not _follows(token, position)
+                    token = position
                 yield step
 
     def _reply(self, data: dict[str, Any]) -> ChatReply:
@@ -86,16 +92,17 @@ class AgentAnswerStream:
         return model.build_reply(self.name, data["result"], by_model=by_model, degraded=degraded)
 
     async def close(self) -> None:
-        """A caller who left gets no answer, so nobody works on one; a service that leaves only lets the task wait."""
+        """Cancel the task if its caller has left before the end; a stop of the service leaves it to the next start."""
         if self._ended or self._closing.is_set():
             return
         self._ended = True
-        with suppress(Conflict):  # it ended meanwhile
+        with suppress(Conflict):  # the task ended meanwhile
+            # Shielded: the disconnect that brings us here also cancels this coroutine.
             await asyncio.shield(asyncio.ensure_future(self._tasks.cancel(self._principal, self._task.task_id)))
 
 
 class AgentChat:
-    """Implements the port `Agents` of the gateway."""
+    """Runs chat requests as tasks; the LLM gateway calls it for models whose name begins with `agent:`."""
 
     def __init__(
         self, submission: SubmissionService, tasks: TaskService, snapshot: AgentCache, hub: Hub, of_task: TaskStream
@@ -108,23 +115,23 @@ class AgentChat:
         self._closing: set[asyncio.Future[None]] = set()
 
     def capabilities(self, tenant: str) -> list[str]:
-        """Of the agents that may be asked now."""
+        """Return the capabilities of the active agents, sorted."""
         agents = self._snapshot.list_of_tenant(tenant)
         return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
 
     async def stream(self, principal: Principal, request: ChatRequest) -> AgentAnswerStream:
-        """Returns when the task is stored. A caller that leaves before leaves no task behind.
+        """Submit the task and return its stream. Raises RoutingDenied, ApprovalPending, InvalidRequest.
 
-        Raises RoutingDenied, ApprovalPending, InvalidRequest.
+        If the caller disconnects before the task is stored, the task is cancelled.
         """
         opening = asyncio.ensure_future(self._open(principal, request))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
-            opening.add_done_callback(self._nobody_reads)
+            opening.add_done_callback(self._close_unread)
             raise
 
-    def _nobody_reads(self, opening: asyncio.Future[AgentAnswerStream]) -> None:
+    def _close_unread(self, opening: asyncio.Future[AgentAnswerStream]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             closing = asyncio.ensure_future(opening.result().close())
             self._closing.add(closing)
@@ -137,7 +144,7 @@ class AgentChat:
         task = await self._tasks.get(principal, submitted.task_id)
         if submitted.status == "pending_approval":
             raise ApprovalPending(
-                f"Task {task.task_id} waits for the approval of an admin; its answer will be at "
+                f"Task {task.task_id} waits for the approval of an administrator; its result will be at "
                 f"/api/v1/tasks/{task.task_id}.",
                 {"task_id": task.task_id},
             )
@@ -146,43 +153,43 @@ class AgentChat:
         return AgentAnswerStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
 
     async def chat(self, principal: Principal, request: ChatRequest) -> ChatResult:
-        """The whole answer. A caller that leaves cancels the task. Raises as the stream does."""
+        """Return the complete reply. A disconnect cancels the task. Raises like the stream."""
         stream = await self.stream(principal, request)
         try:
-            answer = await self._while_open(_whole(stream))
+            reply = await self._until_stopping(_read_reply(stream))
         finally:
             await stream.close()
         return ChatResult(
-            answer, usage_or_estimate(request, answer), stream.name, stream.provenance_id, stream.agent_task
+            reply, usage_or_estimate(request, reply), stream.name, stream.provenance_id, stream.agent_task
         )
 
-    async def _while_open(self, work: Any) -> ChatReply:
-        """Nobody waits for an answer of a service that leaves. Raises ServiceUnavailable."""
-        answer = asyncio.ensure_future(work)
-        leaving = asyncio.ensure_future(self._hub.closing.wait())
+    async def _until_stopping(self, work: Any) -> ChatReply:
+        """Return the reply. Raises ServiceUnavailable when the service stops, so that no caller delays the stop."""
+        reply = asyncio.ensure_future(work)
+        stopping = asyncio.ensure_future(self._hub.closing.wait())
         try:
-            await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()  # type: ignore[no-any-return]
-            raise ServiceUnavailable("The service is stopping; the task goes on when it is back.")
+            await asyncio.wait({reply, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if reply.done():
+                return reply.result()  # type: ignore[no-any-return]
+            raise ServiceUnavailable("The service is stopping; the task continues after its next start.")
         finally:
-            leaving.cancel()
-            answer.cancel()
+            stopping.cancel()
+            reply.cancel()
 
 
 def _follows(last: list[str], token: list[str]) -> bool:
-    """Whether a token, as `[attempt, n]`, comes right after the last one that was read."""
+    """Return whether a token, as `[attempt, n]`, comes right after the last one that was read."""
     attempt, n = token
     return [attempt, str(int(n) - 1)] == last if last else n == "1"
 
 
-async def _whole(stream: AgentAnswerStream) -> ChatReply:
+async def _read_reply(stream: AgentAnswerStream) -> ChatReply:
     try:
         async for _ in stream:
             pass
     except AgentFault:
         if stream.reply is None:
-            raise  # else tokens were lost, and the whole answer is there
+            raise  # otherwise tokens were lost, but the reply is complete
     if stream.reply is None:
-        raise StentorError("The task's stream ended without an end.")
+        raise StentorError("The task's stream ended without a terminal event.")
     return stream.reply

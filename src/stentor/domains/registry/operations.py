@@ -51,7 +51,7 @@ class RegistryOperations:
         if cursor is not None:
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
-                raise InvalidRequest("The cursor is not valid: send the next_cursor of the page before as it is.")
+                raise InvalidRequest("The cursor is not one that this service gave out.")
         agents = self._registry.list_matching(
             caller.tenant, capability=capability, status=status, trust_tier=trust_tier
         )

@@ -45,7 +45,7 @@ class Presence:
         self.arrival_count = 0
         """How often an agent became available for waiting tasks: it came online, is new, or was changed."""
         self.changed = asyncio.Event()
-        """Set at each arrival, and when an endpoint goes offline; not when a worker goes silent, so readers also poll."""
+        """Set at each arrival and when an endpoint goes offline, but not when a worker goes silent: readers poll."""
 
     def notify_arrival(self) -> None:
         """Record that an agent became available for waiting tasks."""

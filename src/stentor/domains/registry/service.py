@@ -82,7 +82,7 @@ class AgentRegistry:
             log.error("registry: malformed record agent=%s reason=%s", error.agent_id, error.message)
 
     def list_malformed(self, tenant: str) -> list[str]:
-        """Return the ids of the tenant's agents with malformed records; reading such a record raises RegistryRecordError."""
+        """Return the ids of the tenant's malformed records; reading one of them raises RegistryRecordError."""
         return sorted(agent_id for agent_id, owner in self._malformed.items() if owner == tenant)
 
     async def register(self, tenant: str, draft: AgentDraft, by: Actor) -> Agent:

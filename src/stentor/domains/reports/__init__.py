@@ -1,1 +1,1 @@
-"""Reports: notes in the vault's folder `Reports` that tell of work that was done."""
+"""Reports: notes in the vault's folder `Reports` that name the task they are about. Only read, never written, here."""

@@ -1,4 +1,4 @@
-"""A report, read from the text of its note: pure."""
+"""A report, parsed from the text of its note. Pure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from stentor.domains.notes.model import Stat
 REPORTS_FOLDER = "Reports"
 NOTE_SUFFIX = ".md"
 MAX_FIELD_LENGTH = 500
-"""Characters of a field that are shown."""
+"""Longest field in characters; a longer one is cut."""
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 
 class VaultReport(msgspec.Struct, frozen=True):
-    """Times are ISO 8601 texts; what the note does not say is None. `path` is that of the note in the vault."""
+    """The fields of a report. Times are in ISO 8601; a field that the note lacks is None."""
 
     path: str
     title: str
@@ -33,44 +33,45 @@ class VaultReport(msgspec.Struct, frozen=True):
 
 
 def report_out(report: VaultReport) -> dict[str, Any]:
-    """A report as every surface shows it."""
+    """Return a report in its JSON form."""
     return dict(msgspec.structs.asdict(report))
 
 
 def parse_report(stat: Stat, text: str) -> VaultReport:
-    """Fails open: a note whose frontmatter cannot be read is listed by its name, and belongs to no task."""
+    """Parse a note. Fails open: a note with invalid frontmatter is listed under its name and belongs to no task."""
     parts = frontmatter.split(text)
     try:
-        said: Mapping[str, Any] = frontmatter.parse_values(parts)
+        values: Mapping[str, Any] = frontmatter.parse_values(parts)
     except InvalidFrontmatter:
-        said = {}
+        values = {}
     heading = _HEADING.search(parts.body)
     name = stat.path.rpartition("/")[2].removesuffix(NOTE_SUFFIX)
     return VaultReport(
         path=stat.path,
-        title=_text(said, "title") or (heading[1].strip()[:MAX_FIELD_LENGTH] if heading else name),
-        task_id=_id(said.get("task_id")),
-        agent_name=_text(said, "agent_name", "agent"),
-        created_at=_text(said, "created_at", "created", "date"),
+        title=_text(values, "title") or (heading[1].strip()[:MAX_FIELD_LENGTH] if heading else name),
+        task_id=_id(values.get("task_id")),
+        agent_name=_text(values, "agent_name", "agent"),
+        created_at=_text(values, "created_at", "created", "date"),
         modified_at=format_iso(stat.modified_at),
-        summary=_text(said, "summary") or _first_paragraph(parts.body),
+        summary=_text(values, "summary") or _first_paragraph(parts.body),
     )
 
 
-def _text(said: Mapping[str, Any], *names: str) -> str | None:
-    found = next((said[name] for name in names if isinstance(said.get(name), str) and said[name].strip()), None)
-    return None if found is None else str(found).strip()[:MAX_FIELD_LENGTH]
+def _text(values: Mapping[str, Any], *names: str) -> str | None:
+    """Return the first of the named fields that has a text."""
+    text = next((values[name] for name in names if isinstance(values.get(name), str) and values[name].strip()), None)
+    return None if text is None else str(text).strip()[:MAX_FIELD_LENGTH]
 
 
 def _id(value: Any) -> str | None:
-    """Exactly as it stands there; an id of digits alone is a number to YAML."""
+    """Return the exact id; YAML parses an id of digits alone as a number."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value else None
 
 
 def _first_paragraph(body: str) -> str | None:
-    """Up to the first empty line or heading. A heading ends with its line, whether an empty one follows or not."""
+    """Return the text up to the first empty line or heading, without the headings before it."""
     text = _HEADING.sub("\n", body.replace("\r\n", "\n")[: 20 * MAX_FIELD_LENGTH])
-    found = next((part for part in map(str.strip, re.split(r"\n[ \t]*\n", text)) if part), None)
-    return None if found is None else " ".join(found.split())[:MAX_FIELD_LENGTH]
+    paragraph = next((part for part in map(str.strip, re.split(r"\n[ \t]*\n", text)) if part), None)
+    return None if paragraph is None else " ".join(paragraph.split())[:MAX_FIELD_LENGTH]

@@ -1,4 +1,4 @@
-"""Which reports there are: the vault's folder is looked through each time, unchanged notes are read once."""
+"""Lists reports: walks the vault's folder at each request and reads only notes that changed since the last one."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from stentor.domains.reports import model
 from stentor.domains.reports.model import NOTE_SUFFIX, REPORTS_FOLDER, VaultReport
 
 MAX_REPORTS = 500
-"""Reports of an answer: those that were written last."""
+"""Most reports of a response: the ones modified last."""
 MAX_CACHED = 10_000
+"""Most reports in the cache, and most notes that are searched for the reports of a task."""
 MAX_BYTES = 1_000_000
-"""Of a longer note only the name is shown."""
+"""Largest note that is read; of a larger one only the name is shown."""
 log = logging.getLogger(__name__)
 
 
 class ReportsUnreadable(StentorError):
-    """The vault with the reports cannot be read: a 500, as the contract wants it, and no outage to wait for."""
+    """The vault with the reports cannot be read. A 500 and not a 503: the contract wants it so."""
 
 
 class ReportService:
-    """Only reads. Without a vault there are none."""
+    """Lists the reports of a vault; without a vault there are none."""
 
     def __init__(self, vault: Vault | None) -> None:
         self._vault = vault
-        self._known: dict[str, tuple[Stat, VaultReport]] = {}
+        self._cache: dict[str, tuple[Stat, VaultReport]] = {}
 
     async def list_latest(self) -> list[VaultReport]:
-        """At most `MOST`, the last written first. Raises ReportsUnreadable."""
-        return await _readable(self._newest(MAX_REPORTS))
+        """Return at most `MAX_REPORTS` reports, the last modified first. Raises ReportsUnreadable."""
+        return await _require_readable(self._newest(MAX_REPORTS))
 
     async def list_for_task(self, task_id: str) -> list[VaultReport]:
-        """Those whose frontmatter has exactly this task id. Raises ReportsUnreadable."""
-        found = await _readable(self._newest(MAX_CACHED))
-        return [report for report in found if report.task_id == task_id][:MAX_REPORTS]
+        """Return the reports whose frontmatter has exactly this task id. Raises ReportsUnreadable."""
+        reports = await _require_readable(self._newest(MAX_CACHED))
+        return [report for report in reports if report.task_id == task_id][:MAX_REPORTS]
 
     async def _newest(self, most: int) -> list[VaultReport]:
         return await self._read(await self._stats(), most)
@@ -48,18 +49,19 @@ class ReportService:
         return sorted(stats, key=lambda stat: (-stat.modified_at, stat.path))
 
     async def _read(self, stats: list[Stat], most: int) -> list[VaultReport]:
-        found = []
+        reports = []
         for stat in stats[:most]:
-            known = self._known.get(stat.path)
-            report = known[1] if known and known[0] == stat else await self._fresh(stat)
+            cached = self._cache.get(stat.path)
+            report = cached[1] if cached and cached[0] == stat else await self._read_note(stat)
             if report is not None:
-                found.append(report)
-        if len(self._known) > MAX_CACHED:
-            self._known.clear()
-        return found
+                reports.append(report)
+        # Deleted notes stay in the cache; emptying it when it is full is cheaper than tracking them.
+        if len(self._cache) > MAX_CACHED:
+            self._cache.clear()
+        return reports
 
-    async def _fresh(self, stat: Stat) -> VaultReport | None:
-        """None for a note that is gone since it was listed."""
+    async def _read_note(self, stat: Stat) -> VaultReport | None:
+        """Read and cache a report; None for a note that was deleted since it was listed."""
         assert self._vault is not None
         try:
             content = (await self._vault.read(stat.path)).content if stat.size <= MAX_BYTES else b""
@@ -68,14 +70,14 @@ class ReportService:
         except NoteTooLarge:
             content = b""
         report = model.parse_report(stat, content.decode(errors="replace"))
-        self._known[stat.path] = (stat, report)
+        self._cache[stat.path] = (stat, report)
         return report
 
 
-async def _readable(reading: Awaitable[list[VaultReport]]) -> list[VaultReport]:
-    """Fails closed: a report that may exist and cannot be read is an error, not an empty list."""
+async def _require_readable(reading: Awaitable[list[VaultReport]]) -> list[VaultReport]:
+    """Fails closed: reports that may exist and cannot be read are an error, not an empty list."""
     try:
         return await reading
     except Exception as error:
-        log.exception("the reports cannot be read")
-        raise ReportsUnreadable("The reports cannot be read. The service's log says why.") from error
+        log.exception("reports: read failed")
+        raise ReportsUnreadable("The reports in the vault cannot be read. See the log of the service.") from error
