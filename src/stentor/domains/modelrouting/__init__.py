@@ -1,1 +1,1 @@
-"""`model: "auto"`: which of the configured models answers a request, learned from errors, grades, cost and time."""
+"""The model `auto`: chooses the model for each chat request by track record: failures, grades, cost and duration."""

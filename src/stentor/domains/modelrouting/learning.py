@@ -1,8 +1,6 @@
-"""What the outcome of a request to `auto` teaches, and where it is written.
+"""Learns from requests to `auto`: records outcomes, keeps the track records in memory for decisions, applies grades.
 
-What the models of each tenant showed, in memory, as the decisions read it.
-
-Grading an answer of `auto`: the grade takes the place of the 1 that an ungraded answer counts as, once.
+An ungraded answer counts as a reward of 1; its grade, given once, replaces that.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from stentor.core.db import Database, Tx, locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import Conflict, Forbidden, NotFound, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.learning import store as lessons
+from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import Weight, apply_grade, apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.call_guard import LlmCaller
@@ -27,16 +25,20 @@ from stentor.domains.modelrouting import store
 from stentor.domains.modelrouting.model import AutoAnswer
 
 GRADING_DAYS = 30
-"""How long an answer may be graded."""
+"""Days within which an answer may be graded."""
 CLEANUP_INTERVAL = 100
-"""Outcomes of this process after which old answers are deleted, and at its first one."""
+"""Old answers are deleted at the first outcome of this process and then after each this many."""
+ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_")
+"""Prefixes that the routes of the OpenAI API add to the id of an answer."""
+UNGRADED_REWARD = 1.0
+EMPTY_VIEW = LearningView()
 log = logging.getLogger(__name__)
 
 
 class ModelOutcome(msgspec.Struct, frozen=True):
-    """How a model did at a request. `answer_id` is the event of the call; None for a failure, which has no answer.
+    """The outcome of a request. `reward` in [0,1]; `cost` in US dollars, None if unknown.
 
-    `cost` is in US dollars, None where it is not known.
+    `answer_id` is the id of the call's event, None for a failure, which has no answer.
     """
 
     model: str
@@ -49,49 +51,53 @@ class ModelOutcome(msgspec.Struct, frozen=True):
 
 
 class ModelOutcomeRecorder:
-    """`most` is how many outcomes a day one agent's key may have one model learn from; 0 is no limit."""
+    """Records outcomes. `most` limits the outcomes per day, key of role agent and model; 0 means no limit."""
 
     def __init__(self, db: Database, runlog: RunLog, roles: RoleRegistry, records: ModelRecords, most: int) -> None:
         self._db = db
         self._runlog = runlog
         self._roles = roles
         self._records = records
-        self._most = most
-        self._seen = count()
+        self._max_per_day = most
+        self._outcome_number = count()
 
     async def record(self, caller: LlmCaller, outcome: ModelOutcome) -> None:
-        """Fails open: an answer that came is given, and cannot be graded when this could not be written."""
-        sweep = next(self._seen) % CLEANUP_INTERVAL == 0
+        """Record an outcome. Fails open: without a database the caller still gets the answer, but cannot grade it."""
+        should_clean_up = next(self._outcome_number) % CLEANUP_INTERVAL == 0
 
         def work(tx: Tx) -> None:
-            weight = self._taught(tx, caller, outcome)
+            weight = self._learn(tx, caller, outcome)
             if outcome.answer_id is not None:
                 sample = weight.samples if weight else None
-                known = (outcome.answer_id, outcome.model, outcome.kind, caller.key, outcome.decision_id)
-                store.insert_answer(tx, caller.tenant, AutoAnswer(*known, sample, tx.now))
+                answer = AutoAnswer(
+                    outcome.answer_id, outcome.model, outcome.kind, caller.key, outcome.decision_id, sample, tx.now
+                )
+                store.insert_answer(tx, caller.tenant, answer)
             draft = _outcome_event(outcome, weight)
             parent = outcome.answer_id or outcome.decision_id
             self._runlog.append(tx, caller.tenant, [draft], task_id=caller.task_id, parent=parent)
-            if sweep:
+            if should_clean_up:
                 store.delete_answers_before(tx, tx.now - GRADING_DAYS * DAY)
 
         try:
+            # The lock serializes outcomes of one model: each is computed from the weight before it.
             await self._db.write(work, (locks.model_lock(caller.tenant, outcome.model),))
         except StoreUnavailable as error:
             log.warning("modelrouting: outcome not recorded model=%s reason=%s", outcome.model, error.message)
 
-    def _taught(self, tx: Tx, caller: LlmCaller, outcome: ModelOutcome) -> Weight | None:
-        """The record with the outcome; None where the caller has taught enough today."""
+    def _learn(self, tx: Tx, caller: LlmCaller, outcome: ModelOutcome) -> Weight | None:
+        """Return the updated weight; None if the caller's key has reached its daily limit."""
         tenant, model, kind = caller.tenant, outcome.model, outcome.kind
         if (
-            self._most
+            self._max_per_day
             and not self._roles.is_person(tenant, caller.key)
-            and lessons.count_taught_today(tx, tenant, f"model {model}", caller.key) > self._most
+            # The counter is shared with agents: the space keeps the name apart from their ids.
+            and learning_store.count_taught_today(tx, tenant, f"model {model}", caller.key) > self._max_per_day
         ):
             return None
-        known = store.find_weight(tx, tenant, model, kind) or initial_weight(model, kind, tx.now)
+        previous = store.find_weight(tx, tenant, model, kind) or initial_weight(model, kind, tx.now)
         weight = apply_outcome(
-            known,
+            previous,
             success=outcome.reward > 0,
             performance=outcome.reward,
             duration_ms=outcome.duration_ms,
@@ -100,6 +106,7 @@ class ModelOutcomeRecorder:
             progress=self._records.view_of(tenant).records(tenant, kind).progress,
         )
         store.upsert_weight(tx, tenant, weight)
+        # After the commit: decisions must not see the weight of a transaction that is rolled back.
         tx.after_commit(lambda: self._records.put(tenant, weight))
         return weight
 
@@ -107,59 +114,57 @@ class ModelOutcomeRecorder:
 def _outcome_event(outcome: ModelOutcome, weight: Weight | None) -> EventDraft:
     meta = {"model": outcome.model, "kind": outcome.kind, "reward": outcome.reward, "cost": outcome.cost}
     if weight is None:
-        message = f"Nothing is learned about {outcome.model}: the caller's key had it learn enough today."
+        message = f"The outcome of {outcome.model} does not count: the caller's key has reached its daily limit."
         return EventDraft("learning_skipped", "modelrouting", message, meta)
     rewards, outcomes = weight.counted_rewards
     meta |= {"rewards": rewards, "outcomes": outcomes, "changed": weight.changed_tick == weight.tick}
-    word = "success" if outcome.reward else "failure"
-    message = f"{outcome.model} has a {word} more at {outcome.kind}."
+    label = "success" if outcome.reward else "failure"
+    message = f"Counted a {label} of {outcome.model} at {outcome.kind}."
     return EventDraft("learning_updated", "modelrouting", message, meta, duration_ms=outcome.duration_ms)
 
 
 class ModelRecords:
-    """One view a tenant, because two tenants may have a model of the same name."""
+    """The track records in memory. One view per tenant, because two tenants may have a model of the same name."""
 
     def __init__(self) -> None:
-        self._of: dict[str, LearningView] = {}
-        self._meanwhile = ConcurrentWrites[tuple[str, str, str]]()
+        self._views: dict[str, LearningView] = {}
+        self._concurrent_writes = ConcurrentWrites[tuple[str, str, str]]()
 
     def view_of(self, tenant: str) -> LearningView:
-        return self._of.get(tenant) or EMPTY_VIEW
+        """Return the view of a tenant, an empty one for a tenant without records."""
+        return self._views.get(tenant) or EMPTY_VIEW
 
     def put(self, tenant: str, weight: Weight) -> None:
-        """What this process wrote."""
-        self._meanwhile.record_write((tenant, weight.task_type, weight.agent_id))
-        self._keep(tenant, weight)
+        """Store a weight that this process wrote to the database."""
+        self._concurrent_writes.record_write((tenant, weight.task_type, weight.agent_id))
+        self._store(tenant, weight)
 
     def poll_query(self, since: int) -> PollQuery:
-        """What changed since, for the view."""
-        return self._meanwhile.start_poll(lambda tx: store.weights_changed_since(tx, since), self._hear)
+        """Return the poll for the weights that changed since a time in microseconds."""
+        return self._concurrent_writes.start_poll(
+            lambda tx: store.weights_changed_since(tx, since), self._apply_changes
+        )
 
-    def _hear(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str, str]]) -> None:
+    def _apply_changes(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str, str]]) -> None:
         for tenant, weight in changed:
+            # A poll that began before a local write must not overwrite it.
             if (tenant, weight.task_type, weight.agent_id) not in written:
-                self._keep(tenant, weight)
+                self._store(tenant, weight)
 
-    def _keep(self, tenant: str, weight: Weight) -> None:
-        self._of.setdefault(tenant, LearningView()).put(tenant, weight)
-
-
-EMPTY_VIEW = LearningView()
-
-
-ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_")
-"""What OpenAI's routes put before the id of an answer."""
-UNGRADED_REWARD = 1.0
+    def _store(self, tenant: str, weight: Weight) -> None:
+        self._views.setdefault(tenant, LearningView()).put(tenant, weight)
 
 
 class AnswerGrader:
+    """Reads and grades answers of `auto`."""
+
     def __init__(self, db: Database, runlog: RunLog, records: ModelRecords) -> None:
         self._db = db
         self._runlog = runlog
         self._records = records
 
     async def get(self, principal: Principal, answer_id: str) -> tuple[AutoAnswer, dict[str, Any]]:
-        """An answer, and the decision that led to it as it stands in the run log. Raises NotFound."""
+        """Return an answer and the metadata of the event of its decision. Raises NotFound."""
 
         def read(tx: Tx) -> tuple[AutoAnswer, dict[str, Any]]:
             answer = _require_visible_answer(tx, principal, answer_id)
@@ -168,27 +173,29 @@ class AnswerGrader:
         return await self._db.read(read)
 
     async def grade(self, principal: Principal, answer_id: str, value: float, comment: str | None) -> AutoAnswer:
-        """Say what an answer was worth, in [0,1]. The same grade by the same key again answers as before.
+        """Grade an answer with a value in [0,1]. Repeating the same grade with the same key changes nothing.
 
         Raises NotFound, Forbidden, and Conflict for an answer that has another grade.
         """
 
         def work(tx: Tx) -> AutoAnswer:
             answer = _require_visible_answer(tx, principal, answer_id)
-            # An agent's key that judged what others asked for could have them sent to a model of its own.
+            # Otherwise an agent's key could grade others' answers so that their requests go to its own model.
             if principal.role != "admin" and answer.key_name != principal.name:
-                raise Forbidden(f"The key {principal.name!r} has the role agent, so it grades answers to itself only.")
+                raise Forbidden(
+                    f"The key {principal.name!r} has the role agent, so it may grade only answers to itself."
+                )
             if answer.grade is not None:
                 if (answer.grade, answer.comment, answer.graded_by) == (value, comment, principal.name):
                     return answer
                 raise Conflict(
-                    f"The answer was graded {answer.grade:g} by {answer.graded_by!r}; an answer is graded once."
+                    f"The answer was graded {answer.grade:g} by {answer.graded_by!r}; it can be graded only once."
                 )
-            by = {"grade": value, "comment": comment, "graded_by": principal.name, "graded_at": tx.now}
-            done = msgspec.structs.replace(answer, **by)
-            store.store_grade(tx, principal.tenant, done)
-            self._apply(tx, principal.tenant, done, value)
-            return done
+            grade = {"grade": value, "comment": comment, "graded_by": principal.name, "graded_at": tx.now}
+            graded = msgspec.structs.replace(answer, **grade)
+            store.store_grade(tx, principal.tenant, graded)
+            self._apply(tx, principal.tenant, graded, value)
+            return graded
 
         return await self._db.write(work)
 
@@ -198,26 +205,26 @@ class AnswerGrader:
             meta["comment"] = answer.comment
         drafts = [EventDraft("answer_graded", "modelrouting", f"Graded {value:g}.", meta)]
         tx.lock(locks.model_lock(tenant, answer.model))
-        known = store.find_weight(tx, tenant, answer.model, answer.kind) if answer.is_learned else None
-        if known is not None:
-            weight = apply_grade(known, sample=answer.sample, was=UNGRADED_REWARD, grade=value, now=tx.now)
+        previous = store.find_weight(tx, tenant, answer.model, answer.kind) if answer.is_learned else None
+        if previous is not None:
+            weight = apply_grade(previous, sample=answer.sample, was=UNGRADED_REWARD, grade=value, now=tx.now)
             store.upsert_weight(tx, tenant, weight)
             tx.after_commit(lambda: self._records.put(tenant, weight))
             rewards, outcomes = weight.counted_rewards
-            known_now = {"model": answer.model, "kind": answer.kind, "rewards": rewards, "outcomes": outcomes}
-            message = f"{answer.model} has a grade instead of a success at {answer.kind}."
-            drafts.append(EventDraft("learning_updated", "modelrouting", message, known_now))
+            totals = {"model": answer.model, "kind": answer.kind, "rewards": rewards, "outcomes": outcomes}
+            message = f"Replaced a success of {answer.model} at {answer.kind} by its grade."
+            drafts.append(EventDraft("learning_updated", "modelrouting", message, totals))
         self._runlog.append(tx, tenant, drafts, parent=answer.answer_id)
 
 
 def _require_visible_answer(tx: Tx, principal: Principal, answer_id: str) -> AutoAnswer:
-    """Raises NotFound, the same for an answer that the caller does not see as for none."""
-    plain = answer_id
+    """Return an answer. Raises the same NotFound for an unknown answer and for one that the caller may not read."""
+    plain_id = answer_id
     for prefix in ID_PREFIXES:
-        plain = plain.removeprefix(prefix)
-    answer = store.find_answer(tx, principal.tenant, plain)
+        plain_id = plain_id.removeprefix(prefix)
+    answer = store.find_answer(tx, principal.tenant, plain_id)
     if answer is None or (principal.is_bound_agent and answer.key_name != principal.name):
         raise NotFound(
-            f"No answer of the model auto has this id. Answers that ended can be graded for {GRADING_DAYS} days."
+            f"No answer of the model auto has this id. Complete answers can be graded for {GRADING_DAYS} days."
         )
     return answer

@@ -1,9 +1,7 @@
-"""Ranks models for a request by the rule that ranks agents (routing/ranking.py). Pure.
+"""Ranks models for a request by the rule that ranks agents (`routing/ranking.py`), and classifies requests. Pure.
 
-What kind of request it is, by cheap features of the prompt: eight subjects times three lengths. Pure.
-
-Few enough that evidence gathers at each, and each can be explained in a word. No embedding: it costs more
-than the rest of the decision, and makes clusters that nobody can name.
+A request has one of 24 kinds, eight subjects times three lengths, by cheap features of its prompt: few enough that each
+gets enough evidence, and each has a name. Embeddings would cost more than the rest of the decision and have no names.
 """
 
 from __future__ import annotations
@@ -22,15 +20,41 @@ from stentor.domains.routing.ranking import RULE_VERSION, Preference, TrackRecor
 from stentor.domains.routing.service import track_record_from_weight
 
 NEUTRAL_PRIOR = 0.5
-"""The prior of every model: nobody declares how good one is."""
+"""The prior of every model: models have no declared scores."""
 UNLIMITED_CONCURRENCY = 1_000_000
-"""A provider answers many requests at a time, so those under way make nobody wait."""
+"""A provider runs many requests at a time, so open requests cause no waiting time."""
 MODEL_NOT_FOUND, AGENT_IS_NO_MODEL, TEXT_ONLY = "MODEL_NOT_FOUND", "AGENT_IS_NO_MODEL", "TEXT_ONLY"
-"""Why a model of a group is no candidate."""
+"""Codes of why a model of a group is no candidate."""
+SUBJECTS = ("images", "tools", "json", "code", "maths", "script", "question", "instruction")
+LENGTHS = ("short", "medium", "long")
+MAX_SHORT_TOKENS, MAX_MEDIUM_TOKENS = 200, 2_000
+"""Estimated tokens of the whole request up to which it is short, and medium."""
+MAX_INSPECTED_CHARACTERS = 2_000
+"""Only these first characters of the user's last message are inspected, so that a long prompt costs no more."""
+NON_LATIN_SHARE = 0.3
+"""Share of non-Latin letters above which a text counts as one in another script."""
+LAST_LATIN = "\u024f"
+
+# Every repetition has an upper bound: without one, a page of blank lines would take a second.
+_CODE = re.compile(
+    r"```|\b(?:python|javascript|typescript|java|golang|sql|bash|html|css|regex|json schema|traceback|stack ?trace|"
+    r"refactor|compiler?|unit tests?|pytest|dockerfile)\b|"
+    r"^[ \t]{0,40}(?:def |class |import |from \w+ import |#include|func |function |select .{1,80} from )|"
+    r"[{};][ \t]{0,4}$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_MATHS = re.compile(
+    r"\d\s{0,3}[-+*/^=×÷]\s{0,3}\d|\\(?:frac|sum|int|sqrt)|\b(?:solve|equation|integral|derivative|probability|percent|"
+    r"percentage|how many|theorem|prove)\b",
+    re.IGNORECASE,
+)
+_QUESTION = re.compile(
+    r"\s*(?:who|what|when|where|which|why|how|is|are|was|were|do|does|did|can|could|should|would|will)\b", re.IGNORECASE
+)
 
 
 class NamedModel(msgspec.Struct, frozen=True):
-    """A model as the ranking sees it; its id is its name, `provider/model`."""
+    """A model in the form that the ranking expects of an agent; its id is its name, `provider/model`."""
 
     name: str
     composite: float = NEUTRAL_PRIOR
@@ -41,7 +65,7 @@ class NamedModel(msgspec.Struct, frozen=True):
 
 
 class ModelCandidate(msgspec.Struct, frozen=True):
-    """`ahead` are the requests to `auto` that the model has now; not `online` while it is not to be called."""
+    """A model with its track record. `ahead` is its number of open requests to `auto`; not `online` if it is paused."""
 
     agent: NamedModel
     track_record: TrackRecord
@@ -52,7 +76,7 @@ class ModelCandidate(msgspec.Struct, frozen=True):
 
 
 class ModelOption(msgspec.Struct, frozen=True):
-    """A model that may be chosen. `cost` in US dollars is what the request would probably cost, None if unknown."""
+    """A model that may be chosen. `cost` is the estimate for the request in US dollars, None if unknown."""
 
     name: str
     cost: float | None = None
@@ -61,8 +85,9 @@ class ModelOption(msgspec.Struct, frozen=True):
 
 
 class AutoAnswer(msgspec.Struct, frozen=True):
-    """An answer that may be graded. `sample` is its number among the model's outcomes at this kind, None when nothing
-    was learned from it; times in microseconds.
+    """An answer that may be graded; times in microseconds.
+
+    `sample` is its number among the model's outcomes at this kind, None if it did not count as evidence.
     """
 
     answer_id: str
@@ -85,19 +110,19 @@ class AutoAnswer(msgspec.Struct, frozen=True):
 def build_candidates(
     entries: Sequence[ModelOption], view: LearningView, tenant: str, kind: str, alpha: float, now: int
 ) -> list[ModelCandidate]:
-    """The entries with what their records say; what a model costs here is its mean once it is known."""
+    """Return the options with their track records; the mean cost of the record replaces the estimate."""
     records = view.records(tenant, kind)
-    found = []
+    candidates = []
     for entry in entries:
-        record = records.weights_by_agent.get(entry.name)
-        age = 0 if record is None else records.progress.tick - record.tick
-        stale = records.progress.has_changed_since(record)
+        weight = records.weights_by_agent.get(entry.name)
+        age = 0 if weight is None else records.progress.tick - weight.tick
+        stale = records.progress.has_changed_since(weight)
         sums = view.sums_by_agent.get(entry.name)
-        known = track_record_from_weight(NEUTRAL_PRIOR, alpha, record, sums, age, now, stale=stale)
-        if known.cost is None:
-            known = msgspec.structs.replace(known, cost=entry.cost)
-        found.append(ModelCandidate(NamedModel(entry.name), known, entry.ahead, entry.online))
-    return found
+        track_record = track_record_from_weight(NEUTRAL_PRIOR, alpha, weight, sums, age, now, stale=stale)
+        if track_record.cost is None:
+            track_record = msgspec.structs.replace(track_record, cost=entry.cost)
+        candidates.append(ModelCandidate(NamedModel(entry.name), track_record, entry.ahead, entry.online))
+    return candidates
 
 
 def choose_model(
@@ -107,7 +132,7 @@ def choose_model(
     alpha: float,
     denied: Sequence[DeniedCandidate] = (),
 ) -> RoutingDecision:
-    """Choose among at least one candidate. A decision has the form of a task's, so that it is explained alike."""
+    """Choose among at least one candidate. The decision has the form of a task's, so that both are explained alike."""
     ranking = rank_candidates(ranked, 0.0, prefer, MAX_RECORDED_CANDIDATES)
     best = ranking.candidates[0]
     return RoutingDecision(
@@ -134,44 +159,16 @@ def choose_model(
 
 
 def explain_choice(record: dict[str, Any], answered_by: str = "") -> str:
-    """Which model was chosen and why, in plain English, and which one answered instead of it."""
+    """Explain in a sentence or two which model was chosen and why, and which one replied if it failed."""
     chosen = record.get("agent_name")
     if record.get("candidates_total") == 1:
-        return f"{chosen} was the only model to choose from."
-    why = explain.explain_decision(record | {"online": True})  # no model is waited for, whatever its provider does now
+        return f"{chosen} was the only candidate."
+    why = explain.explain_decision(record | {"online": True})  # a model that is paused is not waited for
     return why if answered_by in ("", chosen) else f"{why} It failed, and {answered_by} answered."
 
 
-SUBJECTS = ("images", "tools", "json", "code", "maths", "script", "question", "instruction")
-LENGTHS = ("short", "medium", "long")
-MAX_SHORT_TOKENS, MAX_MEDIUM_TOKENS = 200, 2_000
-"""Estimated tokens of the whole request up to which it is short, and medium."""
-MAX_INSPECTED_CHARACTERS = 2_000
-"""Characters of what the user said last that are looked at, so that a long prompt costs no more than a short one."""
-NON_LATIN_SHARE = 0.3
-"""Share of letters beyond the Latin ones from which on a text counts as one in another script."""
-LAST_LATIN = "\u024f"
-
-# No repetition without a bound: over a page of blank lines the search would take a second.
-_CODE = re.compile(
-    r"```|\b(?:python|javascript|typescript|java|golang|sql|bash|html|css|regex|json schema|traceback|stack ?trace|"
-    r"refactor|compiler?|unit tests?|pytest|dockerfile)\b|"
-    r"^[ \t]{0,40}(?:def |class |import |from \w+ import |#include|func |function |select .{1,80} from )|"
-    r"[{};][ \t]{0,4}$",
-    re.IGNORECASE | re.MULTILINE,
-)
-_MATHS = re.compile(
-    r"\d\s{0,3}[-+*/^=×÷]\s{0,3}\d|\\(?:frac|sum|int|sqrt)|\b(?:solve|equation|integral|derivative|probability|percent|"
-    r"percentage|how many|theorem|prove)\b",
-    re.IGNORECASE,
-)
-_QUESTION = re.compile(
-    r"\s*(?:who|what|when|where|which|why|how|is|are|was|were|do|does|did|can|could|should|would|will)\b", re.IGNORECASE
-)
-
-
 def classify_request(request: ChatRequest) -> str:
-    """`subject/length`, such as `code/short`. The first subject that fits, in the order of `SUBJECTS`, is taken."""
+    """Return `subject/length`, such as `code/short`; the first subject of `SUBJECTS` that fits."""
     return f"{_subject(request)}/{_length(request)}"
 
 

@@ -1,4 +1,4 @@
-"""Operations on the answers of `auto`: why a model was chosen, and what its answer was worth."""
+"""Operations on the answers of `auto`: read why a model was chosen, and grade an answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, GradeComment, GradeValue, ResponseModel, Timestamp
 
 AnswerId = Annotated[
-    str, Path(description="The id of an answer, or its provenance_id, as it came."), AfterValidator(decode_path_segment)
+    str,
+    Path(description="The id of an answer, or its provenance_id."),
+    AfterValidator(decode_path_segment),
 ]
 
 
@@ -45,18 +47,18 @@ class AnswerOut(AnswerGradeOut):
 
 
 class AnswerOperations:
-    """What callers can do with the answers of `auto`. Each method is an operation."""
+    """The operations on the answers of `auto`."""
 
     def __init__(self, answers: AnswerGrader) -> None:
         self._answers = answers
 
     async def read(self, caller: Caller, answer_id: AnswerId) -> AnswerOut:
-        """An answer of `auto`: the model, the decision that chose it, and the grade."""
-        answer, decided = await self._answers.get(caller, answer_id)
-        return AnswerOut.of(answer, requested=decided.get("requested", ""), decision=decided.get("routing"))
+        """Read an answer of `auto`: the model, the decision that chose it, and the grade."""
+        answer, decision = await self._answers.get(caller, answer_id)
+        return AnswerOut.of(answer, requested=decision.get("requested", ""), decision=decision.get("routing"))
 
     async def grade(self, caller: Caller, answer_id: AnswerId, body: AnswerGradeIn) -> AnswerGradeOut:
-        """Say what an answer of `auto` was worth, from 0 to 1; what was learned from it is corrected, once."""
+        """Grade an answer of `auto` from 0 to 1, once; the grade replaces what was learned from it."""
         return AnswerGradeOut.of(await self._answers.grade(caller, answer_id, body.grade, body.comment))
 
 

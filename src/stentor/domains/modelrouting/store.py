@@ -1,4 +1,4 @@
-"""SQL of model routing: what each model showed at each kind of request, and the answers that may be graded."""
+"""SQL of model routing: the track record of each model at each kind of request, and the answers that may be graded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ _GRADE = Sql(
 )
 _FORGET = Sql("delete from model_answers where answered_at < :before")
 _DECISION = Sql("select metadata from events where event_id = :event_id and tenant = :tenant")
-# The same rows as those of agents: a name with a space is no agent's id.
 
 
 def find_weight(tx: Tx, tenant: str, model: str, kind: str) -> Weight | None:
@@ -38,7 +37,7 @@ def find_weight(tx: Tx, tenant: str, model: str, kind: str) -> Weight | None:
 
 
 def weights_changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
-    """Each with its tenant."""
+    """Return the weights that changed since a time in microseconds, each with its tenant."""
     return [(row[-1], Weight(*row[:-1])) for row in tx.rows(_CHANGED, since=since)]
 
 
@@ -62,11 +61,11 @@ def store_grade(tx: Tx, tenant: str, answer: AutoAnswer) -> None:
 
 
 def delete_answers_before(tx: Tx, before: int) -> int:
-    """Delete answers from before a time; answers how many."""
+    """Delete the answers from before a time in microseconds. Return how many."""
     return tx.run(_FORGET, before=before)
 
 
 def read_event_metadata(tx: Tx, tenant: str, event_id: str) -> dict[str, object] | None:
-    """Of an event of the run log."""
+    """Return the metadata of an event of the run log."""
     row = tx.row(_DECISION, tenant=tenant, event_id=event_id)
     return dict(jsontext.load(row[0])) if row else None
