@@ -255,7 +255,7 @@ async def test_a_clock_that_was_set_back_loses_no_note(make_world: MakeWorld, tm
 async def test_more_changes_than_memory_may_hold_are_read_from_the_run_log(tasks: Tasks) -> None:
     mirror = tasks.world.kernel.task_notes.mirror  # type: ignore[union-attr]
     assert mirror is not None
-    mirror.changes._most = 5
+    mirror.changes._max_tasks = 5
     await tasks.world.register()
     for _ in range(2):
         ids = await asyncio.gather(*(tasks.world.submit() for _ in range(60)))

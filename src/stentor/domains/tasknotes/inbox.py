@@ -1,8 +1,8 @@
-"""Notes that people put into `Tasks/Inbox` become tasks, once each, and get their answers beside them.
+"""The inbox: submits each note in `Tasks/Inbox` as a task, once, and writes the answer as a note beside it.
 
-A person's note is never changed. It is taken when it has come to rest, because editors save while people
-type. Its task's id follows from its path, its content and how often it was asked, so that whoever takes
-it after a crash makes no second task of it.
+A user's note is never changed. It is submitted only after it was unchanged for a while, because editors save while the
+user types. The task's id is derived from the path, the content and the number of the attempt, so that a retry after a
+crash submits no second task. `inbox_notes.py` parses the notes.
 """
 
 from __future__ import annotations
@@ -38,48 +38,56 @@ from stentor.domains.tasks.model import TaskDraft
 from stentor.domains.tasks.submission import SubmissionService
 
 SCAN_SECONDS = 5.0
-"""Between looks at the folder, when no event of the file system brought one about."""
+"""Time between two scans of the folder if no event of the file system triggers one."""
 MIN_PAUSE_SECONDS = 0.1
 MAX_ANSWERS_PER_SCAN = 100
 MAX_ANSWER_NUMBER = 100
 log = logging.getLogger(__name__)
 
 FileState = tuple[int, int, bool]
-"""Size and time of a note, and whether its answer lies beside it."""
+"""Size and modification time of a note, and whether the folder has its answer."""
 
 
 class QuietPeriod:
-    """How long each note has lain as it lies now, by this process's own clock: other machines' times may be off."""
+    """Tracks how long each note is unchanged, by this process's clock: the time of a file may be another machine's."""
 
-    def __init__(self, quiet: float) -> None:
-        self._quiet = quiet
+    def __init__(self, quiet_seconds: float) -> None:
+        self._quiet_seconds = quiet_seconds
         self._since: dict[str, tuple[FileState, float]] = {}
         self._handled: dict[str, FileState] = {}
 
-    def find_quiet(self, marks: dict[str, FileState], now: float) -> list[str]:
-        """Notes that have come to rest and were not handled as they are; forgets those that are gone."""
+    def find_quiet(self, states: dict[str, FileState], now: float) -> list[str]:
+        """Return the notes that are unchanged for long enough and not yet handled; forget the deleted ones."""
         before = self._since
-        known = {path: before[path] for path, mark in marks.items() if path in before and before[path][0] == mark}
-        self._since = {path: known.get(path, (mark, now)) for path, mark in marks.items()}
-        self._handled = {path: mark for path, mark in self._handled.items() if marks.get(path) == mark}
-        return [p for p, (_, since) in self._since.items() if p not in self._handled and now - since >= self._quiet]
+        unchanged = {
+            path: before[path] for path, state in states.items() if path in before and before[path][0] == state
+        }
+        self._since = {path: unchanged.get(path, (state, now)) for path, state in states.items()}
+        self._handled = {path: state for path, state in self._handled.items() if states.get(path) == state}
+        return [
+            path
+            for path, (_, since) in self._since.items()
+            if path not in self._handled and now - since >= self._quiet_seconds
+        ]
 
     def mark_handled(self, path: str) -> None:
-        """It need not be looked at again as it is now."""
+        """Skip the note until it changes."""
         if path in self._since:
             self._handled[path] = self._since[path][0]
 
     @property
     def next_scan_seconds(self) -> float:
-        """Seconds until it may be worth to look again."""
+        """Return after how many seconds the next scan may find a quiet note."""
         if len(self._handled) < len(self._since):
-            return min(SCAN_SECONDS, max(MIN_PAUSE_SECONDS, self._quiet / 4))
+            return min(SCAN_SECONDS, max(MIN_PAUSE_SECONDS, self._quiet_seconds / 4))
         return SCAN_SECONDS
 
 
 class TaskInbox:
-    """`agent_name` answers the name of an agent of the tenant. `quiet` in seconds. `allowed` are the capabilities that
-    a note may ask for, because nobody knows who wrote it; empty is all.
+    """Background job that turns notes into tasks.
+
+    `get_agent_name` returns the name for an agent's id. `allowed_capabilities` restricts what a note may require,
+    because the author of a note is unknown; empty allows all.
     """
 
     def __init__(
@@ -99,182 +107,185 @@ class TaskInbox:
         self._principal = Principal("inbox", "admin", frozenset(("read", "write")), tenant)
         self._agent_name = get_agent_name
         self._allowed = frozenset(allowed_capabilities)
-        self._rest = QuietPeriod(quiet_seconds)
-        self._open: set[str] = set()
-        self._broken: set[str] = set()
-        self._told = False
+        self._quiet_period = QuietPeriod(quiet_seconds)
+        self._open_task_ids: set[str] = set()
+        self._failed_paths: set[str] = set()
+        self._is_outage_logged = False
         self._wake = asyncio.Event()
-        hub.listeners.append(self._saw)
+        hub.listeners.append(self._on_task_changed)
 
     @property
     def _tenant(self) -> str:
         return self._principal.tenant
 
-    def _saw(self, tenant: str, task_id: str, events: list[Any]) -> None:
-        if task_id in self._open and tenant == self._tenant:
+    def _on_task_changed(self, tenant: str, task_id: str, events: list[Any]) -> None:
+        if task_id in self._open_task_ids and tenant == self._tenant:
             self._wake.set()
 
     def notify_changed(self, paths: Iterable[str]) -> None:
-        """Something changed at these paths of the vault."""
+        """Trigger a scan if one of the changed paths of the vault belongs to the inbox."""
         if any(path in (TASKS_FOLDER, INBOX_FOLDER) or path.startswith(f"{INBOX_FOLDER}/") for path in paths):
             self._wake.set()
 
     async def run(self) -> None:
-        """For ever; outages of the database and of the vault are waited out."""
+        """Run forever; waits out outages of the database and of the vault."""
         while True:
             self._wake.clear()
             try:
                 await self.scan()
-                self._told = False
+                self._is_outage_logged = False
             except (ServiceUnavailable, OSError) as error:
-                self._tell(error)
+                self._log_outage(error)
             except Exception:
-                # Fails open: a note that breaks one look must not end all later ones.
-                log.exception("the inbox could not be looked through")
+                # Fails open: an error in one scan must not end the job.
+                log.exception("inbox: scan failed")
             await asyncio.sleep(MIN_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._rest.next_scan_seconds):
+                async with asyncio.timeout(self._quiet_period.next_scan_seconds):
                     await self._wake.wait()
 
     async def scan(self) -> None:
-        """Take the notes that have come to rest, and write the answers that are known."""
+        """Submit the notes that are quiet, and write the answers of finished tasks."""
         stats = {stat.path: stat for stat in await self._vault.walk(INBOX_FOLDER)}
         candidates = {path: stat for path, stat in stats.items() if inbox_notes.is_candidate(path)}
         known = await self._db.read(lambda tx: store.list_inbox_notes(tx, self._tenant)) if candidates else {}
-        self._open = {asked.task_id for asked in known.values() if asked.state == "asked" and asked.task_id}
-        marks = {path: (s.size, s.modified_at, _answered(known.get(path), s, stats)) for path, s in candidates.items()}
-        for path in self._rest.find_quiet(marks, time.monotonic()):
-            await self._guarded(path, self._take(candidates[path], known.get(path), answered=marks[path][2]))
-        for asked in await self._db.read(
-            lambda tx: store.list_answerable_notes(tx, self._tenant, MAX_ANSWERS_PER_SCAN)
-        ):
-            if asked.path not in self._broken:
-                await self._guarded(asked.path, self._answer(asked, candidates.get(asked.path)))
+        self._open_task_ids = {note.task_id for note in known.values() if note.state == "asked" and note.task_id}
+        states = {
+            path: (stat.size, stat.modified_at, _has_answer(known.get(path), stat, stats))
+            for path, stat in candidates.items()
+        }
+        for path in self._quiet_period.find_quiet(states, time.monotonic()):
+            await self._guarded(path, self._process(candidates[path], known.get(path), has_answer=states[path][2]))
+        answerable = await self._db.read(lambda tx: store.list_answerable_notes(tx, self._tenant, MAX_ANSWERS_PER_SCAN))
+        for note in answerable:
+            if note.path not in self._failed_paths:
+                await self._guarded(note.path, self._answer(note, candidates.get(note.path)))
 
     async def _guarded(self, path: str, work: Coroutine[Any, Any, None]) -> None:
-        """One note that breaks its work must not keep back the others."""
+        """Run the work for a note. Fails open: an unexpected error skips this note and not the others."""
         try:
             await work
         except (ServiceUnavailable, OSError):
             raise
         except Exception:
-            log.exception(
-                "the note %r in the inbox is left alone until it changes or the service is started again", path
-            )
-            self._broken.add(path)
-            self._rest.mark_handled(path)
+            log.exception("inbox: note skipped until it changes or the service restarts path=%r", path)
+            self._failed_paths.add(path)
+            self._quiet_period.mark_handled(path)
 
-    async def _take(self, stat: Stat, known: InboxNote | None, *, answered: bool) -> None:
+    async def _process(self, stat: Stat, known: InboxNote | None, *, has_answer: bool) -> None:
+        """Submit the note, adopt its existing answer, or do nothing."""
         content = await self._content(stat)
         if content is None:
             return
         digest = content_hash(content)
-        step, attempt = inbox_notes.choose_step(known, digest, stat.modified_at, has_answer=answered)
+        step, attempt = inbox_notes.choose_step(known, digest, stat.modified_at, has_answer=has_answer)
         if step != "nothing":
-            asked = InboxNote(stat.path, digest, stat.modified_at, attempt, None, None, "answered")
-            await (self._ask(asked, content, known) if step == "ask" else self._put(asked))
-        self._broken.discard(stat.path)
-        self._rest.mark_handled(stat.path)
+            note = InboxNote(stat.path, digest, stat.modified_at, attempt, None, None, "answered")
+            await (self._submit(note, content, known) if step == "ask" else self._save(note))
+        self._failed_paths.discard(stat.path)
+        self._quiet_period.mark_handled(stat.path)
 
     async def _content(self, stat: Stat) -> bytes | None:
-        """None when the note is not as it was a moment ago, and of what is too large to be a note at all."""
+        """Return the content; None if the note changed or was deleted since the scan, or is too large."""
         if stat.size > MAX_NOTE_BYTES:
-            self._rest.mark_handled(stat.path)
+            self._quiet_period.mark_handled(stat.path)
             return None
         try:
             note = await self._vault.read(stat.path)
         except (NoSuchNote, InvalidPath):
             return None
-        same = (note.stat.size, note.stat.modified_at) == (stat.size, stat.modified_at)
-        return note.content if same and len(note.content) == stat.size else None
+        is_unchanged = (note.stat.size, note.stat.modified_at) == (stat.size, stat.modified_at)
+        return note.content if is_unchanged and len(note.content) == stat.size else None
 
-    async def _ask(self, asked: InboxNote, content: bytes, known: InboxNote | None) -> None:
-        """Submit it; the row comes after the task, whose id does not change until then."""
+    async def _submit(self, note: InboxNote, content: bytes, known: InboxNote | None) -> None:
+        """Submit the task, then save the note's row: after a crash in between, a retry derives the same task id."""
         problem, task_id = None, None
         try:
             draft = inbox_notes.parse_task_note(content)
             if draft is None:
                 return
             self._check_authority(draft)
-            task_id = inbox_notes.derive_task_id(asked.path, asked.content_hash, asked.attempt)
-            self._open.add(task_id)
+            task_id = inbox_notes.derive_task_id(note.path, note.content_hash, note.attempt)
+            self._open_task_ids.add(task_id)
             await self._submission.submit(self._principal, msgspec.structs.replace(draft, id=task_id))
         except RoutingDenied:
-            pass  # the task is stored as failed, and is answered like any that failed
+            pass  # the task is stored as failed and answered like any failed task
         except InvalidTaskNote as error:
             problem = "\n".join(error.problems)
         except Conflict as error:
             problem, task_id = error.message, None
-        before = (known.answer_path, known.answer_hash) if known else (None, None)
-        await self._put(
+        answer_path, answer_hash = (known.answer_path, known.answer_hash) if known else (None, None)
+        await self._save(
             msgspec.structs.replace(
-                asked, state="asked", task_id=task_id, problem=problem, answer_path=before[0], answer_hash=before[1]
+                note, state="asked", task_id=task_id, problem=problem, answer_path=answer_path, answer_hash=answer_hash
             )
         )
         self._wake.set()
 
     def _check_authority(self, draft: TaskDraft) -> None:
-        """Raises Malformed. A task that requires nothing could reach every agent, so it is refused too."""
-        wanted = frozenset(draft.required_capabilities)
-        if self._allowed and not (wanted and wanted <= self._allowed):
+        """Raise InvalidTaskNote for a forbidden capability, and for none: such a task could be routed to any agent."""
+        required = frozenset(draft.required_capabilities)
+        if self._allowed and not (required and required <= self._allowed):
             names = ", ".join(sorted(self._allowed))
             raise InvalidTaskNote(
                 [f"A note of this inbox may require these capabilities, and at least one of them: {names}."]
             )
 
-    async def _answer(self, asked: InboxNote, stat: Stat | None) -> None:
-        """A note that is gone needs none: nothing is there that it could stand beside."""
-        content, refused = await self._content_of_answer(asked, stat)
-        path = None if stat is None else await self._write(asked, content)
-        done = msgspec.structs.replace(
-            asked,
-            state="refused" if refused else "answered",
+    async def _answer(self, note: InboxNote, stat: Stat | None) -> None:
+        """Write the answer of a note; none if the note was deleted."""
+        content, is_refusal = await self._render_answer(note, stat)
+        path = None if stat is None else await self._write(note, content)
+        answered = msgspec.structs.replace(
+            note,
+            state="refused" if is_refusal else "answered",
             answer_path=path,
             answer_hash=None if path is None else content_hash(content),
         )
-        await self._put(done)
-        self._open.discard(asked.task_id or "")
+        await self._save(answered)
+        self._open_task_ids.discard(note.task_id or "")
 
-    async def _content_of_answer(self, asked: InboxNote, stat: Stat | None) -> tuple[bytes, bool]:
-        """And whether the note may be tried again when it changed."""
-        if asked.problem is not None or asked.task_id is None:
-            return render.render_problem(asked.problem or "It was not taken."), True
-        task_id = asked.task_id
+    async def _render_answer(self, note: InboxNote, stat: Stat | None) -> tuple[bytes, bool]:
+        """Return the answer, and whether it is a refusal, after which a changed note is submitted again."""
+        if note.problem is not None or note.task_id is None:
+            return render.render_problem(note.problem or "It was not submitted."), True
+        task_id = note.task_id
         (record,) = await self._db.read(lambda tx: store.get_records(tx, self._tenant, [task_id]))
         agent = record.assigned_agent and self._agent_name(record.assigned_agent)
-        changed = stat is not None and stat.modified_at != asked.modified_at
-        return render.render_answer(record, agent, note_changed=changed), record.outcome_class == "routing_failed"
+        is_changed = stat is not None and stat.modified_at != note.modified_at
+        return render.render_answer(record, agent, note_changed=is_changed), record.outcome_class == "routing_failed"
 
-    async def _write(self, asked: InboxNote, content: bytes) -> str | None:
-        """The path of the answer; never over bytes that are not an earlier answer of ours."""
-        if asked.answer_path is not None and asked.answer_hash is not None:
+    async def _write(self, note: InboxNote, content: bytes) -> str | None:
+        """Write the answer and return its path. Overwrites only an answer that this inbox wrote and nobody changed."""
+        if note.answer_path is not None and note.answer_hash is not None:
             with contextlib.suppress(NoteChanged, NameTaken):
-                await self._vault.write(asked.answer_path, content, asked.answer_hash)
-                return asked.answer_path
+                await self._vault.write(note.answer_path, content, note.answer_hash)
+                return note.answer_path
         for number in range(1, MAX_ANSWER_NUMBER):
-            path = inbox_notes.build_answer_path(asked.path, number)
+            path = inbox_notes.build_answer_path(note.path, number)
             try:
                 await self._vault.write(path, content, NO_FILE)
             except NoteChanged as error:
+                # The same bytes: this answer was written before a crash.
                 if error.current == content_hash(content):
                     return path
             except NameTaken:
                 continue
             else:
                 return path
-        log.error("the answer to %r has no place: %d lie there already", asked.path, MAX_ANSWER_NUMBER - 1)
+        log.error("inbox: answer not written, all names are taken path=%r answers=%d", note.path, MAX_ANSWER_NUMBER - 1)
         return None
 
-    async def _put(self, asked: InboxNote) -> None:
-        await self._db.write(lambda tx: store.save_inbox_note(tx, self._tenant, asked))
+    async def _save(self, note: InboxNote) -> None:
+        await self._db.write(lambda tx: store.save_inbox_note(tx, self._tenant, note))
 
-    def _tell(self, error: Exception) -> None:
-        if not self._told:
-            log.error("the inbox cannot be looked through: %s", error)
-            self._told = True
+    def _log_outage(self, error: Exception) -> None:
+        """Log the first error of an outage only."""
+        if not self._is_outage_logged:
+            log.error("inbox: waiting for the vault or the database reason=%s", error)
+            self._is_outage_logged = True
 
 
-def _answered(known: InboxNote | None, stat: Stat, stats: dict[str, Stat]) -> bool:
+def _has_answer(known: InboxNote | None, stat: Stat, stats: dict[str, Stat]) -> bool:
     path = (
         known.answer_path
         if known is not None and known.answer_path is not None

@@ -1,4 +1,4 @@
-"""A person's note as a task: what of its frontmatter counts, and what to say when it cannot be one. Pure."""
+"""Parses a note of the inbox into a task draft, and decides whether to submit it. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SEC
 MAX_REQUEST_BYTES = 1_000_000
 MAX_NAMES, MAX_NAME_LENGTH = 64, 255
 MAX_STEM_BYTES = 200
-_SPACE = uuid.UUID("7d1f6b0e-6f0b-5d8e-9a61-2f6d5f0c3b7a")
-"""Of the ids of tasks that notes became; any fixed one does."""
+_NAMESPACE = uuid.UUID("7d1f6b0e-6f0b-5d8e-9a61-2f6d5f0c3b7a")
+"""Namespace of the ids of tasks from notes; changing it would submit notes again."""
 _ANSWER = re.compile(r" \(answer(?: \d+)?\)\.md\Z", re.IGNORECASE)
 _COPY = re.compile(r"\(conflicted copy\b|\.sync-conflict-", re.IGNORECASE)
 
@@ -26,7 +26,7 @@ InboxStep = Literal["nothing", "adopt", "ask"]
 
 
 class InvalidTaskNote(ValueError):
-    """The note is no task as it stands; each sentence says what to change."""
+    """The note cannot become a task; each of `problems` is a sentence that says what to change."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__(" ".join(problems))
@@ -34,9 +34,9 @@ class InvalidTaskNote(ValueError):
 
 
 class InboxNote(msgspec.Struct, frozen=True):
-    """What is known of a note that was asked. `attempt` counts how often, from 0; times in microseconds.
+    """The stored state of a note that was submitted. `attempt` counts from 0; times in microseconds.
 
-    `refused` is one that was answered with what is wrong with it.
+    State `asked`: the task was submitted or the note has a problem. `refused`: answered with what to change.
     """
 
     path: str
@@ -51,7 +51,7 @@ class InboxNote(msgspec.Struct, frozen=True):
 
 
 def is_candidate(path: str) -> bool:
-    """Whether a file of the vault may be a person's note in the inbox: no answer, no copy that a sync made."""
+    """Return whether a path may be a user's note in the inbox, and not an answer or a conflict copy of a sync."""
     folder, _, name = path.rpartition("/")
     return (
         folder == INBOX_FOLDER
@@ -62,40 +62,44 @@ def is_candidate(path: str) -> bool:
 
 
 def build_answer_path(path: str, number: int = 1) -> str:
-    """`Tasks/Inbox/a.md`: `Tasks/Inbox/a (answer).md`, then `a (answer 2).md`; a very long name is cut."""
+    """Return the path of an answer: for `Tasks/Inbox/a.md` `Tasks/Inbox/a (answer).md`, then `a (answer 2).md`.
+
+    A very long name is cut and made unique with a digest.
+    """
     stem = path.rpartition("/")[2][:-3]
     raw = stem.encode()
     if len(raw) > MAX_STEM_BYTES:
-        mark = uuid.uuid5(_SPACE, stem).hex[:8]
-        stem = f"{raw[: MAX_STEM_BYTES - 9].decode(errors='ignore').rstrip()} {mark}"
+        digest = uuid.uuid5(_NAMESPACE, stem).hex[:8]
+        stem = f"{raw[: MAX_STEM_BYTES - 9].decode(errors='ignore').rstrip()} {digest}"
     return f"{INBOX_FOLDER}/{stem} (answer{'' if number == 1 else f' {number}'}).md"
 
 
 def derive_task_id(path: str, content_hash: str, attempt: int) -> str:
-    """The same for the same note, whoever takes it and how often."""
-    return str(uuid.uuid5(_SPACE, f"{path}\0{content_hash}\0{attempt}"))
+    """Return the id of a note's task, always the same for the same arguments."""
+    return str(uuid.uuid5(_NAMESPACE, f"{path}\0{content_hash}\0{attempt}"))
 
 
 def choose_step(
     known: InboxNote | None, content_hash: str, modified_at: int, *, has_answer: bool
 ) -> tuple[InboxStep, int]:
-    """What becomes of a note that has come to rest, and the number of the attempt.
+    """Return what to do with a quiet note, and the number of the attempt.
 
-    `answered`: its answer lies beside it. A note of which nothing is known but its answer was asked in
-    another life of the database, and is not asked again.
+    `has_answer`: the folder has its answer. An unknown note with an answer was submitted before the database was
+    replaced, so it is adopted and not submitted again.
     """
     if known is None:
         return ("adopt" if has_answer else "ask"), 0
-    changed = known.content_hash != content_hash
-    if known.state == "refused" and changed:
+    is_changed = known.content_hash != content_hash
+    if known.state == "refused" and is_changed:
         return "ask", known.attempt + 1
-    if known.state != "asked" and not has_answer and (changed or known.modified_at != modified_at):
+    # Deleting the answer and saving the note asks again, even with the same content.
+    if known.state != "asked" and not has_answer and (is_changed or known.modified_at != modified_at):
         return "ask", known.attempt + 1
     return "nothing", known.attempt
 
 
 def parse_task_note(content: bytes) -> TaskDraft | None:
-    """The task that a note asks for, without an id; None for a note without frontmatter. Raises Malformed."""
+    """Return the draft of a note, without an id; None for a note without frontmatter. Raises InvalidTaskNote."""
     text = _text(content)
     if text is None:
         return None
@@ -110,66 +114,66 @@ def parse_task_note(content: bytes) -> TaskDraft | None:
 
 
 def _text(content: bytes) -> str | None:
-    """None for what cannot have frontmatter: a file that is no text."""
-    opened = content.removeprefix(b"\xef\xbb\xbf").startswith(b"---")
-    if not opened:
+    """Return the text; None for a file that cannot have frontmatter. Raises InvalidTaskNote."""
+    may_have_frontmatter = content.removeprefix(b"\xef\xbb\xbf").startswith(b"---")
+    if not may_have_frontmatter:
         return None
     if len(content) > MAX_REQUEST_BYTES:
-        raise InvalidTaskNote([f"The note has {len(content):,} bytes; {MAX_REQUEST_BYTES:,} are the most."])
+        raise InvalidTaskNote([f"The note has {len(content):,} bytes; at most {MAX_REQUEST_BYTES:,} are allowed."])
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise InvalidTaskNote(["The note is not saved as UTF-8."]) from None
+        raise InvalidTaskNote(["The note is not encoded as UTF-8."]) from None
     if "\0" in text:
-        raise InvalidTaskNote(["The note has a NUL character in it, which no text has."])
+        raise InvalidTaskNote(["The note has a NUL character, which is not allowed."])
     return text
 
 
 def _draft(values: dict[str, Any], body: str) -> TaskDraft:
-    found = _FrontmatterReader(values)
-    kind = found.name("type", "for example `summarize`")
-    capabilities = found.names("required_capabilities", required=True)
-    timeout = found.number("timeout_seconds", 1, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
-    preference = found.uuid("agent_preference")
-    priority = found.choice("priority", ("high", "normal", "low"))
-    tags = found.names("tags")
+    reader = _FrontmatterReader(values)
+    kind = reader.name("type", "for example `summarize`")
+    capabilities = reader.names("required_capabilities", required=True)
+    timeout = reader.number("timeout_seconds", 1, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
+    preference = reader.uuid("agent_preference")
+    priority = reader.choice("priority", ("high", "normal", "low"))
+    tags = reader.names("tags")
     if not body:
-        found.problems.append("Below the frontmatter there is no text; the text is what the agent is given.")
-    if found.problems:
-        raise InvalidTaskNote(found.problems)
+        reader.problems.append("Below the frontmatter there is no text; the text is the input of the task.")
+    if reader.problems:
+        raise InvalidTaskNote(reader.problems)
     meta = TaskMetadata(priority=priority, tags=tags)  # type: ignore[arg-type]
     return TaskDraft(kind, body, None, capabilities, timeout, preference, meta)
 
 
 class _FrontmatterReader:
-    """Reads keys of a frontmatter and collects what is wrong with them. Keys of its own a person may have besides."""
+    """Reads fields of a frontmatter and collects their problems. Unknown fields are ignored."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.problems: list[str] = []
         nested = values.get("metadata")
         self._values = {**values, **(nested if isinstance(nested, dict) else {})}
 
-    def name(self, key: str, like: str) -> str:
+    def name(self, key: str, example: str) -> str:
         value = self._values.get(key)
         if _is_name(value):
             return str(value)
-        self.problems.append(f"`{key}` must be a name of at most {MAX_NAME_LENGTH} characters, {like}.")
+        self.problems.append(f"`{key}` must be a name of at most {MAX_NAME_LENGTH} characters, {example}.")
         return ""
 
     def names(self, key: str, *, required: bool = False) -> tuple[str, ...]:
-        """A list, or one text with commas."""
+        """Read a list, or one string with commas."""
         value = self._values.get(key)
-        given = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
-        if given is None or given == [] or given == [""]:
+        names = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        if names is None or names == [] or names == [""]:
             if required:
                 self.problems.append(f"`{key}` must name at least one capability, for example `summarize`.")
             return ()
         if (
-            isinstance(given, list)
-            and len(given) <= MAX_NAMES
-            and all(isinstance(x, str) and _is_name(x) for x in given)
+            isinstance(names, list)
+            and len(names) <= MAX_NAMES
+            and all(isinstance(name, str) and _is_name(name) for name in names)
         ):
-            return tuple(dict.fromkeys(given))
+            return tuple(dict.fromkeys(names))
         self.problems.append(f"`{key}` must be a list of at most {MAX_NAMES} names.")
         return ()
 

@@ -1,11 +1,9 @@
-"""Writes each task's note after the task moved: later, at leisure, and never in a task's way.
+"""Mirrors tasks as notes in the vault: asynchronously, in batches, and without delaying any task.
 
-The hub says which tasks changed, after their commit. Tasks that move quickly are written once, because a
-note is written a moment after the first change, from the row as it is then. The more tasks move, the longer
-the mirror rests between its batches. A cursor in the database says up to which event all is
-written; the next process begins there.
-
-`stentor reindex` and `stentor verify` over the whole vault: the notes' index first, then the tasks' notes.
+The hub reports changed tasks after their commit. A note is written a moment after the first change, from the row as it
+is then, so a task that changes quickly is written once. Under load the pauses between batches grow. A cursor in the
+database says up to which event all notes are written; the next process continues from it. `VaultMaintenance` at the end
+runs `stentor reindex` and `stentor verify` over the index of the notes and then over the task notes.
 """
 
 from __future__ import annotations
@@ -35,106 +33,111 @@ from stentor.domains.tasks.model import TaskFilter
 
 TASKS_PER_BATCH = 64
 EVENTS_PER_PAGE = 512
-"""Events of the run log read at a time."""
+"""Events of the run log that are read at a time."""
 DEBOUNCE_SECONDS = 0.2
-"""Between a change and its note, so that a task that is quickly done is written once."""
+"""Time from a change to its note, so that a short task is written once."""
 MIN_PAUSE_SECONDS = 0.002
 CHANGES_PER_PAUSE_STEP, MAX_PAUSE_FACTOR = 100, 19
-"""For so many changes a second the mirror rests as long as it worked, for twice as many twice as long, up to this."""
+"""At so many changes per second the pause is as long as the work, at twice as many twice as long, up to the factor."""
 RETRY_SECONDS = 1.0
 CURSOR_SAVE_SECONDS = 1.0
-"""Between two writes of the cursor."""
+"""Time between two writes of the cursor."""
 HEARTBEATS_PER_LEASE = 6
-"""Signs of life that a writer who shares its database gives before others may take it for gone."""
+"""Heartbeats of a writer on a shared database within the time after which others take over its cursor."""
 END_OF_TIME_US = 2**62
-"""After any time: nobody else writes to a database that is not shared, even if the clock was set back."""
+"""Later than any time: on a database that is not shared every other cursor is stale, even if the clock was set back."""
 UNSYNCED_MS = 60_000
-"""The cursor trails by this at a start: what a power cut takes of notes is younger."""
+"""A start replays so many milliseconds before the cursor: notes lost in a power cut are younger."""
 STOP_TIMEOUT_SECONDS = 2.0
+TASKS_CURSOR_PREFIX = "/tasks/"
+"""Begins the cursor of a maintenance run that has reached the task notes; no path of a vault begins so."""
+MAX_TASKS_PER_STEP = 200
+"""Most tasks of one maintenance step: each may be long."""
 log = logging.getLogger(__name__)
 
 
 class TaskNoteMirror:
-    """`shared`: other processes may write to the same database, and take over from one that gave no sign of life for
-    `lease` microseconds.
+    """Background job that writes the task notes of one tenant.
+
+    With `shared`, other processes write to the same database, and take over the cursor of a process that sent no
+    heartbeat for `lease` microseconds.
     """
 
     def __init__(self, db: Database, hub: Hub, root: Path, tenant: str, lease: int, *, shared: bool) -> None:
         self._db = db
         self._root = root
         self._tenant = tenant
-        self._lease, self._beat_seconds = lease, lease / SECOND / HEARTBEATS_PER_LEASE
+        self._lease, self._heartbeat_seconds = lease, lease / SECOND / HEARTBEATS_PER_LEASE
         self._shared = shared
         self._writer_id = ids.new_id() if shared else "local"
-        self._kept, self._kept_at, self._beat_at = "", 0.0, 0.0
-        self._told = False
+        self._saved_cursor, self._saved_at, self._heartbeat_at = "", 0.0, 0.0
+        self._is_outage_logged = False
         self._wake = asyncio.Event()
         self._lock = threading.Lock()
         self.changes = PendingChanges(tenant)
-        hub.listeners.append(self._saw)
+        hub.listeners.append(self._on_task_changed)
 
-    def _saw(self, tenant: str, task_id: str, events: list[object]) -> None:
+    def _on_task_changed(self, tenant: str, task_id: str, events: list[object]) -> None:
         self.changes.record_events(tenant, task_id, events)
         self._wake.set()
 
     async def start(self) -> None:
-        """Take over from the process before. Raises StoreUnavailable."""
-        await self._adopt()
+        """Continue from the cursor of the previous process. Raises StoreUnavailable."""
+        await self._adopt_cursors()
 
-    async def _adopt(self) -> None:
-        own = self.changes.low_water_mark() or ids.new_id()
+    async def _adopt_cursors(self) -> None:
+        own_position = self.changes.low_water_mark() or ids.new_id()
 
         def work(tx: Tx) -> str:
             return store.adopt_cursors(
-                tx, self._writer_id, own, tx.now - self._lease if self._shared else END_OF_TIME_US
+                tx, self._writer_id, own_position, tx.now - self._lease if self._shared else END_OF_TIME_US
             )
 
         start = await self._db.write(work)
-        self._kept, self._beat_at = start, time.monotonic()
-        if start < own:
+        self._saved_cursor, self._heartbeat_at = start, time.monotonic()
+        if start < own_position:
             self.changes.require_replay(model.rewind_cursor(start, UNSYNCED_MS))
             self._wake.set()
 
     async def run(self) -> None:
-        """For ever; outages of the database and of the vault are waited out."""
+        """Run forever; waits out outages of the database and of the vault."""
         while True:
             await self._wait()
             try:
-                await self._work()
-                self._told = False
+                await self._write_pending()
+                self._is_outage_logged = False
             except StentorError as error:
-                self._tell(error)
+                self._log_outage(error)
                 await asyncio.sleep(RETRY_SECONDS)
             except Exception:
-                # Fails open: a note that breaks the mirror must not end all later ones.
-                log.exception("task notes could not be written")
+                # Fails open: an unexpected error must not end the job.
+                log.exception("task notes: write failed")
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _wait(self) -> None:
         if self.changes.is_idle:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._beat_seconds if self._shared else None):
+                async with asyncio.timeout(self._heartbeat_seconds if self._shared else None):
                     await self._wake.wait()
             await asyncio.sleep(DEBOUNCE_SECONDS)
 
-    async def _work(self) -> None:
-        """Everything that waits now, with rests between."""
-        seen, at = self.changes.event_batches, time.monotonic()
+    async def _write_pending(self) -> None:
+        """Write all pending changes, with pauses in proportion to the load."""
+        last_count, last_time = self.changes.event_batches, time.monotonic()
         while not self.changes.is_idle:
-            began = time.monotonic()
-            await self._round()
+            started = time.monotonic()
+            await self._write_batch()
             now = time.monotonic()
-            rest = min(
-                MAX_PAUSE_FACTOR, (self.changes.event_batches - seen) / max(now - at, 1e-3) / CHANGES_PER_PAUSE_STEP
-            )
-            await self._keep(now)
-            seen, at = self.changes.event_batches, now
-            await asyncio.sleep(max(MIN_PAUSE_SECONDS, (now - began) * rest))
-        await self._keep(time.monotonic(), at_once=True)
+            changes_per_second = (self.changes.event_batches - last_count) / max(now - last_time, 1e-3)
+            pause_factor = min(MAX_PAUSE_FACTOR, changes_per_second / CHANGES_PER_PAUSE_STEP)
+            await self._save_cursor(now)
+            last_count, last_time = self.changes.event_batches, now
+            await asyncio.sleep(max(MIN_PAUSE_SECONDS, (now - started) * pause_factor))
+        await self._save_cursor(time.monotonic(), at_once=True)
 
-    async def _round(self) -> None:
-        """One batch of what changed, else one page of the run log."""
+    async def _write_batch(self) -> None:
+        """Write one batch of changed tasks; if there is none, one page of the run log."""
         if task_ids := self.changes.take_batch(TASKS_PER_BATCH):
             try:
                 await self._write(task_ids)
@@ -143,10 +146,11 @@ class TaskNoteMirror:
                 raise
             self.changes.commit_batch()
         else:
-            await self._catch_up()
+            await self._replay_page()
 
-    async def _catch_up(self) -> None:
+    async def _replay_page(self) -> None:
         if self.changes.can_resume:
+            # Collect changes before reading the end of the log: an event in between would be lost otherwise.
             self.changes.resume()
             newest = await self._db.read(store.get_latest_event_id)
             self.changes.replay_until = max(newest, ids.new_id())
@@ -154,8 +158,8 @@ class TaskNoteMirror:
         if after is None or until is None:
             return
         task_ids, end = await self._db.read(lambda tx: store.list_changed_tasks(tx, after, until, EVENTS_PER_PAGE))
-        for at in range(0, len(task_ids), TASKS_PER_BATCH):
-            await self._write(task_ids[at : at + TASKS_PER_BATCH], compare=True)
+        for start in range(0, len(task_ids), TASKS_PER_BATCH):
+            await self._write(task_ids[start : start + TASKS_PER_BATCH], compare=True)
         self.changes.finish_page(until, end)
 
     async def _write(self, task_ids: list[str], *, compare: bool = False) -> None:
@@ -167,96 +171,97 @@ class TaskNoteMirror:
             raise VaultUnavailable(f"The vault's folder {self._root} cannot be written: {error.strerror}.") from error
         except Exception:
             if len(task_ids) == 1:
-                # Fails open: one record that cannot be shown must not keep back all others.
-                log.exception("task %r gets no note", task_ids[0])
+                # Fails open: one record that cannot be rendered must not stop the others.
+                log.exception("task notes: note skipped task=%r", task_ids[0])
                 return
             for task_id in task_ids:
                 await self._write([task_id], compare=compare)
 
     async def _write_together(self, task_ids: list[str], *, compare: bool) -> None:
-        found = await self._db.read(lambda tx: store.get_records(tx, self._tenant, task_ids))
-        await asyncio.to_thread(self._write_now, found, compare)
+        records = await self._db.read(lambda tx: store.get_records(tx, self._tenant, task_ids))
+        await asyncio.to_thread(self._write_files, records, compare)
         if self._shared:
-            await self._look_again(found)
+            await self._requeue_changed(records)
 
-    async def _look_again(self, written: list[TaskNoteRecord]) -> None:
-        """Another process may have written a newer state before ours was put over it."""
+    async def _requeue_changed(self, written: list[TaskNoteRecord]) -> None:
+        """Write tasks again that changed meanwhile: another process may have written a newer note, now overwritten."""
         task_ids = [record.task_id for record in written]
-        now = await self._db.read(lambda tx: store.get_records(tx, self._tenant, task_ids))
-        heads = {record.task_id: record.head_id for record in now}
+        current = await self._db.read(lambda tx: store.get_records(tx, self._tenant, task_ids))
+        heads = {record.task_id: record.head_id for record in current}
         self.changes.requeue(record.task_id for record in written if heads.get(record.task_id) != record.head_id)
 
-    def _write_now(self, records: Iterable[TaskNoteRecord], compare: bool) -> int:
+    def _write_files(self, records: Iterable[TaskNoteRecord], compare: bool) -> int:
+        """Render and write notes, in a thread. With `compare`, only those that differ. Return how many were written."""
         folders: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
         for record in records:
-            made = render.render_note(self._tenant, record)
-            folders[made.folder].append((made.name, made.content))
-        aside = f".stentor-task-{self._writer_id}"
+            note = render.render_note(self._tenant, record)
+            folders[note.folder].append((note.name, note.content))
+        # A temporary name per process; the lock keeps two threads of this process from sharing it.
+        temp_name = f".stentor-task-{self._writer_id}"
         with self._lock:
             return sum(
-                batch_io.write_projection(self._root, folder, notes, temp_name=aside, skip_unchanged=compare)
+                batch_io.write_projection(self._root, folder, notes, temp_name=temp_name, skip_unchanged=compare)
                 for folder, notes in folders.items()
             )
 
-    async def _keep(self, now: float, *, at_once: bool = False) -> None:
-        """The cursor into the database, and now and then a look for writers that are gone."""
-        low = self.changes.low_water_mark()
-        due = at_once or now - self._kept_at >= CURSOR_SAVE_SECONDS
-        beat = self._shared and now - self._beat_at >= self._beat_seconds
-        if beat:
-            await self._adopt_others()
-        elif due and low not in ("", self._kept):
-            await self._db.write(lambda tx: store.set_cursor(tx, self._writer_id, low))
-            self._kept, self._kept_at = low, now
+    async def _save_cursor(self, now: float, *, at_once: bool = False) -> None:
+        """Save the cursor if it is due; on a shared database also send the heartbeat and take over stale cursors."""
+        cursor = self.changes.low_water_mark()
+        is_due = at_once or now - self._saved_at >= CURSOR_SAVE_SECONDS
+        is_heartbeat_due = self._shared and now - self._heartbeat_at >= self._heartbeat_seconds
+        if is_heartbeat_due:
+            await self._send_heartbeat()
+        elif is_due and cursor not in ("", self._saved_cursor):
+            await self._db.write(lambda tx: store.set_cursor(tx, self._writer_id, cursor))
+            self._saved_cursor, self._saved_at = cursor, now
 
-    async def _adopt_others(self) -> None:
+    async def _send_heartbeat(self) -> None:
+        # Our own cursor first: with a stale one we would take over from ourselves and replay for nothing.
         await self._db.write(
-            lambda tx: store.set_cursor(tx, self._writer_id, self.changes.low_water_mark() or self._kept)
+            lambda tx: store.set_cursor(tx, self._writer_id, self.changes.low_water_mark() or self._saved_cursor)
         )
-        await self._adopt()
+        await self._adopt_cursors()
 
     async def rewrite_notes(self, records: list[TaskNoteRecord]) -> int:
-        """Write these notes where they are missing or different; answers how many were."""
-        return await asyncio.to_thread(self._write_now, records, True)
+        """Write the notes that are missing or different. Return how many were."""
+        return await asyncio.to_thread(self._write_files, records, True)
 
     async def find_differing(self, records: list[TaskNoteRecord]) -> list[tuple[str, bool]]:
-        """Paths of notes that are missing or different, with whether there is a file; not those about to be written."""
+        """Return the paths of notes that are missing or different, and whether there is a file.
 
-        def look() -> list[tuple[str, bool]]:
-            found: list[tuple[str, bool]] = []
+        Skips tasks whose notes are about to be written.
+        """
+
+        def compare() -> list[tuple[str, bool]]:
+            paths: list[tuple[str, bool]] = []
             for record in records:
                 if record.task_id not in self.changes:
-                    made = render.render_note(self._tenant, record)
-                    differing = batch_io.find_differing(self._root, made.folder, [(made.name, made.content)])
-                    found += [(made.path, there) for _, there in differing]
-            return found
+                    note = render.render_note(self._tenant, record)
+                    differing = batch_io.find_differing(self._root, note.folder, [(note.name, note.content)])
+                    paths += [(note.path, has_file) for _, has_file in differing]
+            return paths
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(compare)
 
     async def stop(self) -> None:
-        """Write what waits, for a moment; the rest is the next start's."""
+        """Write pending notes for at most `STOP_TIMEOUT_SECONDS`; the next start writes the rest."""
         try:
             async with asyncio.timeout(STOP_TIMEOUT_SECONDS):
                 while len(self.changes):
-                    await self._round()
-            await self._keep(time.monotonic(), at_once=True)
+                    await self._write_batch()
+            await self._save_cursor(time.monotonic(), at_once=True)
         except (TimeoutError, StentorError):
-            log.info("%d task notes are left to the next start", len(self.changes))
+            log.info("task notes: left to the next start pending=%d", len(self.changes))
 
-    def _tell(self, error: StentorError) -> None:
-        if not self._told:
-            log.error("task notes wait: %s", error.message)
-            self._told = True
-
-
-TASKS_CURSOR_PREFIX = "/tasks/"
-"""Of a step's `next` once the tasks' notes are in turn; no path of a vault begins like this."""
-MAX_TASKS_PER_STEP = 200
-"""Tasks of one step: each may be long."""
+    def _log_outage(self, error: StentorError) -> None:
+        """Log the first error of an outage only."""
+        if not self._is_outage_logged:
+            log.error("task notes: waiting for the vault or the database reason=%s", error.message)
+            self._is_outage_logged = True
 
 
 class VaultMaintenance:
-    """`first` goes over the notes of people and agents."""
+    """Reindexes and verifies the whole vault. `first` handles the notes of users and agents."""
 
     def __init__(self, first: IndexMaintenance, mirror: TaskNoteMirror, db: Database, tenant: str) -> None:
         self._first = first
@@ -265,39 +270,40 @@ class VaultMaintenance:
         self._tenant = tenant
 
     async def reindex(self, after: str, most: int) -> MaintenanceStep:
-        """Index notes anew; then write the tasks' notes that are missing or altered."""
+        """Rebuild the index of the notes, then write the task notes that are missing or altered."""
         if not after.startswith(TASKS_CURSOR_PREFIX):
-            return await self._with_tasks(await self._first.reindex(after, most))
-        records, step = await self._tasks(after, most)
+            return await self._with_task_count(await self._first.reindex(after, most))
+        records, step = await self._read_page(after, most)
         await self._mirror.rewrite_notes(records)
         return step
 
     async def verify(self, after: str, most: int) -> MaintenanceStep:
-        """Compare notes with the index, then tasks with their notes; changes nothing."""
+        """Compare the notes with the index, then the tasks with their notes; change nothing."""
         if not after.startswith(TASKS_CURSOR_PREFIX):
-            return await self._with_tasks(await self._first.verify(after, most))
-        records, step = await self._tasks(after, most)
+            return await self._with_task_count(await self._first.verify(after, most))
+        records, step = await self._read_page(after, most)
         differing = await self._mirror.find_differing(records)
-        found = [IndexDifference(path, "altered" if there else "unwritten") for path, there in differing]
-        return MaintenanceStep(step.done, step.total, step.next, found)
+        differences = [IndexDifference(path, "altered" if has_file else "unwritten") for path, has_file in differing]
+        return MaintenanceStep(step.done, step.total, step.next, differences)
 
-    async def _with_tasks(self, step: MaintenanceStep) -> MaintenanceStep:
-        tasks = await self._count()
-        return MaintenanceStep(
-            step.done, step.total + tasks, step.next or (TASKS_CURSOR_PREFIX if tasks else None), step.differences
-        )
+    async def _with_task_count(self, step: MaintenanceStep) -> MaintenanceStep:
+        task_count = await self._count()
+        next_cursor = step.next or (TASKS_CURSOR_PREFIX if task_count else None)
+        return MaintenanceStep(step.done, step.total + task_count, next_cursor, step.differences)
 
-    async def _tasks(self, after: str, most: int) -> tuple[list[TaskNoteRecord], MaintenanceStep]:
-        time, _, task_id = after.removeprefix(TASKS_CURSOR_PREFIX).partition("/")
-        since = int(time) if time.isascii() and time.isdigit() and len(time) < 19 else -1
+    async def _read_page(self, after: str, most: int) -> tuple[list[TaskNoteRecord], MaintenanceStep]:
+        created_at, _, task_id = after.removeprefix(TASKS_CURSOR_PREFIX).partition("/")
+        # The cursor comes from a client: fewer than 19 digits fit the column, anything else starts from the beginning.
+        since = int(created_at) if created_at.isascii() and created_at.isdigit() and len(created_at) < 19 else -1
         most = min(most, MAX_TASKS_PER_STEP)
 
         def read(tx: Tx) -> list[TaskNoteRecord]:
             return store.list_records_after(tx, self._tenant, since, task_id, most)
 
-        found = await self._db.read(read)
-        end = f"{TASKS_CURSOR_PREFIX}{found[-1].created_at}/{found[-1].task_id}" if len(found) == most else None
-        return found, MaintenanceStep(len(found), await self._count(), end)
+        records = await self._db.read(read)
+        has_more = len(records) == most
+        next_cursor = f"{TASKS_CURSOR_PREFIX}{records[-1].created_at}/{records[-1].task_id}" if has_more else None
+        return records, MaintenanceStep(len(records), await self._count(), next_cursor)
 
     async def _count(self) -> int:
         return await self._db.read(lambda tx: queries.count_tasks(tx, self._tenant, TaskFilter()))

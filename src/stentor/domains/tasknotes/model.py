@@ -1,4 +1,4 @@
-"""Where a task's note stands, and what is read of a task to write it. Pure."""
+"""The record of a task that its note shows, and the path of the note. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from stentor.domains.tasks.model import OutcomeClass, TaskMetadata, TaskStatus
 TASKS_FOLDER = "Tasks"
 INBOX_FOLDER = f"{TASKS_FOLDER}/Inbox"
 MAX_READ_CHARS = 200_000
-"""Characters of a stored input, result or error that are read for a note."""
+"""Most characters of a stored input, result or error that are read for a note."""
 _MIRROR = re.compile(rf"{TASKS_FOLDER}/\d{{4}}(?:/|\Z)")
 
 
 class TaskNoteRecord(msgspec.Struct, frozen=True):
     """A task as its note shows it; times in microseconds.
 
-    `input`, `result` and `error` are JSON texts as they are stored, of longer ones the first `READ` + 1 characters.
+    `input`, `result` and `error` are the stored JSON texts, of longer ones the first `MAX_READ_CHARS` + 1 characters.
     """
 
     task_id: str
@@ -49,7 +49,7 @@ class TaskNoteRecord(msgspec.Struct, frozen=True):
 
     @property
     def display_status(self) -> str:
-        """A task that was never routed is stored as failed."""
+        """Return the status; `routing_failed` for a task that was never routed, which is stored as failed."""
         return "routing_failed" if self.outcome_class == "routing_failed" else self.status
 
     @property
@@ -60,7 +60,7 @@ class TaskNoteRecord(msgspec.Struct, frozen=True):
 
 
 class RenderedNote(msgspec.Struct, frozen=True):
-    """A note as it is to stand in the vault."""
+    """A note to write into the vault."""
 
     folder: str
     name: str
@@ -72,28 +72,32 @@ class RenderedNote(msgspec.Struct, frozen=True):
 
 
 def locate_note(tenant: str, task_id: str, created_at: int) -> tuple[str, str]:
-    """Folder and name of a task's note; nothing of the id that a caller chose is in them."""
+    """Return folder and name of a task's note.
+
+    Callers choose task ids, so the name has only a digest of the id: an id could hold a path.
+    """
     time = format_iso(created_at)
     digest = hashlib.sha256(f"{tenant}\0{task_id}".encode()).hexdigest()[:16]
     return f"{TASKS_FOLDER}/{time[:4]}/{time[5:7]}", f"{time[:10]}T{time[11:19].replace(':', '')}-{digest}.md"
 
 
 def is_mirrored(path: str) -> bool:
-    """Whether a path of the vault is a folder of the mirror, or lies in one."""
+    """Return whether a path of the vault is a folder of the mirror or is in one."""
     return _MIRROR.match(path) is not None
 
 
 def rewind_cursor(event_id: str, milliseconds: int) -> str:
-    """A text that sorts before the ids of all events from so long before this one on."""
+    """Return a text that sorts before the ids of all events since so many milliseconds before this event."""
     if not event_id:
         return ""
-    moment = int(event_id[:8] + event_id[9:13], 16) - milliseconds
-    text = f"{max(0, moment):012x}"
+    # The first 48 bits of a UUIDv7 are its time in milliseconds.
+    time_ms = int(event_id[:8] + event_id[9:13], 16) - milliseconds
+    text = f"{max(0, time_ms):012x}"
     return f"{text[:8]}-{text[8:]}"
 
 
 def build_frontmatter(record: TaskNoteRecord) -> dict[str, Any]:
-    """The record's fields in the order in which the note shows them; times as ISO texts."""
+    """Return the fields of the frontmatter in their order; times in ISO 8601."""
     meta, error = record.metadata, _error(record.error)
     fields = {
         "task_id": record.task_id,
@@ -134,7 +138,7 @@ _decode_error = msgspec.json.Decoder(_StoredError).decode
 
 
 def _error(stored: str | None) -> dict[str, Any]:
-    """An error is whatever an agent said it is; its code is shown when it has one."""
+    """Return the code of an error if it has one; an agent's error may have any form."""
     if stored is None:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Which tasks changed since their notes were written: in memory, and by the run log where memory does not reach."""
+"""Tracks which tasks changed since their notes were written: in memory, and by a range of the run log above a limit."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from itertools import islice
 from typing import Any
 
 MAX_PENDING_TASKS = 20_000
-"""Changed tasks held in memory; what comes above is read from the run log later."""
+"""Most changed tasks held in memory; further ones are read from the run log later."""
 
 
 class PendingChanges:
-    """For one tenant. Tasks come out in the order in which they changed first.
+    """The changed tasks of one tenant, in the order of their first change.
 
-    Between `position` and `until` the run log has to be read; `position` is None when it need not be. While
-    `until` is None too, changes are not taken into memory at all, because there are too many.
+    The run log must be read from `replay_after` to `replay_until`; `replay_after` is None if it need not be. After an
+    overflow `replay_until` is None, and changes are not collected in memory until `resume`.
     """
 
     def __init__(self, tenant: str, max_tasks: int = MAX_PENDING_TASKS) -> None:
         self._tenant = tenant
-        self._most = max_tasks
+        self._max_tasks = max_tasks
         self._waiting: dict[str, str] = {}
-        self._taken: dict[str, str] = {}
+        """Task ids with the id of the first event that is not in the note."""
+        self._batch: dict[str, str] = {}
         self._newest = ""
-        self._dropped = ""
+        self._overflow_at = ""
         self._collecting = True
         self.replay_after: str | None = None
         self.replay_until: str | None = None
@@ -33,78 +34,85 @@ class PendingChanges:
         return len(self._waiting)
 
     def __contains__(self, task_id: str) -> bool:
-        return task_id in self._waiting or task_id in self._taken
+        return task_id in self._waiting or task_id in self._batch
 
     @property
     def is_idle(self) -> bool:
-        """Whether every change that was seen is mirrored."""
-        return not self._waiting and not self._taken and self.replay_after is None
+        """Return whether every known change is in its note."""
+        return not self._waiting and not self._batch and self.replay_after is None
 
     def record_events(self, tenant: str, task_id: str, events: list[Any]) -> None:
-        """A listener of the hub; called for every change of every task."""
+        """Record a change; a listener of the hub, called for every change of every task."""
         if tenant != self._tenant or not events:
             return
         self.event_batches += 1
         self._newest = events[-1].event_id
         if task_id in self._waiting or not self._collecting:
             return
-        if len(self._waiting) < self._most:
+        if len(self._waiting) < self._max_tasks:
             self._waiting[task_id] = events[0].event_id
         else:
             self._overflow(events[0].event_id)
 
     def requeue(self, task_ids: Iterable[str]) -> None:
-        """These were written in a state that they may not have any more."""
+        """Mark tasks as changed whose notes may be outdated already."""
         for task_id in task_ids:
-            self._waiting.setdefault(task_id, self._taken.get(task_id, self._newest))
+            self._waiting.setdefault(task_id, self._batch.get(task_id, self._newest))
 
-    def require_replay(self, position: str) -> None:
-        """The run log has to be read, all that sorts after this."""
-        self.replay_after = position if self.replay_after is None else min(self.replay_after, position)
+    def require_replay(self, after: str) -> None:
+        """Require reading all events of the run log whose ids sort after `after`."""
+        self.replay_after = after if self.replay_after is None else min(self.replay_after, after)
         self.replay_until = None
 
     def _overflow(self, event_id: str) -> None:
-        self._dropped = event_id[:-1]  # sorts before it
-        self.require_replay(self._dropped)
+        self._overflow_at = event_id[:-1]  # sorts before the event
+        self.require_replay(self._overflow_at)
         self._collecting = False
 
     def finish_page(self, until: str, end: str | None) -> None:
-        """The run log was read to `end`, or, when that is None, to `until`."""
+        """Record that the run log was read up to `end`, or up to `until` if `end` is None."""
         if end is not None:
             self.replay_after = end
         elif self.replay_until == until:
             self.replay_after = self.replay_until = None
             self._newest = max(self._newest, until)
         else:
-            self.replay_after = self._dropped
+            # Memory overflowed again during the replay: continue with the changes that were dropped.
+            self.replay_after = self._overflow_at
 
     @property
     def can_resume(self) -> bool:
-        """Whether there is room again for changes that come."""
-        return self.replay_after is not None and self.replay_until is None and len(self._waiting) <= self._most // 2
+        """Return whether there is room in memory again after an overflow."""
+        return (
+            self.replay_after is not None and self.replay_until is None and len(self._waiting) <= self._max_tasks // 2
+        )
 
     def resume(self) -> None:
-        """Take changes into memory again, before the run log is read up to now."""
+        """Collect changes in memory again. Call it before choosing `replay_until`: no change may fall in between."""
         self._collecting = True
 
     def take_batch(self, most: int) -> list[str]:
-        """The next tasks; they count as not mirrored until `done`."""
-        self._taken = dict(islice(self._waiting.items(), most))
-        for task_id in self._taken:
+        """Return the next tasks; they count as not written until `commit_batch`."""
+        self._batch = dict(islice(self._waiting.items(), most))
+        for task_id in self._batch:
             del self._waiting[task_id]
-        return list(self._taken)
+        return list(self._batch)
 
     def commit_batch(self) -> None:
-        self._taken = {}
+        """Record that the batch was written."""
+        self._batch = {}
 
     def restore_batch(self) -> None:
-        """What was taken could not be written."""
-        self._waiting = {**self._taken, **{k: v for k, v in self._waiting.items() if k not in self._taken}}
-        self._taken = {}
+        """Put the batch back because it could not be written; its tasks stay first, with their first event."""
+        self._waiting = {
+            **self._batch,
+            **{task_id: event_id for task_id, event_id in self._waiting.items() if task_id not in self._batch},
+        }
+        self._batch = {}
 
     def low_water_mark(self) -> str:
-        """Each task whose events are all before this one has its note; empty while nothing was seen."""
-        firsts = [next(iter(each.values())) for each in (self._taken, self._waiting) if each]
+        """Return an event id: all events before it are in the notes. Empty before the first event."""
+        firsts = [next(iter(group.values())) for group in (self._batch, self._waiting) if group]
         if self.replay_after is not None:
             firsts.append(self.replay_after)
         return min(firsts) if firsts else self._newest

@@ -1,9 +1,7 @@
-"""A task's note as text: the record above, what went in and what came out below. Pure.
+"""Renders the note of a task, and the answer to a note of the inbox, as Markdown. Pure.
 
-Inputs and results are anybody's text. They stand in fences longer than any in them, without control
-characters, and cut where they are long, so that nothing in them is read as part of the note.
-
-The note beside a person's note: what an agent answered, or why nobody did. Pure.
+Inputs and results are untrusted text. They are put into fences longer than any inside them, without control characters,
+and cut if they are long, so that nothing in them is read as part of the note.
 """
 
 from __future__ import annotations
@@ -19,13 +17,17 @@ from stentor.domains.notes import yaml_codec
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, RenderedNote, TaskNoteRecord, build_frontmatter, locate_note
 
 MAX_BLOCK_CHARS = 50_000
-"""Characters of an input, a result or an error that a note shows."""
+"""Most characters of an input, a result or an error that a note shows."""
+MAX_ANSWER_CHARS = MAX_READ_CHARS
+TEXT_KEYS = ("answer", "summary", "text", "content", "message")
+"""Fields of a result object that may hold its text; the first that exists is shown as Markdown."""
+RETRY_HINT = "To try again, change the note and save it."
 _CONTROL = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n"} | {0x7F: "␡"}
 _UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def render_note(tenant: str, record: TaskNoteRecord) -> RenderedNote:
-    """The whole note; the same for the same record."""
+    """Render a task's note; always the same for the same record, so that `verify` can compare it."""
     parts = [render_frontmatter(build_frontmatter(record)), "\n## Input\n\n", render_stored_json(record.input)]
     if record.result is not None:
         parts += ["\n## Result\n\n", render_stored_json(record.result)]
@@ -35,65 +37,60 @@ def render_note(tenant: str, record: TaskNoteRecord) -> RenderedNote:
 
 
 def render_frontmatter(values: Mapping[str, Any]) -> str:
-    """The frontmatter with its two lines of dashes."""
+    """Render a frontmatter with its two lines of dashes."""
     return "---\n" + "".join(yaml_codec.dump_entry(key, value, "\n") for key, value in values.items()) + "---\n"
 
 
 def render_stored_json(stored: str) -> str:
-    """A stored JSON text as a block: a text as itself, all else as indented JSON."""
-    text, kind, whole = format_stored_json(stored)
-    return render_code_block(text, kind, is_complete=whole)
+    """Render a stored JSON text as a code block: a string as its text, everything else as indented JSON."""
+    text, kind, is_complete = format_stored_json(stored)
+    return render_code_block(text, kind, is_complete=is_complete)
 
 
 def render_code_block(text: str, kind: str, *, is_complete: bool = True) -> str:
-    """Any text as a code block, cut after `SHOWN` characters."""
+    """Render a text as a code block, cut after `MAX_BLOCK_CHARS` characters."""
     shown = escape_control_characters(text[:MAX_BLOCK_CHARS])
     fence = _fence(shown)
-    end = "" if shown.endswith("\n") or not shown else "\n"
-    made = f"{fence}{kind}\n{shown}{end}{fence}\n"
+    line_end = "" if shown.endswith("\n") or not shown else "\n"
+    block = f"{fence}{kind}\n{shown}{line_end}{fence}\n"
     if is_complete and len(text) <= MAX_BLOCK_CHARS:
-        return made
-    return f"{made}\n*The first {MAX_BLOCK_CHARS:,} characters; all of it is in the task's record.*\n"
+        return block
+    return f"{block}\n*The first {MAX_BLOCK_CHARS:,} characters; all of it is in the task's record.*\n"
 
 
 def format_stored_json(stored: str) -> tuple[str, str, bool]:
-    """A stored JSON text for people: the text, its kind, and whether that is all of it."""
+    """Return the readable text of a stored JSON text, its kind, and whether it is complete."""
     if len(stored) > MAX_READ_CHARS:
         return stored, "json", False
     value = jsontext.load(stored)
     if isinstance(value, str):
         return value, "text", True
-    # What is short is not worth its indentation.
+    # A short value is easier to read on one line.
     return stored if len(stored) < 80 else msgspec.json.format(stored, indent=2), "json", True
 
 
 def escape_control_characters(text: str) -> str:
-    """Lines that end in a newline alone, and control characters as their pictures."""
+    """Normalize line ends to newlines, and replace control characters by their pictures (U+2400)."""
     if _UNWANTED.search(text) is None:
         return text
     return text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROL)
 
 
 def encode_text(text: str) -> bytes:
-    """Half a surrogate pair is no character; it is shown as its number."""
+    """Encode as UTF-8; an unpaired surrogate is written as its escape sequence."""
     return text.encode(errors="backslashreplace")
 
 
 def _fence(text: str) -> str:
-    ticks, waves = (max(map(len, re.findall(f"{sign}+", text)), default=0) for sign in "`~")
-    return "`" * max(3, ticks + 1) if ticks <= waves or ticks < 3 else "~" * max(3, waves + 1)
-
-
-TEXT_KEYS = ("answer", "summary", "text", "content", "message")
-"""Keys of a result that is an object under which agents say what they have to say."""
-MAX_ANSWER_CHARS = MAX_READ_CHARS
-RETRY_HINT = "Change the note and save it: it is tried again."
+    """Return a fence that the text does not contain."""
+    backticks, tildes = (max(map(len, re.findall(f"{mark}+", text)), default=0) for mark in "`~")
+    return "`" * max(3, backticks + 1) if backticks <= tildes or backticks < 3 else "~" * max(3, tildes + 1)
 
 
 def render_answer(record: TaskNoteRecord, agent: str | None, *, note_changed: bool = False) -> bytes:
-    """The result as Markdown, or the error, of a task that is over. `agent` is the name to show.
+    """Render the answer of a finished task: its result as Markdown, or its error. `agent` is the name to show.
 
-    `changed`: the note is no longer as it was when it became the task.
+    `note_changed`: the note was changed after it was submitted.
     """
     values: dict[str, Any] = {
         "task_id": record.task_id,
@@ -107,7 +104,7 @@ def render_answer(record: TaskNoteRecord, agent: str | None, *, note_changed: bo
 
 
 def render_problem(problem: str) -> bytes:
-    """What is wrong with a note that is no task; `problem` has a line for each."""
+    """Render the answer to a note that cannot become a task; each line of `problem` is one problem."""
     lines = "".join(f"- {line}\n" for line in problem.splitlines())
     return encode_text(
         render_frontmatter({"task_id": None, "status": "refused", "agent": None})
@@ -116,17 +113,17 @@ def render_problem(problem: str) -> bytes:
 
 
 def _result(stored: str) -> str:
-    text, kind, whole = format_stored_json(stored)
+    text, kind, is_complete = format_stored_json(stored)
     if kind == "text":
         return _render_text(text)
-    value = jsontext.load(stored) if whole else None
+    value = jsontext.load(stored) if is_complete else None
     if not isinstance(value, dict):
-        return render_code_block(text, kind, is_complete=whole)
-    said = next((key for key in TEXT_KEYS if isinstance(value.get(key), str)), None)
-    if said is None:
+        return render_code_block(text, kind, is_complete=is_complete)
+    text_key = next((key for key in TEXT_KEYS if isinstance(value.get(key), str)), None)
+    if text_key is None:
         return render_code_block(text, kind)
-    rest = {key: other for key, other in value.items() if key != said}
-    return _render_text(value[said]) + _citations(rest.pop("citations", None)) + _render_other_keys(rest)
+    rest = {key: other for key, other in value.items() if key != text_key}
+    return _render_text(value[text_key]) + _citations(rest.pop("citations", None)) + _render_other_keys(rest)
 
 
 def _render_text(text: str) -> str:
@@ -135,10 +132,10 @@ def _render_text(text: str) -> str:
 
 
 def _citations(value: Any) -> str:
-    """Links to the notes that the librarian cites; anything else is nothing."""
+    """Render links to the notes that the librarian cites; empty if `value` is no list of citations."""
     if not isinstance(value, list):
         return ""
-    lines = [_citation(n, each) for n, each in enumerate(value, 1) if isinstance(each, dict)]
+    lines = [_citation(number, entry) for number, entry in enumerate(value, 1) if isinstance(entry, dict)]
     return "\n" + "".join(lines) if lines else ""
 
 
@@ -154,17 +151,17 @@ def _render_other_keys(rest: dict[str, Any]) -> str:
 
 
 def _failure(record: TaskNoteRecord) -> str:
-    """Why there is no result, and what a person can do about it."""
-    said = "The task was cancelled.\n" if record.status == "cancelled" else f"The task is {record.display_status}.\n"
+    """Render why there is no result, and what the user can do."""
+    message = "The task was cancelled.\n" if record.status == "cancelled" else f"The task is {record.display_status}.\n"
     if record.error is None:
-        return said
-    text, kind, whole = format_stored_json(record.error)
-    value = jsontext.load(record.error) if whole else None
+        return message
+    text, kind, is_complete = format_stored_json(record.error)
+    value = jsontext.load(record.error) if is_complete else None
     if isinstance(value, dict) and isinstance(value.get("message"), str):
         code = value.get("code")
-        said = escape_control_characters(value["message"][:MAX_BLOCK_CHARS]).strip() + (
+        message = escape_control_characters(value["message"][:MAX_BLOCK_CHARS]).strip() + (
             f" ({code})\n" if isinstance(code, str) else "\n"
         )
     else:
-        said += "\n" + render_code_block(text, kind, is_complete=whole)
-    return f"{said}\n{RETRY_HINT}\n" if record.display_status == "routing_failed" else said
+        message += "\n" + render_code_block(text, kind, is_complete=is_complete)
+    return f"{message}\n{RETRY_HINT}\n" if record.display_status == "routing_failed" else message

@@ -1,7 +1,4 @@
-"""SQL of task notes: tasks as notes show them, what changed since, and how far each writer has come.
-
-SQL of the inbox: which notes were asked, and which wait for their answers.
-"""
+"""SQL of task notes: records of tasks, changes since a cursor, the cursors of the writers, notes of the inbox."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from stentor.domains.tasknotes.model import MAX_READ_CHARS, TaskNoteRecord
 from stentor.domains.tasks.model import TaskMetadata
 
 TASKS_PER_STATEMENT = 64
-"""Tasks of one statement."""
-_LONG = ("input", "result", "error")
+"""Tasks per statement; a fixed number, so that the SQL text is always the same."""
+_CUT_FIELDS = ("input", "result", "error")
 _FIELDS = TaskNoteRecord.__struct_fields__
-_COLUMNS = ", ".join(f"substr({name}, 1, {MAX_READ_CHARS + 1})" if name in _LONG else name for name in _FIELDS)
+_COLUMNS = ", ".join(f"substr({name}, 1, {MAX_READ_CHARS + 1})" if name in _CUT_FIELDS else name for name in _FIELDS)
 _SOME = Sql(
     f"select {_COLUMNS} from tasks where tenant = :tenant and task_id in "
     f"({', '.join(f':id_{n}' for n in range(TASKS_PER_STATEMENT))})"
@@ -44,45 +41,46 @@ _SET = Sql(
 
 
 def get_records(tx: Tx, tenant: str, task_ids: Sequence[str]) -> list[TaskNoteRecord]:
-    """These tasks, as far as there are any, in any order."""
-    found: list[TaskNoteRecord] = []
-    for at in range(0, len(task_ids), TASKS_PER_STATEMENT):
-        some = task_ids[at : at + TASKS_PER_STATEMENT]
-        params = {f"id_{n}": some[min(n, len(some) - 1)] for n in range(TASKS_PER_STATEMENT)}
-        found += map(_record, tx.rows(_SOME, tenant=tenant, **params))
-    return found
+    """Return the tasks that exist, in any order."""
+    records: list[TaskNoteRecord] = []
+    for start in range(0, len(task_ids), TASKS_PER_STATEMENT):
+        page = task_ids[start : start + TASKS_PER_STATEMENT]
+        # The last id fills the parameters that are left over.
+        params = {f"id_{n}": page[min(n, len(page) - 1)] for n in range(TASKS_PER_STATEMENT)}
+        records += map(_record, tx.rows(_SOME, tenant=tenant, **params))
+    return records
 
 
 def list_records_after(tx: Tx, tenant: str, time: int, task_id: str, limit: int) -> list[TaskNoteRecord]:
-    """The next tasks in the order in which they were submitted."""
+    """Return the next tasks after a task, in the order of their submission."""
     return [_record(row) for row in tx.rows(_AFTER, tenant=tenant, time=time, task_id=task_id, limit=limit)]
 
 
 def get_latest_event_id(tx: Tx) -> str:
-    """Empty before the first event."""
+    """Return the id of the latest event, empty before the first one."""
     row = tx.row(_NEWEST)
     return str(row[0]) if row and row[0] is not None else ""
 
 
 def list_changed_tasks(tx: Tx, after: str, until: str, limit: int) -> tuple[list[str], str | None]:
-    """Tasks with events between two, and the last of the events looked at; None when there are no more.
+    """Return the tasks with events after `after` up to `until`, and the last event read, None at the end.
 
-    Tasks of all tenants: whoever reads their records asks for one tenant's.
+    Returns tasks of all tenants; `get_records` then reads only those of one.
     """
     rows = tx.rows(_CHANGED, after=after, until=until, limit=limit)
-    ids = dict.fromkeys(str(task_id) for _, task_id in rows if task_id is not None)
-    return list(ids), str(rows[-1][0]) if len(rows) == limit else None
+    task_ids = dict.fromkeys(str(task_id) for _, task_id in rows if task_id is not None)
+    return list(task_ids), str(rows[-1][0]) if len(rows) == limit else None
 
 
 def adopt_cursors(tx: Tx, writer_id: str, own: str, before: int) -> str:
-    """Take over the cursors of writers that were last seen before; answers where this writer begins.
+    """Take over the cursors of writers last seen before a time in microseconds. Return where this writer begins.
 
     The first writer of a database begins at its first event.
     """
     row = tx.row(_ANY)
-    first = row is None or row[0] == 0
-    found = [str(row[0]) for row in tx.rows(_TAKE_ALL, before=before)]
-    start = "" if first else min([own, *found])
+    is_first = row is None or row[0] == 0
+    cursors = [str(row[0]) for row in tx.rows(_TAKE_ALL, before=before)]
+    start = "" if is_first else min([own, *cursors])
     set_cursor(tx, writer_id, start)
     return start
 
@@ -126,12 +124,12 @@ _SAVE_INBOX_NOTE = Sql(
 
 
 def list_inbox_notes(tx: Tx, tenant: str) -> dict[str, InboxNote]:
-    """By path."""
+    """Return the notes of the inbox by path."""
     return {str(row[0]): InboxNote(*row) for row in tx.rows(_INBOX_NOTES, tenant=tenant)}
 
 
 def list_answerable_notes(tx: Tx, tenant: str, limit: int) -> list[InboxNote]:
-    """Notes whose tasks are over, or that cannot become one, and that have no answer yet."""
+    """Return the notes without an answer whose tasks are over or that cannot become a task."""
     return [InboxNote(*row) for row in tx.rows(_ANSWERABLE_NOTES, tenant=tenant, limit=limit)]
 
 
