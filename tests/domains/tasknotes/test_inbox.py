@@ -166,7 +166,7 @@ async def test_a_routing_denial_is_answered_and_the_note_is_tried_again_when_it_
         ("---\ntype: echo\nrequired_capabilities: echo\nagent_preference: ann\n---\nx\n", "the id of an agent"),
         ("---\ntype: echo\nrequired_capabilities: echo\n---\na\0b\n", "NUL"),
         (b"---\ntype: echo\nrequired_capabilities: echo\n---\n\xff\xfe\n", "UTF-8"),
-        ("---\ntype: echo\nrequired_capabilities: echo\n---\n" + "x" * 1_000_000, "1,000,000 are the most"),
+        ("---\ntype: echo\nrequired_capabilities: echo\n---\n" + "x" * 1_000_000, "at most 1,000,000 are allowed"),
     ],
 )
 async def test_a_note_that_is_no_task_is_told_what_to_change(inbox: Inbox, text: str | bytes, said: str) -> None:
