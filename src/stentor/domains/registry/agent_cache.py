@@ -27,12 +27,12 @@ class AgentCache:
 
     def put(self, agent: Agent) -> None:
         """Add or replace an agent; an older record never replaces a newer one."""
-        known = self._by_id.get(agent.agent_id)
-        if known is not None:
-            if known.updated_at > agent.updated_at or known == agent:
+        previous = self._by_id.get(agent.agent_id)
+        if previous is not None:
+            if previous.updated_at > agent.updated_at or previous == agent:
                 return  # polls overlap by some seconds, so each change comes several times
-            self._drop(known)
-            self.status_counts[known.status] -= 1
+            self._drop(previous)
+            self.status_counts[previous.status] -= 1
         self.status_counts[agent.status] += 1
         self._by_id[agent.agent_id] = agent
         self._by_tenant.setdefault(agent.tenant, {})[agent.agent_id] = agent
