@@ -39,7 +39,7 @@ def test_an_answer_is_graded_and_its_choice_explained(serve: Serve) -> None:
     assert program("llm", "grade", "nobody", "0.5").code == 3
     explained = program("llm", "explain", answer["id"])
     assert explained.code == 0
-    assert explained.out.startswith("local/extractive was the only model to choose from.\n")
+    assert explained.out.startswith("local/extractive was the only candidate.\n")
     assert explained.out.endswith("Recomputation from the run log: identical.\n")
     again = answered(service)
     found = program("llm", "explain", again["id"], "--json").json
