@@ -1,6 +1,6 @@
-"""The ASGI application: key, raw paths, routes. Source: facts of the vault plugin.
+"""The ASGI application of the vault server: key check, routing on the raw path, and `/openapi.yaml`.
 
-The description of what is served, for `/openapi.yaml`.
+The handlers of the routes are in `read_handlers` and `write_handlers`. The model is the vault plugin's published API.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from stentor.surfaces.vault.write_handlers import VaultFiles, WriteHandlers
 
 CERTIFICATE_PATH = "/obsidian-local-rest-api.crt"
 API_NAME, API_VERSION = "Obsidian Local REST API", "5.1.0"
-"""Of the API that is spoken: clients ask for both. `server` says who speaks it."""
+"""Name and version of the implemented API, which clients check; `server` in the response names Stentor."""
 log = logging.getLogger(__name__)
 Handler = Callable[[Request, list[str]], Awaitable[Response]]
 CertificateSource = Callable[[], bytes | None]
 
 
 class VaultServer:
-    """`max_body` in bytes; `certificate` gives the one that HTTPS shows, in PEM, or None without HTTPS."""
+    """The ASGI application.
+
+    `max_body` is in bytes; `certificate` returns the HTTPS certificate in PEM, or None without HTTPS.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class VaultServer:
         self._certificate = certificate
         self._searches = SearchHandlers(texts)
         reads, writes = ReadHandlers(vault, texts), WriteHandlers(VaultFiles(vault, texts), max_body)
-        self._on_files: dict[str, Handler] = {
+        self._file_handlers: dict[str, Handler] = {
             "GET": reads.get,
             "HEAD": reads.get,
             "PUT": writes.put,
@@ -69,64 +72,69 @@ class VaultServer:
             return
         request = Request(scope, receive)
         try:
-            response = await self._answer(request)
-        except VaultApiError as refused:
-            response = errors.render_error(refused)
+            response = await self._dispatch(request)
+        except VaultApiError as error:
+            response = errors.render_error(error)
         except StentorError as error:
             response = errors.render_error(errors.to_api_error(error))
         except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
+            log.exception("vault: request failed method=%s path=%s", scope["method"], scope["path"])
             response = errors.render_error(
-                VaultApiError(errors.INTERNAL_ERROR, "The server failed on this request; its log says why.")
+                VaultApiError(errors.INTERNAL_ERROR, "Internal error; the server's log has the details.")
             )
         await response(scope, receive, send)
 
-    async def _answer(self, request: Request) -> Response:
-        head, *rest = split_request_path(request)
-        known = self._authenticated(request)
+    async def _dispatch(self, request: Request) -> Response:
+        first, *rest = split_request_path(request)
+        authenticated = self._is_authenticated(request)
         if not rest and request.method in ("GET", "HEAD"):
-            public = self._public(f"/{head}", known=known)
+            public = self._get_public(f"/{first}", authenticated=authenticated)
             if public is not None:
                 return public
-        if not known:
-            raise VaultApiError(errors.UNAUTHORIZED, "The request needs the header Authorization: Bearer <key>.")
-        if head == "vault":
-            handler = self._on_files.get(request.method)
+        if not authenticated:
+            raise VaultApiError(
+                errors.UNAUTHORIZED, "The key is missing or wrong; send the header Authorization: Bearer <key>."
+            )
+        if first == "vault":
+            handler = self._file_handlers.get(request.method)
             if handler is None:
-                raise VaultApiError(errors.METHOD_NOT_ALLOWED, f"Files have no {request.method}.")
+                raise VaultApiError(
+                    errors.METHOD_NOT_ALLOWED, f"Files do not support {request.method}."
+                )
+            # `/vault` without a slash means the root folder, like `/vault/`.
             require_inside_vault(rest or [""])
             return await handler(request, rest or [""])
-        return await self._other(request, "/".join([head, *rest]).rstrip("/"))
+        return await self._handle_other_route(request, "/".join([first, *rest]).rstrip("/"))
 
-    def _public(self, path: str, *, known: bool) -> Response | None:
-        """What needs no key."""
+    def _get_public(self, path: str, *, authenticated: bool) -> Response | None:
+        """Return the response of a path that needs no key, None for other paths."""
         if path == "/":
-            return _json(self._about(authenticated=known))
+            return _json_response(self._describe_server(authenticated=authenticated))
         if path == "/openapi.yaml":
             return Response(load_openapi_document(), media_type="application/yaml; charset=utf-8")
         if path != CERTIFICATE_PATH:
             return None
         certificate = self._certificate()
         if certificate is None:
-            raise VaultApiError(errors.NOT_FOUND, "There is no certificate: this server answers without HTTPS.")
+            raise VaultApiError(errors.NOT_FOUND, "There is no certificate: this server runs without HTTPS.")
         headers = {"Content-Disposition": f'attachment; filename="{CERTIFICATE_PATH[1:]}"'}
         return Response(certificate, media_type="application/octet-stream", headers=headers)
 
-    async def _other(self, request: Request, route: str) -> Response:
+    async def _handle_other_route(self, request: Request, route: str) -> Response:
         if route == "search/simple" and request.method == "POST":
-            return _json(await self._searches.simple(request))
+            return _json_response(await self._searches.simple(request))
         if route == "search" and request.method == "POST":
-            return _json(await self._searches.logic(request, await read_body(request, self._max_body)))
+            return _json_response(await self._searches.logic(request, await read_body(request, self._max_body)))
         if route == "tags" and request.method == "GET":
             await self._texts.wait_until_loaded()
-            return _json({"tags": self._texts.count_tags()})
-        raise VaultApiError(errors.NOT_FOUND, f"There is nothing at {request.method} /{route}.")
+            return _json_response({"tags": self._texts.count_tags()})
+        raise VaultApiError(errors.NOT_FOUND, f"No route {request.method} /{route}.")
 
-    def _authenticated(self, request: Request) -> bool:
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key)
+    def _is_authenticated(self, request: Request) -> bool:
+        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), self._key)
 
-    def _about(self, *, authenticated: bool) -> dict[str, Any]:
+    def _describe_server(self, *, authenticated: bool) -> dict[str, Any]:
         return {
             "status": "OK",
             "service": API_NAME,
@@ -137,10 +145,11 @@ class VaultServer:
         }
 
 
-def _json(body: Any) -> Response:
+def _json_response(body: Any) -> Response:
     return Response(jsontext.encode(body), media_type=JSON)
 
 
 @cache
 def load_openapi_document() -> bytes:
+    """Return the OpenAPI document that is part of the package, as YAML."""
     return resources.files("stentor.surfaces.vault").joinpath("openapi.yaml").read_bytes()

@@ -1,4 +1,7 @@
-"""The plugin's dialect of errors: `{message, errorCode}`, the code being the status and two digits."""
+"""Error responses in the format of the vault plugin: `{message, errorCode}`.
+
+A code is the HTTP status followed by two digits: 40005 is a 400.
+"""
 
 from __future__ import annotations
 
@@ -15,31 +18,20 @@ from stentor.surfaces.vault.patching.instruction import (
     FieldExists,
     InvalidInstruction,
     NoSuchTarget,
+    PatchFailed,
     VersionMismatch,
 )
-from stentor.surfaces.vault.patching.instruction import PatchFailed as CannotPatch
 
 BAD_FRONTMATTER, NOT_TEXT, NO_CONTENT_TYPE, BAD_CONTENT_TYPE, BAD_CONTENT = 40005, 40010, 40011, 40012, 40015
 NO_DESTINATION, OUTSIDE_VAULT, BAD_DESTINATION, BAD_WITHIN, BAD_CONDITION = 40020, 40021, 40022, 40023, 40024
 NO_TARGET_TYPE, BAD_TARGET_TYPE, NO_TARGET, NO_OPERATION, BAD_OPERATION = 40053, 40054, 40055, 40056, 40057
 BAD_TARGET, BAD_SCOPE, BAD_RULE = 40058, 40059, 40070
-PATCH_FAILED, BAD_INSTRUCTION, BAD_VERSION, LEGACY_TARGET, NO_VERSION, NO_QUERY = (
-    40080,
-    40081,
-    40082,
-    40083,
-    40084,
-    40090,
-)
+PATCH_FAILED, BAD_INSTRUCTION, BAD_VERSION, LEGACY_TARGET = 40080, 40081, 40082, 40083
+NO_VERSION, NO_QUERY = 40084, 40090
 UNAUTHORIZED, NOT_FOUND, IS_FOLDER, METHOD_NOT_ALLOWED = 40101, 40400, 40510, 40500
-CONTENT_EXISTS, FILE_EXISTS, PRECONDITION_FAILED, TOO_LARGE, AMBIGUOUS_TARGET, INTERNAL_ERROR = (
-    40900,
-    40920,
-    41200,
-    41300,
-    42200,
-    50000,
-)
+CONTENT_EXISTS, FILE_EXISTS, PRECONDITION_FAILED, TOO_LARGE = 40900, 40920, 41200, 41300
+AMBIGUOUS_TARGET, INTERNAL_ERROR = 42200, 50000
+# Searched in order with isinstance: a subclass must come before its base class.
 _CODES: dict[type[StentorError], int] = {
     InvalidPath: OUTSIDE_VAULT,
     InvalidFrontmatter: BAD_FRONTMATTER,
@@ -49,7 +41,7 @@ _CODES: dict[type[StentorError], int] = {
     NoteTooLarge: TOO_LARGE,
     NoSuchTarget: NOT_FOUND,
     InvalidInstruction: BAD_INSTRUCTION,
-    CannotPatch: PATCH_FAILED,
+    PatchFailed: PATCH_FAILED,
     ContentExists: CONTENT_EXISTS,
     FieldExists: CONTENT_EXISTS,
     VersionMismatch: PRECONDITION_FAILED,
@@ -58,7 +50,7 @@ _CODES: dict[type[StentorError], int] = {
 
 
 class VaultApiError(Exception):
-    """An answer that is an error; the status is in the code."""
+    """An error response of the vault API; the HTTP status is `code // 100`."""
 
     def __init__(self, code: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -68,11 +60,12 @@ class VaultApiError(Exception):
 
 
 def to_api_error(error: StentorError) -> VaultApiError:
-    """The same fact in this dialect."""
+    """Convert an error of the domains; one without a code of its own keeps its HTTP status."""
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), error.status * 100)
     return VaultApiError(code, error.message)
 
 
-def render_error(refused: VaultApiError) -> Response:
-    body = jsontext.encode({"message": refused.message, "errorCode": refused.code})
-    return Response(body, refused.code // 100, refused.headers, "application/json")
+def render_error(error: VaultApiError) -> Response:
+    """Return the JSON response for the error."""
+    body = jsontext.encode({"message": error.message, "errorCode": error.code})
+    return Response(body, error.code // 100, error.headers, "application/json")

@@ -1,12 +1,8 @@
-"""Why a rule cannot be evaluated.
+"""JsonLogic's operators on evaluated arguments, with JavaScript's conversions, and `glob` and `regexp`. Pure.
 
-Values of rules as JSON has them, with JavaScript's conversions, which JsonLogic is defined by. Pure.
-
-Patterns of callers. RE2 takes time in proportion to the text, whatever the pattern: none can hang the server.
-
-For that it has no references back and no looking around; a pattern with those is refused.
-
-JsonLogic's operators on values that are evaluated already, and `glob` and `regexp`. Pure.
+JsonLogic is defined by JavaScript's semantics: truthiness, loose equality, conversion to numbers and strings.
+Patterns come from callers and run on RE2, whose time is linear in the text; it has no backreferences and no
+lookaround, and a pattern with these raises InvalidRule.
 """
 
 from __future__ import annotations
@@ -23,26 +19,31 @@ from stentor.core.errors import InvalidRequest
 
 
 class InvalidRule(InvalidRequest):
-    """The rule has an operator or a pattern that is none, or takes more work than it may."""
+    """The rule has an unknown operator or an invalid pattern, or exceeds a limit."""
 
 
+MAX_PATTERN_LENGTH, MAX_PROGRAM_SIZE = 500, 1_000
+"""Limits of a pattern: characters, and instructions of the compiled program."""
+MAX_TEXT_LENGTH, MAX_LIST_LENGTH = 1_000_000, 100_000
+"""Limits of a computed value: characters of a text, items of a list."""
+_MAX_MEMORY_BYTES = 4 * 1024 * 1024
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
-_MAX_SAFE_INTEGER = 2**53
+_MAX_SAFE_INTEGER = 2**53  # above it JavaScript's numbers, which are floats, skip integers
 
 
 def is_truthy(value: Any) -> bool:
-    """An empty list is false, an empty object true, and so is "0"."""
+    """Return JsonLogic's truth of a value: an empty list is false, an empty object and "0" are true."""
     if isinstance(value, float) and math.isnan(value):
         return False
     return True if isinstance(value, dict) else bool(value)
 
 
 def to_number(value: Any) -> float:
-    """NaN for what is none."""
+    """Convert a value to a number, NaN if it is not one."""
     if value is None:
         return 0.0
     if isinstance(value, bool | int | float):
-        return _float(value)
+        return _to_float(value)
     if isinstance(value, dict):
         return math.nan
     text = to_string(value).strip()
@@ -52,14 +53,14 @@ def to_number(value: Any) -> float:
 
 
 def parse_leading_number(value: Any) -> float:
-    """That at the begin of a text, such as 12 of "12 pieces"."""
+    """Return the number at the beginning of a text, such as 12 of "12 items", like JavaScript's parseFloat."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return _float(value)
-    found = _NUMBER.match(to_string(value).strip())
-    return float(found[0]) if found else math.nan
+        return _to_float(value)
+    match = _NUMBER.match(to_string(value).strip())
+    return float(match[0]) if match else math.nan
 
 
-def _float(value: float) -> float:
+def _to_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
@@ -67,13 +68,14 @@ def _float(value: float) -> float:
 
 
 def to_json_number(value: float) -> Any:
-    """A whole number as one; JSON has no other numbers than finite ones."""
+    """Return a whole number as an int, any other number as it is."""
     if not math.isfinite(value):
         return value
     return int(value) if value == int(value) and abs(value) < _MAX_SAFE_INTEGER else value
 
 
 def to_string(value: Any) -> str:
+    """Convert a value to a string as JavaScript does."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -84,10 +86,11 @@ def to_string(value: Any) -> str:
         return ",".join("" if item is None else to_string(item) for item in value)
     if isinstance(value, dict):
         return "[object Object]"
-    return "NaN" if isinstance(value, float) and math.isnan(value) else str(to_json_number(_float(value)))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else str(to_json_number(_to_float(value)))
 
 
 def js_type(value: Any) -> str:
+    """Return the name of the value's JavaScript type; "none" for null."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):
@@ -95,116 +98,111 @@ def js_type(value: Any) -> str:
     return "string" if isinstance(value, str) else "none" if value is None else "object"
 
 
-def strict_equal(one: Any, other: Any) -> bool:
-    """Strictly: of one kind and equal; lists and objects are only themselves."""
-    if js_type(one) != js_type(other):
+def strict_equal(left: Any, right: Any) -> bool:
+    """Return JavaScript's `===`: same type and equal; lists and objects are compared by identity."""
+    if js_type(left) != js_type(right):
         return False
-    return one is other if js_type(one) == "object" else bool(one == other)
+    return left is right if js_type(left) == "object" else bool(left == right)
 
 
-def loose_equal(one: Any, other: Any) -> bool:
-    """Loosely: 1 is "1" and true; null is itself alone."""
-    kinds = js_type(one), js_type(other)
-    if kinds[0] == kinds[1] or "none" in kinds:
-        return strict_equal(one, other)
-    if "object" in kinds and "string" in kinds:
-        return to_string(one) == to_string(other)
-    return to_number(one) == to_number(other)
+def loose_equal(left: Any, right: Any) -> bool:
+    """Return JavaScript's `==`: 1 equals "1" and true; null equals only null."""
+    types = js_type(left), js_type(right)
+    if types[0] == types[1] or "none" in types:
+        return strict_equal(left, right)
+    if "object" in types and "string" in types:
+        return to_string(left) == to_string(right)
+    return to_number(left) == to_number(right)
 
 
-def is_less(one: Any, other: Any) -> bool:
-    if isinstance(one, str) and isinstance(other, str):
-        return one < other
-    return to_number(one) < to_number(other)
+def is_less(left: Any, right: Any) -> bool:
+    """Return JavaScript's `<`: two strings are compared as text, everything else as numbers."""
+    if isinstance(left, str) and isinstance(right, str):
+        return left < right
+    return to_number(left) < to_number(right)
 
 
-def is_less_or_equal(one: Any, other: Any) -> bool:
-    if isinstance(one, str) and isinstance(other, str):
-        return one <= other
-    return to_number(one) <= to_number(other)
-
-
-MAX_PATTERN_LENGTH, MAX_PROGRAM_SIZE = 500, 1_000
-"""Of a pattern: characters, and steps of the program that it becomes."""
-_MAX_MEMORY_BYTES = 4 * 1024 * 1024
+def is_less_or_equal(left: Any, right: Any) -> bool:
+    """Return JavaScript's `<=`: two strings are compared as text, everything else as numbers."""
+    # Not "not is_less(right, left)": every comparison with NaN is false.
+    if isinstance(left, str) and isinstance(right, str):
+        return left <= right
+    return to_number(left) <= to_number(right)
 
 
 def match_regexp(pattern: Any, text: Any) -> bool:
-    """Whether the pattern is found anywhere in the text; false for what are no texts. Raises BadLogic."""
+    """Return whether the pattern occurs in the text; False unless both are strings. Raises InvalidRule."""
     if not isinstance(pattern, str) or not isinstance(text, str):
         return False
-    return _compiled(pattern).search(text) is not None
+    return _compile(pattern).search(text) is not None
 
 
 def match_glob(pattern: Any, text: Any) -> bool:
-    """Whether the whole text is like the pattern, whose `*` stands for any signs of one line."""
+    """Return whether the pattern matches the whole text; `*` matches any characters except line ends."""
     if not isinstance(pattern, str) or not isinstance(text, str):
         return False
-    return _compiled(".*".join(map(re2.escape, pattern.split("*")))).fullmatch(text) is not None
+    return _compile(".*".join(map(re2.escape, pattern.split("*")))).fullmatch(text) is not None
 
 
 @lru_cache(256)
-def _compiled(pattern: str) -> Any:
+def _compile(pattern: str) -> Any:
     if len(pattern) > MAX_PATTERN_LENGTH:
-        raise InvalidRule(f"A pattern has {MAX_PATTERN_LENGTH} characters at most.")
+        raise InvalidRule(f"The pattern has more than {MAX_PATTERN_LENGTH} characters.")
     options = re2.Options()
     options.log_errors = False
     options.max_mem = _MAX_MEMORY_BYTES
     try:
         compiled = re2.compile(pattern, options)
     except re2.error as error:
-        raise InvalidRule(f"The pattern {pattern!r} cannot be used: {_reason(error)}.") from None
+        raise InvalidRule(f"The pattern {pattern!r} is invalid: {_reason(error)}.") from None
     if compiled.programsize > MAX_PROGRAM_SIZE:
-        raise InvalidRule(f"The pattern {pattern!r} repeats too much.")
+        raise InvalidRule(f"The pattern {pattern!r} is too complex; use fewer or smaller repetitions.")
     return compiled
 
 
 def _reason(error: Exception) -> str:
-    reason = error.args[0] if error.args else "it is malformed"
+    reason = error.args[0] if error.args else "malformed"
     return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-
-
-MAX_TEXT_LENGTH, MAX_LIST_LENGTH = 1_000_000, 100_000
 
 
 def _nth(args: list[Any], n: int) -> Any:
     return args[n] if n < len(args) else None
 
 
-def _between(holds: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
-    """With three values the middle one lies between."""
+def _chain(compare: Callable[[Any, Any], bool]) -> Callable[[list[Any]], bool]:
+    """Return an operator that compares two values, or three as in `1 < x < 3`."""
 
-    def check(args: list[Any]) -> bool:
-        first = holds(_nth(args, 0), _nth(args, 1))
-        return first and holds(args[1], args[2]) if len(args) > 2 else first
+    def operator(args: list[Any]) -> bool:
+        result = compare(_nth(args, 0), _nth(args, 1))
+        return result and compare(args[1], args[2]) if len(args) > 2 else result
 
-    return check
+    return operator
 
 
 def _contains(args: list[Any]) -> bool:
-    part, whole = _nth(args, 0), _nth(args, 1)
-    if isinstance(whole, str):
-        return to_string(part) in whole
-    return isinstance(whole, list) and any(strict_equal(item, part) for item in whole)
+    member, container = _nth(args, 0), _nth(args, 1)
+    if isinstance(container, str):
+        return to_string(member) in container
+    return isinstance(container, list) and any(strict_equal(item, member) for item in container)
 
 
 def _concatenate(args: list[Any]) -> str:
     text = "".join("" if arg is None else to_string(arg) for arg in args)
     if len(text) > MAX_TEXT_LENGTH:
-        raise InvalidRule(f"A text would have more than {MAX_TEXT_LENGTH} characters.")
+        raise InvalidRule(f"cat: the result would have more than {MAX_TEXT_LENGTH} characters.")
     return text
 
 
 def _substring(args: list[Any]) -> str:
-    """From a place (from the end when negative), so many signs (up to so many from the end when negative)."""
+    """Return `length` characters from `start`; a negative start or length counts from the end of the text."""
     text, length = to_string(_nth(args, 0)), _nth(args, 2)
     start = _clamp_index(to_number(_nth(args, 1)), len(text))
     rest = text[start:] if start >= 0 else text[max(0, len(text) + start) :]
     return rest if length is None else rest[: _clamp_index(to_number(length), len(text))]
 
 
-def _clamp_index(value: float, most: int) -> int:
-    return 0 if math.isnan(value) else int(max(-most, min(most, value)))
+def _clamp_index(value: float, limit: int) -> int:
+    return 0 if math.isnan(value) else int(max(-limit, min(limit, value)))
 
 
 def _sum(args: list[Any]) -> Any:
@@ -221,29 +219,30 @@ def _difference(args: list[Any]) -> Any:
 
 
 def _quotient(args: list[Any]) -> Any:
-    above, below = to_number(_nth(args, 0)), to_number(_nth(args, 1))
-    if below == 0:
-        return math.nan if above == 0 or math.isnan(above) else math.copysign(math.inf, above)
-    return to_json_number(above / below)
+    dividend, divisor = to_number(_nth(args, 0)), to_number(_nth(args, 1))
+    if divisor == 0:
+        return math.nan if dividend == 0 or math.isnan(dividend) else math.copysign(math.inf, dividend)
+    return to_json_number(dividend / divisor)
 
 
 def _remainder(args: list[Any]) -> Any:
-    above, below = to_number(_nth(args, 0)), to_number(_nth(args, 1))
-    return math.nan if below == 0 or not math.isfinite(above) else to_json_number(math.fmod(above, below))
+    # fmod, not %: JavaScript's remainder has the sign of the dividend.
+    dividend, divisor = to_number(_nth(args, 0)), to_number(_nth(args, 1))
+    return math.nan if divisor == 0 or not math.isfinite(dividend) else to_json_number(math.fmod(dividend, divisor))
 
 
-def _least(args: list[Any]) -> Any:
+def _minimum(args: list[Any]) -> Any:
     return to_json_number(min(map(to_number, args), default=math.inf))
 
 
-def _greatest(args: list[Any]) -> Any:
+def _maximum(args: list[Any]) -> Any:
     return to_json_number(max(map(to_number, args), default=-math.inf))
 
 
-def _merged(args: list[Any]) -> list[Any]:
+def _merge(args: list[Any]) -> list[Any]:
     merged = [item for arg in args for item in (arg if isinstance(arg, list) else [arg])]
     if len(merged) > MAX_LIST_LENGTH:
-        raise InvalidRule(f"A list would have more than {MAX_LIST_LENGTH} items.")
+        raise InvalidRule(f"merge: the result would have more than {MAX_LIST_LENGTH} items.")
     return merged
 
 
@@ -252,10 +251,10 @@ OPERATORS: dict[str, Callable[[list[Any]], Any]] = {
     "===": lambda args: strict_equal(_nth(args, 0), _nth(args, 1)),
     "!=": lambda args: not loose_equal(_nth(args, 0), _nth(args, 1)),
     "!==": lambda args: not strict_equal(_nth(args, 0), _nth(args, 1)),
-    "<": _between(is_less),
-    "<=": _between(is_less_or_equal),
-    ">": _between(lambda one, other: is_less(other, one)),
-    ">=": _between(lambda one, other: is_less_or_equal(other, one)),
+    "<": _chain(is_less),
+    "<=": _chain(is_less_or_equal),
+    ">": _chain(lambda left, right: is_less(right, left)),
+    ">=": _chain(lambda left, right: is_less_or_equal(right, left)),
     "!": lambda args: not is_truthy(_nth(args, 0)),
     "!!": lambda args: is_truthy(_nth(args, 0)),
     "in": _contains,
@@ -266,9 +265,9 @@ OPERATORS: dict[str, Callable[[list[Any]], Any]] = {
     "-": _difference,
     "/": _quotient,
     "%": _remainder,
-    "min": _least,
-    "max": _greatest,
-    "merge": _merged,
+    "min": _minimum,
+    "max": _maximum,
+    "merge": _merge,
     "log": lambda args: _nth(args, 0),
     "glob": lambda args: match_glob(_nth(args, 0), _nth(args, 1)),
     "regexp": lambda args: match_regexp(_nth(args, 0), _nth(args, 1)),

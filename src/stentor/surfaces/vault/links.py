@@ -1,7 +1,7 @@
-"""Which notes link to which. Pure but for the index's own state.
+"""Links between notes, resolved as Obsidian does. No I/O.
 
-A link names a file by its path, or by as much of the end of its path as tells it apart; letters' case and `.md` do
-not count. Of several files the one beside the linking note wins, then the one with the shortest path.
+A link names a file by its path, or by enough of the end of its path to be unique; case and `.md` are ignored. If
+several files match, the exact path wins, then a file in the folder of the linking note, then the shortest path.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"(?<!`)`++[^`\n]+`++")
-_WIKI = re.compile(r"\[\[([^\[\]|\n]{1,1000})(?:\|[^\[\]\n]{0,1000})?\]\]")
-_MARKDOWN = re.compile(r"\]\((?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))(?:[ \t]+[\"'][^\n]{0,500}[\"'])?\)")
+_WIKI_LINK = re.compile(r"\[\[([^\[\]|\n]{1,1000})(?:\|[^\[\]\n]{0,1000})?\]\]")
+_MARKDOWN_LINK = re.compile(r"\]\((?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))(?:[ \t]+[\"'][^\n]{0,500}[\"'])?\)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#")
 
 
 class NoteLinks(msgspec.Struct, frozen=True):
-    """Paths, and the texts of links that lead to no file; each once."""
+    """The linked files, the notes that link here, and the link texts that match no file; without duplicates."""
 
     links: list[str]
     backlinks: list[str]
@@ -28,44 +28,48 @@ class NoteLinks(msgspec.Struct, frozen=True):
 
 
 def extract_link_targets(text: str) -> list[str]:
-    """What the links of a note name, without headings and aliases, each once; links in code and to the web are none."""
+    """Return the targets of the links in a note, without headings, aliases and duplicates.
+
+    Links in code and links with a scheme such as `https:` are ignored.
+    """
     if "](" not in text and "[[" not in text:
         return []
-    plain = _without_code(text) if "`" in text or "~~~" in text else text
-    found = [*_named(plain)]
-    return list(dict.fromkeys(name for name in found if name))
+    prose = _strip_code(text) if "`" in text or "~~~" in text else text
+    return list(dict.fromkeys(target for target in _iter_targets(prose) if target))
 
 
-def _without_code(text: str) -> str:
-    """Line by line: an expression over the whole text takes its time on fences that are never closed."""
-    kept: list[str] = []
+def _strip_code(text: str) -> str:
+    # Line by line: a regular expression over the whole text is slow on fences that are never closed.
+    prose: list[str] = []
     fence = ""
     for line in text.splitlines(keepends=True):
-        found = _FENCE.match(line)
+        match = _FENCE.match(line)
         if fence:
-            closes = found is not None and found[1].startswith(fence) and not line.strip().strip(fence[0])
+            closes = match is not None and match[1].startswith(fence) and not line.strip().strip(fence[0])
             fence = "" if closes else fence
-        elif found is not None:
-            fence = found[1]
+        elif match is not None:
+            fence = match[1]
         else:
-            kept.append(line)
-    return _CODE.sub("", "".join(kept))
+            prose.append(line)
+    return _CODE.sub("", "".join(prose))
 
 
-def _named(text: str) -> Iterator[str]:
-    for match in _WIKI.finditer(text):
+def _iter_targets(text: str) -> Iterator[str]:
+    for match in _WIKI_LINK.finditer(text):
+        # In a table the `|` before an alias is escaped, which leaves a backslash at the end of the target.
         yield match[1].partition("#")[0].strip().rstrip("\\").strip()
-    for match in _MARKDOWN.finditer(text):
+    for match in _MARKDOWN_LINK.finditer(text):
         address = match[1] or match[2]
         if not _SCHEME.match(address):
             yield unquote(address.partition("#")[0]).strip()
 
 
 class LinkIndex:
-    """Kept file by file: `update` costs what the one file's links cost."""
+    """The links between all files; an update costs time in proportion to the links of the one file."""
 
     def __init__(self) -> None:
         self._targets: dict[str, list[str]] = {}
+        # Both by the lower-case file name without folder and `.md`: the part that every link to a file has.
         self._files: dict[str, set[str]] = {}
         self._sources: dict[str, set[str]] = {}
 
@@ -85,10 +89,11 @@ class LinkIndex:
             self._sources[_key(name)].discard(path)
 
     def clear(self) -> None:
-        for kept in (self._targets, self._files, self._sources):
-            kept.clear()
+        for table in (self._targets, self._files, self._sources):
+            table.clear()
 
     def get_links(self, path: str) -> NoteLinks:
+        """Return the links from and to a file, empty for an unknown file."""
         resolved: dict[str, None] = {}
         unresolved = []
         for name in self._targets.get(path, ()):
@@ -100,7 +105,7 @@ class LinkIndex:
         return NoteLinks(list(resolved), self.find_backlinks(path), unresolved)
 
     def find_backlinks(self, path: str) -> list[str]:
-        """Of each note whose links could mean this file, those that do."""
+        """Return the notes with a link that resolves to this file, sorted."""
         key = _key(path)
         return sorted(
             source
@@ -109,25 +114,26 @@ class LinkIndex:
         )
 
     def resolve(self, name: str, source: str) -> str | None:
-        """The file that a link in the source means."""
-        here = source.rpartition("/")[0]
-        wanted = _beneath(name, here)
-        if wanted is None:
+        """Return the path of the file that a link in the note `source` names, None if there is none."""
+        folder = source.rpartition("/")[0]
+        target = _resolve_dots(name, folder)
+        if target is None:
             return None
-        found = [path for path in self._files.get(_key(name), ()) if _ends(_plain(path), wanted)]
-        beside = _plain(f"{here}/{wanted}".lstrip("/"))
-        exact = name.startswith(("/", "./", "../"))
-        ranked = sorted(found, key=lambda path: _rank(path, wanted, beside))
-        return next((path for path in ranked if not exact or _plain(path) == wanted), None)
+        candidates = [path for path in self._files.get(_key(name), ()) if _ends_with_path(_normalize(path), target)]
+        sibling = _normalize(f"{folder}/{target}".lstrip("/"))
+        # A link that starts at the root or at the own folder is a whole path, not the end of one.
+        must_be_exact = name.startswith(("/", "./", "../"))
+        ranked = sorted(candidates, key=lambda path: _rank(path, target, sibling))
+        return next((path for path in ranked if not must_be_exact or _normalize(path) == target), None)
 
 
-def _rank(path: str, wanted: str, beside: str) -> tuple[bool, bool, int, int, str]:
-    plain = _plain(path)
-    return plain != wanted, plain != beside, path.count("/"), len(path), path
+def _rank(path: str, target: str, sibling: str) -> tuple[bool, bool, int, int, str]:
+    normalized = _normalize(path)
+    return normalized != target, normalized != sibling, path.count("/"), len(path), path
 
 
-def _beneath(name: str, folder: str) -> str | None:
-    """The path that a link names, with `./` and `../` gone; None when it climbs out of the vault."""
+def _resolve_dots(name: str, folder: str) -> str | None:
+    """Return the normalized target without `./` and `../`; None if it is outside the vault."""
     parts = folder.split("/") if folder and name.startswith(("./", "../")) else []
     for part in name.lstrip("/").split("/"):
         if part == "..":
@@ -136,16 +142,16 @@ def _beneath(name: str, folder: str) -> str | None:
             parts.pop()
         elif part != ".":
             parts.append(part)
-    return _plain("/".join(parts))
+    return _normalize("/".join(parts))
 
 
-def _ends(path: str, wanted: str) -> bool:
-    return path == wanted or path.endswith("/" + wanted)
+def _ends_with_path(path: str, target: str) -> bool:
+    return path == target or path.endswith("/" + target)
 
 
-def _plain(path: str) -> str:
+def _normalize(path: str) -> str:
     return path.lower().removesuffix(".md")
 
 
 def _key(path: str) -> str:
-    return _plain(path.rpartition("/")[2])
+    return _normalize(path.rpartition("/")[2])
