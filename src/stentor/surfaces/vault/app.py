@@ -98,9 +98,7 @@ class VaultServer:
         if first == "vault":
             handler = self._file_handlers.get(request.method)
             if handler is None:
-                raise VaultApiError(
-                    errors.METHOD_NOT_ALLOWED, f"Files do not support {request.method}."
-                )
+                raise VaultApiError(errors.METHOD_NOT_ALLOWED, f"Files do not support {request.method}.")
             # `/vault` without a slash means the root folder, like `/vault/`.
             require_inside_vault(rest or [""])
             return await handler(request, rest or [""])
