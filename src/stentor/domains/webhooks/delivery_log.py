@@ -1,4 +1,4 @@
-"""The delivery log, and sending again: one delivery, or all that happened since a time."""
+"""Reads the delivery log and replays deliveries: one of them, or all events since a time."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ ReplayScope = Literal["undelivered", "all"]
 
 
 class ReplayResult(msgspec.Struct, frozen=True):
-    """How many deliveries were queued, and the time to go on from when there are more (microseconds)."""
+    """The number of queued deliveries, and the time to continue from if there are more (microseconds)."""
 
     queued: int
     next_since: int | None
 
 
 class DeliveryLog:
-    """`arrived` hears which subscriptions have something to get."""
+    """The use cases of deliveries. `notify` gets the ids of subscriptions with new deliveries, after the commit."""
 
     def __init__(self, db: Database, runlog: RunLog, notify: Callable[[Iterable[str]], None]) -> None:
         self._db = db
         self._runlog = runlog
-        self._arrived = notify
+        self._notify = notify
 
     async def list_page(
         self, tenant: str, subscription_id: str, limit: int, filters: dict[str, Any]
     ) -> tuple[list[Delivery], bool]:
-        """Newest first, and whether there are more. Raises NotFound."""
+        """Return a page, newest first, and whether there are more. Raises NotFound."""
 
         def read(tx: Tx) -> list[Delivery]:
             service.require_subscription(tx, tenant, subscription_id)
@@ -47,80 +47,88 @@ class DeliveryLog:
         return rows[:limit], len(rows) > limit
 
     async def get(self, tenant: str, subscription_id: str, delivery_id: str) -> tuple[Delivery, list[DeliveryAttempt]]:
-        """Raises NotFound."""
+        """Return a delivery with its attempts. Raises NotFound."""
         return await self._db.read(lambda tx: service.require_delivery(tx, tenant, subscription_id, delivery_id))
 
     async def replay(self, principal: Principal, subscription_id: str, delivery_id: str) -> Delivery:
-        """Deliver an event again that came to its end, under the same message id. Raises NotFound and Conflict."""
+        """Queue the event of an ended delivery again, under the same message id.
+
+        Raises NotFound, and Conflict if the webhook is disabled, the delivery is open or its event was purged.
+        """
 
         def work(tx: Tx) -> Delivery:
             _require_enabled(service.require_subscription(tx, principal.tenant, subscription_id))
-            known, _ = service.require_delivery(tx, principal.tenant, subscription_id, delivery_id)
-            if known.ended_at is None:
-                raise Conflict(f"The delivery is {known.status}; it has not come to its end.")
-            event = queries.find_event(tx, known.event_id)
+            delivery, _ = service.require_delivery(tx, principal.tenant, subscription_id, delivery_id)
+            if delivery.ended_at is None:
+                raise Conflict(f"The delivery is {delivery.status}. Replay it when it is delivered or failed.")
+            event = queries.find_event(tx, delivery.event_id)
             if event is None:
-                raise Conflict("The event is not in the run log any more.")
-            again = outbox.new_delivery(subscription_id, known.event, event, tx.now, known.delivery_id)
-            self._queue(tx, principal, subscription_id, [again], {"delivery_id": delivery_id})
-            return again
+                raise Conflict("The event is no longer in the run log.")
+            replay = outbox.new_delivery(subscription_id, delivery.event, event, tx.now, delivery.delivery_id)
+            self._queue(tx, principal, subscription_id, [replay], {"delivery_id": delivery_id})
+            return replay
 
         return await self._db.write(work)
 
     async def replay_since(
         self, principal: Principal, subscription_id: str, since: int, until: int, scope: ReplayScope
     ) -> ReplayResult:
-        """Queue what the webhook subscribes to now and happened in a span of time: what was never delivered, or
-        everything. It reads the run log, so what came while the webhook was disabled is found too.
+        """Queue the events from `since` up to `until` (microseconds) that the webhook subscribes to now.
+
+        `scope` selects the events that were never delivered, or all. Reads the run log, so it includes events from
+        while the webhook was disabled. Stops after about MAX_REPLAYED deliveries. Raises NotFound and Conflict.
         """
         queued, after = 0, ""
-        known = await self._db.read(lambda tx: service.require_subscription(tx, principal.tenant, subscription_id))
-        _require_enabled(known)
+        subscription = await self._db.read(
+            lambda tx: service.require_subscription(tx, principal.tenant, subscription_id)
+        )
+        _require_enabled(subscription)
         while queued < MAX_REPLAYED:
-            list_batch = partial(queries.list_events, tenant=known.tenant, since=since, until=until, after=after)
+            list_batch = partial(queries.list_events, tenant=subscription.tenant, since=since, until=until, after=after)
             events = await self._db.read(partial(list_batch, limit=REPLAY_BATCH))
-            queued += await self._db.write(self._queuing(principal, known, events, scope, since))
+            # One transaction per batch: a replay of thousands must not block other writers.
+            queued += await self._db.write(self._queue_events(principal, subscription, events, scope, since))
             if len(events) < REPLAY_BATCH:
                 return ReplayResult(queued, None)
             after = events[-1].event_id
         return ReplayResult(queued, events[-1].happened_at)
 
-    def _queuing(
+    def _queue_events(
         self,
         principal: Principal,
-        known: WebhookSubscription,
+        subscription: WebhookSubscription,
         events: list[RunLogEvent],
         scope: ReplayScope,
         since: int,
     ) -> Callable[[Tx], int]:
-        names = frozenset(model.expand_events(known.events))
+        names = frozenset(model.expand_events(subscription.events))
 
         def work(tx: Tx) -> int:
             rows = []
             for event in events:
                 name = payloads.event_name(event)
                 if name in names and (
-                    scope == "all" or not queries.is_handled(tx, known.subscription_id, event.event_id)
+                    scope == "all" or not queries.is_handled(tx, subscription.subscription_id, event.event_id)
                 ):
                     assert name is not None
-                    rows.append(outbox.new_delivery(known.subscription_id, name, event, tx.now))
+                    rows.append(outbox.new_delivery(subscription.subscription_id, name, event, tx.now))
             if rows:
-                self._queue(tx, principal, known.subscription_id, rows, {"since": since, "scope": scope})
+                self._queue(tx, principal, subscription.subscription_id, rows, {"since": since, "scope": scope})
             return len(rows)
 
         return work
 
     def _queue(
-        self, tx: Tx, principal: Principal, subscription_id: str, rows: list[Delivery], about: dict[str, Any]
+        self, tx: Tx, principal: Principal, subscription_id: str, rows: list[Delivery], context: dict[str, Any]
     ) -> None:
-        meta = {"webhook_id": subscription_id, "queued": len(rows), "by": principal.name, **about}
+        meta = {"webhook_id": subscription_id, "queued": len(rows), "by": principal.name, **context}
         draft = EventDraft("webhook_replayed", "webhooks", f"{len(rows)} deliveries queued again.", meta)
         self._runlog.append(tx, principal.tenant, [draft])
         for row in rows:
             store.insert_delivery(tx, row)
-        tx.after_commit(lambda: self._arrived([subscription_id]))
+        tx.after_commit(lambda: self._notify([subscription_id]))
 
 
 def _require_enabled(subscription: WebhookSubscription) -> None:
     if not subscription.enabled:
-        raise Conflict("The webhook is disabled: enable it first.")
+        raise Conflict("The webhook is disabled. Enable it first.")

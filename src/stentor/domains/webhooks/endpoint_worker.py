@@ -1,7 +1,7 @@
-"""Takes the deliveries of one endpoint from the queue and has them sent, a few at a time.
+"""Claims the due deliveries of one endpoint and sends them, up to 16 concurrently.
 
-An endpoint whose last answer was a failure, or slow, gets one delivery at a time out of a pool that only such
-endpoints share. So it delays nobody else, however many of its kind there are.
+An endpoint whose last attempt failed or was slow is degraded: it gets one delivery at a time, from slots that only
+degraded endpoints share. So no number of them delays the healthy ones. `dispatcher` owns the workers and the slots.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from stentor.domains.webhooks import store
 from stentor.domains.webhooks.model import AttemptResult, Delivery, DeliveryDecision, WebhookSubscription
 
 MAX_CONCURRENT_DELIVERIES = 16
-"""Deliveries that are on their way to one endpoint at a time."""
+"""Concurrent attempts to one healthy endpoint."""
 SLOW_MS = 2_000
-"""Milliseconds above which an endpoint counts as slow."""
+"""Milliseconds above which an attempt makes its endpoint degraded."""
 log = logging.getLogger(__name__)
 
 
 class DeliveryOutcome(msgspec.Struct, frozen=True):
-    """An attempt's: what came back, what becomes of the delivery, and whether that let another one go."""
+    """An attempt's result, the decision on its delivery, and whether the next one of its subject became due."""
 
     result: AttemptResult
     decision: DeliveryDecision
@@ -37,30 +37,33 @@ Deliver = Callable[[WebhookSubscription, Delivery, bytes], Awaitable[DeliveryOut
 
 
 class AttemptSlots:
-    """Sends that may be under way at a time; whoever found none free is woken when one is."""
+    """A limit of concurrent attempts. A worker that gets no slot is woken when one is released."""
 
     def __init__(self, size: int) -> None:
         self.free = size
         self._waiting: set[asyncio.Event] = set()
 
-    def acquire(self, most: int, wake: asyncio.Event) -> int:
-        taken = min(most, self.free)
-        self.free -= taken
-        if not taken and most:
+    def acquire(self, limit: int, wake: asyncio.Event) -> int:
+        """Take up to `limit` slots and return how many. If there are none, set `wake` at the next release."""
+        acquired = min(limit, self.free)
+        self.free -= acquired
+        if not acquired and limit:
             self._waiting.add(wake)
-        return taken
+        return acquired
 
-    def release(self, number: int) -> None:
-        self.free += number
-        if number:
+    def release(self, count: int) -> None:
+        self.free += count
+        if count:
             waiting, self._waiting = self._waiting, set()
             for wake in waiting:
                 wake.set()
 
 
 class EndpointWorker:
-    """`bodies` reads what is posted; `send` makes one attempt and writes what came of it, None when not known. `lease`,
-    in microseconds, is longer than an attempt can take.
+    """The queue consumer of one endpoint.
+
+    `bodies` reads the request bodies. `deliver` makes one attempt and records its outcome; it returns None if the
+    outcome is unknown. `lease_us` must be longer than an attempt can take.
     """
 
     def __init__(
@@ -76,23 +79,23 @@ class EndpointWorker:
         self._id = subscription_id
         self._db = db
         self._bodies = bodies
-        self._send = deliver
-        self._lease = lease_us
-        self._well, self._ailing = healthy_slots, degraded_slots
+        self._deliver = deliver
+        self._lease_us = lease_us
+        self._healthy_slots, self._degraded_slots = healthy_slots, degraded_slots
         self._wake = asyncio.Event()
-        self._more = False
+        self._has_more = False
         self._is_degraded = False
         self._closing = False
         self.sending: dict[asyncio.Task[None], Delivery] = {}
         self._task = asyncio.create_task(self._run())
 
     def wake(self) -> None:
-        """There is something to take, or there may be."""
-        self._more = True
+        """Look for due deliveries."""
+        self._has_more = True
         self._wake.set()
 
     def close(self) -> asyncio.Task[None]:
-        """Take no more; answers the task that ends when nothing is being taken."""
+        """Claim nothing more and return the task that ends when the last claim has ended."""
         self._closing = True
         self._wake.set()
         return self._task
@@ -101,56 +104,58 @@ class EndpointWorker:
         while not self._closing:
             await self._wake.wait()
             self._wake.clear()
-            pool = self._ailing if self._is_degraded else self._well
-            lanes = 1 if self._is_degraded else MAX_CONCURRENT_DELIVERIES
-            room = (
-                pool.acquire(max(0, lanes - len(self.sending)), self._wake) if self._more and not self._closing else 0
-            )
-            if room:
-                await self._take(room, pool)
+            if not self._has_more or self._closing:
+                continue
+            slots = self._degraded_slots if self._is_degraded else self._healthy_slots
+            concurrency = 1 if self._is_degraded else MAX_CONCURRENT_DELIVERIES
+            acquired = slots.acquire(max(0, concurrency - len(self.sending)), self._wake)
+            if acquired:
+                await self._claim_and_send(acquired, slots)
 
-    async def _take(self, room: int, pool: AttemptSlots) -> None:
-        self._more = False
-        taken: tuple[WebhookSubscription, list[Delivery]] | None = None
+    async def _claim_and_send(self, acquired: int, slots: AttemptSlots) -> None:
+        # Reset before the claim: a wake-up during it may be for a delivery that the claim did not see.
+        self._has_more = False
+        claimed: tuple[WebhookSubscription, list[Delivery]] | None = None
         bodies: list[bytes] = []
         try:
-            taken = await self._db.write(lambda tx: self._claim(tx, room), (locks.webhook_lock(self._id),))
-            bodies = await self._bodies(taken[1]) if taken and taken[1] else []
+            claimed = await self._db.write(lambda tx: self._claim(tx, acquired), (locks.webhook_lock(self._id),))
+            bodies = await self._bodies(claimed[1]) if claimed and claimed[1] else []
         except StoreUnavailable:
-            pass  # the next look wakes this courier again; what was taken comes back when its lease ends
+            pass  # the next poll wakes this worker again; claimed deliveries are requeued when their leases expire
         except Exception:
-            log.exception("deliveries of webhook %s could not be taken", self._id)
-        pool.release(room - len(bodies))
-        self._more = self._more or len(bodies) == room
-        if taken is not None:
-            subscription, deliveries = taken
+            log.exception("webhooks: claim failed webhook=%s", self._id)
+        slots.release(acquired - len(bodies))
+        self._has_more = self._has_more or len(bodies) == acquired
+        if claimed is not None:
+            subscription, deliveries = claimed
+            # Without bodies (the read failed) nothing is sent: not strict.
             for delivery, body in zip(deliveries, bodies, strict=False):
-                task = asyncio.create_task(self._deliver_one(subscription, delivery, body, pool))
+                task = asyncio.create_task(self._deliver_one(subscription, delivery, body, slots))
                 self.sending[task] = delivery
-                task.add_done_callback(self._after)
-        if self._more:
+                task.add_done_callback(self._on_sent)
+        if self._has_more:
             self._wake.set()
 
-    def _claim(self, tx: Tx, most: int) -> tuple[WebhookSubscription, list[Delivery]] | None:
+    def _claim(self, tx: Tx, limit: int) -> tuple[WebhookSubscription, list[Delivery]] | None:
         subscription = store.find_in_any_tenant(tx, self._id)
         if subscription is None or not subscription.enabled or subscription.hold_until > tx.now:
             return None
-        return subscription, store.claim_due(tx, self._id, self._lease, most)
+        return subscription, store.claim_due(tx, self._id, self._lease_us, limit)
 
     async def _deliver_one(
-        self, subscription: WebhookSubscription, delivery: Delivery, body: bytes, pool: AttemptSlots
+        self, subscription: WebhookSubscription, delivery: Delivery, body: bytes, slots: AttemptSlots
     ) -> None:
         try:
-            outcome = await self._send(subscription, delivery, body)
+            outcome = await self._deliver(subscription, delivery, body)
         finally:
-            pool.release(1)
+            slots.release(1)
         if outcome is not None:
             self._is_degraded = not outcome.result.is_success or outcome.result.duration_ms > SLOW_MS
-            self._more = self._more or outcome.has_released_next
+            self._has_more = self._has_more or outcome.has_released_next
 
-    def _after(self, task: asyncio.Task[None]) -> None:
+    def _on_sent(self, task: asyncio.Task[None]) -> None:
         del self.sending[task]
-        if self._more:
+        if self._has_more:
             self._wake.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a delivery to webhook %s broke", self._id, exc_info=error)
+            log.error("webhooks: delivery failed unexpectedly webhook=%s", self._id, exc_info=error)

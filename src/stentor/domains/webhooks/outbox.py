@@ -1,6 +1,6 @@
-"""Writes a delivery for each subscription to an event, in the event's own transaction.
+"""Queues a delivery for each subscriber of an event, in the transaction that appends the event (outbox pattern).
 
-Without a subscription to any event of a tenant it costs one look into a dictionary and writes nothing.
+For a tenant without subscriptions it costs one dictionary lookup and writes nothing. `dispatcher` sends the deliveries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ SubscribersByEvent = dict[str, tuple[str, ...]]
 
 
 class SubscriptionIndex:
-    """Who subscribes to what, in memory: event names to ids of enabled subscriptions, by tenant."""
+    """In-memory index of the enabled subscriptions: tenant -> event name -> subscription ids.
+
+    `generation` grows with each replacement, so that a reload can tell that it is out of date.
+    """
 
     def __init__(self) -> None:
         self._by_tenant: dict[str, SubscribersByEvent] = {}
@@ -28,46 +31,47 @@ class SubscriptionIndex:
         return self._by_tenant.get(tenant)
 
     def replace_all(self, subscriptions: Iterable[WebhookSubscription]) -> None:
-        """Take all subscriptions of all tenants as they are now."""
-        enabled = [one for one in subscriptions if one.enabled]
-        found: dict[str, SubscribersByEvent] = {}
-        for one in enabled:
-            wanted = found.setdefault(one.tenant, {})
-            for name in model.expand_events(one.events):
-                wanted[name] = (*wanted.get(name, ()), one.subscription_id)
-        self._by_tenant = found
-        self.enabled_ids = frozenset(one.subscription_id for one in enabled)
+        """Rebuild the index from the subscriptions of all tenants."""
+        enabled = [subscription for subscription in subscriptions if subscription.enabled]
+        by_tenant: dict[str, SubscribersByEvent] = {}
+        for subscription in enabled:
+            subscribers = by_tenant.setdefault(subscription.tenant, {})
+            for name in model.expand_events(subscription.events):
+                subscribers[name] = (*subscribers.get(name, ()), subscription.subscription_id)
+        self._by_tenant = by_tenant
+        self.enabled_ids = frozenset(subscription.subscription_id for subscription in enabled)
         self.generation += 1
 
 
 class WebhookOutbox:
-    """`arrived` hears after the commit which subscriptions have something to get."""
+    """The run log's listener. `notify` gets the ids of subscriptions with new deliveries, after the commit."""
 
     def __init__(self, index: SubscriptionIndex, notify: Callable[[Iterable[str]], None]) -> None:
-        self._view = index
-        self._arrived = notify
+        self._index = index
+        self._notify = notify
 
     def record(self, tx: Tx, tenant: str, events: list[RunLogEvent]) -> None:
-        """Called by the run log for all that it appends."""
-        wanted = self._view.subscribers(tenant)
-        if wanted is None:
+        """Queue deliveries for events that the run log is appending in this transaction."""
+        subscribers = self._index.subscribers(tenant)
+        if subscribers is None:
             return
-        found: set[str] = set()
+        notified: set[str] = set()
         for event in events:
             name = payloads.event_name(event)
             if name is None:
                 continue
-            for subscription_id in wanted.get(name, ()):
+            for subscription_id in subscribers.get(name, ()):
                 store.insert_delivery(tx, new_delivery(subscription_id, name, event, tx.now))
-                found.add(subscription_id)
-        if found:
-            tx.after_commit(lambda: self._arrived(found))
+                notified.add(subscription_id)
+        if notified:
+            # A worker that is woken before the commit would not see the rows.
+            tx.after_commit(lambda: self._notify(notified))
 
 
 def new_delivery(
     subscription_id: str, name: str, event: RunLogEvent, now: int, replay_of: str | None = None
 ) -> Delivery:
-    """A delivery that is due at once."""
+    """Return a delivery that is due immediately."""
     return Delivery(
         delivery_id=ids.new_id(),
         tenant=event.tenant,

@@ -1,4 +1,8 @@
-"""Use cases of subscriptions: made, changed, rotated, tested, deleted. Secrets are sealed at rest and shown once."""
+"""Manages webhook subscriptions: subscribe, change, rotate the secret, ping, delete.
+
+Secrets are sealed at rest and returned only when they are created. `delivery_log` reads and replays deliveries,
+`dispatcher` makes them, `operations` is the API.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +24,21 @@ from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, WebhookSub
 from stentor.domains.webhooks.outbox import SubscriptionIndex
 
 MAX_SUBSCRIPTIONS = 100
-"""Subscriptions of one tenant."""
+"""Maximum per tenant."""
 
 
 class DeliverFunction(Protocol):
-    """Makes an attempt at a delivery that is in hand; None when its outcome is not known."""
+    """Makes one attempt at a leased delivery; returns None if the outcome is unknown."""
 
     async def __call__(self, subscription: WebhookSubscription, delivery: Delivery, /) -> Any: ...
 
 
 class WebhookService:
-    """`check` refuses an address that can be judged without resolving it; `forget` deletes a webhook's deliveries."""
+    """The use cases of subscriptions.
+
+    `check_url` raises InvalidRequest for a URL that is forbidden without resolving its name. `delete_deliveries`
+    deletes a webhook's deliveries in the background.
+    """
 
     def __init__(
         self,
@@ -46,41 +54,44 @@ class WebhookService:
         self._db = db
         self._runlog = runlog
         self._sealer = sealer
-        self._check = check_url
-        self._view = index
-        self._carry = deliver
-        self._lease = lease_us
-        self._forget = delete_deliveries
+        self._check_url = check_url
+        self._index = index
+        self._deliver = deliver
+        self._lease_us = lease_us
+        self._delete_deliveries = delete_deliveries
 
     async def subscribe(
         self, principal: Principal, url: str, events: list[str], description: str, key: IdempotencyKey | None = None
     ) -> tuple[WebhookSubscription, str]:
-        """The subscription and its secret. Raises InvalidRequest, Conflict past the most of a tenant, and
-        IdempotencyMismatch; the same key and body answer the same, secret included.
+        """Create a subscription and return it with its secret.
+
+        The same idempotency key and body return the same subscription and secret. Raises InvalidRequest, Conflict when
+        the tenant has MAX_SUBSCRIPTIONS, and IdempotencyMismatch.
         """
-        self._check(url)
-        asked, secret = model.validate_events(events), sender.new_secret()
+        self._check_url(url)
+        event_names, secret = model.validate_events(events), sender.new_secret()
 
         def work(tx: Tx) -> Any:
-            if key is not None and (known := idempotency.find_response(tx, key)):
-                return known.body
+            if key is not None and (stored := idempotency.find_response(tx, key)):
+                return stored.body
             if len(store.list_subscriptions(tx, principal.tenant)) >= MAX_SUBSCRIPTIONS:
                 raise Conflict(f"This tenant has {MAX_SUBSCRIPTIONS} webhooks, which is the most allowed: delete one.")
-            made = self._made(principal, url, asked, description, secret, tx.now)
-            store.insert(tx, made)
-            self._changed(tx, made, "subscribed", principal.name)
-            answer = msgspec.to_builtins(made)
+            created = self._new_subscription(principal, url, event_names, description, secret, tx.now)
+            store.insert(tx, created)
+            self._record_change(tx, created, "subscribed", principal.name)
+            response = msgspec.to_builtins(created)
             if key is not None:
-                idempotency.store_response(tx, key, StoredResponse(201, answer))
-            return answer
+                # The response holds the sealed secret only: a repeated request opens it again below.
+                idempotency.store_response(tx, key, StoredResponse(201, response))
+            return response
 
-        kept = msgspec.convert(await self._db.write(work), WebhookSubscription)
-        return kept, self._opened(kept)
+        subscription = msgspec.convert(await self._db.write(work), WebhookSubscription)
+        return subscription, self._open_secret(subscription)
 
-    def _made(
+    def _new_subscription(
         self, principal: Principal, url: str, events: list[str], description: str, secret: str, now: int
     ) -> WebhookSubscription:
-        made = WebhookSubscription(
+        subscription = WebhookSubscription(
             subscription_id=ids.new_id(),
             tenant=principal.tenant,
             url=url,
@@ -96,121 +107,134 @@ class WebhookService:
             created_at=now,
             updated_at=now,
         )
-        return msgspec.structs.replace(made, sealed_secret=self._sealer.seal(secret, *made.seal_context))
+        sealed_secret = self._sealer.seal(secret, *subscription.seal_context)
+        return msgspec.structs.replace(subscription, sealed_secret=sealed_secret)
 
-    def _opened(self, subscription: WebhookSubscription) -> str:
+    def _open_secret(self, subscription: WebhookSubscription) -> str:
         secret = self._sealer.open(subscription.sealed_secret, *subscription.seal_context)
         if secret is None:
-            raise ServiceUnavailable("The secret was sealed under another master key. Subscribe with another key.")
+            raise ServiceUnavailable("The secret was sealed under another master key. Use another idempotency key.")
         return secret
 
     async def list_subscriptions(self, tenant: str) -> list[WebhookSubscription]:
-        """Oldest first."""
+        """Return a tenant's subscriptions, oldest first."""
         return await self._db.read(lambda tx: store.list_subscriptions(tx, tenant))
 
     async def get(self, tenant: str, subscription_id: str) -> WebhookSubscription:
-        """Raises NotFound, the same for a foreign one as for none."""
+        """Return a subscription. Raises NotFound, also for one of another tenant."""
         return await self._db.read(lambda tx: require_subscription(tx, tenant, subscription_id))
 
     async def change(self, principal: Principal, subscription_id: str, changes: dict[str, Any]) -> WebhookSubscription:
-        """Any of url, events, description, enabled. Enabling forgets why it was disabled and any wait it asked for."""
+        """Change any of url, events, description and enabled.
+
+        Enabling clears `disabled_reason` and `hold_until`. Raises InvalidRequest and NotFound.
+        """
         if not changes:
-            raise InvalidRequest("Nothing is to be changed: name url, events, description or enabled.")
+            raise InvalidRequest("The request changes nothing. Set url, events, description or enabled.")
         if "url" in changes:
-            self._check(changes["url"])
+            self._check_url(changes["url"])
         if "events" in changes:
             changes = {**changes, "events": model.validate_events(changes["events"])}
         if changes.get("enabled"):
             changes = {**changes, "disabled_reason": None, "hold_until": 0}
         elif "enabled" in changes:
             changes = {**changes, "disabled_reason": f"Disabled by {principal.name}."}
-        return await self._db.write(lambda tx: self._put(tx, principal, subscription_id, changes, "changed"))
+        return await self._db.write(lambda tx: self._update(tx, principal, subscription_id, changes, "changed"))
 
     async def rotate(
         self, principal: Principal, subscription_id: str, overlap_us: int
     ) -> tuple[WebhookSubscription, str]:
-        """A new secret; the old one signs too for `overlap` microseconds."""
+        """Create a new secret and return it. The old one also signs for `overlap_us` microseconds. Raises NotFound."""
         secret = sender.new_secret()
 
         def work(tx: Tx) -> WebhookSubscription:
-            known = require_subscription(tx, principal.tenant, subscription_id)
-            changes: dict[str, Any] = {"sealed_secret": self._sealer.seal(secret, *known.seal_context)}
-            changes |= {"old_secret": known.sealed_secret if overlap_us else None}
+            current = require_subscription(tx, principal.tenant, subscription_id)
+            changes: dict[str, Any] = {"sealed_secret": self._sealer.seal(secret, *current.seal_context)}
+            changes |= {"old_secret": current.sealed_secret if overlap_us else None}
             changes |= {"old_until": tx.now + overlap_us if overlap_us else None}
-            return self._put(tx, principal, subscription_id, changes, "rotated")
+            return self._update(tx, principal, subscription_id, changes, "rotated")
 
         return await self._db.write(work), secret
 
-    def _put(
-        self, tx: Tx, principal: Principal, subscription_id: str, changes: dict[str, Any], what: str
+    def _update(
+        self, tx: Tx, principal: Principal, subscription_id: str, changes: dict[str, Any], change: str
     ) -> WebhookSubscription:
-        known = require_subscription(tx, principal.tenant, subscription_id)
-        changed = msgspec.structs.replace(known, **changes, updated_at=max(tx.now, known.updated_at + 1))
-        store.update(tx, changed)
-        self._changed(tx, changed, what, principal.name)
-        return changed
+        current = require_subscription(tx, principal.tenant, subscription_id)
+        # Strictly increasing, even if the clock steps back.
+        updated = msgspec.structs.replace(current, **changes, updated_at=max(tx.now, current.updated_at + 1))
+        store.update(tx, updated)
+        self._record_change(tx, updated, change, principal.name)
+        return updated
 
     async def delete(self, principal: Principal, subscription_id: str) -> None:
-        """What waits for it is not sent; its log is gone."""
+        """Delete a subscription with its delivery log; queued deliveries are not sent. Raises NotFound."""
 
         def work(tx: Tx) -> None:
-            known = require_subscription(tx, principal.tenant, subscription_id)
+            subscription = require_subscription(tx, principal.tenant, subscription_id)
             store.delete(tx, principal.tenant, subscription_id)
-            self._changed(tx, known, "deleted", principal.name)
-            tx.after_commit(lambda: self._forget(subscription_id))
+            self._record_change(tx, subscription, "deleted", principal.name)
+            # After the commit: a rolled-back deletion must leave the log alone.
+            tx.after_commit(lambda: self._delete_deliveries(subscription_id))
 
         await self._db.write(work)
 
     async def ping(self, principal: Principal, subscription_id: str) -> tuple[Delivery, list[DeliveryAttempt]]:
-        """Deliver webhook.ping now, also to a disabled one; the delivery after its only attempt."""
-        drawn = ids.new_id()
+        """Deliver webhook.ping now, also to a disabled webhook, and return the delivery after its only attempt.
+
+        Raises NotFound.
+        """
+        # Drawn outside: the transaction may run more than once.
+        event_id = ids.new_id()
 
         def work(tx: Tx) -> tuple[WebhookSubscription, Delivery]:
-            known = require_subscription(tx, principal.tenant, subscription_id)
+            subscription = require_subscription(tx, principal.tenant, subscription_id)
             meta = {"webhook_id": subscription_id, "by": principal.name}
-            draft = EventDraft("webhook_pinged", "webhooks", "Webhook tested.", meta, event_id=drawn)
-            self._runlog.append(tx, known.tenant, [draft])
-            event = RunLogEvent.from_draft(draft, known.tenant, None, None, tx.now)
+            draft = EventDraft("webhook_pinged", "webhooks", "Webhook tested.", meta, event_id=event_id)
+            self._runlog.append(tx, subscription.tenant, [draft])
+            event = RunLogEvent.from_draft(draft, subscription.tenant, None, None, tx.now)
             waiting = outbox.new_delivery(subscription_id, model.PING, event, tx.now)
-            held = msgspec.structs.replace(waiting, status="sending", epoch=1)
-            store.insert_delivery(tx, held, tx.now + self._lease)
-            return known, held
+            # Inserted as already leased, so that no worker claims it as well.
+            leased = msgspec.structs.replace(waiting, status="sending", epoch=1)
+            store.insert_delivery(tx, leased, tx.now + self._lease_us)
+            return subscription, leased
 
-        subscription, held = await self._db.write(work)
-        await self._carry(subscription, held)
-        return await self._db.read(lambda tx: require_delivery(tx, principal.tenant, subscription_id, held.delivery_id))
+        subscription, delivery = await self._db.write(work)
+        await self._deliver(subscription, delivery)
+        return await self._db.read(
+            lambda tx: require_delivery(tx, principal.tenant, subscription_id, delivery.delivery_id)
+        )
 
-    def _changed(self, tx: Tx, subscription: WebhookSubscription, what: str, by: str) -> None:
-        """Its event, and the view of all subscriptions after the commit. Addresses may hold tokens: the event names
-        the host alone."""
+    def _record_change(self, tx: Tx, subscription: WebhookSubscription, change: str, by: str) -> None:
+        """Append the run log event, and update the index of subscriptions after the commit."""
         meta = {
             "webhook_id": subscription.subscription_id,
-            "change": what,
+            "change": change,
+            # The host only: the rest of a URL may hold tokens.
             "host": urlsplit(subscription.url).hostname,
             "events": subscription.events,
             "enabled": subscription.enabled,
             "by": by,
         }
         self._runlog.append(
-            tx, subscription.tenant, [EventDraft("webhook_changed", "webhooks", f"Webhook {what}.", meta)]
+            tx, subscription.tenant, [EventDraft("webhook_changed", "webhooks", f"Webhook {change}.", meta)]
         )
         subscriptions = store.list_all_subscriptions(tx)
-        tx.after_commit(lambda: self._view.replace_all(subscriptions))
+        tx.after_commit(lambda: self._index.replace_all(subscriptions))
 
 
 def require_subscription(tx: Tx, tenant: str, subscription_id: str) -> WebhookSubscription:
-    """Raises NotFound."""
-    found = store.find(tx, tenant, subscription_id)
-    if found is None:
+    """Return a tenant's subscription. Raises NotFound."""
+    subscription = store.find(tx, tenant, subscription_id)
+    if subscription is None:
         raise NotFound("No webhook has this id.")
-    return found
+    return subscription
 
 
 def require_delivery(
     tx: Tx, tenant: str, subscription_id: str, delivery_id: str
 ) -> tuple[Delivery, list[DeliveryAttempt]]:
-    """A delivery with its attempts. Raises NotFound."""
-    found = queries.find_delivery(tx, tenant, subscription_id, delivery_id)
-    if found is None:
+    """Return a delivery with its attempts. Raises NotFound."""
+    delivery = queries.find_delivery(tx, tenant, subscription_id, delivery_id)
+    if delivery is None:
         raise NotFound("No delivery of this webhook has this id.")
-    return found, queries.list_attempts(tx, delivery_id)
+    return delivery, queries.list_attempts(tx, delivery_id)
