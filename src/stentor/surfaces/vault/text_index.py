@@ -1,8 +1,7 @@
-"""All texts of a vault in memory, for searches that look at every note, and the links between them.
+"""The text index of a vault: all notes and their links in memory, for full-text search and JsonLogic rules.
 
-The simple search: notes with every word of a query, scored by where and how often. Pure.
-
-What the routes answer of a note: its JSON form and its tags. Pure.
+It is loaded on the first request that needs it and follows file events. The JSON form of notes is here too; the
+vector index of the governed memory is in `stentor.domains.memory`.
 """
 
 from __future__ import annotations
@@ -27,13 +26,19 @@ from stentor.surfaces.vault.links import LinkIndex, NoteLinks, extract_link_targ
 
 RULE_FIELDS = ("path", "content", "frontmatter", "tags", "stat", "links", "backlinks", "unresolvedLinks")
 MAX_INDEXED_CHARS = 1_000_000
-"""Of one note; what lies behind is not searched."""
+"""Limit for one note; the rest of a longer note is not searched."""
 RETRY_SECONDS = 1.0
+MAX_MATCHES_PER_WORD = 20
+"""Limit for one word in one note."""
+NAME_MATCH_SCORE = 10
+"""Score of a word in the note's name; each occurrence in the text scores 1."""
+_CODE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$|`[^`\n]*`")
+_TAG = re.compile(r"(?<![\w/#&])#([^\W\d_][\w/-]*|\d+[^\W\d_][\w/-]*)")
 log = logging.getLogger(__name__)
 
 
 class IndexedText(msgspec.Struct, frozen=True):
-    """A note; `folded` is its content in lower case, sign for sign."""
+    """A note; `lowercase` has the same length as `content`, so that offsets are valid in both."""
 
     stat: Stat
     content: str
@@ -44,133 +49,137 @@ class IndexedText(msgspec.Struct, frozen=True):
 
 
 class IndexedFile(msgspec.Struct, frozen=True):
-    """`text` of a note, and what its links name."""
+    """A file: its text, None if it is not a note, and the targets of its links."""
 
     text: IndexedText | None
     targets: list[str]
 
 
 class VaultTextIndex:
-    """Kept up to date by the server's own writes and by the system's events for those of others.
+    """The texts and links of a vault, updated by the server's own writes and by file events for all others.
 
-    Paths that `skips` says yes to are not searched; the vault's `walk` is to leave them out.
+    Files for which `is_excluded` is true are not indexed; the vault's `walk` must leave them out as well.
     """
 
     def __init__(self, vault: FolderVault, is_excluded: Callable[[str], bool] = lambda path: False) -> None:
         self._vault = vault
-        self._skips = is_excluded
-        self._wanted = asyncio.Event()
+        self._is_excluded = is_excluded
+        self._load_requested = asyncio.Event()
         self._loaded = asyncio.Event()
         self._texts: dict[str, IndexedText] = {}
         self.links = LinkIndex()
-        self._turns = count(1)
-        self._taken_up: dict[str, int] = {}
-        self._loading = asyncio.Lock()
-        self._touched: set[str] = set()
+        self._read_numbers = count(1)
+        self._latest_reads: dict[str, int] = {}
+        self._load_lock = asyncio.Lock()
+        self._changed_during_load: set[str] = set()
 
     async def run(self) -> None:
-        """For ever, from the first time that somebody wants it: all that is there, and what other programs change."""
-        await self._wanted.wait()
-        await asyncio.gather(self.watch(), self._load_at_start())
+        """Wait for the first request, then load the vault and follow its changes, forever."""
+        await self._load_requested.wait()
+        # Watch while loading: a change in between must not be missed.
+        await asyncio.gather(self.watch(), self._load_with_retry())
 
     def request_load(self) -> None:
-        """Begin to read; a vault that nobody searches is neither read nor kept in memory."""
-        self._wanted.set()
+        """Start to load the vault; until then it is not read and takes no memory."""
+        self._load_requested.set()
 
     async def wait_until_loaded(self) -> None:
-        """Wait until all that was there at the start is known."""
+        """Request the load and wait until it is complete."""
         self.request_load()
         await self._loaded.wait()
 
     async def load(self) -> None:
-        """Read the whole vault; what is written meanwhile is read again, so that old never takes the place of new."""
-        async with self._loading:
-            self._touched.clear()
-            read = await self._files([stat.path for stat in await self._vault.walk()])
-            while self._touched:
-                again, self._touched = self._touched, set()
-                read |= await self._files(again)
+        """Read the whole vault and replace the index."""
+        async with self._load_lock:
+            self._changed_during_load.clear()
+            files = await self._read_files([stat.path for stat in await self._vault.walk()])
+            # A file written during the load is read again, so that the index never goes back to older content.
+            while self._changed_during_load:
+                changed, self._changed_during_load = self._changed_during_load, set()
+                files |= await self._read_files(changed)
             self._texts = {}
             self.links.clear()
-            for path, found in read.items():
-                self._keep(path, found)
+            for path, file in files.items():
+                self._store(path, file)
         self._loaded.set()
 
-    async def _load_at_start(self) -> None:
+    async def _load_with_retry(self) -> None:
         while not self._loaded.is_set():
             try:
                 await self.load()
             except (OSError, VaultUnavailable) as error:
-                log.error("the vault cannot be read yet: %s", error)
+                log.error("vault index: load failed, retrying error=%s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def refresh(self, path: str) -> None:
-        """Read one file again."""
-        if self._skips(path) or not self._wanted.is_set():
+        """Read a file again and update its entries; does nothing before the load was requested."""
+        if self._is_excluded(path) or not self._load_requested.is_set():
             return
-        turn = next(self._turns)
-        if self._loading.locked():
-            self._touched.add(path)
-        found = await asyncio.to_thread(self._read, path)
-        if turn > self._taken_up.get(path, 0):  # else somebody who read it later was faster
-            self._taken_up[path] = turn
-            self._keep(path, found)
+        read_number = next(self._read_numbers)
+        if self._load_lock.locked():
+            self._changed_during_load.add(path)
+        file = await asyncio.to_thread(self._read_file, path)
+        # Reads run in threads and may finish in any order; the one that began last has the newest content.
+        if read_number > self._latest_reads.get(path, 0):
+            self._latest_reads[path] = read_number
+            self._store(path, file)
 
     async def watch(self) -> None:
-        """For ever: take up what other programs change."""
+        """Follow the changes by other programs, forever."""
         root = self._vault.root.absolute()
         while True:
             try:
-                async for found in watch_changes(root):
-                    await self._take_up(root, set(map(Path, found)))
+                async for changes in watch_changes(root):
+                    await self._update_changed(root, set(map(Path, changes)))
             except (OSError, RuntimeError, VaultUnavailable):
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def search(self, query: str, around: int) -> list[SimpleSearchHit]:
-        """Notes with every word of the query in text or name, best first; may run in a thread."""
+    def search(self, query: str, context_chars: int) -> list[SimpleSearchHit]:
+        """Return the notes with every word of the query in the text or name, best first. Thread-safe."""
         words = split_words(query)
-        found = []
-        for text in list(self._texts.values()):
-            hit = match_note(text.stat.path, text.name, text.content, text.lowercase, words, around)
+        hits = []
+        for text in list(self._texts.values()):  # a copy, because the event loop changes it meanwhile
+            hit = match_note(text.stat.path, text.name, text.content, text.lowercase, words, context_chars)
             if hit is not None:
-                found.append(hit)
-        return sorted(found, key=lambda hit: (-hit.score, hit.filename))
+                hits.append(hit)
+        return sorted(hits, key=lambda hit: (-hit.score, hit.filename))
 
     def list_rule_data(self) -> list[RuleData]:
-        """Of each note, by path."""
+        """Return the rule data of all notes, sorted by path."""
         return [_NoteRuleData(text, self.links) for _, text in sorted(self._texts.items())]
 
     def count_tags(self) -> list[dict[str, Any]]:
-        """Each tag and those above it, with the number of notes that have it."""
+        """Return all tags with their number of notes; a note with `a/b` counts for `a` as well."""
         counts: Counter[str] = Counter()
         for text in self._texts.values():
-            parts = [tag.split("/") for tag in text.tags]
-            counts.update({"/".join(tag[:end]) for tag in parts for end in range(1, len(tag) + 1)})
+            tags = [tag.split("/") for tag in text.tags]
+            counts.update({"/".join(parts[:end]) for parts in tags for end in range(1, len(parts) + 1)})
         return [{"name": name, "count": count} for name, count in sorted(counts.items())]
 
-    def _keep(self, path: str, found: IndexedFile | None) -> None:
-        """Files that are no notes can be linked to all the same."""
-        if found is None:
+    def _store(self, path: str, file: IndexedFile | None) -> None:
+        # Files that are not notes are in the link index too: notes link to images and attachments.
+        if file is None:
             self.links.remove(path)
         else:
-            self.links.update(path, found.targets)
-        if found is None or found.text is None:
+            self.links.update(path, file.targets)
+        if file is None or file.text is None:
             self._texts.pop(path, None)
         else:
-            self._texts[path] = found.text
+            self._texts[path] = file.text
 
-    async def _take_up(self, root: Path, files: set[Path]) -> None:
+    async def _update_changed(self, root: Path, files: set[Path]) -> None:
         for file in files:
             parts = file.relative_to(root).parts
             path = "/".join(parts)
-            if parts and not any(is_hidden(part) for part in parts) and not self._skips(path):
+            if parts and not any(is_hidden(part) for part in parts) and not self._is_excluded(path):
+                # A deleted folder cannot be told from a deleted file, so a name without a suffix reloads everything.
                 await (self.load() if file.is_dir() or not file.suffix else self.refresh(path))
 
-    async def _files(self, paths: Iterable[str]) -> dict[str, IndexedFile | None]:
-        return await asyncio.to_thread(lambda: {path: self._read(path) for path in paths})
+    async def _read_files(self, paths: Iterable[str]) -> dict[str, IndexedFile | None]:
+        return await asyncio.to_thread(lambda: {path: self._read_file(path) for path in paths})
 
-    def _read(self, path: str) -> IndexedFile | None:
-        """None for what is no file."""
+    def _read_file(self, path: str) -> IndexedFile | None:
+        """Return the index entries of a file, None if it does not exist."""
         try:
             return _index_note(self._vault.read_sync(path))
         except (NoSuchNote, InvalidPath, FileNotFoundError):
@@ -178,7 +187,7 @@ class VaultTextIndex:
 
 
 class _NoteRuleData(RuleData):
-    """Links are looked for when a rule asks for them."""
+    """The fields of a note; links are resolved only when the rule reads them."""
 
     def __init__(self, text: IndexedText, links: LinkIndex) -> None:
         self._text = text
@@ -189,37 +198,30 @@ class _NoteRuleData(RuleData):
             return getattr(self._text, name)
         if name == "path":
             return self._text.stat.path
-        return stat_to_json(self._text.stat) if name == "stat" else self._linked().get(name)
+        return stat_to_json(self._text.stat) if name == "stat" else self._get_links().get(name)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: self.get_field(name) for name in RULE_FIELDS}
 
-    def _linked(self) -> dict[str, list[str]]:
+    def _get_links(self) -> dict[str, list[str]]:
         return links_to_json(self._links.get_links(self._text.stat.path))
 
 
 def _index_note(note: Note) -> IndexedFile:
-    """Only notes are searched."""
     document = to_document(note) if note.path.lower().endswith(".md") else None
     if document is None:
         return IndexedFile(None, [])
     content = note.content.decode()[:MAX_INDEXED_CHARS]
-    folded = content.lower()
-    if len(folded) != len(content):
-        folded = content  # a few signs grow in lower case, and places must stay places
+    lowercase = content.lower()
+    if len(lowercase) != len(content):
+        lowercase = content  # a few characters become two in lower case, which would shift all offsets
     name = note.path.rpartition("/")[2].removesuffix(".md")
-    text = IndexedText(note.stat, content, folded, name, document.frontmatter, collect_tags(document))
+    text = IndexedText(note.stat, content, lowercase, name, document.frontmatter, collect_tags(document))
     return IndexedFile(text, extract_link_targets(content))
 
 
-MAX_MATCHES_PER_WORD = 20
-"""Of one word in one note."""
-NAME_MATCH_SCORE = 10
-"""What a word in the name counts; one in the text counts 1."""
-
-
 class MatchPosition(msgspec.Struct, frozen=True, gc=False):
-    """Places in the note's text, or in its name."""
+    """Offsets of a match in the note's text or in its name; `source` is "content" or "filename"."""
 
     start: int
     end: int
@@ -227,12 +229,14 @@ class MatchPosition(msgspec.Struct, frozen=True, gc=False):
 
 
 class SimpleSearchMatch(msgspec.Struct, frozen=True, gc=False):
+    """A match, and the text around it or the name."""
+
     match: MatchPosition
     context: str
 
 
 class SimpleSearchHit(msgspec.Struct, frozen=True):
-    """A row of the answer."""
+    """A note that matches, as in the response."""
 
     filename: str
     score: int
@@ -240,67 +244,71 @@ class SimpleSearchHit(msgspec.Struct, frozen=True):
 
 
 def split_words(query: str) -> list[str]:
+    """Return the words of a query in lower case, without duplicates."""
     return list(dict.fromkeys(query.lower().split()))
 
 
 def match_note(
-    path: str, name: str, content: str, folded: str, words: list[str], around: int
+    path: str, name: str, content: str, lowercase: str, words: list[str], context_chars: int
 ) -> SimpleSearchHit | None:
-    """None when a word is neither in the name nor in the text; `folded` is the text in lower case."""
-    lower = name.lower()
+    """Return the matches and the score of a note, None if a word is neither in its name nor in its text.
+
+    `lowercase` is `content` in lower case; matches in the text come with `context_chars` characters on each side.
+    """
+    lowercase_name = name.lower()
     for word in words:
-        if word not in folded and word not in lower:
+        if word not in lowercase and word not in lowercase_name:
             return None
-    matches = [_name_match(name, lower.index(word), word) for word in words if word in lower]
-    score = (NAME_MATCH_SCORE - 1) * len(matches)
-    inside: list[SimpleSearchMatch] = []
+    name_matches = [_name_match(name, lowercase_name.index(word), word) for word in words if word in lowercase_name]
+    score = (NAME_MATCH_SCORE - 1) * len(name_matches)
+    text_matches: list[SimpleSearchMatch] = []
     for word in words:
-        _find_matches(content, folded, word, around, inside)
+        _append_matches(text_matches, content, lowercase, word, context_chars)
     if len(words) > 1:
-        inside.sort(key=lambda found: found.match.start)
-    return SimpleSearchHit(path, score + len(matches) + len(inside), matches + inside)
+        text_matches.sort(key=lambda item: item.match.start)
+    return SimpleSearchHit(path, score + len(name_matches) + len(text_matches), name_matches + text_matches)
 
 
-def _name_match(name: str, at: int, word: str) -> SimpleSearchMatch:
-    return SimpleSearchMatch(MatchPosition(at, at + len(word), "filename"), name)
+def _name_match(name: str, start: int, word: str) -> SimpleSearchMatch:
+    return SimpleSearchMatch(MatchPosition(start, start + len(word), "filename"), name)
 
 
-def _find_matches(content: str, folded: str, word: str, around: int, found: list[SimpleSearchMatch]) -> None:
-    """The first places of a word in the text, with what stands around them."""
-    at = folded.find(word)
+def _append_matches(
+    matches: list[SimpleSearchMatch], content: str, lowercase: str, word: str, context_chars: int
+) -> None:
+    start = lowercase.find(word)
     for _ in range(MAX_MATCHES_PER_WORD):
-        if at < 0:
+        if start < 0:
             break
-        end = at + len(word)
-        found.append(SimpleSearchMatch(MatchPosition(at, end, "content"), content[max(0, at - around) : end + around]))
-        at = folded.find(word, end)
-
-
-_CODE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$|`[^`\n]*`")
-_TAG = re.compile(r"(?<![\w/#&])#([^\W\d_][\w/-]*|\d+[^\W\d_][\w/-]*)")
+        end = start + len(word)
+        context = content[max(0, start - context_chars) : end + context_chars]
+        matches.append(SimpleSearchMatch(MatchPosition(start, end, "content"), context))
+        start = lowercase.find(word, end)
 
 
 def to_document(note: Note) -> NoteDocument | None:
-    """The note as text; None for other files."""
+    """Parse a note, None if the file is not one."""
     return parse_document(note.path, note.content)
 
 
 def collect_tags(document: NoteDocument) -> list[str]:
-    """Of the frontmatter and of the text, each once; what stands in code is none."""
+    """Return the tags of the frontmatter and of the text without duplicates; `#` in code is not a tag."""
     inline = _TAG.findall(_CODE.sub("", document.content)) if "#" in document.content else []
     return list(dict.fromkeys([*document.tags, *inline]))
 
 
 def stat_to_json(stat: Stat) -> dict[str, int]:
-    """In milliseconds, as the plugin."""
+    """Return the file's status with times in milliseconds, as the plugin does."""
     return {"ctime": stat.created_at // 1000, "mtime": stat.modified_at // 1000, "size": stat.size}
 
 
-def links_to_json(found: NoteLinks) -> dict[str, list[str]]:
-    return {"links": found.links, "backlinks": found.backlinks, "unresolvedLinks": found.unresolved}
+def links_to_json(links: NoteLinks) -> dict[str, list[str]]:
+    """Return the links of a note under the field names of the API."""
+    return {"links": links.links, "backlinks": links.backlinks, "unresolvedLinks": links.unresolved}
 
 
 def note_to_json(note: Note, document: NoteDocument, links: NoteLinks) -> dict[str, Any]:
+    """Return the JSON form of a note, with its content hash as the version."""
     return {
         "path": note.path,
         "content": note.content.decode(),
