@@ -103,6 +103,14 @@ def untyped_dicts(files: list[SourceFile]) -> int:
     return sum(len(re.findall(r"\bdict\[str, Any\]", file.text)) for file in files)
 
 
+def opaque_objects(files: list[SourceFile]) -> int:
+    return sum(len(re.findall(r"\bJsonObject\b", file.text)) - _imports_json_object(file) for file in files)
+
+
+def _imports_json_object(file: SourceFile) -> int:
+    return len(re.findall(r"^from .* import .*\bJsonObject\b", file.text, re.M))
+
+
 def late_imports(files: list[SourceFile]) -> int:
     found: set[tuple[Path, int]] = set()
     for file in files:
@@ -132,6 +140,7 @@ FIGURES: list[tuple[str, Callable[[list[SourceFile]], object]]] = [
     (f"  under {SHORT_FILE} lines, without __init__.py", short_files),
     (f"modules with one importer and under {SHORT_MODULE} lines", single_importer_modules),
     ("dict[str, Any]", untyped_dicts),
+    ("  as JsonObject (opaque, named)", opaque_objects),
     ("imports inside functions", late_imports),
     ("class names used more than once", repeated_class_names),
     ("lines of comment in 100", comment_share),

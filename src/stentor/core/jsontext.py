@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from math import isinf
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from stentor.core.errors import InvalidRequest
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object whose fields this program does not own: a task's input, an event's payload, a provider's document.
+
+What has known fields is a class.
+"""
 
 MAX_DEPTH = 100
 MAX_CONTAINERS = 200_000
