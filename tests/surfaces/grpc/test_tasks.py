@@ -13,7 +13,7 @@ from stentor.core.clock import format_iso
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.activity.service import SLOW_READER_MESSAGE, StreamStep
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
-from stentor.surfaces.grpc.tasks import watch_responses
+from stentor.surfaces.grpc.services import watch_responses
 from tests.conftest import Service
 from tests.patience import until
 from tests.requirements import requirement

@@ -23,7 +23,7 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
     # gRPC's core would write failures to standard error as well; they also come as exceptions, which we log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from stentor.surfaces.grpc.app import VERSION, Server, ServerLimits, is_version_safe
+        from stentor.surfaces.grpc.server import VERSION, Server, ServerLimits, is_version_safe
     except ModuleNotFoundError as error:
         warnings.append(MISSING.format(error.name))
         return None
@@ -42,12 +42,12 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
 
 async def start(server: Server, service: Service) -> None:
     """Have the server answer for the service."""
-    from stentor.surfaces.grpc.app import AtpServicer, LlmServicer, TaskServicer, build_gate
+    from stentor.surfaces.grpc.services import LlmServicer, TaskServicer, build_gate
 
     kernel, context = service.kernel, service.context
     gate = build_gate(
         TaskServicer(task_operations(kernel), kernel.tasks.activity),
-        AtpServicer(message_operations(kernel)),
+        message_operations(kernel),
         LlmServicer(context.chat),
         context.keys,
         context.rate_limiter,

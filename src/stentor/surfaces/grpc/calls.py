@@ -1,4 +1,7 @@
-"""The context of one call: its metadata, caller, request id, duration, and how it is aborted with an error."""
+"""The context of one call: its metadata, caller, request id, duration, and how it is aborted with an error.
+
+Also the limit of open streams per caller, and the end of streams when the service stops.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from grpc import StatusCode
 
 from stentor.auth.principal import Principal
 from stentor.core import trace_context
-from stentor.core.errors import Unauthorized
+from stentor.core.errors import ServiceUnavailable, Unauthorized
 from stentor.surfaces.grpc import errors
 from stentor.surfaces.grpc.errors import MetadataPairs
 from stentor.web.request_context import GrpcCallDurations, choose_request_id, read_traceparent
+from stentor.web.sse import StreamLimit
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+STOPPING_MESSAGE = "The service is stopping. Call again."
 
 
 class Metadata:
@@ -115,3 +120,35 @@ class Call:
 
 def _to_bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+
+
+@contextmanager
+def open_stream(streams: StreamLimit, owner: str) -> Iterator[None]:
+    """Count one open stream of the owner. Raises RateLimited if it has too many, over HTTP and gRPC together."""
+    streams.acquire(owner)
+    try:
+        yield
+    finally:
+        streams.release(owner)
+
+
+@contextmanager
+def cancel_on_shutdown(closing: asyncio.Event) -> Iterator[None]:
+    """Cancel the code in this block when `closing` is set. Raises ServiceUnavailable then."""
+    task = asyncio.current_task()
+    assert task is not None
+    watcher = asyncio.create_task(_cancel_when_set(task, closing))
+    try:
+        yield
+    except asyncio.CancelledError:
+        # The client may have cancelled as well, or alone: then the cancellation must continue.
+        if not watcher.done() or task.uncancel():
+            raise
+        raise ServiceUnavailable(STOPPING_MESSAGE) from None
+    finally:
+        watcher.cancel()
+
+
+async def _cancel_when_set(task: asyncio.Task[object], closing: asyncio.Event) -> None:
+    await closing.wait()
+    task.cancel()

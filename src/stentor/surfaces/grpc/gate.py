@@ -15,9 +15,8 @@ import grpc
 from stentor.auth.api_keys import KeyRing
 from stentor.auth.principal import Principal
 from stentor.core.errors import RateLimited, ServiceUnavailable, Unauthorized
-from stentor.surfaces.grpc.calls import ActiveCalls, Call, Context, Metadata
+from stentor.surfaces.grpc.calls import STOPPING_MESSAGE, ActiveCalls, Call, Context, Metadata
 from stentor.surfaces.grpc.methods import Handler, Method
-from stentor.surfaces.grpc.streams import STOPPING_MESSAGE
 from stentor.web.middleware import RateLimiter, authenticate, rate_limit_message
 from stentor.web.request_context import GrpcCallDurations
 

@@ -17,8 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from stentor.auth.principal import Permission
 from stentor.core.errors import InvalidRequest
-from stentor.surfaces.grpc.calls import Call, Context
-from stentor.surfaces.grpc.streams import cancel_on_shutdown, open_stream
+from stentor.surfaces.grpc.calls import Call, Context, cancel_on_shutdown, open_stream
 from stentor.web.sse import StreamLimit
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
