@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
-.PHONY: setup demo serve test test-all test-sqlite test-postgres check soak house lint bench screenshots lock docs protos clean
+.PHONY: setup demo serve test test-all test-sqlite test-postgres check coverage soak house lint bench screenshots lock docs protos clean
 # The tests start hundreds of processes, which would all compile the same files.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
@@ -75,6 +75,12 @@ check: $(VENV)/.dev ## for in between: lint, types and the fastest thousand test
 	@SERVICE_TEST_DATABASE=sqlite $(BIN)/python -m pytest -n 2 -q tests/test_architecture.py tests/test_manifest.py tests/auth \
 	  tests/domains/notes tests/domains/atp tests/domains/test_ranking.py tests/domains/test_*_rules.py
 
+coverage: $(VENV)/.dev ## the tests with their coverage: a table of files, the pages in htmlcov/
+	@rm -rf .coverage htmlcov && mkdir .coverage
+	@$(BIN)/python -m tests.system
+	@$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadgroup $(QUICK)
+	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage html -q && $(BIN)/python -m coverage report
+
 soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SECONDS, SOAK_SEED); writes docs/soak-report.md
 	@$(BIN)/python -m tests.faults.soak docs/soak-report.md
 
@@ -105,4 +111,4 @@ lock: ## compile requirements/*.txt again (needs uv)
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 
 clean: ## remove what set-up and tests made
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov dist

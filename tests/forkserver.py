@@ -202,7 +202,9 @@ def _content(file: io.FileIO) -> bytes:
 def _server() -> str:
     """Where the fork server of this process answers; started with the first run."""
     name = f"stentor-fork-{os.getpid()}"
-    base = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    base = {
+        name: value for name, value in os.environ.items() if name in ("PATH", "HOME") or name.startswith("COVERAGE_")
+    }
     base["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts a thread for each core when it is imported
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.forkserver", name],
