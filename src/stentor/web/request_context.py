@@ -12,13 +12,14 @@ import time
 from collections.abc import Container, Iterable, Sequence
 from urllib.parse import unquote
 
+from prometheus_client import Histogram
 from prometheus_client.core import Metric
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.core import ids, trace_context
 from stentor.core.errors import NotFound
-from stentor.core.metrics import REQUEST_BUCKETS_S, Histogram, LabeledHistogram, labeled_histogram_family
+from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.web.errors import render_unexpected
 
 ENCODED_SLASH = "\ufdd0"
@@ -101,7 +102,8 @@ class RequestDurations:
     """Histogram of the seconds from request to response head; how long a stream stays open after it does not count."""
 
     def __init__(self) -> None:
-        self._histograms = LabeledHistogram(REQUEST_BUCKETS_S)
+        text = "Seconds from a request's head to its response's head, by route template."
+        self._histogram = create_histogram("stentor_http_request_duration_seconds", text, REQUEST_BUCKETS_S, *LABELS)
         self._cache: dict[tuple[str, str, int], Histogram] = {}
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -111,31 +113,30 @@ class RequestDurations:
     def _find(self, route: str, method: str, status: int) -> Histogram:
         # Clients can invent methods: those get one label and no cache entry, so that neither grows without bound.
         is_known = method in METHODS
-        histogram = self._histograms.labels(route, method if is_known else "other", f"{status // 100}xx")
+        histogram = self._histogram.labels(route, method if is_known else "other", f"{status // 100}xx")
         if is_known:
             self._cache[route, method, status] = histogram
         return histogram
 
     def collect_metrics(self) -> Iterable[Metric]:
-        text = "Seconds from a request's head to its response's head, by route template."
-        yield labeled_histogram_family("stentor_http_request_duration_seconds", text, LABELS, self._histograms.items())
+        return self._histogram.collect()
 
 
 class GrpcCallDurations:
     """Histogram of the seconds of gRPC calls until the response, or until a stream begins."""
 
     def __init__(self) -> None:
-        self._histograms = LabeledHistogram(REQUEST_BUCKETS_S)
+        text = "Seconds from a gRPC call's head to its response, or to the begin of its stream, by method."
+        self._histogram = create_histogram(
+            "stentor_grpc_call_duration_seconds", text, REQUEST_BUCKETS_S, "method", "code"
+        )
 
     def observe(self, method: str, code: str, seconds: float) -> None:
         """Record a call. `method` must be one of the service's own, `code` the name of a gRPC status."""
-        self._histograms.labels(method, code).observe(seconds)
+        self._histogram.labels(method, code).observe(seconds)
 
     def collect_metrics(self) -> Iterable[Metric]:
-        text = "Seconds from a gRPC call's head to its response, or to the begin of its stream, by method."
-        yield labeled_histogram_family(
-            "stentor_grpc_call_duration_seconds", text, ("method", "code"), self._histograms.items()
-        )
+        return self._histogram.collect()
 
 
 class RequestDurationMiddleware:

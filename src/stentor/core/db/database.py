@@ -27,8 +27,7 @@ from stentor.core.db.transaction import Tx
 from stentor.core.errors import StoreConflict, StoreUnavailable
 from stentor.core.metrics import (
     REQUEST_BUCKETS_S,
-    Histogram,
-    histogram_family,
+    create_histogram,
     labeled_counter_family,
     labeled_gauge_family,
 )
@@ -57,7 +56,14 @@ class Database:
         self._poll_batch = PollBatch(self.read)
         self._open_readers: list[DbConnection] = []
         self._write_outages, self._read_outages = OutageLog("write"), OutageLog("read")
-        self._write_durations, self._group_sizes = Histogram(REQUEST_BUCKETS_S), Histogram(_GROUP_SIZE_BUCKETS)
+        self._write_durations = create_histogram(
+            "stentor_database_write_duration_seconds",
+            "Time from handing in a transaction to its commit.",
+            REQUEST_BUCKETS_S,
+        )
+        self._group_sizes = create_histogram(
+            "stentor_database_commit_group_size", "Transactions that shared a commit.", _GROUP_SIZE_BUCKETS
+        )
         self._closed = False
         self.commits, self.write_event = 0, asyncio.Event()
         """Count of this process's writes, and an event set by each: pollers skip a poll when nothing was written."""
@@ -147,16 +153,14 @@ class Database:
     def _observe(self, units: list[WriteUnit]) -> None:
         now = time.perf_counter()
         self._group_sizes.observe(len(units))
-        self._write_durations.observe_all([now - unit.queued_at for unit in units])
+        for unit in units:
+            self._write_durations.observe(now - unit.queued_at)
 
     def collect_metrics(self) -> Iterable[Metric]:
         """Return the metrics of this database from memory."""
         operations = {"write": self._write_outages, "read": self._read_outages}
-        text = "Time from handing in a transaction to its commit."
-        yield histogram_family("stentor_database_write_duration_seconds", text, self._write_durations)
-        yield histogram_family(
-            "stentor_database_commit_group_size", "Transactions that shared a commit.", self._group_sizes
-        )
+        yield from self._write_durations.collect()
+        yield from self._group_sizes.collect()
         outages = {operation: float(outage.is_ongoing) for operation, outage in operations.items()}
         yield labeled_gauge_family(
             "stentor_database_outage", "Whether the last try failed, by operation.", "operation", outages

@@ -54,7 +54,7 @@ class EmbeddingWorker:
         self._seconds_per_document = MIN_SECONDS_PER_DOCUMENT
         self._sweep_at = 0
         self.min_similarity = min_similarity
-        self.lag = SyncLag()
+        self.lag = SyncLag("stentor_memory_vector_lag_seconds", "semantic")
         self.problem: str | None = None if embedder else "no embedding model is set up: keyword search only"
 
     def enqueue(self, since: Mapping[int, int]) -> None:

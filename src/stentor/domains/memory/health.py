@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from stentor.core.clock import SECOND, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.core.db.leader import LeaderElection
-from stentor.core.metrics import gauge_family, histogram_family
+from stentor.core.metrics import gauge_family
 from stentor.domains.memory import store
 from stentor.domains.memory.caches import DocumentCache
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
@@ -111,11 +111,9 @@ async def collect_index_metrics(
     """Return the metrics of the index and of the parts that keep it up to date."""
     totals = await index.totals()
     pending = embedding_worker.count_to_embed(totals.without_vectors)
-    text = "Time from a change in the vault until it is found by"
-    vector_lag = embedding_worker.lag.histogram
     return [
-        histogram_family("stentor_memory_sync_lag_seconds", f"{text} keyword search.", indexer.lag.histogram),
-        histogram_family("stentor_memory_vector_lag_seconds", f"{text} semantic search.", vector_lag),
+        *indexer.lag.histogram.collect(),
+        *embedding_worker.lag.histogram.collect(),
         gauge_family("stentor_memory_vectors_waiting", "Documents that are not embedded yet.", pending),
         gauge_family("stentor_memory_leads", "Whether this process watches the vault.", int(leader.was_leader)),
         gauge_family("stentor_memory_index_documents", "Documents in the index.", totals.documents),

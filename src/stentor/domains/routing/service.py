@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from stentor.auth.principal import Principal
 from stentor.core.clock import DAY, Clock
 from stentor.core.errors import CapabilityUnavailable, RoutingDenied, TenantDenied, all_errors
-from stentor.core.metrics import SHORT_BUCKETS_S, Histogram, LabeledCounter, histogram_family, labeled_counter_family
+from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.service import NO_RECORDS, LearningView, RewardSums, TaskTypeRecords
 from stentor.domains.registry.agent_cache import AgentCache
@@ -52,8 +52,10 @@ class RoutingEngine:
         self.policy = policy
         self.agent_load: LoadLookup = _idle
         """Set later by the dispatcher, which itself needs routing."""
-        self._durations = Histogram(SHORT_BUCKETS_S)
-        self._denials = LabeledCounter(*_DENIAL_CODES)
+        text = "Duration of a routing decision that chose an agent."
+        self._durations = create_histogram("stentor_routing_duration_seconds", text, SHORT_BUCKETS_S)
+        text = "Routing decisions without an eligible agent, by reason."
+        self._denials = create_counter("stentor_routing_denials", text, "reason", known=_DENIAL_CODES)
 
     def decide(self, request: RoutingRequest) -> RoutingDecision:
         """Choose an agent. Raises RoutingDenied."""
@@ -61,7 +63,7 @@ class RoutingEngine:
         try:
             decision = self._decide(request)
         except RoutingDenied as denial:
-            self._denials.increment(denial.code)
+            self._denials.labels(denial.code).inc()
             raise
         duration_ns = time.perf_counter_ns() - started
         self._durations.observe(duration_ns / 1e9)
@@ -98,10 +100,8 @@ class RoutingEngine:
 
     def collect_metrics(self) -> Iterable[Metric]:
         """Yield the duration of decisions and the number of denials."""
-        text = "Duration of a routing decision that chose an agent."
-        yield histogram_family("stentor_routing_duration_seconds", text, self._durations)
-        text = "Routing decisions without an eligible agent, by reason."
-        yield labeled_counter_family("stentor_routing_denials", text, ("reason",), self._denials.snapshot())
+        yield from self._durations.collect()
+        yield from self._denials.collect()
 
     def recheck_admission(self, request: RoutingRequest, agent_id: str) -> RoutingDenied | None:
         """Check admission of the chosen agent again at dispatch; return the denial, or None if it is still admitted."""

@@ -13,12 +13,10 @@ from stentor.core.db import Tx
 from stentor.core.live import Hub
 from stentor.core.metrics import (
     LONG_BUCKETS_S,
-    LabeledCounter,
-    LabeledHistogram,
+    create_counter,
+    create_histogram,
     gauge_family,
-    labeled_counter_family,
     labeled_gauge_family,
-    labeled_histogram_family,
 )
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.tasks import queries
@@ -53,8 +51,10 @@ class OutcomeMetrics:
     """Counter and duration histogram of outcomes, fed by committed run log events of this process."""
 
     def __init__(self, hub: Hub) -> None:
-        self._outcomes = LabeledCounter(*((name,) for name in OUTCOMES))
-        self._durations = LabeledHistogram(LONG_BUCKETS_S)
+        text, known = "Ended attempts and submissions without an eligible agent, by outcome class.", zip(OUTCOMES)
+        self._outcomes = create_counter("stentor_task_outcomes", text, "outcome_class", known=known)
+        text = "Duration from the claim of a task to its outcome, by outcome class."
+        self._durations = create_histogram("stentor_task_duration_seconds", text, LONG_BUCKETS_S, "outcome_class")
         hub.listeners.append(self._on_events)
 
     def _on_events(self, tenant: str, task_id: str, events: list[RunLogEvent]) -> None:
@@ -67,13 +67,10 @@ class OutcomeMetrics:
     def _count(self, event: RunLogEvent) -> None:
         # An event without an outcome class is a cancellation or a rejected approval.
         outcome = str(event.metadata.get("outcome_class", "cancelled"))
-        self._outcomes.increment(outcome)
+        self._outcomes.labels(outcome).inc()
         if event.duration_ms is not None:
             self._durations.labels(outcome).observe(event.duration_ms / 1000)
 
     def collect_metrics(self) -> Iterable[Metric]:
-        text = "Ended attempts and submissions without an eligible agent, by outcome class."
-        yield labeled_counter_family("stentor_task_outcomes", text, ("outcome_class",), self._outcomes.snapshot())
-        text = "Duration from the claim of a task to its outcome, by outcome class."
-        durations = self._durations.items()
-        yield labeled_histogram_family("stentor_task_duration_seconds", text, ("outcome_class",), durations)
+        yield from self._outcomes.collect()
+        yield from self._durations.collect()

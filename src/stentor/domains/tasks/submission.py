@@ -18,7 +18,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, idempotency, locks
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
-from stentor.core.metrics import REQUEST_BUCKETS_S, LabeledHistogram, labeled_histogram_family
+from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
@@ -41,7 +41,10 @@ class SubmissionService:
         self._dispatch = dispatch
         self._grants = grants
         self._running: set[tuple[str, str, str, str]] = set()
-        self._durations = LabeledHistogram(REQUEST_BUCKETS_S, ("accepted",), ("denied",), ("failed",))
+        text = "Duration of a submission until it is stored, by result; a failed one stored nothing."
+        self._durations = create_histogram("stentor_submit_duration_seconds", text, REQUEST_BUCKETS_S, "result")
+        for result in ("accepted", "denied", "failed"):
+            self._durations.labels(result)
 
     async def submit(
         self,
@@ -75,9 +78,8 @@ class SubmissionService:
             )
 
     def collect_metrics(self) -> Iterable[Metric]:
-        """Yield the submission durations."""
-        text = "Duration of a submission until it is stored, by result; a failed one stored nothing."
-        yield labeled_histogram_family("stentor_submit_duration_seconds", text, ("result",), self._durations.items())
+        """Return the submission durations."""
+        return self._durations.collect()
 
     async def _route(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
         """Route a draft; with a grant it becomes a subtask of the grant's task."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
-from stentor.core.metrics import LONG_BUCKETS_S, Histogram
+from stentor.core.metrics import LONG_BUCKETS_S, create_histogram
 from stentor.domains.memory import documents
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
@@ -51,11 +51,12 @@ class ChangeWindow(msgspec.Struct, frozen=True):
 
 
 class SyncLag:
-    """The latest lags between a change and its being searchable, in seconds."""
+    """The latest lags between a change and its being found by a kind of search, in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, metric: str, search: str) -> None:
         self._samples: deque[float] = deque(maxlen=LAG_SAMPLES)
-        self.histogram = Histogram(LONG_BUCKETS_S)
+        text = f"Time from a change in the vault until it is found by {search} search."
+        self.histogram = create_histogram(metric, text, LONG_BUCKETS_S)
         """Of all changes since the start."""
 
     def add(self, lag_s: float) -> None:
@@ -118,7 +119,7 @@ class Indexer:
         self._just_indexed: dict[str, tuple[int, int]] = {}
         self._not_text: dict[str, tuple[int, int]] = {}
         self._checked_at = clock.now()
-        self.lag = SyncLag()
+        self.lag = SyncLag("stentor_memory_sync_lag_seconds", "keyword")
         self.on_indexed: Callable[[dict[int, int]], None] = lambda since: None
 
     def start_window(self) -> ChangeWindow:

@@ -1,0 +1,37 @@
+"""Metrics are the library's, without its series of creation times."""
+
+from __future__ import annotations
+
+from stentor.core.metrics import (
+    LONG_BUCKETS_S,
+    REQUEST_BUCKETS_S,
+    SHORT_BUCKETS_S,
+    counter_family,
+    create_counter,
+    create_histogram,
+)
+
+
+def test_bounds_rise_and_are_seconds() -> None:
+    for bounds in (SHORT_BUCKETS_S, REQUEST_BUCKETS_S, LONG_BUCKETS_S):
+        assert list(bounds) == sorted(set(bounds))
+        assert bounds[-1] >= 1
+
+
+def test_known_labels_are_zero_from_the_start() -> None:
+    counter = create_counter("refusals", "x", "reason", known=[("budget",), ("circuit",)])
+    (family,) = counter.collect()
+    shown = {(sample.name, sample.labels["reason"]): sample.value for sample in family.samples}
+    assert shown == {("refusals_total", "budget"): 0, ("refusals_total", "circuit"): 0}
+
+
+def test_no_series_tells_when_it_was_created() -> None:
+    histogram = create_histogram("seconds", "x", SHORT_BUCKETS_S)
+    histogram.observe(0.2)
+    (family,) = histogram.collect()
+    assert {sample.name for sample in family.samples} == {"seconds_bucket", "seconds_count", "seconds_sum"}
+
+
+def test_a_computed_counter_is_shown_with_total() -> None:
+    (sample,) = counter_family("c", "x", 3).samples
+    assert (sample.name, sample.value) == ("c_total", 3)
