@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import hashlib
 from math import isinf
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from stentor.core.errors import InvalidRequest
+from stentor.core.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy_module("numpy")
 
 JsonObject: TypeAlias = dict[str, Any]
 """A JSON object whose fields this program does not own: a task's input, an event's payload, a provider's document.
@@ -96,8 +102,6 @@ class _Shape(msgspec.Struct):
 
     def take_many(self, marks: bytes) -> None:
         """Do the same as `take` with numpy, which is faster for long parts."""
-        import numpy as np  # imported on first use: it takes a tenth of the startup time
-
         quotes = np.cumsum(np.frombuffer(marks, np.uint8) == QUOTE) + self.in_string
         steps = np.where(quotes & 1, 0, np.frombuffer(marks.translate(_STEPS), np.int8))
         levels = np.cumsum(steps) + self.depth

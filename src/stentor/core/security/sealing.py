@@ -12,8 +12,17 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stentor.core.errors import ServiceUnavailable
+from stentor.core.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    from cryptography import exceptions
+    from cryptography.hazmat.primitives.ciphers import aead
+else:
+    exceptions = lazy_module("cryptography.exceptions")
+    aead = lazy_module("cryptography.hazmat.primitives.ciphers.aead")
 
 _NONCE_BYTES, _MASTER_KEY_BYTES = 12, 32
 _GROUP_AND_OTHERS = 0o077
@@ -37,21 +46,18 @@ class Sealer:
 
     def seal(self, secret: str, *bound: str) -> str:
         """Return the encrypted secret in base64. Raises MasterKeyUnusable and OSError."""
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        sealed = nonce + AESGCM(self._load_key(create=True)).encrypt(nonce, secret.encode(), _binding(bound))
+        sealed = nonce + aead.AESGCM(self._load_key(create=True)).encrypt(nonce, secret.encode(), _binding(bound))
         return base64.b64encode(sealed).decode()
 
     def open(self, sealed: str, *bound: str) -> str | None:
         """Return the secret, or None if the master key or `bound` does not match."""
-        from cryptography.exceptions import InvalidTag
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
         try:
             raw = base64.b64decode(sealed, validate=True)
-            return AESGCM(self._load_key()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _binding(bound)).decode()
-        except (InvalidTag, binascii.Error, ValueError, FileNotFoundError):
+            return (
+                aead.AESGCM(self._load_key()).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _binding(bound)).decode()
+            )
+        except (exceptions.InvalidTag, binascii.Error, ValueError, FileNotFoundError):
             return None
 
     def _load_key(self, *, create: bool = False) -> bytes:

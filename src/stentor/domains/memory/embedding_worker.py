@@ -11,14 +11,21 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import InvalidRequest, StoreUnavailable
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavailable, Vectors
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import SyncLag
 from stentor.domains.memory.index.model import EmbeddingModel, PendingDocument
 from stentor.domains.memory.text.markdown import split_chunks
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy_module("numpy")
 
 BATCH = 8
 MIN_SECONDS_PER_DOCUMENT = 0.05
@@ -167,8 +174,6 @@ class EmbeddingWorker:
         self._seconds_per_document += (time.perf_counter() - started - self._seconds_per_document) / PACE_WINDOW
 
     async def _embed(self, embedder: Embedder, document: PendingDocument) -> None:
-        import numpy as np
-
         chunks = await asyncio.to_thread(
             split_chunks, document.title, document.body, embedder.max_tokens, embedder.count
         )
@@ -198,8 +203,6 @@ class EmbeddingWorker:
 
 def _normalize(embedding: Sequence[float]) -> Vectors:
     """Scale an embedding to length 1. Raises InvalidRequest."""
-    import numpy as np
-
     given = np.asarray(embedding, np.float64)
     largest = np.abs(given).max()
     if not (np.isfinite(largest) and largest > 0):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stentor.core import jsontext, trace_context
 from stentor.core.errors import InvalidRequest
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.execution import runtimes
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
@@ -18,6 +19,10 @@ from stentor.domains.tasks.model import TaskClaim
 
 if TYPE_CHECKING:
     import aiohttp
+    from aiohttp import http_exceptions
+else:
+    aiohttp = lazy_module("aiohttp")
+    http_exceptions = lazy_module("aiohttp.http_exceptions")
 
 MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 """Longest response; a longer one fails the attempt."""
@@ -36,8 +41,6 @@ class HttpDriver:
         self._presence = presence
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-        import aiohttp  # imported late: a fifth of the time of all imports, needed for the first such agent only
-
         endpoint = agent.runtime.endpoint or ""
         try:
             self._outbound.check_url(endpoint)
@@ -67,8 +70,6 @@ class HttpDriver:
         return outcome
 
     async def _post(self, endpoint: str, claim: TaskClaim, emit: EmitToken) -> AttemptOutcome:
-        import aiohttp
-
         headers = {"Idempotency-Key": claim.idempotency_key, "Accept": "application/json, text/event-stream"}
         headers |= trace_context.outbound_headers()
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
@@ -132,8 +133,6 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, 
 
 async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     """Yield lines without their ends. A line may be as long as a whole response, because a result is one line."""
-    from aiohttp.http_exceptions import LineTooLong
-
     size_bytes = 0
     try:
         while line := await response.content.readline(max_line_length=MAX_RESPONSE_BYTES):
@@ -141,5 +140,5 @@ async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             if size_bytes > MAX_RESPONSE_BYTES:
                 raise _too_large()
             yield line.rstrip(b"\r\n")
-    except LineTooLong:
+    except http_exceptions.LineTooLong:
         raise _too_large() from None

@@ -19,11 +19,19 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnxruntime
+else:
+    np = lazy_module("numpy")
+    onnxruntime = lazy_module("onnxruntime")
 
 MAX_TOKENS = 256
 SAFE_INT8_OPTION = "session.x64quantprecision"
@@ -114,8 +122,6 @@ class LocalEmbedder:
         return ensure_graph(files, self._cache)[0]
 
     def _open_session(self, path: Path) -> Any:
-        import onnxruntime
-
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
@@ -128,8 +134,6 @@ class LocalEmbedder:
 
     def _embed(self, texts: list[str]) -> Vectors:
         """Embed texts one by one: in a quantized batch the embedding of a text would depend on the others."""
-        import numpy as np
-
         vectors = np.empty((len(texts), self._dimensions), np.float32)
         for row, text in enumerate(texts):
             ids = np.array([self._token_ids(text)], np.int64)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from stentor.core.db import Sql, Tx
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.index.model import (
     EmbeddingModel,
@@ -23,8 +24,15 @@ from stentor.domains.memory.index.model import (
 from stentor.domains.memory.index.protocols import IndexDatabase
 from stentor.domains.memory.text.markdown import Chunk
 
-if TYPE_CHECKING:  # NumPy takes 20 MB and 0.1 s, and is needed only when there is an embedding model
+if TYPE_CHECKING:
+    import numpy as np
+
+    from stentor.domains.memory.index import vector_matrix
     from stentor.domains.memory.index.vector_matrix import ChunkVector, VectorMatrix
+else:
+    # Only needed when there is an embedding model.
+    np = lazy_module("numpy")
+    vector_matrix = lazy_module("stentor.domains.memory.index.vector_matrix")
 
 DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 """Leaves the vectors: equal texts reuse them until `delete_orphans`."""
@@ -54,23 +62,15 @@ class InMemoryVectorStore:
         self._matrix = await self._database.read(self._load)
 
     def _invalidate(self, tx: Tx) -> None:
-        from stentor.domains.memory.index import vector_matrix
-
         vector_matrix.invalidate_other_models(tx, self._identity)
 
     def _load(self, tx: Tx) -> VectorMatrix:
-        from stentor.domains.memory.index import vector_matrix
-
         return _build_matrix(vector_matrix.list_vectors(tx, self._identity), self._current_model.dimensions)
 
     async def next_pending(self, limit: int) -> list[PendingDocument]:
-        from stentor.domains.memory.index import vector_matrix
-
         return await self._database.read(lambda tx: vector_matrix.list_pending(tx, limit))
 
     async def find_by_hash(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:
-        from stentor.domains.memory.index import vector_matrix
-
         return await self._database.read(lambda tx: vector_matrix.find_by_hash(tx, self._identity, hashes))
 
     async def save(self, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
@@ -80,8 +80,6 @@ class InMemoryVectorStore:
         return saved
 
     def _save(self, tx: Tx, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
-        from stentor.domains.memory.index import vector_matrix
-
         return vector_matrix.save_vectors(tx, self._identity, document, chunks, vectors)
 
     async def nearest(self, vector: Vectors, limit: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
@@ -95,8 +93,6 @@ class InMemoryVectorStore:
         return self._loaded_matrix.similarities(vector, doc_ids)
 
     async def delete_orphans(self) -> None:
-        from stentor.domains.memory.index import vector_matrix
-
         await self._database.write(lambda tx: vector_matrix.delete_orphans(tx, self._identity))
 
     def delete(self, tx: Tx, doc_id: int) -> None:
@@ -114,9 +110,7 @@ class InMemoryVectorStore:
 
 
 def _build_matrix(rows: Iterable[ChunkVector], dimensions: int) -> VectorMatrix:
-    from stentor.domains.memory.index.vector_matrix import VectorMatrix
-
-    matrix = VectorMatrix(dimensions)
+    matrix = vector_matrix.VectorMatrix(dimensions)
     for _, document_rows in itertools.groupby(rows, key=lambda row: row.doc_id):
         add_document(matrix, list(document_rows))
     return matrix
@@ -124,8 +118,6 @@ def _build_matrix(rows: Iterable[ChunkVector], dimensions: int) -> VectorMatrix:
 
 def add_document(matrix: VectorMatrix, rows: Sequence[ChunkVector]) -> None:
     """Put all chunks of one document into the matrix."""
-    import numpy as np
-
     matrix.upsert(rows[0].doc_id, np.stack([row.vector for row in rows]), rows[0].weight, rows[0].created_at)
 
 

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.index.model import EmbeddingModel, PendingDocument, SearchFilters, VectorHit, folder_list
 from stentor.domains.memory.index.postgres import embedding_state
 from stentor.domains.memory.index.postgres.embedding_state import EmbeddingClaims
 from stentor.domains.memory.index.protocols import IndexDatabase
 from stentor.domains.memory.text.markdown import Chunk
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = lazy_module("numpy")
 
 EXACT_MAX_DOCUMENTS = 2_000
 """Up to this many documents all are compared: no slower than the graph, and exact."""
@@ -70,8 +76,6 @@ class PgvectorStore:
         return await self._database.write(work)
 
     async def find_by_hash(self, hashes: Sequence[str]) -> Mapping[str, Vectors]:
-        import numpy as np
-
         rows = await self._database.read(lambda tx: self._check_model(tx).rows(_FIND_BY_HASH, hashes=list(hashes)))
         return {text_hash: np.asarray(numbers, np.float32) for text_hash, numbers in rows}
 

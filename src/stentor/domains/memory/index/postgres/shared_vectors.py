@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from stentor.core.clock import HOUR, SECOND
 from stentor.core.db import Sql, Tx
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore, add_document
 from stentor.domains.memory.index.model import PendingDocument, SearchFilters, VectorHit
@@ -22,7 +23,10 @@ from stentor.domains.memory.index.protocols import IndexDatabase
 from stentor.domains.memory.text.markdown import Chunk
 
 if TYPE_CHECKING:
+    from stentor.domains.memory.index import vector_matrix
     from stentor.domains.memory.index.vector_matrix import ChunkVector, VectorMatrix
+else:
+    vector_matrix = lazy_module("stentor.domains.memory.index.vector_matrix")
 
 JOURNAL_RETENTION_US = HOUR
 """How long changes are retained. A process that last read them half of that ago reloads all vectors instead."""
@@ -118,8 +122,6 @@ create table changes (
 
     def _read_changes(self, tx: Tx) -> dict[int, list[ChunkVector]] | None:
         """Return changed documents with their chunks (none for a deleted one); None if the journal was restarted."""
-        from stentor.domains.memory.index import vector_matrix
-
         newest = int(embedding_state.require_model(tx, self._current_model).rows(_NEWEST_CHANGE)[0][0])
         if newest < self._last_change:
             return None
