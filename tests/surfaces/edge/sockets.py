@@ -33,6 +33,8 @@ def talk(client: socket.socket, pieces: Iterable[bytes]) -> bytes:
             for piece in pieces:
                 # Over TLS a session ticket makes a socket readable before there is an answer.
                 if not isinstance(client, ssl.SSLSocket) and select.select([client], [], [], 0)[0]:
+                    # It answered before the end of the request, and would now wait for the rest of it.
+                    client.shutdown(socket.SHUT_WR)
                     break
                 client.sendall(piece)
         except OSError:
