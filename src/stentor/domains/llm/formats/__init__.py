@@ -1,4 +1,8 @@
-"""The wire formats that providers speak: pure translations, each a module that fits the port `Format`."""
+"""Translate chat and embedding calls to and from the API formats of providers.
+
+Each module of this package implements `ProviderFormat` and only translates: it sends nothing. HTTP is in
+`providers/transport.py`, the neutral request and reply types are in `model.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import (
     ChatReply,
     ChatRequest,
@@ -26,7 +31,11 @@ T = TypeVar("T")
 
 
 class ProviderQuirks(msgspec.Struct, frozen=True):
-    """Where servers of one format differ: the name of the token limit, the stream's usage, the header of the key."""
+    """Differences between servers of one format.
+
+    `max_tokens` is the name of the field for the token limit; `stream_usage`: the server accepts `stream_options`;
+    `key_header` is the header of the API key where it is not the format's own.
+    """
 
     max_tokens: str = "max_tokens"
     stream_usage: bool = True
@@ -34,13 +43,13 @@ class ProviderQuirks(msgspec.Struct, frozen=True):
 
 
 class StreamReader(Protocol):
-    """Reads one stream. Raises ProviderError for what is no part of one."""
+    """Parser of the events of one stream. Raises ProviderError for an event that is not of the format."""
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]: ...
 
 
 class ProviderFormat(Protocol):
-    """Whatever reads an answer raises ProviderError when it is none."""
+    """API format of a provider. Every parser raises ProviderError for a response that is not of the format."""
 
     MODELS_PATH: str
 
@@ -51,7 +60,7 @@ class ProviderFormat(Protocol):
     def build_embedding_request(
         self, model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None
     ) -> ProviderRequest:
-        """Raises InvalidRequest for what the format has no word for."""
+        """Build the request. Raises InvalidRequest for input that the format does not support."""
         ...
 
     def parse_embeddings(self, body: bytes, model: str) -> EmbeddingReply: ...
@@ -60,50 +69,51 @@ class ProviderFormat(Protocol):
 
 @cache
 def get_format(name: FormatName) -> ProviderFormat:
-    from stentor.domains.llm.formats import anthropic, gemini, openai
+    from stentor.domains.llm.formats import anthropic, gemini, openai  # they import the helpers below
 
-    known: dict[FormatName, ProviderFormat] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
-    return known[name]
+    modules: dict[FormatName, ProviderFormat] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
+    return modules[name]
 
 
 @cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind, float_hook=jsontext.parse_float)
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type_, float_hook=jsontext.parse_float)
 
 
-def decode_response(body: bytes, kind: type[T]) -> T:
-    """The JSON of an answer in its shape. Raises ProviderError without any of the content."""
-    shape: Any = kind
+def decode_response(body: bytes, type_: type[T]) -> T:
+    """Decode the JSON of a response. Raises ProviderError, whose message has none of the content."""
+    cache_key: Any = type_
     try:
         jsontext.check_shape(body)
-        found: T = _decoder(shape).decode(body)
+        response: T = _decoder(cache_key).decode(body)
     except (InvalidRequest, msgspec.MsgspecError, UnicodeError, RecursionError):
-        raise ProviderError("The provider's answer does not have the form of its API.") from None
-    return found
+        raise ProviderError("The provider's response does not match its API format.") from None
+    return response
 
 
 def convert_vector(numbers: list[Any]) -> list[float]:
-    """An embedding that was decoded without its type, which would leave out the decoder's own reading of numbers.
+    """Convert a decoded embedding to floats. Raises ProviderError for a value that is not a number.
 
-    Raises ProviderError for what is no number.
+    Embeddings are decoded as `list[Any]` and converted here, because a decoder of `list[float]` ignores its
+    `float_hook`.
     """
     try:
         return msgspec.convert(numbers, list[float])
     except msgspec.ValidationError:
-        raise ProviderError("The provider's answer does not have the form of its API.") from None
+        raise ProviderError("The provider's response does not match its API format.") from None
 
 
-def require_texts(who: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
-    """The inputs of one that reads no tokens. Raises InvalidRequest where there are some."""
-    found = [given for given in inputs if isinstance(given, str)]
-    if len(found) != len(inputs):
-        fields = {"input": "must be a text or a list of texts"}
-        raise InvalidRequest(f"{who} embeds texts only: send them instead of their tokens.", {"fields": fields})
-    return found
+def require_texts(embedder: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
+    """Return the inputs for an embedder that accepts only strings. Raises InvalidRequest for token ids."""
+    texts = [item for item in inputs if isinstance(item, str)]
+    if len(texts) != len(inputs):
+        fields = {"input": "must be a string or a list of strings"}
+        raise InvalidRequest(f"{embedder} embeds only text. Send strings instead of token ids.", {"fields": fields})
+    return texts
 
 
-def decode_arguments(text: str) -> Any:
-    """A call's arguments as the object that other formats want; what a model garbled goes as text."""
+def decode_arguments(text: str) -> JsonObject:
+    """Decode the arguments of a tool call, for formats that send an object; invalid JSON becomes a string in one."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
@@ -111,5 +121,5 @@ def decode_arguments(text: str) -> Any:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def omit_none(**fields: Any) -> dict[str, Any]:
+def omit_none(**fields: Any) -> JsonObject:
     return {name: value for name, value in fields.items() if value is not None}

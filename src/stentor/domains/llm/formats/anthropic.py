@@ -1,4 +1,4 @@
-"""Anthropic's Messages."""
+"""The API format of Anthropic: Messages."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from stentor.domains.llm.model import (
 MODELS_PATH = "/v1/models?limit=1000"
 VERSION = "2023-06-01"
 MAX_TOKENS = 4096
-"""The API wants a limit; this one when the caller names none."""
+"""Limit of a request that sets none: the API requires one."""
 _FINISH: dict[str, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
-_CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
+_TOOL_CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
 
 
 class _Usage(msgspec.Struct):
@@ -54,14 +54,14 @@ class _Block(msgspec.Struct):
     input: Any = None
 
 
-class _Answer(msgspec.Struct):
+class _Response(msgspec.Struct):
     content: list[_Block]
     id: str | None = None
     stop_reason: str | None = None
     usage: _Usage | None = None
 
 
-class _Part(msgspec.Struct):
+class _Delta(msgspec.Struct):
     type: str = ""
     text: str | None = None
     thinking: str | None = None
@@ -69,7 +69,7 @@ class _Part(msgspec.Struct):
     stop_reason: str | None = None
 
 
-class _Started(msgspec.Struct):
+class _MessageStart(msgspec.Struct):
     id: str | None = None
     usage: _Usage | None = None
 
@@ -77,9 +77,9 @@ class _Started(msgspec.Struct):
 class _Event(msgspec.Struct):
     type: str
     index: int = 0
-    message: _Started | None = None
+    message: _MessageStart | None = None
     content_block: _Block | None = None
-    delta: _Part | None = None
+    delta: _Delta | None = None
     usage: _Usage | None = None
 
 
@@ -115,7 +115,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         top_p=request.top_p,
         stop_sequences=list(request.stop) or None,
         tools=tools or None,
-        tool_choice=_choice(request) if tools else None,
+        tool_choice=_tool_choice(request) if tools else None,
         output_config={"format": {"type": "json_schema", "schema": schema}}
         if (schema := request.json_schema)
         else None,
@@ -124,91 +124,99 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
     return ProviderRequest("/v1/messages", body)
 
 
-def _choice(request: ChatRequest) -> dict[str, Any] | None:
-    """Whether and what to call; only here can Anthropic be told to call one tool at a time."""
+def _tool_choice(request: ChatRequest) -> dict[str, Any] | None:
     single = request.is_single_tool_call
     if not request.tool_choice and not single:
         return None
-    choice = _CHOICES.get(request.tool_choice or "auto") or {"type": "tool", "name": request.tool_choice}
+    choice = _TOOL_CHOICES.get(request.tool_choice or "auto") or {"type": "tool", "name": request.tool_choice}
+    # Anthropic has no field of its own for a single call: the limit is part of the choice.
     return {**choice, "disable_parallel_tool_use": True} if single and choice["type"] != "none" else choice
 
 
 def parse_reply(body: bytes, model: str) -> ChatReply:
-    answer = decode_response(body, _Answer)
+    response = decode_response(body, _Response)
     calls = tuple(
-        ToolCall(block.id or f"call_{at}", block.name or "", msgspec.json.encode(block.input or {}).decode())
-        for at, block in enumerate(answer.content)
+        ToolCall(block.id or f"call_{index}", block.name or "", msgspec.json.encode(block.input or {}).decode())
+        for index, block in enumerate(response.content)
         if block.type == "tool_use"
     )
-    content = "".join(block.text or "" for block in answer.content if block.type == "text")
-    reasoning = "".join(block.thinking or "" for block in answer.content if block.type == "thinking")
-    finish = _FINISH.get(answer.stop_reason or "", "stop")
-    return ChatReply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
+    content = "".join(block.text or "" for block in response.content if block.type == "text")
+    reasoning = "".join(block.thinking or "" for block in response.content if block.type == "thinking")
+    finish = _FINISH.get(response.stop_reason or "", "stop")
+    return ChatReply(model, content, finish, reasoning, calls, _usage(response.usage), response.id or "")
 
 
-class stream_reader:  # noqa: N801 - the port's name for what makes one
+class _StreamReader:
+    """Parser of one stream, whose events refer to content blocks by index."""
+
     def __init__(self) -> None:
         self._usage = _Usage()
-        self._calls: dict[int, int] = {}
-        """The number of a block that calls a tool, and which call it is."""
-        self._unsaid: dict[int, str] = {}
-        """The arguments that such a block began with, as JSON text, until a piece of others comes."""
+        self._call_indexes: dict[int, int] = {}
+        """Index of the tool call by index of its block."""
+        self._initial_arguments: dict[int, str] = {}
+        """JSON text of the arguments in the start event of a block, until a delta replaces them."""
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
-        found = decode_response(data, _Event)
-        match found.type:
-            case "message_start" if found.message:
-                self._count(found.message.usage)
-                return [ReplyDelta(id=found.message.id or "")]
-            case "content_block_start" if found.content_block:
-                return self._started(found.index, found.content_block)
-            case "content_block_delta" if found.delta:
-                return self._piece(found.index, found.delta)
+        chunk = decode_response(data, _Event)
+        match chunk.type:
+            case "message_start" if chunk.message:
+                self._merge_usage(chunk.message.usage)
+                return [ReplyDelta(id=chunk.message.id or "")]
+            case "content_block_start" if chunk.content_block:
+                return self._start_block(chunk.index, chunk.content_block)
+            case "content_block_delta" if chunk.delta:
+                return self._read_delta(chunk.index, chunk.delta)
             case "content_block_stop":
-                return self._stopped(found.index)
+                return self._stop_block(chunk.index)
             case "message_delta":
-                self._count(found.usage)
-                reason = found.delta.stop_reason if found.delta else None
+                self._merge_usage(chunk.usage)
+                reason = chunk.delta.stop_reason if chunk.delta else None
                 return [ReplyDelta(finish=_FINISH.get(reason, "stop") if reason else None, usage=_usage(self._usage))]
             case "message_stop":
                 return [ReplyDelta(is_last=True)]
             case "error":
-                raise ProviderError("The provider broke the stream off with an error.")
+                raise ProviderError("The provider interrupted the stream with an error.")
         return []
 
-    def _started(self, index: int, block: _Block) -> list[ReplyDelta]:
+    def _start_block(self, index: int, block: _Block) -> list[ReplyDelta]:
         if block.type == "tool_use":
-            at = self._calls[index] = len(self._calls)
-            self._unsaid[index] = msgspec.json.encode(block.input or {}).decode()
-            return [ReplyDelta(tool_calls=(ToolCallDelta(at, block.id or f"call_{at}", block.name or ""),))]
+            call_index = self._call_indexes[index] = len(self._call_indexes)
+            self._initial_arguments[index] = msgspec.json.encode(block.input or {}).decode()
+            call = ToolCallDelta(call_index, block.id or f"call_{call_index}", block.name or "")
+            return [ReplyDelta(tool_calls=(call,))]
         return [ReplyDelta(content=block.text)] if block.text else []
 
-    def _piece(self, index: int, part: _Part) -> list[ReplyDelta]:
-        if part.partial_json and index in self._calls:
-            self._unsaid.pop(index, None)
-            return [ReplyDelta(tool_calls=(ToolCallDelta(self._calls[index], arguments=part.partial_json),))]
-        if part.text or part.thinking:
-            return [ReplyDelta(content=part.text or "", reasoning=part.thinking or "")]
+    def _read_delta(self, index: int, delta: _Delta) -> list[ReplyDelta]:
+        if delta.partial_json and index in self._call_indexes:
+            self._initial_arguments.pop(index, None)
+            return [ReplyDelta(tool_calls=(ToolCallDelta(self._call_indexes[index], arguments=delta.partial_json),))]
+        if delta.text or delta.thinking:
+            return [ReplyDelta(content=delta.text or "", reasoning=delta.thinking or "")]
         return []
 
-    def _stopped(self, index: int) -> list[ReplyDelta]:
-        """A call without arguments comes without any piece of them; its callers read JSON all the same."""
-        arguments = self._unsaid.pop(index, "")
-        return [ReplyDelta(tool_calls=(ToolCallDelta(self._calls[index], arguments=arguments),))] if arguments else []
+    def _stop_block(self, index: int) -> list[ReplyDelta]:
+        # A call without arguments has no delta for them, but clients parse the arguments as JSON.
+        arguments = self._initial_arguments.pop(index, "")
+        if not arguments:
+            return []
+        return [ReplyDelta(tool_calls=(ToolCallDelta(self._call_indexes[index], arguments=arguments),))]
 
-    def _count(self, usage: _Usage | None) -> None:
-        """Later counts stand for the whole, and leave out what did not change."""
+    def _merge_usage(self, usage: _Usage | None) -> None:
+        """Replace the counts that an event has: they are totals, and it omits those that did not change."""
         if usage is not None:
-            given = {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
-            self._usage = msgspec.structs.replace(self._usage, **given)
+            counts = {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
+            self._usage = msgspec.structs.replace(self._usage, **counts)
+
+
+stream_reader = _StreamReader
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
-    raise InvalidRequest("Anthropic has no embeddings: name a model of another provider.")
+    raise InvalidRequest("Anthropic does not offer embeddings. Use a model of another provider.")
 
 
 def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
-    raise ProviderError("Anthropic has no embeddings.")
+    raise ProviderError("Anthropic does not offer embeddings.")
 
 
 def parse_models(body: bytes) -> list[str]:
@@ -216,7 +224,7 @@ def parse_models(body: bytes) -> list[str]:
 
 
 def _messages(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
-    """Turns of the same role become one: results of tools are a user's words here."""
+    """Encode a conversation; neighbours of one role become one turn, and tool results belong to the user."""
     turns: list[dict[str, Any]] = []
     for message in messages:
         if message.role == "system":
@@ -251,5 +259,6 @@ def _usage(usage: _Usage | None) -> TokenUsage | None:
     if usage is None or usage.input_tokens is None:
         return None
     cached = usage.cache_read_input_tokens or 0
+    # Anthropic's input_tokens excludes the tokens that were read from or written to the cache.
     total = usage.input_tokens + cached + (usage.cache_creation_input_tokens or 0)
     return TokenUsage(max(0, total), max(0, usage.output_tokens or 0), cached_tokens=cached)

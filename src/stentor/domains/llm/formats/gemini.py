@@ -1,4 +1,4 @@
-"""Gemini's generateContent."""
+"""The API format of Google: Gemini's generateContent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stentor.domains.llm.model import (
 )
 
 MODELS_PATH = "/v1beta/models?pageSize=1000"
-_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_TOOL_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
 
 
@@ -76,7 +76,7 @@ class _Feedback(_Camel):
     block_reason: str | None = None
 
 
-class _Answer(_Camel):
+class _Response(_Camel):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
     usage_metadata: _Usage | None = None
@@ -84,12 +84,12 @@ class _Answer(_Camel):
     error: Any = None
 
 
-class _Vector(_Camel):
+class _Embedding(_Camel):
     values: list[Any]
 
 
-class _Vectors(_Camel):
-    embeddings: list[_Vector]
+class _Embeddings(_Camel):
+    embeddings: list[_Embedding]
 
 
 class _Model(_Camel):
@@ -117,50 +117,52 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
             for t in request.tools
         ]
         body["tools"] = [{"functionDeclarations": functions}]
-        body |= _choice(request)
+        body |= _tool_config(request)
     verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
     return ProviderRequest(f"/v1beta/models/{quote(request.model, safe='')}:{verb}", body)
 
 
 def parse_reply(body: bytes, model: str) -> ChatReply:
-    answer = decode_response(body, _Answer)
-    deltas = _Stream().take(answer)
-    if not answer.candidates and not answer.prompt_feedback:
-        raise ProviderError("The provider's answer holds no candidate.")
+    response = decode_response(body, _Response)
+    deltas = _StreamReader().read_response(response)
+    if not response.candidates and not response.prompt_feedback:
+        raise ProviderError("The provider's response has no candidates.")
     calls = tuple(ToolCall(c.id, c.name, c.arguments, c.signature) for d in deltas for c in d.tool_calls)
     finish = deltas[-1].finish or "stop"
     content, reasoning = "".join(d.content for d in deltas), "".join(d.reasoning for d in deltas)
-    return ChatReply(model, content, finish, reasoning, calls, _usage(answer.usage_metadata), answer.response_id or "")
+    usage, id_ = _usage(response.usage_metadata), response.response_id or ""
+    return ChatReply(model, content, finish, reasoning, calls, usage, id_)
 
 
-class _Stream:
-    """Gemini marks the end of a stream by nothing but a reason to finish."""
+class _StreamReader:
+    """Parser of one stream. Gemini sends no end event: the chunk with a finish reason is the last."""
 
     def __init__(self) -> None:
-        self._calls = 0
+        self._call_count = 0
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
-        answer = decode_response(data, _Answer)
-        if answer.error:
-            raise ProviderError("The provider broke the stream off with an error.")
-        return self.take(answer)
+        chunk = decode_response(data, _Response)
+        if chunk.error:
+            raise ProviderError("The provider interrupted the stream with an error.")
+        return self.read_response(chunk)
 
-    def take(self, answer: _Answer) -> list[ReplyDelta]:
-        candidate = answer.candidates[0] if answer.candidates else _Candidate()
-        deltas = [self._piece(part) for part in candidate.content.parts or ()]
+    def read_response(self, response: _Response) -> list[ReplyDelta]:
+        candidate = response.candidates[0] if response.candidates else _Candidate()
+        deltas = [self._read_part(part) for part in candidate.content.parts or ()]
         reason = candidate.finish_reason
-        if reason is None and answer.prompt_feedback and answer.prompt_feedback.block_reason:
+        # A blocked prompt has no candidate, so no finish reason either.
+        if reason is None and response.prompt_feedback and response.prompt_feedback.block_reason:
             reason = "SAFETY"
-        finish = self._finish(reason) if reason else None
-        usage = _usage(answer.usage_metadata)
+        finish = self._finish_reason(reason) if reason else None
+        usage = _usage(response.usage_metadata)
         return [
             *deltas,
-            ReplyDelta(finish=finish, usage=usage, id=answer.response_id or "", is_last=finish is not None),
+            ReplyDelta(finish=finish, usage=usage, id=response.response_id or "", is_last=finish is not None),
         ]
 
-    def _piece(self, part: _Part) -> ReplyDelta:
+    def _read_part(self, part: _Part) -> ReplyDelta:
         if (call := part.function_call) is not None:
-            index, self._calls = self._calls, self._calls + 1
+            index, self._call_count = self._call_count, self._call_count + 1
             arguments = msgspec.json.encode(call.args or {}).decode()
             id_ = call.id or f"call_{ids.new_id()}"
             return ReplyDelta(
@@ -169,15 +171,15 @@ class _Stream:
         text = part.text or ""
         return ReplyDelta(reasoning=text) if part.thought else ReplyDelta(content=text)
 
-    def _finish(self, reason: str) -> FinishReason:
+    def _finish_reason(self, reason: str) -> FinishReason:
         if reason == "MAX_TOKENS":
             return "length"
         if reason in _FILTERED:
             return "content_filter"
-        return "tool_calls" if self._calls else "stop"
+        return "tool_calls" if self._call_count else "stop"
 
 
-stream_reader = _Stream
+stream_reader = _StreamReader
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
@@ -190,7 +192,7 @@ def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimens
 
 
 def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
-    return EmbeddingReply(model, [convert_vector(row.values) for row in decode_response(body, _Vectors).embeddings])
+    return EmbeddingReply(model, [convert_vector(row.values) for row in decode_response(body, _Embeddings).embeddings])
 
 
 def parse_models(body: bytes) -> list[str]:
@@ -210,20 +212,21 @@ def _config(request: ChatRequest) -> dict[str, Any]:
     return config | omit_none(responseJsonSchema=request.json_schema)
 
 
-def _choice(request: ChatRequest) -> dict[str, Any]:
-    """Whether and what to call. Arguments follow the schema where a call is forced, and in the mode VALIDATED."""
+def _tool_config(request: ChatRequest) -> dict[str, Any]:
     choice = request.tool_choice or "auto"
-    named = choice not in _CHOICES
-    mode = "ANY" if named else _CHOICES[choice]
+    is_tool_name = choice not in _TOOL_CHOICES
+    mode = "ANY" if is_tool_name else _TOOL_CHOICES[choice]
+    # Gemini checks arguments against the schema only in the modes ANY and VALIDATED.
     if mode == "AUTO" and any(tool.strict for tool in request.tools):
         mode = "VALIDATED"
     if mode == "AUTO" and not request.tool_choice:
         return {}
-    calling = omit_none(mode=mode, allowedFunctionNames=[choice] if named else None)
-    return {"toolConfig": {"functionCallingConfig": calling}}
+    calling_config = omit_none(mode=mode, allowedFunctionNames=[choice] if is_tool_name else None)
+    return {"toolConfig": {"functionCallingConfig": calling_config}}
 
 
 def _contents(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
+    # Gemini matches a result to its call by the function's name, which a tool message does not have.
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -241,13 +244,13 @@ def _contents(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
 def _parts(message: LlmMessage, names: dict[str, str]) -> list[dict[str, Any]]:
     if message.role == "tool":
         if any(not isinstance(part, TextPart) for part in message.content):
-            raise InvalidRequest("Gemini reads results of tools as text only.")
+            raise InvalidRequest("Gemini accepts only text as the result of a tool.")
         name = names.get(message.tool_call_id, message.tool_call_id)
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
     parts = [_part(part) for part in message.content]
     for call in message.tool_calls:
-        made = {"functionCall": {"name": call.name, "args": decode_arguments(call.arguments)}}
-        parts.append(made | ({"thoughtSignature": call.signature} if call.signature else {}))
+        part = {"functionCall": {"name": call.name, "args": decode_arguments(call.arguments)}}
+        parts.append(part | ({"thoughtSignature": call.signature} if call.signature else {}))
     return parts
 
 

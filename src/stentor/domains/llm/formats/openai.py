@@ -1,4 +1,4 @@
-"""OpenAI's chat completions and embeddings, as OpenAI itself and many servers speak them."""
+"""The API format of OpenAI and compatible servers: chat completions and embeddings."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Response(msgspec.Struct):
     choices: list[_Choice]
     id: str | None = None
     usage: _Usage | None = None
@@ -87,13 +87,13 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-class _Row(msgspec.Struct):
+class _Embedding(msgspec.Struct):
     embedding: list[Any]
     index: int = 0
 
 
-class _Rows(msgspec.Struct):
-    data: list[_Row]
+class _Embeddings(msgspec.Struct):
+    data: list[_Embedding]
     usage: _Usage | None = None
 
 
@@ -117,7 +117,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         choice = {"type": "function", "function": {"name": choice}}
     body = omit_none(
         model=request.model,
-        messages=[_message(message) for message in request.messages],
+        messages=[encode_message(message) for message in request.messages],
         temperature=request.temperature,
         top_p=request.top_p,
         stop=list(request.stop) or None,
@@ -134,42 +134,53 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
 
 
 def parse_reply(body: bytes, model: str) -> ChatReply:
-    answer = decode_response(body, _Answer)
-    if not answer.choices:
-        raise ProviderError("The provider's answer holds no choice.")
-    choice = answer.choices[0]
+    response = decode_response(body, _Response)
+    if not response.choices:
+        raise ProviderError("The provider's response has no choices.")
+    choice = response.choices[0]
     message = choice.message
     calls = tuple(
-        ToolCall(call.id or f"call_{at}", call.function.name or "", _arguments(call.function), _signature(call))
-        for at, call in enumerate(message.tool_calls or ())
+        ToolCall(
+            call.id or f"call_{index}",
+            call.function.name or "",
+            _arguments(call.function),
+            extract_signature(call.extra_content),
+        )
+        for index, call in enumerate(message.tool_calls or ())
     )
     content = _text(message.content) or message.refusal or ""
     reasoning = message.reasoning_content or message.reasoning or ""
     finish = _FINISH.get(choice.finish_reason or "stop", "stop")
-    return ChatReply(model, content, finish, reasoning, calls, _usage(answer.usage), answer.id or "")
+    return ChatReply(model, content, finish, reasoning, calls, _usage(response.usage), response.id or "")
 
 
-class stream_reader:  # noqa: N801 - the port's name for what makes one
+class _StreamReader:
+    """Parser of one stream."""
+
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
         if data.strip() == b"[DONE]":
             return [ReplyDelta(is_last=True)]
         chunk = decode_response(data, _Chunk)
         if chunk.error or event == "error":
-            raise ProviderError("The provider broke the stream off with an error.")
+            raise ProviderError("The provider interrupted the stream with an error.")
         if not chunk.choices:
             return [ReplyDelta(usage=_usage(chunk.usage), id=chunk.id or "")]
         choice = chunk.choices[0]
-        part = choice.delta or choice.message
+        message = choice.delta or choice.message
+        calls = message.tool_calls or ()
         return [
             ReplyDelta(
-                content=_text(part.content) or part.refusal or "",
-                reasoning=part.reasoning_content or part.reasoning or "",
-                tool_calls=tuple(_piece(call, at) for at, call in enumerate(part.tool_calls or ())),
+                content=_text(message.content) or message.refusal or "",
+                reasoning=message.reasoning_content or message.reasoning or "",
+                tool_calls=tuple(_tool_call_delta(call, position) for position, call in enumerate(calls)),
                 finish=_FINISH.get(choice.finish_reason, "stop") if choice.finish_reason else None,
                 usage=_usage(chunk.usage),
                 id=chunk.id or "",
             )
         ]
+
+
+stream_reader = _StreamReader
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
@@ -179,42 +190,38 @@ def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimens
 
 
 def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
-    answer = decode_response(body, _Rows)
-    rows = sorted(answer.data, key=lambda row: row.index)
-    return EmbeddingReply(model, [convert_vector(row.embedding) for row in rows], _usage(answer.usage))
+    response = decode_response(body, _Embeddings)
+    rows = sorted(response.data, key=lambda row: row.index)
+    return EmbeddingReply(model, [convert_vector(row.embedding) for row in rows], _usage(response.usage))
 
 
 def parse_models(body: bytes) -> list[str]:
     return [model.id for model in decode_response(body, _Models).data or []]
 
 
-def encode_message(message: LlmMessage) -> dict[str, Any]:
-    """A message in OpenAI's form."""
-    return _message(message)
-
-
 def encode_tool_call(call: ToolCall) -> dict[str, Any]:
-    """A tool call in OpenAI's form; Google's signature goes where Google's own service puts it."""
-    made: dict[str, Any] = {
+    """Encode a tool call in OpenAI's format, with Google's signature where Google's compatible API puts it."""
+    encoded: dict[str, Any] = {
         "id": call.id,
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }
     if call.signature:
-        made["extra_content"] = {"google": {"thought_signature": call.signature}}
-    return made
+        encoded["extra_content"] = {"google": {"thought_signature": call.signature}}
+    return encoded
 
 
 def extract_signature(extra: Any) -> str:
-    """Google's signature in the extra content of a tool call."""
+    """Return Google's signature from the extra content of a tool call, empty if there is none."""
     google = extra.get("google") if isinstance(extra, dict) else None
-    found = google.get("thought_signature") if isinstance(google, dict) else None
-    return found if isinstance(found, str) else ""
+    signature = google.get("thought_signature") if isinstance(google, dict) else None
+    return signature if isinstance(signature, str) else ""
 
 
-def _message(message: LlmMessage) -> dict[str, Any]:
-    plain = all(isinstance(part, TextPart) for part in message.content)
-    content: Any = message.text if plain else [_part(part) for part in message.content]
+def encode_message(message: LlmMessage) -> dict[str, Any]:
+    """Encode a message in OpenAI's format; text alone is a string, which every compatible server accepts."""
+    is_text = all(isinstance(part, TextPart) for part in message.content)
+    content: Any = message.text if is_text else [_part(part) for part in message.content]
     out: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         out |= {"tool_calls": [encode_tool_call(call) for call in message.tool_calls], "content": content or None}
@@ -237,25 +244,22 @@ def _tool(tool: ToolDefinition) -> dict[str, Any]:
 
 
 def _text(content: str | list[dict[str, Any]] | None) -> str:
-    """Some servers answer a list of parts, of which the thinking ones are no answer."""
+    """Return the text of a message; some servers send a list of parts, which can include reasoning."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if part.get("type") == "text")
     return content or ""
 
 
 def _arguments(function: _Function) -> str:
-    given = function.arguments
-    return given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
+    arguments = function.arguments
+    return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
 
 
-def _piece(call: _ToolCall, at: int) -> ToolCallDelta:
+def _tool_call_delta(call: _ToolCall, position: int) -> ToolCallDelta:
     arguments = "" if call.function.arguments is None else _arguments(call.function)
-    index = at if call.index is None else call.index
-    return ToolCallDelta(index, call.id or "", call.function.name or "", arguments, _signature(call))
-
-
-def _signature(call: _ToolCall) -> str:
-    return extract_signature(call.extra_content)
+    index = position if call.index is None else call.index
+    signature = extract_signature(call.extra_content)
+    return ToolCallDelta(index, call.id or "", call.function.name or "", arguments, signature)
 
 
 def _usage(usage: _Usage | None) -> TokenUsage | None:
