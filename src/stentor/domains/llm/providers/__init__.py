@@ -1,4 +1,7 @@
-"""What a provider is, which ones are known by name, and those that the operator's settings configure."""
+"""Providers of language models: the type, those known by name, and those that the operator's settings configure.
+
+`registry` adds the ones registered at runtime; `transport` and `backends` call them; `failures` maps their errors.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ LOCAL_OLLAMA_URL = f"http://127.0.0.1:{OLLAMA_PORT}/v1"
 
 @dataclass(frozen=True)
 class Provider:
-    """`base_url` has no slash at its end; `operator`: the address is the operator's, and may be private."""
+    """One configured provider.
+
+    `base_url` has no trailing slash. `is_operator_owned`: the operator configured the address, so it may be private.
+    """
 
     name: str
     format: FormatName
@@ -37,7 +43,7 @@ class Provider:
 
 @dataclass(frozen=True)
 class ProviderDefaults:
-    """A provider's format and its base address, empty where everybody has an own one."""
+    """Format and base address of a provider; the address is empty if each customer has a different one."""
 
     format: FormatName = "openai"
     base_url: str = ""
@@ -56,48 +62,51 @@ KNOWN_PROVIDERS = {
 
 
 def normalize_url(url: str) -> str:
-    """A base address without its last slash. Raises InvalidRequest for what is none."""
+    """Return a base address without its trailing slash. Raises InvalidRequest if it is not a plain http(s) URL."""
     try:
         parts = urlsplit(url.strip())
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        usable = False
-    if not usable or any(c.isspace() or not c.isprintable() for c in url.strip()):
+        is_url = False
+    if not is_url or any(c.isspace() or not c.isprintable() for c in url.strip()):
         raise InvalidRequest("A provider's base address must be an http or https URL.")
     if parts.username or parts.password or parts.query or parts.fragment:
-        raise InvalidRequest("A provider's base address has no credentials, query or fragment.")
+        raise InvalidRequest("A provider's base address must not have credentials, a query or a fragment.")
     return url.strip().rstrip("/")
 
 
 def parse_ollama_host(host: str) -> str:
-    """The base address that OLLAMA_HOST means: a host with or without scheme and port, or what it listens on."""
-    scheme, found, rest = host.strip().rpartition("://")
+    """Return the base address for a value of OLLAMA_HOST: a host with optional scheme and port.
+
+    The variable also configures where Ollama listens; a wildcard address there becomes the loopback address here.
+    """
+    scheme, separator, rest = host.strip().rpartition("://")
     parts = urlsplit(f"//{rest}")
     name = parts.hostname or "127.0.0.1"
-    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # noqa: S104 - not to listen on
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)  # noqa: S104 - not used to listen
     name = f"[{name}]" if ":" in name else name
     default = {"http": 80, "https": 443}[scheme] if scheme in ("http", "https") else OLLAMA_PORT
-    base = f"{scheme if found else 'http'}://{name}:{parts.port or default}{parts.path.rstrip('/')}"
+    base = f"{scheme if separator else 'http'}://{name}:{parts.port or default}{parts.path.rstrip('/')}"
     return base if base.endswith("/v1") else f"{base}/v1"
 
 
 def providers_from_settings(settings: Settings) -> dict[str, Provider]:
-    """The providers that the environment configures. Raises StartRefused for an address that is none."""
-    found = {}
-    given = {
+    """Return the providers that the environment configures. Raises StartRefused for an invalid base address."""
+    providers = {}
+    configured = {
         "openai": (settings.llm.openai_key, settings.llm.openai_url),
         "anthropic": (settings.llm.anthropic_key, settings.llm.anthropic_url),
         "gemini": (settings.llm.gemini_key, ""),
         "ollama": ("", settings.llm.ollama_host and parse_ollama_host(settings.llm.ollama_host)),
     }
-    for name, (key, url) in given.items():
+    for name, (key, url) in configured.items():
         if key or url:
             default = settings.llm.default_model if name == settings.llm.default_provider else ""
-            found[name] = _of_operator(name, key, url, default)
-    return found
+            providers[name] = _operator_provider(name, key, url, default)
+    return providers
 
 
-def _of_operator(name: str, key: str, url: str, default_model: str) -> Provider:
+def _operator_provider(name: str, key: str, url: str, default_model: str) -> Provider:
     known = KNOWN_PROVIDERS[name]
     try:
         base = normalize_url(url or known.base_url)
@@ -107,7 +116,7 @@ def _of_operator(name: str, key: str, url: str, default_model: str) -> Provider:
 
 
 def operator_hosts(providers: dict[str, Provider]) -> tuple[str, ...]:
-    """host:port of the operator's base addresses, for the guard of outbound connections."""
+    """Return host:port of the operator's base addresses, which the SSRF guard lets through."""
     addresses = [provider.base_url for provider in providers.values()] + [LOCAL_OLLAMA_URL]
     hosts = []
     for parts in map(urlsplit, addresses):

@@ -1,4 +1,4 @@
-"""What answers a call: a provider over HTTP, or the baseline on this machine."""
+"""Backends that run a call: a provider over HTTP, or the local baseline in this process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ EmbedTexts = Callable[[Sequence[str]], Awaitable[Any]]
 
 
 class DeltaSource(Protocol):
-    """A stream that has begun. `close` ends the provider's work."""
+    """Open stream of a reply. `close` disconnects, so that the provider stops generating."""
 
     def __aiter__(self) -> AsyncIterator[ReplyDelta]: ...
     def close(self) -> None: ...
 
 
 class LlmBackend(Protocol):
-    """All raise ProviderFault; a request's model is the provider's own name for it."""
+    """Backend of the gateway. Every method raises ProviderFault.
+
+    `request.model` is the name that the provider uses, without the prefix of the provider.
+    """
 
     async def chat(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> ChatReply: ...
     async def stream(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> DeltaSource: ...
@@ -36,7 +39,7 @@ class LlmBackend(Protocol):
 
 
 class HttpBackend:
-    """Providers over HTTP, each in its format."""
+    """Backend that calls providers over HTTP, each in its API format."""
 
     def __init__(self, transport: ProviderTransport) -> None:
         self._transport = transport
@@ -59,15 +62,17 @@ class HttpBackend:
     ) -> EmbeddingReply:
         form = formats.get_format(target.provider.format)
         call = form.build_embedding_request(target.model, inputs, dimensions)
-        found = form.parse_embeddings(await self._transport.send(target.provider, call, evidence), target.name)
-        if len(found.vectors) != len(inputs) or not all(found.vectors):
-            raise ProviderError(f"The provider answered {len(found.vectors)} vectors for {len(inputs)} texts.")
-        return found
+        reply = form.parse_embeddings(await self._transport.send(target.provider, call, evidence), target.name)
+        if len(reply.vectors) != len(inputs) or not all(reply.vectors):
+            raise ProviderError(f"The provider returned {len(reply.vectors)} vectors for {len(inputs)} inputs.")
+        return reply
 
 
 class _HttpDeltaSource:
-    """`one_call` passes on the first call alone: Gemini cannot be told to make one at a time, and some servers do not
-    listen. A model that meant to make more makes them once it has the first one's result.
+    """Stream of a provider as deltas. `one_call` drops all tool calls but the first.
+
+    Gemini has no option for a single call, and some servers ignore theirs. The model repeats the dropped calls when it
+    has the result of the first.
     """
 
     def __init__(
@@ -75,33 +80,33 @@ class _HttpDeltaSource:
     ) -> None:
         self._source, self._reader, self._evidence = source, reader, evidence
         self._one_call = one_call
-        self._first: int | None = None
+        self._first_call: int | None = None
 
     def close(self) -> None:
         self._source.close()
 
     async def __aiter__(self) -> AsyncIterator[ReplyDelta]:
-        """Raises ProviderError when the stream ends before the provider said so."""
-        ended = False
+        """Yield the deltas. Raises ProviderError if the stream ends without a finish reason or end event."""
+        is_complete = False
         async for event, data in self._source:
             for delta in self._reader.read(event, data):
                 self._evidence.response_id = self._evidence.response_id or delta.id
-                ended = ended or delta.is_last or delta.finish is not None
-                yield self._kept(delta) if self._one_call and delta.tool_calls else delta
+                is_complete = is_complete or delta.is_last or delta.finish is not None
+                yield self._first_call_only(delta) if self._one_call and delta.tool_calls else delta
                 if delta.is_last:
                     return
-        if not ended:
-            raise ProviderError("The provider's stream stopped in the middle.")
+        if not is_complete:
+            raise ProviderError("The provider's stream ended before the reply was complete.")
 
-    def _kept(self, delta: ReplyDelta) -> ReplyDelta:
-        if self._first is None:
-            self._first = delta.tool_calls[0].index
-        kept = tuple(part for part in delta.tool_calls if part.index == self._first)
-        return msgspec.structs.replace(delta, tool_calls=kept)
+    def _first_call_only(self, delta: ReplyDelta) -> ReplyDelta:
+        if self._first_call is None:
+            self._first_call = delta.tool_calls[0].index
+        calls = tuple(call for call in delta.tool_calls if call.index == self._first_call)
+        return msgspec.structs.replace(delta, tool_calls=calls)
 
 
 class LocalBackend:
-    """The opt-in baseline: sentences of the conversation itself, vectors of the local model. All of it `degraded`."""
+    """Opt-in local baseline: extractive summary of the conversation, embeddings of the local model; always degraded."""
 
     def __init__(self, summarize: SummarizeText, embed: EmbedTexts | None) -> None:
         self._summarize = summarize
@@ -122,13 +127,15 @@ class LocalBackend:
         self, target: ModelTarget, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: CallEvidence
     ) -> EmbeddingReply:
         if self._embed is None:
-            raise InvalidRequest("The local baseline has no embedding model on this machine.")
+            raise InvalidRequest("The local baseline has no embedding model on this machine. Use another model.")
         texts = formats.require_texts("The local baseline", inputs)
         vectors = [[float(number) for number in row] for row in await self._embed(texts)]
         return EmbeddingReply(target.name, vectors, degraded=True)
 
 
 class _SingleDeltaSource(msgspec.Struct):
+    """Stream of a reply that is complete."""
+
     reply: ChatReply
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""What a provider's answer other than 200 means, with at most the message of its body and no key.
+"""Map error responses of providers to faults, and stop calling providers that fail (circuit breaker).
 
-Leaves a provider alone for a while after it failed several times in a row, then tries it with one call.
+A fault carries at most the message of the response's body, without keys. Retries within a call are in `transport`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ from stentor.domains.llm.providers import Provider
 
 MAX_MESSAGE_LENGTH = 500
 DEFAULT_RETRY_SECONDS = 5
-"""Seconds that callers are told to wait when a busy provider does not say."""
+"""Retry-After of a 429 without one of its own."""
 NOT_ACCEPTED_STATUSES = (429, 503, 529)
-"""The provider says that it did not take the request; after any other failure it may have been carried out."""
+"""The provider did not process the request, so a retry is safe; after any other failure it may have done so."""
 MAX_RETRY_AFTER_SECONDS = 86_400
-_LIKE_A_KEY = re.compile(r"(?i)\b(sk|pk|rk|gsk|xai|aiza|key|bearer)[-_ ]?[\w*.-]{8,}")
+MAX_BODY_BYTES = 64 * 1024
+"""Largest body that is searched for a message."""
+FAILURE_THRESHOLD = 5
+"""Failures in a row that open the circuit."""
+COOLDOWN_SECONDS = 30
+_KEY_PATTERN = re.compile(r"(?i)\b(sk|pk|rk|gsk|xai|aiza|key|bearer)[-_ ]?[\w*.-]{8,}")
 
 
 def fault_from_response(provider: Provider, status: int, retry_after: str, body: bytes) -> ProviderFault:
-    """The fault that an answer with this status stands for."""
+    """Return the fault for an error response."""
     fault = _classify(provider, status, body)
     fault.upstream_status = status
     fault.details = {"provider": provider.name, "status": status}
@@ -48,45 +53,41 @@ def fault_from_response(provider: Provider, status: int, retry_after: str, body:
 def _classify(provider: Provider, status: int, body: bytes) -> ProviderFault:
     name = provider.name
     if status == 429:
-        return ProviderBusy(f"The provider {name} has no capacity for this key now.")
+        return ProviderBusy(f"The provider {name} limits the rate of the configured key ({status}). Retry later.")
     if status in (408, 504):
-        return ProviderTimeout(f"The provider {name} did not answer in time.")
+        return ProviderTimeout(f"The provider {name} timed out ({status}).")
     if status in (502, 503, 529):
-        return ProviderUnreachable(f"The provider {name} is not available ({status}).")
+        return ProviderUnreachable(f"The provider {name} is unavailable ({status}). Retry later.")
     if status in (401, 403):
-        return ProviderError(f"The provider {name} refused the key that is configured for it ({status}).")
+        return ProviderError(f"The provider {name} rejected its configured key ({status}). Check the key.")
     if 300 <= status < 400:
-        return ProviderError(f"The provider {name} sent the request elsewhere ({status}), which is not followed.")
-    said = extract_error_message(body, provider.key)
-    return ProviderError(f"The provider {name} answered {status}{': ' + said if said else '.'}")
-
-
-MAX_BODY_BYTES = 64 * 1024
-"""Bytes of a body that is looked at for a message: a larger one is none that tells one."""
+        return ProviderError(f"The provider {name} redirected the request ({status}). Check its base address.")
+    message = extract_error_message(body, provider.key)
+    return ProviderError(f"The provider {name} returned {status}{': ' + message if message else '.'}")
 
 
 def extract_error_message(body: bytes, key: str) -> str:
-    """The message in an error's body, one line without secrets; empty when there is none."""
+    """Return the message of an error body as one line without secrets, empty if there is none."""
     if len(body) > MAX_BODY_BYTES:
         return ""
     try:
-        answer = jsontext.load(body)
+        document = jsontext.load(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
-    if isinstance(answer, list) and answer:
-        answer = answer[0]
-    found: Any = answer.get("error", answer) if isinstance(answer, dict) else None
-    text = found.get("message") if isinstance(found, dict) else found
+    if isinstance(document, list) and document:
+        document = document[0]
+    error: Any = document.get("error", document) if isinstance(document, dict) else None
+    text = error.get("message") if isinstance(error, dict) else error
     if not isinstance(text, str):
         return ""
     if key:
         text = text.replace(key, MASK)
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return _LIKE_A_KEY.sub(MASK, line)[:MAX_MESSAGE_LENGTH]
+    return _KEY_PATTERN.sub(MASK, line)[:MAX_MESSAGE_LENGTH]
 
 
 def parse_retry_after(value: str) -> int | None:
-    """Of a Retry-After, a number or a date, at least 1; None for what is neither."""
+    """Return the seconds of a Retry-After header (a number or a date), at least 1; None if it is neither."""
     try:
         wait = float(value)
     except ValueError:
@@ -95,72 +96,72 @@ def parse_retry_after(value: str) -> int | None:
         except (ValueError, OverflowError):
             return None
         wait = (moment - datetime.now(UTC)).total_seconds()
-    if wait != wait:
+    if wait != wait:  # NaN, which float() accepts
         return None
     return int(max(1, min(MAX_RETRY_AFTER_SECONDS, wait + 0.999)))
 
 
-FAILURE_THRESHOLD = 5
-COOLDOWN_SECONDS = 30
-"""Seconds."""
-
-
 class _CircuitState(msgspec.Struct):
     failures: int = 0
-    rests_until: int = 0
-    trying: bool = False
+    open_until: int = 0
+    probing: bool = False
+    """A call that tests the provider after the cooldown is running; no other may start."""
 
 
 class CircuitBreaker:
-    """Counted in this process, per tenant and provider: what one tenant's calls run into rests nobody else's."""
+    """Circuit breaker per tenant and provider, in the memory of this process.
+
+    After FAILURE_THRESHOLD outages in a row it rejects calls for COOLDOWN_SECONDS, then lets one call test the
+    provider. Failures of one tenant's calls never reject those of another.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._states: dict[tuple[str, str, str], _CircuitState] = {}
 
     def before_call(self, tenant: str, provider: Provider) -> None:
-        """Raises ProviderUnreachable while the provider rests."""
+        """Reserve the right to call. Raises ProviderUnreachable while the circuit is open."""
         name = provider.name
         state = self._states.setdefault((tenant, name, provider.base_url), _CircuitState())
         if state.failures < FAILURE_THRESHOLD:
             return
-        left = state.rests_until - self._clock.now()
-        if left > 0 or state.trying:
-            fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times and is left alone for now.")
-            fault.retry_after = max(1, left // SECOND)
+        remaining = state.open_until - self._clock.now()
+        if remaining > 0 or state.probing:
+            fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times; its circuit is open.")
+            fault.retry_after = max(1, remaining // SECOND)
             fault.was_called = False
             raise fault
-        state.trying = True
+        state.probing = True
 
     def is_open(self, tenant: str, provider: Provider) -> bool:
-        """Whether a call would not be let in now."""
+        """Return whether a call would be rejected now."""
         state = self._states.get((tenant, provider.name, provider.base_url))
         if state is None or state.failures < FAILURE_THRESHOLD:
             return False
-        return state.trying or state.rests_until > self._clock.now()
+        return state.probing or state.open_until > self._clock.now()
 
     def count_open(self) -> int:
-        """How many providers are left alone now."""
+        """Return how many circuits are open."""
         now = self._clock.now()
         return sum(
-            state.failures >= FAILURE_THRESHOLD and state.rests_until > now for state in list(self._states.values())
+            state.failures >= FAILURE_THRESHOLD and state.open_until > now for state in list(self._states.values())
         )
 
     def after_call(self, tenant: str, provider: Provider, error: BaseException | None) -> None:
-        """How a call that entered has ended; what was given up says nothing."""
-        at = (tenant, provider.name, provider.base_url)
-        state = self._states.setdefault(at, _CircuitState())
-        state.trying = False
+        """Record how a call ended that `before_call` allowed; a cancelled call changes no count."""
+        circuit = (tenant, provider.name, provider.base_url)
+        state = self._states.setdefault(circuit, _CircuitState())
+        state.probing = False
         if error is None or (isinstance(error, ProviderFault) and not _is_outage(error)):
-            self._states.pop(at)
+            self._states.pop(circuit)
         elif isinstance(error, ProviderFault):
             state.failures += 1
-            state.rests_until = self._clock.now() + COOLDOWN_SECONDS * SECOND
+            state.open_until = self._clock.now() + COOLDOWN_SECONDS * SECOND
 
 
 def _is_outage(fault: ProviderFault) -> bool:
-    """Whether it says that the provider itself is in trouble, and not this request or this key."""
+    """Return whether the provider itself fails, as opposed to rejecting this request or this key."""
     if isinstance(fault, ProviderBusy):
         return False
-    unwell = isinstance(fault, ProviderUnreachable | ProviderTimeout)
-    return unwell or fault.upstream_status is None or fault.upstream_status >= 500
+    is_unavailable = isinstance(fault, ProviderUnreachable | ProviderTimeout)
+    return is_unavailable or fault.upstream_status is None or fault.upstream_status >= 500

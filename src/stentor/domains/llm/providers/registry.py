@@ -1,6 +1,7 @@
-"""The providers of a tenant: the operator's, a local Ollama found by itself, and those registered at runtime.
+"""Providers of a tenant, and the models that they list.
 
-What the providers offer: their models, and whether they answer. Asked at the same time, kept for a while.
+A tenant has the operator's providers, a local Ollama that is auto-detected, and those registered at runtime.
+`ModelCatalog` caches their lists of models. Parsing of the operator's settings is in the package's `__init__`.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ from stentor.domains.llm.store import ProviderRow
 MAX_PROVIDERS = 100
 """Providers that a tenant may register."""
 REGISTRATION_CACHE_SECONDS = 1.0
-"""Seconds that what another process registered may go unseen."""
+"""Delay until this process sees a registration of another process."""
 OLLAMA_PROBE_SECONDS = 30.0
-"""Seconds between looks for a local Ollama."""
+"""Seconds between probes for a local Ollama."""
+LISTING_CACHE_SECONDS = 300.0
+FAILED_LISTING_CACHE_SECONDS = 10.0
+"""Applies to a provider that is down or lists no model."""
+MAX_CACHED_LISTINGS = 1_000
 EXTRACTIVE_MODEL, EMBEDDING_MODEL = LOCAL_MODELS = ("extractive", "embedding")
 LOCAL_PROVIDER = Provider("local", "openai", "local:", default_model=EXTRACTIVE_MODEL, is_operator_owned=True)
 
 
 class ProviderDraft(msgspec.Struct, frozen=True):
-    """What a registration names; None leaves what is there."""
+    """Fields of a registration; None keeps the stored value."""
 
     name: str
     key: str | None = None
@@ -46,7 +51,7 @@ class ProviderDraft(msgspec.Struct, frozen=True):
 
 
 class ProviderRegistry:
-    """`check` refuses base addresses that callers of the API may not name."""
+    """Registry of providers. `check` raises for a base address that callers of the API may not use."""
 
     def __init__(
         self,
@@ -69,27 +74,27 @@ class ProviderRegistry:
         self._check = check
         self._find_ollama = find_ollama and "ollama" not in operators
         self._redactor = redactor
-        self._looked = -OLLAMA_PROBE_SECONDS
-        self._found: dict[str, Provider] = {}
+        self._probed_at = -OLLAMA_PROBE_SECONDS
+        self._detected: dict[str, Provider] = {}
         self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
 
     async def providers_of(self, tenant: str) -> dict[str, Provider]:
-        """By name. A registered one stands before an Ollama that was found, and never before the operator's."""
+        """Return the providers by name. A registered one replaces a detected Ollama, but not the operator's."""
         if self._find_ollama:
-            await self._look()
+            await self._probe_ollama()
         registered = await self._registered(tenant)
-        return {**self._found, **self._operators, **registered}
+        return {**self._detected, **self._operators, **registered}
 
     async def register(self, tenant: str, draft: ProviderDraft, by: str) -> Provider:
-        """Add or change a provider. Another base address drops the key, unless a new one comes with it.
+        """Add or change a provider. A new base address deletes the key, unless the draft has a new key too.
 
         Raises Conflict for the key, the address or the format of a provider of the operator's environment.
         """
         if draft.name == LOCAL_PROVIDER.name:
-            raise Conflict("The name 'local' belongs to the local baseline.")
+            raise Conflict("The name 'local' is reserved for the local baseline. Choose another name.")
         if draft.name in self._operators and (draft.key or draft.base_url or draft.format):
             raise Conflict(
-                f"The provider {draft.name!r} is configured by the operator's environment, and a registration does not "
+                f"The provider {draft.name!r} is configured by the operator's environment, and a registration cannot "
                 "replace it. Register another name with its own baseUrl, or have the operator change the environment."
             )
         base_url = None if draft.base_url is None else normalize_url(draft.base_url)
@@ -99,8 +104,8 @@ class ProviderRegistry:
         def work(tx: Tx) -> ProviderRow:
             known = {row.name: row for row in store.list_providers(tx, tenant)}
             if draft.name not in known and len(known) >= MAX_PROVIDERS:
-                raise Conflict(f"This tenant has {MAX_PROVIDERS} providers, which is the most allowed.")
-            row = self._merged(tenant, known.get(draft.name), draft, base_url)
+                raise Conflict(f"This tenant has {MAX_PROVIDERS} providers, which is the limit. Remove one first.")
+            row = self._merge(tenant, known.get(draft.name), draft, base_url)
             store.upsert_provider(tx, tenant, row)
             self._runlog.append(tx, tenant, [_provider_changed_event(row, by)])
             return row
@@ -110,30 +115,33 @@ class ProviderRegistry:
         return self._provider(tenant, row)
 
     async def remove(self, tenant: str, name: str, by: str) -> None:
-        """Forget a registered provider and its key. Raises NotFound."""
+        """Delete a registered provider and its key. Raises NotFound."""
 
         def work(tx: Tx) -> None:
             if not store.delete_provider(tx, tenant, name):
-                raise NotFound(f"No provider {name!r} was registered; those of the environment are the operator's.")
+                raise NotFound(
+                    f"No registered provider {name!r}. Only the operator can remove those of the environment."
+                )
             self._runlog.append(tx, tenant, [_provider_removed_event(name, by)])
 
         await self._db.write(work)
         self._cached.pop(tenant, None)
 
-    def _merged(self, tenant: str, row: ProviderRow | None, draft: ProviderDraft, base_url: str | None) -> ProviderRow:
+    def _merge(self, tenant: str, row: ProviderRow | None, draft: ProviderDraft, base_url: str | None) -> ProviderRow:
         before = row or ProviderRow(draft.name, "", "", None, "")
         format_ = draft.format or before.format or self._default(draft.name).format
-        now = msgspec.structs.replace(before, format=format_, base_url=base_url or before.base_url)
+        after = msgspec.structs.replace(before, format=format_, base_url=base_url or before.base_url)
         if draft.default_model is not None:
-            now = msgspec.structs.replace(now, default_model=draft.default_model)
-        address = self._address(now)
+            after = msgspec.structs.replace(after, default_model=draft.default_model)
+        address = self._address(after)
         if not address:
-            raise InvalidRequest(f"{draft.name!r} has no base address of its own: name its baseUrl.")
+            raise InvalidRequest(f"The provider {draft.name!r} has no known base address. Set baseUrl.")
         if draft.key:
+            # The address is part of the seal: a row that is pointed elsewhere cannot be opened.
             sealed: str | None = self._sealer.seal(draft.key, tenant, draft.name, address)
         else:
             sealed = before.sealed_key if row is not None and self._address(row) == address else None
-        return msgspec.structs.replace(now, sealed_key=sealed)
+        return msgspec.structs.replace(after, sealed_key=sealed)
 
     async def _registered(self, tenant: str) -> dict[str, Provider]:
         read_at, known = self._cached.get(tenant, (-REGISTRATION_CACHE_SECONDS, {}))
@@ -145,41 +153,45 @@ class ProviderRegistry:
         return known
 
     def _provider(self, tenant: str, row: ProviderRow) -> Provider:
-        operators = self._operators.get(row.name)
-        if operators is not None:  # also for a row from before the operator configured it
-            return replace(operators, default_model=row.default_model or operators.default_model)
+        configured = self._operators.get(row.name)
+        if configured is not None:  # the row can be older than the operator's configuration
+            return replace(configured, default_model=row.default_model or configured.default_model)
         address = self._address(row)
         key = (self._sealer.open(row.sealed_key, tenant, row.name, address) if row.sealed_key else None) or ""
-        own = not row.base_url and row.name in self._found
+        is_operator_owned = not row.base_url and row.name in self._detected
         if key and self._redactor is not None:
             self._redactor.add_secret(key)
-        return Provider(row.name, cast(FormatName, row.format), address, key, row.default_model, is_operator_owned=own)
+        return Provider(
+            row.name,
+            cast(FormatName, row.format),
+            address,
+            key,
+            row.default_model,
+            is_operator_owned=is_operator_owned,
+        )
 
     def _address(self, row: ProviderRow) -> str:
         return row.base_url or self._default(row.name).base_url
 
-    def _configured(self, name: str) -> Provider | None:
-        return self._operators.get(name) or self._found.get(name)
-
     def _default(self, name: str) -> ProviderDefaults:
-        configured = self._configured(name)
+        configured = self._operators.get(name) or self._detected.get(name)
         if configured is not None:
             return ProviderDefaults(configured.format, configured.base_url)
         return KNOWN_PROVIDERS.get(name, ProviderDefaults())
 
-    async def _look(self) -> None:
-        """Whether an Ollama answers on this machine; asked now and then."""
+    async def _probe_ollama(self) -> None:
+        """Check whether an Ollama runs on this machine, at most every OLLAMA_PROBE_SECONDS."""
         now = time.monotonic()
-        if now - self._looked < OLLAMA_PROBE_SECONDS:
+        if now - self._probed_at < OLLAMA_PROBE_SECONDS:
             return
-        self._looked = now
+        self._probed_at = now  # before the await, so that concurrent calls do not probe too
         ollama = Provider("ollama", "openai", LOCAL_OLLAMA_URL, is_operator_owned=True)
         try:
             await self._transport.list_models(ollama)
         except ProviderFault:
-            self._found = {}
+            self._detected = {}
         else:
-            self._found = {"ollama": ollama}
+            self._detected = {"ollama": ollama}
 
 
 def _provider_changed_event(row: ProviderRow, by: str) -> EventDraft:
@@ -194,20 +206,13 @@ def _provider_removed_event(name: str, by: str) -> EventDraft:
 
 
 def redact_url(url: str) -> str:
-    """A base address without anything that could be a secret."""
+    """Remove credentials, query and fragment from a base address."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-LISTING_CACHE_SECONDS = 300.0
-"""Seconds that a list of models is kept."""
-FAILED_LISTING_CACHE_SECONDS = 10.0
-MAX_CACHED_LISTINGS = 1_000
-"""Lists kept at a time."""
-
-
 class ProviderListing(msgspec.Struct, frozen=True):
-    """`models` is None when the provider did not answer."""
+    """Models of a provider at a time; `models` is None if the provider was not reachable."""
 
     provider: Provider
     models: tuple[str, ...] | None
@@ -226,34 +231,33 @@ class ProviderListing(msgspec.Struct, frozen=True):
 
 
 class ModelCatalog:
-    """`local` are the models of the baseline on this machine."""
+    """Cache of the providers' lists of models. `local` are the models of the local baseline."""
 
     def __init__(self, transport: ProviderTransport, local: tuple[str, ...] = ()) -> None:
         self._transport = transport
         self._local = local
-        self._known: dict[Provider, ProviderListing] = {}
+        self._listings: dict[Provider, ProviderListing] = {}
 
     async def listings(self, providers: Iterable[Provider], *, live: bool = False) -> list[ProviderListing]:
-        """One per provider; `live` asks those again that answered before."""
+        """Return one listing per provider; `live` requests those again that were reachable."""
         return list(await asyncio.gather(*(self._listing(provider, live=live) for provider in providers)))
 
     async def _listing(self, provider: Provider, *, live: bool) -> ProviderListing:
-        known = self._known.get(provider)
-        if known is None or known.is_stale or (live and known.is_reachable):
-            if len(self._known) >= MAX_CACHED_LISTINGS:
-                self._known.clear()
-            known = self._known[provider] = await self._ask(provider)
-        return known
+        cached = self._listings.get(provider)
+        if cached is None or cached.is_stale or (live and cached.is_reachable):
+            if len(self._listings) >= MAX_CACHED_LISTINGS:
+                self._listings.clear()
+            cached = self._listings[provider] = await self._fetch(provider)
+        return cached
 
-    async def _ask(self, provider: Provider) -> ProviderListing:
+    async def _fetch(self, provider: Provider) -> ProviderListing:
         started = time.monotonic()
         try:
-            models: tuple[str, ...] | None = await self._models(provider)
+            models: tuple[str, ...] | None = (
+                self._local if provider == LOCAL_PROVIDER else tuple(await self._transport.list_models(provider))
+            )
         except ProviderFault as fault:
-            # One without such a list, or with another key than it wants, answers nevertheless.
+            # A provider without this endpoint, or one that rejects the key, is reachable all the same.
             models = () if fault.upstream_status is not None and fault.upstream_status < 500 else None
         now = time.monotonic()
         return ProviderListing(provider, models, round((now - started) * 1000), now)
-
-    async def _models(self, provider: Provider) -> tuple[str, ...]:
-        return self._local if provider == LOCAL_PROVIDER else tuple(await self._transport.list_models(provider))

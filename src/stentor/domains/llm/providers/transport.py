@@ -1,6 +1,7 @@
-"""HTTP to providers: a few tries at most, bounded in time and size; what goes wrong is a fault of the provider.
+"""HTTP to providers with limits on retries, time and size. Every failure is raised as a ProviderFault.
 
-What is kept of a call: ids, endpoint, status, latency and hashes, never content unless the operator opts in.
+`CallEvidence` is the wire evidence of one call: ids, endpoint, status, latency and hashes, and content only if the
+operator opts in. The bodies are built and parsed in `formats`.
 """
 
 from __future__ import annotations
@@ -35,19 +36,20 @@ from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import fault_from_response
 
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024
-"""Bytes of an answer or of a whole stream."""
+"""Limit of a response or of a whole stream."""
 MAX_ERROR_BYTES = 64 * 1024
-"""Bytes that are read of an answer with an error."""
+"""How much of an error response is read."""
+MAX_CONTENT_BYTES = 256 * 1024
+"""How much of a request and of a response is recorded, if the operator opts in."""
 MAX_RETRY_WAIT_SECONDS = 5.0
-"""Seconds of a Retry-After that are waited for within a call."""
+"""Longest Retry-After that a call waits for before it retries."""
 RETRY_BASE_SECONDS = 0.25
 LIST_MODELS_SECONDS = 5.0
-"""Seconds for the list of models."""
 T = TypeVar("T")
 
 
 class TransportLimits:
-    """Seconds and tries of one call."""
+    """Timeouts and retries of one call."""
 
     def __init__(
         self, *, total_seconds: float, idle_seconds: float, max_retries: int, connect_seconds: float = 10.0
@@ -61,17 +63,18 @@ class TransportLimits:
 
 
 class EventSource:
-    """An open stream of a provider: (event, data) after each other. `close` ends the provider's work."""
+    """Open stream of server-sent events. `close` disconnects, so that the provider stops generating."""
 
-    def __init__(self, answer: ClientResponse, evidence: CallEvidence, idle: float) -> None:
-        self._answer = answer
+    def __init__(self, response: ClientResponse, evidence: CallEvidence, idle_seconds: float) -> None:
+        self._response = response
         self._evidence = evidence
-        self._idle = idle
+        self._idle_seconds = idle_seconds
 
     def close(self) -> None:
-        self._answer.close()
+        self._response.close()
 
     async def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield event name and data. Raises ProviderFault."""
         event, data = "", []
         async for lines in self._lines():
             for line in lines:
@@ -88,24 +91,26 @@ class EventSource:
             yield event, b"\n".join(data)
 
     async def _lines(self) -> AsyncIterator[list[bytes]]:
-        """The lines that came together. Raises ProviderFault."""
-        seen = 0
+        """Yield the lines of each block that was received. Raises ProviderFault."""
+        received = 0
         while block := await with_provider_faults(self._block):
-            first, seen = not seen, seen + len(block)
-            if seen > MAX_RESPONSE_BYTES:
+            is_first, received = not received, received + len(block)
+            if received > MAX_RESPONSE_BYTES:
                 raise ProviderError("The provider's stream is too large.")
             self._evidence.record_response(block)
-            # What is behind the block's last line break is the next block's, and no blank line.
-            yield (block.removeprefix(codecs.BOM_UTF8) if first else block).removesuffix(b"\n").split(b"\n")
+            # Without removesuffix the split would end with an empty line, which would end the event too early.
+            yield (block.removeprefix(codecs.BOM_UTF8) if is_first else block).removesuffix(b"\n").split(b"\n")
 
     async def _block(self) -> bytes:
-        return await self._answer.read_lines(MAX_RESPONSE_BYTES, self._idle)
+        return await self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds)
 
 
 class ProviderTransport:
-    """`trusted` may reach the operator's base addresses; `outbound` reaches public ones alone.
+    """HTTP client for providers.
 
-    `clean` takes the secrets of this process out of what a provider says.
+    `trusted` may also connect to the operator's base addresses, `outbound` only to public ones. They are separate pools
+    of connections, so that a base address set through the API cannot use the first. `redact` removes the secrets of
+    this process from a provider's error message.
     """
 
     def __init__(
@@ -114,72 +119,76 @@ class ProviderTransport:
         self._trusted = trusted
         self._outbound = outbound
         self.limits = limits
-        self._clean = redact
+        self._redact = redact
 
     async def send(self, provider: Provider, call: ProviderRequest, evidence: CallEvidence) -> bytes:
-        """The body of a successful answer. Raises ProviderFault."""
+        """Return the body of a successful response. Raises ProviderFault."""
 
-        async def once() -> bytes:
-            async with await self._send(provider, call, evidence, self.limits.total_seconds) as answer:
-                body = await answer.read_body(MAX_RESPONSE_BYTES)
+        async def attempt() -> bytes:
+            async with await self._send(provider, call, evidence, self.limits.total_seconds) as response:
+                body = await response.read_body(MAX_RESPONSE_BYTES)
             evidence.record_response(body)
             return body
 
-        return await self._tried(lambda: with_provider_faults(once), evidence)
+        return await self._retry(attempt, evidence)
 
     async def open_stream(self, provider: Provider, call: ProviderRequest, evidence: CallEvidence) -> EventSource:
-        """A stream whose head has come. Raises ProviderFault."""
+        """Return a stream once its response headers are received. Raises ProviderFault."""
 
-        async def once() -> EventSource:
+        async def attempt() -> EventSource:
             async with asyncio.timeout(self.limits.idle_seconds):
-                answer = await self._send(provider, call, evidence)
-            if answer.content_type != "text/event-stream":
-                answer.close()
-                raise ProviderError("The provider did not answer with a stream of events.")
-            return EventSource(answer, evidence, self.limits.idle_seconds)
+                response = await self._send(provider, call, evidence)
+            if response.content_type != "text/event-stream":
+                response.close()
+                raise ProviderError("The provider did not return an event stream.")
+            return EventSource(response, evidence, self.limits.idle_seconds)
 
-        return await self._tried(lambda: with_provider_faults(once), evidence)
+        return await self._retry(attempt, evidence)
 
     async def list_models(self, provider: Provider) -> list[str]:
-        """The names of its models. Raises ProviderFault."""
+        """Return the names of the provider's models. Raises ProviderFault."""
         form = formats.get_format(provider.format)
 
-        async def once() -> bytes:
-            url = self._checked(provider, form.MODELS_PATH)
+        async def fetch() -> bytes:
+            url = self._checked_url(provider, form.MODELS_PATH)
             headers = {"Accept": "application/json", **form.build_headers(provider.key, provider.quirks)}
             request = ClientRequest("GET", url, headers, credential=provider.key)
-            limit = min(LIST_MODELS_SECONDS, self.limits.total_seconds)
-            async with asyncio.timeout(limit), await self._of(provider).client.send(request, limit) as answer:
-                await self._accept(answer, provider)
-                return await answer.read_body(MAX_RESPONSE_BYTES)
+            seconds = min(LIST_MODELS_SECONDS, self.limits.total_seconds)
+            client = self._http_for(provider).client
+            async with asyncio.timeout(seconds), await client.send(request, seconds) as response:
+                await self._check_response(response, provider)
+                return await response.read_body(MAX_RESPONSE_BYTES)
 
-        return form.parse_models(await with_provider_faults(once))
+        return form.parse_models(await with_provider_faults(fetch))
 
-    async def _tried(self, once: Callable[[], Awaitable[T]], evidence: CallEvidence) -> T:
-        """Again only where the provider did not take the request: not reached, or told to come again soon."""
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], evidence: CallEvidence) -> T:
+        """Run an attempt, and retry it only where the provider cannot have processed the request.
+
+        That is when it was not reached, or when it asked for a retry soon. Any other call may have run and cost money.
+        """
         while True:
             try:
-                return await once()
+                return await with_provider_faults(attempt)
             except ProviderFault as fault:
-                wait = self._pause(fault, evidence.attempts)
+                wait = self._retry_delay(fault, evidence.attempts)
                 if wait is None:
                     raise
             await asyncio.sleep(wait)
 
-    def _pause(self, fault: ProviderFault, attempts: int) -> float | None:
-        """Seconds until the next try; None when there is none. A provider that names no time is not guessed at."""
+    def _retry_delay(self, fault: ProviderFault, attempts: int) -> float | None:
+        """Return the seconds until the next attempt, None for no retry, also if a busy provider sets no Retry-After."""
         if attempts > self.limits.max_retries:
             return None
         if fault.upstream_status is None and isinstance(fault, ProviderUnreachable):
             return float(RETRY_BASE_SECONDS * 2**attempts)
-        soon = fault.has_retry_after and fault.retry_after <= min(MAX_RETRY_WAIT_SECONDS, self.limits.total_seconds)
-        return float(fault.retry_after) if soon else None
+        is_soon = fault.has_retry_after and fault.retry_after <= min(MAX_RETRY_WAIT_SECONDS, self.limits.total_seconds)
+        return float(fault.retry_after) if is_soon else None
 
     async def _send(
         self, provider: Provider, call: ProviderRequest, evidence: CallEvidence, total: float | None = None
     ) -> ClientResponse:
         form = formats.get_format(provider.format)
-        url, body = self._checked(provider, call.path), jsontext.encode(call.body)
+        url, body = self._checked_url(provider, call.path), jsontext.encode(call.body)
         headers = {
             "Content-Type": "application/json",
             **form.build_headers(provider.key, provider.quirks),
@@ -188,59 +197,55 @@ class ProviderTransport:
         evidence.upstream_status = None
         evidence.record_request(url.partition("?")[0], body)
         request = ClientRequest("POST", url, headers, body, evidence.tenant, provider.key)
-        answer = await self._of(provider).client.send(request, self.limits.connect_seconds, total)
-        evidence.upstream_status = answer.status
+        response = await self._http_for(provider).client.send(request, self.limits.connect_seconds, total)
+        evidence.upstream_status = response.status
         try:
-            await self._accept(answer, provider)
-        except BaseException:
-            answer.close()
+            await self._check_response(response, provider)
+        except BaseException:  # a cancelled call must release its connection too
+            response.close()
             raise
-        return answer
+        return response
 
-    async def _accept(self, answer: ClientResponse, provider: Provider) -> None:
-        if answer.status != 200:
-            body = await answer.read_prefix(MAX_ERROR_BYTES)
-            fault = fault_from_response(provider, answer.status, answer.headers.get("retry-after", ""), body)
-            fault.message = self._clean(fault.message)
+    async def _check_response(self, response: ClientResponse, provider: Provider) -> None:
+        if response.status != 200:
+            body = await response.read_prefix(MAX_ERROR_BYTES)
+            fault = fault_from_response(provider, response.status, response.headers.get("retry-after", ""), body)
+            fault.message = self._redact(fault.message)
             raise fault
-        if answer.headers.get("content-encoding", "identity") != "identity":
-            raise ProviderError("The provider's answer is compressed, which nobody asked for.")
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise ProviderError("The provider's response is compressed, although the request did not accept it.")
 
-    def _of(self, provider: Provider) -> OutboundHttp:
+    def _http_for(self, provider: Provider) -> OutboundHttp:
         return self._trusted if provider.is_operator_owned else self._outbound
 
-    def _checked(self, provider: Provider, path: str) -> str:
+    def _checked_url(self, provider: Provider, path: str) -> str:
         try:
-            self._of(provider).check_url(provider.base_url)
+            self._http_for(provider).check_url(provider.base_url)
         except InvalidRequest:
-            raise ProviderError(f"The base address of {provider.name} is not one that may be called.") from None
+            raise ProviderError(f"The base address of the provider {provider.name} is not allowed.") from None
         return provider.base_url + path
 
 
 async def with_provider_faults(work: Callable[[], Awaitable[T]]) -> T:
-    """Whatever can go wrong on the way, as a fault of the provider."""
+    """Run a request, and raise every network or protocol error as a ProviderFault."""
     try:
         return await work()
     except TargetRefused:
-        raise ProviderError("The provider's address is not one that may be called.") from None
+        raise ProviderError("The provider's address is not allowed.") from None
     except socket.gaierror:
-        raise ProviderUnreachable("The provider cannot be reached: its name is not known.") from None
+        raise ProviderUnreachable("The provider cannot be reached: its host name cannot be resolved.") from None
     except ConnectError as error:
         raise ProviderUnreachable(f"The provider cannot be reached{' ' + str(error) if str(error) else ''}.") from None
     except TimeoutError:
-        raise ProviderTimeout("The provider did not answer in time.") from None
+        raise ProviderTimeout("The provider did not respond in time.") from None
     except ResponseTooLarge:
-        raise ProviderError("The provider's answer is too large.") from None
+        raise ProviderError("The provider's response is too large.") from None
     except (RemoteProtocolError, OSError, ValueError) as error:
-        raise ProviderError(f"The connection to the provider broke off ({type(error).__name__}).") from None
-
-
-MAX_CONTENT_BYTES = 256 * 1024
-"""Bytes of a request and of an answer that are kept, when the operator opts in."""
+        raise ProviderError(f"The connection to the provider failed ({type(error).__name__}).") from None
 
 
 class CallEvidence:
-    """Filled in while the call goes on."""
+    """Wire evidence of one call, filled in while it runs. Its request and hashes are of the last attempt."""
 
     def __init__(self, *, keep_content: bool = False, tenant: str = "") -> None:
         self.tenant = tenant
@@ -251,7 +256,7 @@ class CallEvidence:
         self.attempts = 0
         self.request_hash = ""
         self.traceparent: str | None = None
-        self._keep = keep_content
+        self._keep_content = keep_content
         self._request = b""
         self._response = bytearray()
         self._hash = hashlib.sha256()
@@ -261,13 +266,13 @@ class CallEvidence:
         self.endpoint, self.attempts = endpoint, self.attempts + 1
         self.request_hash = hashlib.sha256(body).hexdigest()
         self._hash = hashlib.sha256()
-        if self._keep:
+        if self._keep_content:
             self._request = body[:MAX_CONTENT_BYTES]
             self._response.clear()
 
     def record_response(self, data: bytes) -> None:
         self._hash.update(data)
-        if self._keep and len(self._response) < MAX_CONTENT_BYTES:
+        if self._keep_content and len(self._response) < MAX_CONTENT_BYTES:
             self._response += data[: MAX_CONTENT_BYTES - len(self._response)]
 
     @property
@@ -275,7 +280,7 @@ class CallEvidence:
         return round((time.monotonic() - self._started) * 1000)
 
     def to_metadata(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "call_id": self.call_id,
             "response_id": self.response_id[:255] or None,
             "endpoint": self.endpoint,
@@ -284,7 +289,7 @@ class CallEvidence:
             "request_sha256": self.request_hash,
             "response_sha256": self._hash.hexdigest() if self.upstream_status else None,
         }
-        if self._keep:
-            found["request"] = self._request.decode("utf-8", "replace")
-            found["response"] = self._response.decode("utf-8", "replace")
-        return found
+        if self._keep_content:
+            metadata["request"] = self._request.decode("utf-8", "replace")
+            metadata["response"] = self._response.decode("utf-8", "replace")
+        return metadata
