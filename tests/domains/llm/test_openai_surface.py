@@ -215,7 +215,7 @@ async def test_texts_that_come_as_their_tokens_reach_a_provider_that_reads_them(
 async def test_tokens_are_400_where_only_texts_are_read(world: World, upstream: Upstream) -> None:
     for given in ([1, 2, 3], [[1, 2, 3], [4]]):
         error = await refused(world, "embeddings", model="gemini/sea-vector", input=given)
-        assert (error["param"], "texts only" in error["message"]) == ("input", True)
+        assert (error["param"], "text only" in error["message"]) == ("input", True)
     assert upstream.asked == []
 
 
@@ -226,7 +226,7 @@ async def test_the_baseline_on_this_machine_reads_texts_only() -> None:
 
     target, local = ModelTarget(LOCAL_PROVIDER, "embedding"), LocalBackend(said, said)
     assert (await local.embed(target, ["salt"], None, CallEvidence())).vectors == [VECTOR]
-    with pytest.raises(InvalidRequest, match="texts only"):
+    with pytest.raises(InvalidRequest, match="text only"):
         await local.embed(target, [(1, 2, 3)], None, CallEvidence())
 
 

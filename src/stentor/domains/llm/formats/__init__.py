@@ -108,7 +108,7 @@ def require_texts(embedder: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
     texts = [item for item in inputs if isinstance(item, str)]
     if len(texts) != len(inputs):
         fields = {"input": "must be a string or a list of strings"}
-        raise InvalidRequest(f"{embedder} embeds only text. Send strings instead of token ids.", {"fields": fields})
+        raise InvalidRequest(f"{embedder} embeds text only. Send strings instead of token ids.", {"fields": fields})
     return texts
 
 

@@ -244,7 +244,7 @@ def _contents(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
 def _parts(message: LlmMessage, names: dict[str, str]) -> list[dict[str, Any]]:
     if message.role == "tool":
         if any(not isinstance(part, TextPart) for part in message.content):
-            raise InvalidRequest("Gemini accepts only text as the result of a tool.")
+            raise InvalidRequest("Gemini accepts tool results as text only.")
         name = names.get(message.tool_call_id, message.tool_call_id)
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
     parts = [_part(part) for part in message.content]

@@ -1,7 +1,7 @@
-"""The same gateway for OpenAI's clients: /v1/chat/completions, completions, embeddings, models, responses.
+"""OpenAI-compatible routes: /v1/chat/completions, completions, embeddings, models and responses.
 
-The routes read the body themselves, because what OpenAI's clients send has more fields than anybody lists, and they
-are no part of the OpenAPI: OpenAI's own description holds. Errors have OpenAI's form (web/openai_errors.py).
+The routes read the body themselves, because OpenAI's clients send more fields than can be listed, and they are not in
+the OpenAPI document: OpenAI's own description applies. Errors have OpenAI's format (web/openai_errors.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from stentor.domains.llm.openai_api.completions import ChatChunks, TextChunks
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.openai_api.wire import EmbeddingIn
-from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, AnswerStream, ChatRouter, LlmGateway
+from stentor.domains.llm.service import (
+    AGENT_PREFIX,
+    CLIENT_ERROR_STATUSES,
+    AnswerStream,
+    ChatResult,
+    ChatRouter,
+    LlmGateway,
+)
 from stentor.domains.llm.streaming import (
     DONE_FRAME,
     llm_caller,
@@ -41,161 +48,169 @@ from stentor.web.wire import Caller, JsonResponse
 T = TypeVar("T")
 
 
-def router(gateway: LlmGateway, talk: ChatRouter, streams: StreamLimit) -> APIRouter:
+def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIRouter:
     api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
     recent = ResponseTextCache()
 
-    async def chat(request: HttpRequest) -> Response:
-        caller, raw = get_principal(request), await _object(request)
-        asked = wire.validate_body(wire.ChatCompletionIn, raw)
-        if not asked.stream:
-            return await whole(request, caller, asked.to_request(raw), completions.chat_completion)
-        found = await begun(request, caller, asked.to_request(raw))
-        chunks = ChatChunks(found.provenance_id, found.name, int(time.time()), found.agent_task or found.choice)
-        frames = _frames(found, chunks, usage=asked.wants_usage)
-        return await stream_response(found, frames, streams, caller, _failed)
+    async def chat(request: HttpRequest) -> Response:  # FastRoute passes it by this name
+        caller, raw = get_principal(request), await _read_object(request)
+        body = wire.validate_body(wire.ChatCompletionIn, raw)
+        if not body.stream:
+            return await complete_reply(request, caller, body.to_request(raw), completions.chat_completion)
+        stream = await open_stream(request, caller, body.to_request(raw))
+        chunks = ChatChunks(stream.provenance_id, stream.name, int(time.time()), stream.agent_task or stream.choice)
+        frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
+        return await stream_response(stream, frames, streams, caller, _error_frame)
 
     api.add_api_route("/chat/completions", chat, methods=["POST"], route_class_override=FastRoute)
 
     @api.post("/completions")
     async def complete(http: HttpRequest, caller: Caller) -> Response:
-        raw = await _object(http)
-        asked = wire.validate_body(wire.TextCompletionIn, raw)
-        if not asked.stream:
-            return await whole(http, caller, asked.to_request(raw), completions.text_completion)
-        found = await begun(http, caller, asked.to_request(raw))
-        chunks = TextChunks(found.provenance_id, found.name, int(time.time()))
-        frames = _frames(found, chunks, usage=asked.wants_usage)
-        return await stream_response(found, frames, streams, caller, _failed)
+        raw = await _read_object(http)
+        body = wire.validate_body(wire.TextCompletionIn, raw)
+        if not body.stream:
+            return await complete_reply(http, caller, body.to_request(raw), completions.text_completion)
+        stream = await open_stream(http, caller, body.to_request(raw))
+        chunks = TextChunks(stream.provenance_id, stream.name, int(time.time()))
+        frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
+        return await stream_response(stream, frames, streams, caller, _error_frame)
 
     @api.post("/embeddings")
     async def embed(http: HttpRequest, caller: Caller) -> JsonResponse:
-        asked = wire.validate_body(EmbeddingIn, await _object(http))
-        work = gateway.embed(llm_caller(caller), asked.model, asked.inputs, asked.dimensions)
-        made = await _plain(lambda: cancel_on_disconnect(http, work))
-        return JsonResponse(completions.embedding_list(made, asked.encoding_format))
+        body = wire.validate_body(EmbeddingIn, await _read_object(http))
+        work = gateway.embed(llm_caller(caller), body.model, body.inputs, body.dimensions)
+        result = await _map_client_errors(cancel_on_disconnect(http, work))
+        return JsonResponse(completions.embedding_list(result, body.encoding_format))
 
     @api.post("/responses")
     async def respond(http: HttpRequest, caller: Caller) -> Response:
-        raw = await _object(http)
-        asked = wire.validate_body(ResponseIn, raw)
-        request = asked.to_request(raw, lambda id_: recent.get(stream_limit_key(caller), id_))
+        raw = await _read_object(http)
+        body = wire.validate_body(ResponseIn, raw)
+        owner = stream_limit_key(caller)
+        request = body.to_request(raw, lambda id_: recent.get(owner, id_))
 
-        def ended() -> None:
-            for id_, text in made.texts_by_id.items() if asked.store is not False else ():
-                recent.put(stream_limit_key(caller), id_, text)
+        def remember(builder: ResponseBuilder) -> None:
+            for id_, text in builder.texts_by_id.items() if body.store is not False else ():
+                recent.put(owner, id_, text)
 
-        if not asked.stream:
-            done = await _plain(lambda: cancel_on_disconnect(http, talk.chat(caller, request)))
-            made = ResponseBuilder(
-                asked, done.provenance_id, done.reply.model, time.time, done.agent_task or done.choice
-            )
-            answer = made.build(done.reply, done.usage)
-            ended()
-            return JsonResponse(answer)
-        found = await begun(http, caller, request)
-        made = ResponseBuilder(asked, found.provenance_id, found.name, time.time, found.agent_task or found.choice)
-        return await stream_response(found, _events(found, made, ended), streams, caller, _failure_of(made))
+        if not body.stream:
+            result = await _map_client_errors(cancel_on_disconnect(http, chats.chat(caller, request)))
+            origin = result.agent_task or result.choice
+            builder = ResponseBuilder(body, result.provenance_id, result.reply.model, time.time, origin)
+            response = builder.build(result.reply, result.usage)
+            remember(builder)
+            return JsonResponse(response)
+        stream = await open_stream(http, caller, request)
+        builder = ResponseBuilder(
+            body, stream.provenance_id, stream.name, time.time, stream.agent_task or stream.choice
+        )
+        frames = _response_frames(stream, builder, remember)
+        return await stream_response(stream, frames, streams, caller, _response_error_frame(builder))
 
     @api.get("/models")
     async def models(caller: Caller) -> JsonResponse:
-        return JsonResponse({"object": "list", "data": await listed(caller)})
+        return JsonResponse({"object": "list", "data": await list_model_objects(caller)})
 
     @api.get("/models/{model:path}")
     async def model(caller: Caller, model: str) -> JsonResponse:
-        for found in await listed(caller):
-            if found["id"] == decode_path_segment(model):
-                return JsonResponse(found)
-        raise ModelNotFound(f"No configured provider has the model {decode_path_segment(model)!r}.")
+        name = decode_path_segment(model)
+        for model_object in await list_model_objects(caller):
+            if model_object["id"] == name:
+                return JsonResponse(model_object)
+        raise ModelNotFound(f"No configured provider has the model {name!r}. GET /v1/models lists the available ones.")
 
-    async def listed(caller: Caller) -> list[dict[str, Any]]:
+    async def list_model_objects(caller: Caller) -> list[dict[str, Any]]:
         listings = await gateway.listings(caller.tenant)
-        found = [
+        auto_models = [
+            completions.model_object(name, "stentor") for name in await gateway.auto_model_names(caller.tenant)
+        ]
+        provider_models = [
             completions.model_object(f"{listing.provider.name}/{name}", listing.provider.name)
             for listing in listings
             for name in listing.models or ()
         ]
-        chosen = [completions.model_object(name, "stentor") for name in await gateway.auto_model_names(caller.tenant)]
-        return (
-            chosen
-            + found
-            + [
-                completions.model_object(name, AGENT_PREFIX.rstrip(":"))
-                for name in talk.agent_model_names(caller.tenant)
-            ]
-        )
+        agents = [
+            completions.model_object(name, AGENT_PREFIX.rstrip(":")) for name in chats.agent_model_names(caller.tenant)
+        ]
+        return auto_models + provider_models + agents
 
-    async def whole(
-        http: HttpRequest, caller: Caller, request: ChatRequest, render: Callable[..., Any]
+    async def complete_reply(
+        http: HttpRequest, caller: Caller, request: ChatRequest, render: Callable[[ChatResult, int], dict[str, Any]]
     ) -> JsonResponse:
-        work = talk.chat(caller, request)
-        return JsonResponse(render(await _plain(lambda: cancel_on_disconnect(http, work)), int(time.time())))
+        result = await _map_client_errors(cancel_on_disconnect(http, chats.chat(caller, request)))
+        return JsonResponse(render(result, int(time.time())))
 
-    async def begun(http: HttpRequest, caller: Caller, request: ChatRequest) -> AnswerStream:
+    async def open_stream(http: HttpRequest, caller: Caller, request: ChatRequest) -> AnswerStream:
+        # Before the call: a stream above the limit must not cost anything.
         streams.check(stream_limit_key(caller))
-        work = talk.stream(caller, request)
-        return await _plain(lambda: cancel_on_disconnect(http, work))
+        return await _map_client_errors(cancel_on_disconnect(http, chats.stream(caller, request)))
 
     return api
 
 
-async def _object(http: HttpRequest) -> dict[str, Any]:
+async def _read_object(http: HttpRequest) -> dict[str, Any]:
     raw = await http.json()
     if not isinstance(raw, dict):
         raise InvalidRequest("The body must be a JSON object.")
     return raw
 
 
-async def _plain(work: Callable[[], Awaitable[T]]) -> T:
-    """A request that the provider called wrong is the caller's: 400, which no client sends again."""
+async def _map_client_errors(call: Awaitable[T]) -> T:
+    """Await a call, and raise InvalidRequest if the provider rejects the request with a client error.
+
+    OpenAI's clients do not retry a 400, but they do retry the 502 of a provider error.
+    """
     try:
-        return await work()
+        return await call
     except ProviderFault as fault:
         if fault.upstream_status in CLIENT_ERROR_STATUSES:
             raise InvalidRequest(fault.message) from None
         raise
 
 
-async def _frames(found: AnswerStream, chunks: ChatChunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
-    yield _data(chunks.first_chunk())
-    async for delta in found:
+async def _chunk_frames(stream: AnswerStream, chunks: ChatChunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
+    yield _data_frame(chunks.first_chunk())
+    async for delta in stream:
         if delta.content or delta.reasoning or delta.tool_calls:
-            yield _data(chunks.delta_chunk(delta))
+            yield _data_frame(chunks.delta_chunk(delta))
         if delta.is_last:
-            yield _data(chunks.last_chunk(delta.finish or "stop"))
+            yield _data_frame(chunks.last_chunk(delta.finish or "stop"))
             if usage and delta.usage is not None:
-                yield _data(chunks.usage_chunk(delta.usage))
+                yield _data_frame(chunks.usage_chunk(delta.usage))
     yield DONE_FRAME
 
 
-async def _events(found: AnswerStream, made: ResponseBuilder, ended: Callable[[], None]) -> AsyncIterator[bytes]:
-    for event in made.start_events():
-        yield _named(event)
-    async for delta in found:
-        for event in made.delta_events(delta):
-            yield _named(event)
+async def _response_frames(
+    stream: AnswerStream, builder: ResponseBuilder, remember: Callable[[ResponseBuilder], None]
+) -> AsyncIterator[bytes]:
+    for event in builder.start_events():
+        yield _event_frame(event)
+    async for delta in stream:
+        for event in builder.delta_events(delta):
+            yield _event_frame(event)
         if delta.is_last and delta.usage is not None:
-            last = list(made.end_events(delta.finish or "stop", delta.usage))
-            ended()
-            for event in last:
-                yield _named(event)
+            last_events = list(builder.end_events(delta.finish or "stop", delta.usage))
+            # Before the last events are sent: the client may refer to the ids as soon as it has read them.
+            remember(builder)
+            for event in last_events:
+                yield _event_frame(event)
 
 
-def _failed(error: Exception) -> bytes:
+def _error_frame(error: Exception) -> bytes:
     known = error if isinstance(error, StentorError) else None
     status, code = (known.status, known.code) if known else (500, StentorError.code)
-    return _data(errors.openai_error_body(status, code, stream_error_message(error)))
+    return _data_frame(errors.openai_error_body(status, code, stream_error_message(error)))
 
 
-def _failure_of(made: ResponseBuilder) -> Callable[[Exception], bytes]:
-    return lambda error: _named(
-        made.error_event(getattr(error, "code", StentorError.code), stream_error_message(error))
+def _response_error_frame(builder: ResponseBuilder) -> Callable[[Exception], bytes]:
+    return lambda error: _event_frame(
+        builder.error_event(getattr(error, "code", StentorError.code), stream_error_message(error))
     )
 
 
-def _data(value: Any) -> bytes:
+def _data_frame(value: Any) -> bytes:
     return b"data: " + jsontext.encode_line(value) + b"\n\n"
 
 
-def _named(event: dict[str, Any]) -> bytes:
-    return f"event: {event['type']}\n".encode() + _data(event)
+def _event_frame(event: dict[str, Any]) -> bytes:
+    return f"event: {event['type']}\n".encode() + _data_frame(event)

@@ -1,4 +1,7 @@
-"""Answers in OpenAI's dialect: chat completions, text completions, embeddings. Pure; times in seconds."""
+"""Build OpenAI-compatible responses: chat completions, text completions, embeddings and models.
+
+No I/O; times are Unix seconds. Responses of /v1/responses are in `responses_output`.
+"""
 
 from __future__ import annotations
 
@@ -14,50 +17,51 @@ from stentor.domains.llm.model import ChatReply, ReplyDelta, TokenUsage, ToolCal
 from stentor.domains.llm.service import AgentTaskRef, ChatResult, EmbeddingResult, ModelChoice
 
 
-def usage_object(counted: TokenUsage) -> dict[str, Any]:
+def usage_object(usage: TokenUsage) -> dict[str, Any]:
     return {
-        "prompt_tokens": counted.input_tokens,
-        "completion_tokens": counted.output_tokens,
-        "total_tokens": counted.input_tokens + counted.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": counted.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": counted.reasoning_tokens},
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
-def chat_completion(done: ChatResult, created: int) -> dict[str, Any]:
-    reply = done.reply
+def chat_completion(result: ChatResult, created: int) -> dict[str, Any]:
+    reply = result.reply
     choice = {"index": 0, "message": _message(reply), "logprobs": None, "finish_reason": reply.finish}
     return {
-        "id": f"chatcmpl-{done.provenance_id}",
+        "id": f"chatcmpl-{result.provenance_id}",
         "object": "chat.completion",
         "created": created,
         "model": reply.model,
         "choices": [choice],
-        "usage": usage_object(done.usage),
-        **stentor_extension(done.agent_task or done.choice),
+        "usage": usage_object(result.usage),
+        **stentor_extension(result.agent_task or result.choice),
     }
 
 
-def text_completion(done: ChatResult, created: int) -> dict[str, Any]:
-    choice = {"index": 0, "text": done.reply.content, "logprobs": None, "finish_reason": _plain(done.reply.finish)}
+def text_completion(result: ChatResult, created: int) -> dict[str, Any]:
+    reply = result.reply
+    choice = {"index": 0, "text": reply.content, "logprobs": None, "finish_reason": _text_finish(reply.finish)}
     return {
-        "id": f"cmpl-{done.provenance_id}",
+        "id": f"cmpl-{result.provenance_id}",
         "object": "text_completion",
         "created": created,
-        "model": done.reply.model,
+        "model": reply.model,
         "choices": [choice],
-        "usage": usage_object(done.usage),
+        "usage": usage_object(result.usage),
     }
 
 
 class ChatChunks:
-    """The frames of one streamed chat completion."""
+    """Chunks of one streamed chat completion."""
 
     def __init__(
-        self, provenance_id: str, model: str, created: int, about: AgentTaskRef | ModelChoice | None = None
+        self, provenance_id: str, model: str, created: int, origin: AgentTaskRef | ModelChoice | None = None
     ) -> None:
         self._head = {
-            **stentor_extension(about),
+            **stentor_extension(origin),
             "id": f"chatcmpl-{provenance_id}",
             "object": "chat.completion.chunk",
             "created": created,
@@ -74,21 +78,21 @@ class ChatChunks:
         if delta.reasoning:
             out["reasoning_content"] = delta.reasoning
         if delta.tool_calls:
-            out["tool_calls"] = [_tool_delta(part) for part in delta.tool_calls]
+            out["tool_calls"] = [_tool_call_delta(call) for call in delta.tool_calls]
         return self._chunk(out)
 
     def last_chunk(self, finish: str) -> dict[str, Any]:
         return self._chunk({}, finish)
 
-    def usage_chunk(self, count: TokenUsage) -> dict[str, Any]:
-        return {**self._head, "choices": [], "usage": usage_object(count)}
+    def usage_chunk(self, usage: TokenUsage) -> dict[str, Any]:
+        return {**self._head, "choices": [], "usage": usage_object(usage)}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
         return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
 
 
 class TextChunks:
-    """The frames of one streamed text completion."""
+    """Chunks of one streamed text completion."""
 
     def __init__(self, provenance_id: str, model: str, created: int) -> None:
         self._head = {"id": f"cmpl-{provenance_id}", "object": "text_completion", "created": created, "model": model}
@@ -100,31 +104,31 @@ class TextChunks:
         return self._chunk(delta.content)
 
     def last_chunk(self, finish: str) -> dict[str, Any]:
-        return self._chunk("", _plain(finish))
+        return self._chunk("", _text_finish(finish))
 
-    def usage_chunk(self, count: TokenUsage) -> dict[str, Any]:
-        return {**self._head, "choices": [], "usage": usage_object(count)}
+    def usage_chunk(self, usage: TokenUsage) -> dict[str, Any]:
+        return {**self._head, "choices": [], "usage": usage_object(usage)}
 
     def _chunk(self, text: str, finish: str | None = None) -> dict[str, Any]:
         return {**self._head, "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]}
 
 
-def embedding_list(made: EmbeddingResult, encoding: str) -> dict[str, Any]:
+def embedding_list(result: EmbeddingResult, encoding: str) -> dict[str, Any]:
     rows = [
-        {"object": "embedding", "index": at, "embedding": _packed(vector) if encoding == "base64" else vector}
-        for at, vector in enumerate(made.reply.vectors)
+        {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if encoding == "base64" else vector}
+        for index, vector in enumerate(result.reply.vectors)
     ]
-    count = {"prompt_tokens": made.usage.input_tokens, "total_tokens": made.usage.input_tokens}
-    return {"object": "list", "data": rows, "model": made.reply.model, "usage": count}
+    usage = {"prompt_tokens": result.usage.input_tokens, "total_tokens": result.usage.input_tokens}
+    return {"object": "list", "data": rows, "model": result.reply.model, "usage": usage}
 
 
 def model_object(id_: str, owner: str) -> dict[str, Any]:
     return {"id": id_, "object": "model", "created": 0, "owned_by": owner}
 
 
-def stentor_extension(about: AgentTaskRef | ModelChoice | None) -> dict[str, Any]:
-    """Which agent answered, and its task, or why this model; OpenAI's clients keep fields that they do not know."""
-    return {"stentor": msgspec.to_builtins(about)} if about else {}
+def stentor_extension(origin: AgentTaskRef | ModelChoice | None) -> dict[str, Any]:
+    """Return a field with the agent and its task, or with the reason for the model; OpenAI's clients keep it."""
+    return {"stentor": msgspec.to_builtins(origin)} if origin else {}
 
 
 def _message(reply: ChatReply) -> dict[str, Any]:
@@ -141,24 +145,25 @@ def _message(reply: ChatReply) -> dict[str, Any]:
     return out
 
 
-def _tool_delta(part: ToolCallDelta) -> dict[str, Any]:
-    function: dict[str, Any] = {"arguments": part.arguments}
-    out: dict[str, Any] = {"index": part.index, "function": function}
-    if part.id:
-        out |= {"id": part.id, "type": "function"}
-    if part.name:
-        function["name"] = part.name
-    if part.signature:
-        out["extra_content"] = {"google": {"thought_signature": part.signature}}
+def _tool_call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    function: dict[str, Any] = {"arguments": call.arguments}
+    out: dict[str, Any] = {"index": call.index, "function": function}
+    if call.id:
+        out |= {"id": call.id, "type": "function"}
+    if call.name:
+        function["name"] = call.name
+    if call.signature:
+        out["extra_content"] = {"google": {"thought_signature": call.signature}}
     return out
 
 
-def _plain(finish: str) -> str:
+def _text_finish(finish: str) -> str:
+    """Return the finish reason for a text completion, which cannot call tools."""
     return "stop" if finish == "tool_calls" else finish
 
 
-def _packed(vector: list[float]) -> str:
-    """Little-endian 32-bit floats in base64."""
+def _encode_vector(vector: list[float]) -> str:
+    """Encode a vector as little-endian 32-bit floats in base64."""
     packed = array.array("f", vector)
     if sys.byteorder == "big":
         packed.byteswap()

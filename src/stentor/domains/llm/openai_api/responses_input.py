@@ -1,7 +1,7 @@
-"""The input items of /v1/responses as the neutral form's messages: text, calls of functions and their outputs. Pure.
+"""Convert the input items of /v1/responses to messages: text, function calls and their outputs. No I/O.
 
-Output items are made in responding.py. The id of a call also carries Google's signature of it, because it is the one
-field that every client sends back: Gemini refuses its own call without the signature.
+Output items are in `responses_output`. The id of a call includes Google's signature of the call, because it is the one
+field that every client sends back, and Gemini rejects its own call without the signature.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from stentor.domains.llm.model import LlmMessage, TextPart, ToolCall
 from stentor.domains.llm.openai_api.wire import ROLES, ContentPartIn, OpenAiModel, to_parts
 
 SIGNATURE = ".signature."
-UNKNOWN_ITEM = (
-    "no such item is known here any more: send the item itself, which clients do when they are told store=false"
-)
+UNKNOWN_ITEM = "the item is unknown or has expired: send the item itself, which clients do with store=false"
 
 
 class MessageItem(OpenAiModel):
-    """A message; clients leave its type out."""
+    """A message; clients may omit its type."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
@@ -32,7 +30,7 @@ class MessageItem(OpenAiModel):
 
 
 class FunctionCallItem(OpenAiModel):
-    """A function that the model called."""
+    """A function call of the model."""
 
     type: Literal["function_call"]
     call_id: str
@@ -45,7 +43,7 @@ class FunctionCallItem(OpenAiModel):
 
 
 class FunctionOutputItem(OpenAiModel):
-    """What a function answered."""
+    """The result of a function call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -56,7 +54,7 @@ class FunctionOutputItem(OpenAiModel):
 
 
 class ReasoningItem(OpenAiModel):
-    """What a model thought. No provider reads it again through this gateway, so it is passed over."""
+    """Reasoning of a model; ignored, because the gateway cannot send it to a provider."""
 
     type: Literal["reasoning"]
 
@@ -69,25 +67,24 @@ class ReferenceItem(OpenAiModel):
 
 
 class UnsupportedItem(OpenAiModel):
-    """An item that this gateway refuses."""
+    """Any other item; rejected with a message that lists the supported types."""
 
     type: Any
 
     @field_validator("type")
     @classmethod
-    def _known(cls, given: Any) -> Any:
+    def _reject(cls, value: Any) -> Any:
         raise PydanticCustomError(
-            "unsupported", "only message, function_call, function_call_output and reasoning items are read"
+            "unsupported", "only message, function_call, function_call_output and reasoning items are supported"
         )
 
 
 ITEM_TYPES = frozenset(("message", "function_call", "function_call_output", "reasoning", "item_reference"))
 
 
-def _kind(item: Any) -> str:
-    """The tag of an item; an object without a type is a message."""
-    kind = item.get("type", "message") if isinstance(item, dict) else "message"
-    return kind if isinstance(kind, str) and kind in ITEM_TYPES else "other"
+def _item_tag(item: Any) -> str:
+    type_ = item.get("type", "message") if isinstance(item, dict) else "message"
+    return type_ if isinstance(type_, str) and type_ in ITEM_TYPES else "other"
 
 
 InputItem = Annotated[
@@ -97,59 +94,59 @@ InputItem = Annotated[
     | Annotated[ReasoningItem, Tag("reasoning")]
     | Annotated[ReferenceItem, Tag("item_reference")]
     | Annotated[UnsupportedItem, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(_item_tag),
 ]
 
 
 def to_messages(items: list[InputItem], recall: Callable[[str], str | None]) -> list[LlmMessage]:
-    """The conversation. The calls of one turn go into one message, as providers want them.
+    """Convert the items to a conversation. The calls of one turn become one message, as providers require.
 
-    `recall` knows what was said under an id a short while ago. Raises InvalidRequest for an item that it does not
-    know, and for an output without its call.
+    `recall` returns the text of a recent output item by id, None if it is unknown. Raises InvalidRequest for a
+    reference to an unknown item, and for an output whose call is not before it.
     """
-    said: list[LlmMessage] = []
-    for at, item in enumerate(items):
+    messages: list[LlmMessage] = []
+    for index, item in enumerate(items):
         if isinstance(item, FunctionOutputItem):
-            said.append(_answer(item, at, said))
+            messages.append(_tool_message(item, index, messages))
         elif isinstance(item, FunctionCallItem):
-            _add(said, LlmMessage("assistant", tool_calls=(item.to_tool_call(),)))
+            _append(messages, LlmMessage("assistant", tool_calls=(item.to_tool_call(),)))
         elif isinstance(item, MessageItem):
-            _add(said, LlmMessage(ROLES[item.role], to_parts(item.content)))
+            _append(messages, LlmMessage(ROLES[item.role], to_parts(item.content)))
         elif isinstance(item, ReferenceItem):
-            _add(said, _recalled(item, at, recall))
-    return said
+            _append(messages, _recall_message(item, index, recall))
+    return messages
 
 
-def _answer(item: FunctionOutputItem, at: int, said: list[LlmMessage]) -> LlmMessage:
-    answer = item.to_message()
-    if not any(call.id == answer.tool_call_id for message in said for call in message.tool_calls):
-        raise _wrong(f"input.{at}.call_id", "no function_call before it has this id")
-    return answer
+def _tool_message(item: FunctionOutputItem, index: int, messages: list[LlmMessage]) -> LlmMessage:
+    tool_message = item.to_message()
+    if not any(call.id == tool_message.tool_call_id for message in messages for call in message.tool_calls):
+        raise _invalid_item(f"input.{index}.call_id", "no function_call before it has this id")
+    return tool_message
 
 
-def _recalled(item: ReferenceItem, at: int, recall: Callable[[str], str | None]) -> LlmMessage:
+def _recall_message(item: ReferenceItem, index: int, recall: Callable[[str], str | None]) -> LlmMessage:
     text = recall(item.id)
     if text is None:
-        raise _wrong(f"input.{at}.id", UNKNOWN_ITEM)
+        raise _invalid_item(f"input.{index}.id", UNKNOWN_ITEM)
     return LlmMessage("assistant", (TextPart(text),))
 
 
-def _wrong(field: str, reason: str) -> InvalidRequest:
+def _invalid_item(field: str, reason: str) -> InvalidRequest:
     return InvalidRequest(f"{field}: {reason}.", {"fields": {field: reason}})
 
 
 def encode_call_id(call: str, signature: str) -> str:
-    """The id of a call as clients see it."""
+    """Return the id of a call for clients; `FunctionCallItem.to_tool_call` is the inverse."""
     return f"{call}{SIGNATURE}{signature}" if signature else call
 
 
-def _add(said: list[LlmMessage], message: LlmMessage) -> None:
-    """Append, or join two parts of one turn: what the model said and what it called."""
-    last = said[-1] if said else None
+def _append(messages: list[LlmMessage], message: LlmMessage) -> None:
+    """Append a message, or merge it with the last one if the two are text and calls of one assistant turn."""
+    last = messages[-1] if messages else None
     if last is None or last.role != "assistant" or message.role != "assistant":
-        said.append(message)
+        messages.append(message)
     elif last.tool_calls or message.tool_calls:
-        joined = {"content": last.content + message.content, "tool_calls": last.tool_calls + message.tool_calls}
-        said[-1] = msgspec.structs.replace(last, **joined)
+        merged = {"content": last.content + message.content, "tool_calls": last.tool_calls + message.tool_calls}
+        messages[-1] = msgspec.structs.replace(last, **merged)
     else:
-        said.append(message)
+        messages.append(message)

@@ -1,5 +1,7 @@
-"""Requests of /v1/responses as the neutral form. What would change the answer and is not offered is 400 with its
-`param`, never left out. Answers are in responding.py. Pure.
+"""Parse requests of /v1/responses. No I/O.
+
+A field that would change the reply and is not supported is rejected with 400 and its `param`, never ignored.
+Input items are in `responses_input`, responses in `responses_output`.
 """
 
 from __future__ import annotations
@@ -30,21 +32,21 @@ STATELESS_REASON = "this gateway stores no responses: send the whole conversatio
 UNSUPPORTED_FIELDS = {
     "previous_response_id": STATELESS_REASON,
     "conversation": STATELESS_REASON,
-    "prompt": "prompts stored at OpenAI cannot be used: send the text as instructions and input",
-    "background": "a response is made while the caller waits",
-    "context_management": "the input is never compacted",
-    "moderation": "moderation is not offered",
+    "prompt": "prompts stored at OpenAI are not supported: send the text as instructions and input",
+    "background": "background responses are not supported",
+    "context_management": "context compaction is not supported",
+    "moderation": "moderation is not supported",
 }
-"""Fields that must be absent, null or false, and why."""
+"""Reason by field that must be absent, null or false."""
 IGNORED_INCLUDES = frozenset(
     "file_search_call.results web_search_call.results web_search_call.action.sources code_interpreter_call.outputs "
     "message.input_image.image_url computer_call_output.output.image_url reasoning.encrypted_content".split()
 )
-"""What `include` may ask for: parts of items that never stand in a response of this gateway."""
+"""Values of `include` that are accepted and have no effect: no response of this gateway has such items."""
 
 
 class TextFormat(OpenAiModel):
-    """What the text of a response is to be; chat calls it `response_format`."""
+    """Format of the text; chat completions call it `response_format`."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str | None, Field(min_length=1, max_length=64, validate_default=True)] = None
@@ -54,24 +56,24 @@ class TextFormat(OpenAiModel):
 
     @field_validator("name", "schema_")
     @classmethod
-    def _there(cls, given: Any, info: ValidationInfo) -> Any:
-        return require_value(given, needed=info.data.get("type") == "json_schema")
+    def _require_for_schema(cls, value: Any, info: ValidationInfo) -> Any:
+        return require_value(value, needed=info.data.get("type") == "json_schema")
 
     @property
     def to_json(self) -> dict[str, Any]:
-        """The format in its own words; only a schema has more than its type."""
+        """The format as /v1/responses encodes it."""
         if self.type != "json_schema":
             return {"type": self.type}
-        more = omit_none(description=self.description, strict=self.strict)
-        return {"type": self.type, "name": self.name, "schema": self.schema_, **more}
+        optional = omit_none(description=self.description, strict=self.strict)
+        return {"type": self.type, "name": self.name, "schema": self.schema_, **optional}
 
     @property
     def response_format(self) -> dict[str, Any] | None:
-        """The same in chat's words; None for plain text."""
+        """The format as chat completions encode it; None for plain text."""
         if self.type != "json_schema":
             return None if self.type == "text" else {"type": self.type}
-        inner = self.to_json
-        return {"type": inner.pop("type"), "json_schema": inner}
+        schema = self.to_json
+        return {"type": schema.pop("type"), "json_schema": schema}
 
 
 class TextOptions(OpenAiModel):
@@ -86,19 +88,19 @@ class ReasoningOptions(OpenAiModel):
 
 
 class UnsupportedTool(OpenAiModel):
-    """A tool that runs at OpenAI, or none at all: refused."""
+    """Any other tool, such as those that run at OpenAI; rejected."""
 
     type: str
 
     @field_validator("type")
     @classmethod
-    def _offered(cls, given: str) -> str:
-        kind = {"kind": given[:64]}
-        raise PydanticCustomError("unsupported", "only function tools are offered here, not '{kind}'", kind)
+    def _reject(cls, value: str) -> str:
+        context = {"kind": value[:64]}
+        raise PydanticCustomError("unsupported", "only function tools are supported, not '{kind}'", context)
 
 
 class FunctionTool(FunctionDefinitionIn):
-    """A function of the caller's."""
+    """A function that the client runs."""
 
     type: Literal["function"]
 
@@ -107,8 +109,8 @@ class FunctionTool(FunctionDefinitionIn):
 
     @property
     def to_json(self) -> dict[str, Any]:
-        given = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        return {"type": "function", **given, "strict": self.strict}
+        function = {"name": self.name, "description": self.description, "parameters": self.parameters}
+        return {"type": "function", **function, "strict": self.strict}
 
 
 class NamedFunction(OpenAiModel):
@@ -122,22 +124,24 @@ class AllowedTools(OpenAiModel):
     tools: Annotated[list[NamedFunction], Field(min_length=1)]
 
 
-def _kind(given: Any) -> str:
-    """The tag of a tool or of a choice of tools."""
-    kind = given.get("type") if isinstance(given, dict) else None
-    return "word" if isinstance(given, str) else kind if kind in ("function", "allowed_tools") else "other"
+def _tag(value: Any) -> str:
+    """Return the tag of a tool or of a tool choice."""
+    if isinstance(value, str):
+        return "string"
+    type_ = value.get("type") if isinstance(value, dict) else None
+    return type_ if type_ in ("function", "allowed_tools") else "other"
 
 
 ResponseToolIn = Annotated[
     Annotated[FunctionTool, Tag("function")] | Annotated[UnsupportedTool, Tag("other")],
-    Discriminator(lambda given: "function" if _kind(given) == "function" else "other"),
+    Discriminator(lambda tool: "function" if _tag(tool) == "function" else "other"),
 ]
 ResponseToolChoiceIn = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("word")]
+    Annotated[Literal["none", "auto", "required"], Tag("string")]
     | Annotated[NamedFunction, Tag("function")]
     | Annotated[AllowedTools, Tag("allowed_tools")]
     | Annotated[UnsupportedTool, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(_tag),
 ]
 
 
@@ -175,36 +179,38 @@ class ResponseIn(OpenAiModel):
 
     @field_validator(*UNSUPPORTED_FIELDS)
     @classmethod
-    def _offered(cls, given: Any, info: ValidationInfo) -> None:
-        if given is not None and given is not False:
+    def _reject_unsupported(cls, value: Any, info: ValidationInfo) -> None:
+        if value is not None and value is not False:
             raise PydanticCustomError("unsupported", "{reason}", {"reason": UNSUPPORTED_FIELDS[str(info.field_name)]})
 
     @field_validator("include")
     @classmethod
-    def _includes(cls, given: list[str] | None) -> list[str] | None:
-        if given is not None and not IGNORED_INCLUDES.issuperset(given):
-            raise PydanticCustomError("unsupported", "log probabilities and unknown parts are not offered")
-        return given
+    def _check_include(cls, parts: list[str] | None) -> list[str] | None:
+        if parts is not None and not IGNORED_INCLUDES.issuperset(parts):
+            raise PydanticCustomError("unsupported", "log probabilities and unknown parts are not supported")
+        return parts
 
     @property
     def format(self) -> TextFormat:
         return (self.text and self.text.format) or TextFormat(type="text")
 
     def to_request(self, raw: dict[str, Any], recall: Callable[[str], str | None]) -> ChatRequest:
-        """`raw` is the body, for the fields that go to OpenAI-compatible providers as they are; `recall` knows what was
-        said under an id a short while ago. Raises InvalidRequest.
+        """Convert to a chat request. Raises InvalidRequest.
+
+        `raw` is the body with the fields that OpenAI-compatible providers get unchanged; `recall` returns the text of a
+        recent output item by id.
         """
-        head = [LlmMessage("system", (TextPart(self.instructions),))] if self.instructions else []
+        instructions = [LlmMessage("system", (TextPart(self.instructions),))] if self.instructions else []
         if isinstance(self.input, str):
-            said = [LlmMessage("user", (TextPart(self.input),))]
+            messages = [LlmMessage("user", (TextPart(self.input),))]
         else:
-            said = responses_input.to_messages(self.input, recall)
-        if not said:
-            raise InvalidRequest("input: holds no message.", {"fields": {"input": "holds no message"}})
-        tools, choice = self._offer()
+            messages = responses_input.to_messages(self.input, recall)
+        if not messages:
+            raise InvalidRequest("input: has no message.", {"fields": {"input": "has no message"}})
+        tools, choice = self._tools_and_choice()
         return ChatRequest(
             self.model,
-            (*head, *said),
+            (*instructions, *messages),
             max_tokens=self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -219,35 +225,36 @@ class ResponseIn(OpenAiModel):
     def _functions(self) -> list[FunctionTool]:
         return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
 
-    def _offer(self) -> tuple[tuple[ToolDefinition, ...], str]:
-        """The functions that the model may call, and the choice. Raises InvalidRequest."""
-        known = {one.name: one.to_tool() for one in self._functions}
+    def _tools_and_choice(self) -> tuple[tuple[ToolDefinition, ...], str]:
+        """Return the functions that the model may call, and the tool choice. Raises InvalidRequest."""
+        tools = {function.name: function.to_tool() for function in self._functions}
         choice = self.tool_choice
-        wanted = [choice.name] if isinstance(choice, NamedFunction) else []
+        chosen_names = [choice.name] if isinstance(choice, NamedFunction) else []
         if isinstance(choice, AllowedTools):
-            wanted = [one.name for one in choice.tools]
-        missing = next((name for name in wanted if name not in known), None)
-        if missing is not None or (choice == "required" and not known):
-            reason = f"names {missing!r}, which is not among the tools" if missing else "there are no tools to call"
+            chosen_names = [tool.name for tool in choice.tools]
+        missing = next((name for name in chosen_names if name not in tools), None)
+        if missing is not None or (choice == "required" and not tools):
+            reason = f"the function {missing!r} is not in tools" if missing else "tools has no function to call"
             raise InvalidRequest(f"tool_choice: {reason}.", {"fields": {"tool_choice": reason}})
-        if not known:
+        if not tools:
             return (), ""
         if isinstance(choice, AllowedTools):
-            return tuple(known[name] for name in dict.fromkeys(wanted)), choice.mode
-        return tuple(known.values()), wanted[0] if wanted else choice if isinstance(choice, str) else ""
+            return tuple(tools[name] for name in dict.fromkeys(chosen_names)), choice.mode
+        if isinstance(choice, NamedFunction):
+            return tuple(tools.values()), choice.name
+        return tuple(tools.values()), choice if isinstance(choice, str) else ""
 
     def _extra(self, raw: dict[str, Any], *, tools: bool) -> dict[str, Any]:
-        """What chat has under another name, or not at all: metadata and storage belong to the response, which is not
-        the provider's.
-        """
-        ours = {"metadata", "store", "reasoning"} | (set() if tools else {"parallel_tool_calls"})
-        given = {name: value for name, value in passthrough_fields(raw).items() if name not in ours}
+        """Return the fields for OpenAI-compatible providers under the names of chat completions."""
+        # metadata and store describe the response, which this gateway makes and not the provider.
+        excluded = {"metadata", "store", "reasoning"} | (set() if tools else {"parallel_tool_calls"})
+        fields = {name: value for name, value in passthrough_fields(raw).items() if name not in excluded}
         effort = self.reasoning.effort if self.reasoning else None
-        return given | omit_none(reasoning_effort=effort, verbosity=self.text.verbosity if self.text else None)
+        return fields | omit_none(reasoning_effort=effort, verbosity=self.text.verbosity if self.text else None)
 
     @property
     def echoed_fields(self) -> dict[str, Any]:
-        """What a response repeats of its request; OpenAI's defaults stand for what was left to the provider."""
+        """The fields of the request that the response repeats, with OpenAI's defaults for those that are not set."""
         choice: Any = self.tool_choice or "auto"
         verbosity = self.text.verbosity if self.text else None
         return {

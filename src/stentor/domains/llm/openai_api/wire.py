@@ -1,9 +1,7 @@
-"""Requests in OpenAI's dialect, as the neutral form. Unknown fields are passed over, as OpenAI's clients expect; those
-that are known have the types that OpenAI gives them.
+"""Parse OpenAI-compatible requests: chat completions, text completions and embeddings. No I/O.
 
-A request for embeddings in OpenAI's dialect.
-
-What is wrong with a body, under the names that its sender gave to the fields. Pure.
+Unknown fields are ignored, as OpenAI's clients expect; known fields have the types of OpenAI's API. Requests of
+/v1/responses are in `responses_request`.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ PASSTHROUGH_FIELDS = frozenset(
     "service_tier store safety_identifier prompt_cache_key top_k min_p repetition_penalty reasoning thinking "
     "enable_thinking chat_template_kwargs".split()
 )
-"""What goes to OpenAI-compatible providers as it came; other formats have no word for it."""
+"""Fields that are sent to OpenAI-compatible providers unchanged; the other formats do not support them."""
 ROLES: dict[str, ChatRole] = {
     "system": "system",
     "developer": "system",
@@ -44,13 +42,14 @@ ROLES: dict[str, ChatRole] = {
     "function": "tool",
 }
 ROLES_REQUIRING_FIELD = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
-"""The roles whose messages have to have a field; what a model said may be nothing but calls."""
+"""Roles by field that their messages must have; a message of the assistant may have only calls."""
 B = TypeVar("B", bound=BaseModel)
 
 
 class OpenAiModel(BaseModel):
-    """Built at its first use: together they take longer than the rest of the gateway to import."""
+    """Base of the models of OpenAI's API."""
 
+    # defer_build: building all validators at import takes longer than importing the rest of the gateway.
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, defer_build=True)
 
 
@@ -73,7 +72,7 @@ class ContentPartIn(OpenAiModel):
         if self.type in ("image_url", "input_image") and self.image_url:
             url = self.image_url
             return ImagePart.from_url(url) if isinstance(url, str) else ImagePart.from_url(url.url, url.detail or "")
-        raise InvalidRequest(f"Content of the type {self.type!r} is not supported: text and image_url are.")
+        raise InvalidRequest(f"Content of type {self.type!r} is not supported. Use text or image_url.")
 
 
 class CalledFunctionIn(OpenAiModel):
@@ -98,8 +97,8 @@ class ChatMessageIn(OpenAiModel):
 
     @field_validator("content", "tool_call_id")
     @classmethod
-    def _there(cls, given: Any, info: ValidationInfo) -> Any:
-        return require_value(given, needed=info.data.get("role") in ROLES_REQUIRING_FIELD[str(info.field_name)])
+    def _require_for_role(cls, value: Any, info: ValidationInfo) -> Any:
+        return require_value(value, needed=info.data.get("role") in ROLES_REQUIRING_FIELD[str(info.field_name)])
 
     def to_message(self) -> LlmMessage:
         calls = tuple(call.to_tool_call() for call in self.tool_calls or ())
@@ -118,8 +117,8 @@ class ChatToolIn(OpenAiModel):
     function: FunctionDefinitionIn
 
     def to_tool(self) -> ToolDefinition:
-        given = self.function
-        return ToolDefinition(given.name, given.description or "", given.parameters, given.strict)
+        function = self.function
+        return ToolDefinition(function.name, function.description or "", function.parameters, function.strict)
 
 
 class FunctionNameIn(OpenAiModel):
@@ -139,7 +138,7 @@ Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None
 TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
 MaxTokens = Annotated[int, Field(ge=1, le=10_000_000)] | None
 ExactlyOne = Annotated[int, Field(ge=1, le=1)] | None
-"""Only one answer per request."""
+"""The gateway returns one reply per request."""
 
 
 class ChatCompletionIn(OpenAiModel):
@@ -166,7 +165,7 @@ class ChatCompletionIn(OpenAiModel):
             max_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            stop=_texts(self.stop),
+            stop=_strings(self.stop),
             seed=self.seed,
             tools=tuple(tool.to_tool() for tool in self.tools or ()),
             tool_choice=choice or "",
@@ -195,16 +194,18 @@ class TextCompletionIn(OpenAiModel):
     stream_options: StreamOptionsIn | None = None
 
     def to_request(self, raw: dict[str, Any]) -> ChatRequest:
-        texts = _texts(self.prompt)
-        if len(texts) != 1:
-            raise InvalidRequest("One request completes one prompt.", {"fields": {"prompt": "must be one text"}})
+        prompts = _strings(self.prompt)
+        if len(prompts) != 1:
+            raise InvalidRequest(
+                "A request must have exactly one prompt.", {"fields": {"prompt": "must be one string"}}
+            )
         return ChatRequest(
             self.model,
-            (LlmMessage("user", (TextPart(texts[0]),)),),
+            (LlmMessage("user", (TextPart(prompts[0]),)),),
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            stop=_texts(self.stop),
+            stop=_strings(self.stop),
             seed=self.seed,
             extra=passthrough_fields(raw),
         )
@@ -214,10 +215,10 @@ class TextCompletionIn(OpenAiModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-def validate_body(kind: type[B], raw: Any) -> B:
-    """Raises RequestValidationError, which is rendered like that of any route."""
+def validate_body(model: type[B], raw: Any) -> B:
+    """Validate a body. Raises RequestValidationError, as FastAPI does for other routes."""
     try:
-        return kind.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
         raise RequestValidationError(describe_validation_errors(error, raw)) from None
 
@@ -238,12 +239,12 @@ def to_parts(content: str | list[ContentPartIn] | None) -> tuple[ContentPart, ..
     return tuple(part.to_part() for part in content or ())
 
 
-def _texts(given: str | list[str] | None) -> tuple[str, ...]:
-    return (given,) if isinstance(given, str) else tuple(given or ())
+def _strings(value: str | list[str] | None) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value or ())
 
 
 MAX_INPUTS = Field(min_length=1, max_length=2048, fail_fast=True)
-"""Without `fail_fast` each of a million tokens would be a flaw of a list of texts."""
+"""Without `fail_fast`, a million token ids would give a million errors of the type list of strings."""
 TextListIn = Annotated[list[Annotated[str, Field(min_length=1)]], MAX_INPUTS]
 TokenIdsIn = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, fail_fast=True)]
 
@@ -256,44 +257,49 @@ class EmbeddingIn(OpenAiModel):
 
     @property
     def inputs(self) -> list[EmbeddingInput]:
-        """A list of numbers is the tokens of one text."""
-        given = self.input
-        if isinstance(given, str):
-            return [given]
-        if isinstance(given[0], int):
-            return [tuple(given)]
-        return [one if isinstance(one, str) else tuple(one) for one in cast(list[str | list[int]], given)]
+        """The inputs as a list; a list of numbers is the token ids of one text."""
+        if isinstance(self.input, str):
+            return [self.input]
+        if isinstance(self.input[0], int):
+            return [tuple(self.input)]
+        return [item if isinstance(item, str) else tuple(item) for item in cast(list[str | list[int]], self.input)]
 
 
 FieldPath = tuple[int | str, ...]
 
 
 def describe_validation_errors(error: ValidationError, raw: Any) -> list[dict[str, Any]]:
-    """What is wrong with each field. A member of a union that is of another kind than the value says nothing where a
-    member of the same kind found a flaw further inside.
+    """Return the messages by field, under the names that the client used.
+
+    pydantic reports the errors of every member of a union. A member of another type than the value is left out where a
+    member of the same type has an error further inside.
     """
-    found = [
-        (_field_path(one["loc"], raw, one["type"]), one["msg"], one["type"].endswith(("_type", "literal_error")))
-        for one in error.errors(include_url=False, include_context=False, include_input=False)
+    entries = [
+        (
+            _field_path(entry["loc"], raw, entry["type"]),
+            entry["msg"],
+            entry["type"].endswith(("_type", "literal_error")),
+        )
+        for entry in error.errors(include_url=False, include_context=False, include_input=False)
     ]
-    around = {place[:end] for place, _, _ in found for end in range(len(place))}
-    said: dict[FieldPath, dict[str, None]] = {}
-    for place, message, other_kind in sorted(found, key=lambda flaw: flaw[2]):
-        if not other_kind or place not in around:
-            said.setdefault(place, {})[message] = None
-    return [{"loc": ("body", *place), "msg": ", or: ".join(messages)} for place, messages in said.items()]
+    parents = {path[:end] for path, _, _ in entries for end in range(len(path))}
+    messages_by_path: dict[FieldPath, dict[str, None]] = {}  # dicts as ordered sets
+    for path, message, is_type_error in sorted(entries, key=lambda entry: entry[2]):
+        if not is_type_error or path not in parents:
+            messages_by_path.setdefault(path, {})[message] = None
+    return [{"loc": ("body", *path), "msg": ", or: ".join(messages)} for path, messages in messages_by_path.items()]
 
 
-def _field_path(loc: FieldPath, raw: Any, kind: str) -> FieldPath:
-    """Where in the body that is, without the names that pydantic gives to the members of a union."""
-    found: list[int | str] = []
+def _field_path(loc: FieldPath, raw: Any, error_type: str) -> FieldPath:
+    """Return the path of an error in the body, without pydantic's names for the members of a union."""
+    path: list[int | str] = []
     value: Any = raw
-    for at, part in enumerate(loc, 1):
+    for position, part in enumerate(loc, 1):
         inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
         if inside:
-            found.append(part)
+            path.append(part)
             value = value[part]
-        elif isinstance(value, dict) and kind == "missing" and at == len(loc):
-            # A default that was refused has the name of our own, such as schema_.
-            found.append(str(part).removesuffix("_"))
-    return tuple(found)
+        elif isinstance(value, dict) and error_type == "missing" and position == len(loc):
+            # An invalid default is reported under the name of the attribute, such as schema_, not under its alias.
+            path.append(str(part).removesuffix("_"))
+    return tuple(path)
