@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats import ProviderQuirks, decode_arguments, decode_response, omit_none
 from stentor.domains.llm.model import (
     ChatReply,
@@ -124,7 +125,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
     return ProviderRequest("/v1/messages", body)
 
 
-def _tool_choice(request: ChatRequest) -> dict[str, Any] | None:
+def _tool_choice(request: ChatRequest) -> JsonObject | None:
     single = request.is_single_tool_call
     if not request.tool_choice and not single:
         return None
@@ -223,9 +224,9 @@ def parse_models(body: bytes) -> list[str]:
     return [model.id for model in decode_response(body, _Models).data]
 
 
-def _messages(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
+def _messages(messages: Sequence[LlmMessage]) -> list[JsonObject]:
     """Encode a conversation; neighbours of one role become one turn, and tool results belong to the user."""
-    turns: list[dict[str, Any]] = []
+    turns: list[JsonObject] = []
     for message in messages:
         if message.role == "system":
             continue
@@ -237,7 +238,7 @@ def _messages(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
     return [turn for turn in turns if turn["content"]]
 
 
-def _blocks(message: LlmMessage) -> list[dict[str, Any]]:
+def _blocks(message: LlmMessage) -> list[JsonObject]:
     parts = [_part(part) for part in message.content if not isinstance(part, TextPart) or part.text]
     if message.role == "tool":
         return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": parts}]
@@ -247,7 +248,7 @@ def _blocks(message: LlmMessage) -> list[dict[str, Any]]:
     ]
 
 
-def _part(part: ContentPart) -> dict[str, Any]:
+def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     if part.url:

@@ -10,6 +10,7 @@ import msgspec
 
 from stentor.core import ids
 from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats import (
     ProviderQuirks,
     convert_vector,
@@ -45,7 +46,7 @@ class _Camel(msgspec.Struct, rename="camel"):
 
 class _FunctionCall(_Camel):
     name: str = ""
-    args: dict[str, Any] | None = None
+    args: JsonObject | None = None
     id: str | None = None
 
 
@@ -164,6 +165,7 @@ class _StreamReader:
         if (call := part.function_call) is not None:
             index, self._call_count = self._call_count, self._call_count + 1
             arguments = msgspec.json.encode(call.args or {}).decode()
+            # Gemini may omit the id, but clients need one to return the result.
             id_ = call.id or f"call_{ids.new_id()}"
             return ReplyDelta(
                 tool_calls=(ToolCallDelta(index, id_, call.name, arguments, part.thought_signature or ""),)
@@ -199,7 +201,7 @@ def parse_models(body: bytes) -> list[str]:
     return [model.name.removeprefix("models/") for model in decode_response(body, _Models).models or []]
 
 
-def _config(request: ChatRequest) -> dict[str, Any]:
+def _config(request: ChatRequest) -> JsonObject:
     config = omit_none(
         maxOutputTokens=request.max_tokens,
         temperature=request.temperature,
@@ -212,7 +214,7 @@ def _config(request: ChatRequest) -> dict[str, Any]:
     return config | omit_none(responseJsonSchema=request.json_schema)
 
 
-def _tool_config(request: ChatRequest) -> dict[str, Any]:
+def _tool_config(request: ChatRequest) -> JsonObject:
     choice = request.tool_choice or "auto"
     is_tool_name = choice not in _TOOL_CHOICES
     mode = "ANY" if is_tool_name else _TOOL_CHOICES[choice]
@@ -225,10 +227,10 @@ def _tool_config(request: ChatRequest) -> dict[str, Any]:
     return {"toolConfig": {"functionCallingConfig": calling_config}}
 
 
-def _contents(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
+def _contents(messages: Sequence[LlmMessage]) -> list[JsonObject]:
     # Gemini matches a result to its call by the function's name, which a tool message does not have.
     names = {call.id: call.name for message in messages for call in message.tool_calls}
-    turns: list[dict[str, Any]] = []
+    turns: list[JsonObject] = []
     for message in messages:
         if message.role == "system":
             continue
@@ -241,7 +243,7 @@ def _contents(messages: Sequence[LlmMessage]) -> list[dict[str, Any]]:
     return turns
 
 
-def _parts(message: LlmMessage, names: dict[str, str]) -> list[dict[str, Any]]:
+def _parts(message: LlmMessage, names: dict[str, str]) -> list[JsonObject]:
     if message.role == "tool":
         if any(not isinstance(part, TextPart) for part in message.content):
             raise InvalidRequest("Gemini accepts tool results as text only.")
@@ -254,7 +256,7 @@ def _parts(message: LlmMessage, names: dict[str, str]) -> list[dict[str, Any]]:
     return parts
 
 
-def _part(part: ContentPart) -> dict[str, Any]:
+def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
         return {"text": part.text}
     if part.url:
@@ -265,6 +267,7 @@ def _part(part: ContentPart) -> dict[str, Any]:
 def _usage(usage: _Usage | None) -> TokenUsage | None:
     if usage is None or usage.prompt_token_count is None:
         return None
+    # candidatesTokenCount excludes the tokens of the reasoning.
     thoughts = usage.thoughts_token_count or 0
     output = (usage.candidates_token_count or 0) + thoughts
     return TokenUsage(max(0, usage.prompt_token_count), max(0, output), thoughts, usage.cached_content_token_count or 0)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import ProviderError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats import ProviderQuirks, convert_vector, decode_response, omit_none
 from stentor.domains.llm.model import (
     ChatReply,
@@ -50,18 +51,18 @@ class _Usage(msgspec.Struct):
 
 class _Function(msgspec.Struct):
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: str | JsonObject | None = None
 
 
 class _ToolCall(msgspec.Struct):
     index: int | None = None
     id: str | None = None
     function: _Function = msgspec.field(default_factory=_Function)
-    extra_content: dict[str, Any] | None = None
+    extra_content: JsonObject | None = None
 
 
 class _Message(msgspec.Struct):
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[JsonObject] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -130,6 +131,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
     )
     if request.max_tokens is not None:
         body[quirks.max_tokens] = request.max_tokens
+    # Passed-through fields come first: they must not replace a field that the gateway sets.
     return ProviderRequest("/chat/completions", {**request.extra, **body})
 
 
@@ -163,7 +165,7 @@ class _StreamReader:
         chunk = decode_response(data, _Chunk)
         if chunk.error or event == "error":
             raise ProviderError("The provider interrupted the stream with an error.")
-        if not chunk.choices:
+        if not chunk.choices:  # such as the chunk with the usage, which is sent last
             return [ReplyDelta(usage=_usage(chunk.usage), id=chunk.id or "")]
         choice = chunk.choices[0]
         message = choice.delta or choice.message
@@ -191,6 +193,7 @@ def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimens
 
 def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
     response = decode_response(body, _Embeddings)
+    # The order of the vectors must be that of the inputs, whatever order the server sends.
     rows = sorted(response.data, key=lambda row: row.index)
     return EmbeddingReply(model, [convert_vector(row.embedding) for row in rows], _usage(response.usage))
 
@@ -199,9 +202,9 @@ def parse_models(body: bytes) -> list[str]:
     return [model.id for model in decode_response(body, _Models).data or []]
 
 
-def encode_tool_call(call: ToolCall) -> dict[str, Any]:
+def encode_tool_call(call: ToolCall) -> JsonObject:
     """Encode a tool call in OpenAI's format, with Google's signature where Google's compatible API puts it."""
-    encoded: dict[str, Any] = {
+    encoded: JsonObject = {
         "id": call.id,
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
@@ -218,11 +221,11 @@ def extract_signature(extra: Any) -> str:
     return signature if isinstance(signature, str) else ""
 
 
-def encode_message(message: LlmMessage) -> dict[str, Any]:
+def encode_message(message: LlmMessage) -> JsonObject:
     """Encode a message in OpenAI's format; text alone is a string, which every compatible server accepts."""
     is_text = all(isinstance(part, TextPart) for part in message.content)
     content: Any = message.text if is_text else [_part(part) for part in message.content]
-    out: dict[str, Any] = {"role": message.role, "content": content}
+    out: JsonObject = {"role": message.role, "content": content}
     if message.tool_calls:
         out |= {"tool_calls": [encode_tool_call(call) for call in message.tool_calls], "content": content or None}
     if message.role == "tool":
@@ -230,20 +233,20 @@ def encode_message(message: LlmMessage) -> dict[str, Any]:
     return out
 
 
-def _part(part: ContentPart) -> dict[str, Any]:
+def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     return {"type": "image_url", "image_url": omit_none(url=part.as_url, detail=part.detail or None)}
 
 
-def _tool(tool: ToolDefinition) -> dict[str, Any]:
+def _tool(tool: ToolDefinition) -> JsonObject:
     function = omit_none(
         name=tool.name, description=tool.description or None, parameters=tool.parameters, strict=tool.strict
     )
     return {"type": "function", "function": function}
 
 
-def _text(content: str | list[dict[str, Any]] | None) -> str:
+def _text(content: str | list[JsonObject] | None) -> str:
     """Return the text of a message; some servers send a list of parts, which can include reasoning."""
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if part.get("type") == "text")

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.openai_api import completions, wire
 from stentor.domains.llm.openai_api.completions import ChatChunks, TextChunks
@@ -119,7 +120,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
                 return JsonResponse(model_object)
         raise ModelNotFound(f"No configured provider has the model {name!r}. GET /v1/models lists the available ones.")
 
-    async def list_model_objects(caller: Caller) -> list[dict[str, Any]]:
+    async def list_model_objects(caller: Caller) -> list[JsonObject]:
         listings = await gateway.listings(caller.tenant)
         auto_models = [
             completions.model_object(name, "stentor") for name in await gateway.auto_model_names(caller.tenant)
@@ -135,7 +136,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         return auto_models + provider_models + agents
 
     async def complete_reply(
-        http: HttpRequest, caller: Caller, request: ChatRequest, render: Callable[[ChatResult, int], dict[str, Any]]
+        http: HttpRequest, caller: Caller, request: ChatRequest, render: Callable[[ChatResult, int], JsonObject]
     ) -> JsonResponse:
         result = await _map_client_errors(cancel_on_disconnect(http, chats.chat(caller, request)))
         return JsonResponse(render(result, int(time.time())))
@@ -148,7 +149,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     return api
 
 
-async def _read_object(http: HttpRequest) -> dict[str, Any]:
+async def _read_object(http: HttpRequest) -> JsonObject:
     raw = await http.json()
     if not isinstance(raw, dict):
         raise InvalidRequest("The body must be a JSON object.")
@@ -197,8 +198,7 @@ async def _response_frames(
 
 
 def _error_frame(error: Exception) -> bytes:
-    known = error if isinstance(error, StentorError) else None
-    status, code = (known.status, known.code) if known else (500, StentorError.code)
+    status, code = (error.status, error.code) if isinstance(error, StentorError) else (500, StentorError.code)
     return _data_frame(errors.openai_error_body(status, code, stream_error_message(error)))
 
 
@@ -212,5 +212,5 @@ def _data_frame(value: Any) -> bytes:
     return b"data: " + jsontext.encode_line(value) + b"\n\n"
 
 
-def _event_frame(event: dict[str, Any]) -> bytes:
+def _event_frame(event: JsonObject) -> bytes:
     return f"event: {event['type']}\n".encode() + _data_frame(event)

@@ -8,16 +8,16 @@ from __future__ import annotations
 import array
 import base64
 import sys
-from typing import Any
 
 import msgspec
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.openai import encode_tool_call
 from stentor.domains.llm.model import ChatReply, ReplyDelta, TokenUsage, ToolCallDelta
 from stentor.domains.llm.service import AgentTaskRef, ChatResult, EmbeddingResult, ModelChoice
 
 
-def usage_object(usage: TokenUsage) -> dict[str, Any]:
+def usage_object(usage: TokenUsage) -> JsonObject:
     return {
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
@@ -27,7 +27,7 @@ def usage_object(usage: TokenUsage) -> dict[str, Any]:
     }
 
 
-def chat_completion(result: ChatResult, created: int) -> dict[str, Any]:
+def chat_completion(result: ChatResult, created: int) -> JsonObject:
     reply = result.reply
     choice = {"index": 0, "message": _message(reply), "logprobs": None, "finish_reason": reply.finish}
     return {
@@ -41,7 +41,7 @@ def chat_completion(result: ChatResult, created: int) -> dict[str, Any]:
     }
 
 
-def text_completion(result: ChatResult, created: int) -> dict[str, Any]:
+def text_completion(result: ChatResult, created: int) -> JsonObject:
     reply = result.reply
     choice = {"index": 0, "text": reply.content, "logprobs": None, "finish_reason": _text_finish(reply.finish)}
     return {
@@ -68,11 +68,11 @@ class ChatChunks:
             "model": model,
         }
 
-    def first_chunk(self) -> dict[str, Any]:
+    def first_chunk(self) -> JsonObject:
         return self._chunk({"role": "assistant", "content": "", "refusal": None})
 
-    def delta_chunk(self, delta: ReplyDelta) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+    def delta_chunk(self, delta: ReplyDelta) -> JsonObject:
+        out: JsonObject = {}
         if delta.content:
             out["content"] = delta.content
         if delta.reasoning:
@@ -81,13 +81,13 @@ class ChatChunks:
             out["tool_calls"] = [_tool_call_delta(call) for call in delta.tool_calls]
         return self._chunk(out)
 
-    def last_chunk(self, finish: str) -> dict[str, Any]:
+    def last_chunk(self, finish: str) -> JsonObject:
         return self._chunk({}, finish)
 
-    def usage_chunk(self, usage: TokenUsage) -> dict[str, Any]:
+    def usage_chunk(self, usage: TokenUsage) -> JsonObject:
         return {**self._head, "choices": [], "usage": usage_object(usage)}
 
-    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    def _chunk(self, delta: JsonObject, finish: str | None = None) -> JsonObject:
         return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
 
 
@@ -97,23 +97,23 @@ class TextChunks:
     def __init__(self, provenance_id: str, model: str, created: int) -> None:
         self._head = {"id": f"cmpl-{provenance_id}", "object": "text_completion", "created": created, "model": model}
 
-    def first_chunk(self) -> dict[str, Any]:
+    def first_chunk(self) -> JsonObject:
         return self._chunk("")
 
-    def delta_chunk(self, delta: ReplyDelta) -> dict[str, Any]:
+    def delta_chunk(self, delta: ReplyDelta) -> JsonObject:
         return self._chunk(delta.content)
 
-    def last_chunk(self, finish: str) -> dict[str, Any]:
+    def last_chunk(self, finish: str) -> JsonObject:
         return self._chunk("", _text_finish(finish))
 
-    def usage_chunk(self, usage: TokenUsage) -> dict[str, Any]:
+    def usage_chunk(self, usage: TokenUsage) -> JsonObject:
         return {**self._head, "choices": [], "usage": usage_object(usage)}
 
-    def _chunk(self, text: str, finish: str | None = None) -> dict[str, Any]:
+    def _chunk(self, text: str, finish: str | None = None) -> JsonObject:
         return {**self._head, "choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]}
 
 
-def embedding_list(result: EmbeddingResult, encoding: str) -> dict[str, Any]:
+def embedding_list(result: EmbeddingResult, encoding: str) -> JsonObject:
     rows = [
         {"object": "embedding", "index": index, "embedding": _encode_vector(vector) if encoding == "base64" else vector}
         for index, vector in enumerate(result.reply.vectors)
@@ -122,18 +122,19 @@ def embedding_list(result: EmbeddingResult, encoding: str) -> dict[str, Any]:
     return {"object": "list", "data": rows, "model": result.reply.model, "usage": usage}
 
 
-def model_object(id_: str, owner: str) -> dict[str, Any]:
+def model_object(id_: str, owner: str) -> JsonObject:
     return {"id": id_, "object": "model", "created": 0, "owned_by": owner}
 
 
-def stentor_extension(origin: AgentTaskRef | ModelChoice | None) -> dict[str, Any]:
+def stentor_extension(origin: AgentTaskRef | ModelChoice | None) -> JsonObject:
     """Return a field with the agent and its task, or with the reason for the model; OpenAI's clients keep it."""
     return {"stentor": msgspec.to_builtins(origin)} if origin else {}
 
 
-def _message(reply: ChatReply) -> dict[str, Any]:
-    out: dict[str, Any] = {
+def _message(reply: ChatReply) -> JsonObject:
+    out: JsonObject = {
         "role": "assistant",
+        # OpenAI sends null, not an empty string, beside tool calls.
         "content": reply.content or (None if reply.tool_calls else ""),
         "refusal": None,
         "annotations": [],
@@ -145,9 +146,9 @@ def _message(reply: ChatReply) -> dict[str, Any]:
     return out
 
 
-def _tool_call_delta(call: ToolCallDelta) -> dict[str, Any]:
-    function: dict[str, Any] = {"arguments": call.arguments}
-    out: dict[str, Any] = {"index": call.index, "function": function}
+def _tool_call_delta(call: ToolCallDelta) -> JsonObject:
+    function: JsonObject = {"arguments": call.arguments}
+    out: JsonObject = {"index": call.index, "function": function}
     if call.id:
         out |= {"id": call.id, "type": "function"}
     if call.name:

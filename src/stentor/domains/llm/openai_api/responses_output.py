@@ -21,42 +21,6 @@ MAX_CACHED_CHARACTERS = 8_000_000
 CACHE_SECONDS = 3600.0
 
 
-class _OutputItem:
-    """One item of the output while it is streamed. `call_index` is None for a message."""
-
-    def __init__(self, id_: str, index: int, call_index: int | None = None, call_id: str = "", name: str = "") -> None:
-        self.id, self.index, self.call_index = id_, index, call_index
-        self._call_id, self._name = call_id, name
-        self._parts: list[str] = []
-        self.is_open = True
-
-    def append(self, text: str) -> None:
-        self._parts.append(text)
-
-    @property
-    def text(self) -> str:
-        """The text of the message, or the arguments of the call, so far."""
-        return "".join(self._parts)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the next item ends this one: a message always, a call once its arguments are valid JSON."""
-        if self.call_index is None:
-            return True
-        try:
-            json.loads(self.text)
-        except (ValueError, RecursionError):
-            return False
-        return True
-
-    def to_json(self, status: str) -> JsonObject:
-        if self.call_index is not None:
-            call = {"call_id": self._call_id, "name": self._name, "arguments": self.text}
-            return {"id": self.id, "type": "function_call", "status": status, **call}
-        content = [] if status == "in_progress" else [_text_part(self.text)]
-        return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": content}
-
-
 class ResponseBuilder:
     """Builder of one response: `build` returns it as a whole, the `*_events` methods stream it."""
 
@@ -214,20 +178,6 @@ class ResponseBuilder:
         return {"type": kind, "sequence_number": number, **fields}
 
 
-def _text_part(text: str) -> JsonObject:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def _usage_object(usage: TokenUsage) -> JsonObject:
-    return {
-        "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-    }
-
-
 class ResponseTextCache:
     """Recent texts of models, for clients that refer to an item by id instead of sending it again.
 
@@ -248,6 +198,7 @@ class ResponseTextCache:
         """Add a text. An id is added only once, because it belongs to one reply."""
         self._texts[owner, id_] = (self._clock(), text)
         self._characters += len(text)
+        # A dict keeps the order of insertion, so its first entry is the oldest.
         while self._characters > self._max_characters or self._is_expired(next(iter(self._texts.values()), None)):
             _, evicted = self._texts.pop(next(iter(self._texts)))
             self._characters -= len(evicted)
@@ -259,3 +210,53 @@ class ResponseTextCache:
 
     def _is_expired(self, entry: tuple[float, str] | None) -> bool:
         return entry is not None and self._clock() - entry[0] > CACHE_SECONDS
+
+
+class _OutputItem:
+    """One item of the output while it is streamed. `call_index` is None for a message."""
+
+    def __init__(self, id_: str, index: int, call_index: int | None = None, call_id: str = "", name: str = "") -> None:
+        self.id, self.index, self.call_index = id_, index, call_index
+        self._call_id, self._name = call_id, name
+        self._parts: list[str] = []
+        self.is_open = True
+
+    def append(self, text: str) -> None:
+        self._parts.append(text)
+
+    @property
+    def text(self) -> str:
+        """The text of the message, or the arguments of the call, so far."""
+        return "".join(self._parts)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the next item ends this one: a message always, a call once its arguments are valid JSON."""
+        if self.call_index is None:
+            return True
+        try:
+            json.loads(self.text)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    def to_json(self, status: str) -> JsonObject:
+        if self.call_index is not None:
+            call = {"call_id": self._call_id, "name": self._name, "arguments": self.text}
+            return {"id": self.id, "type": "function_call", "status": status, **call}
+        content = [] if status == "in_progress" else [_text_part(self.text)]
+        return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+
+def _text_part(text: str) -> JsonObject:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _usage_object(usage: TokenUsage) -> JsonObject:
+    return {
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+    }

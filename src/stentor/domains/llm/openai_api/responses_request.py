@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats import omit_none
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, ToolDefinition
 from stentor.domains.llm.openai_api import responses_input
@@ -51,7 +52,7 @@ class TextFormat(OpenAiModel):
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str | None, Field(min_length=1, max_length=64, validate_default=True)] = None
     description: str | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema", validate_default=True)] = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema", validate_default=True)] = None
     strict: bool | None = None
 
     @field_validator("name", "schema_")
@@ -60,7 +61,7 @@ class TextFormat(OpenAiModel):
         return require_value(value, needed=info.data.get("type") == "json_schema")
 
     @property
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """The format as /v1/responses encodes it."""
         if self.type != "json_schema":
             return {"type": self.type}
@@ -68,7 +69,7 @@ class TextFormat(OpenAiModel):
         return {"type": self.type, "name": self.name, "schema": self.schema_, **optional}
 
     @property
-    def response_format(self) -> dict[str, Any] | None:
+    def response_format(self) -> JsonObject | None:
         """The format as chat completions encode it; None for plain text."""
         if self.type != "json_schema":
             return None if self.type == "text" else {"type": self.type}
@@ -108,7 +109,7 @@ class FunctionTool(FunctionDefinitionIn):
         return ToolDefinition(self.name, self.description or "", self.parameters, self.strict)
 
     @property
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", **function, "strict": self.strict}
 
@@ -194,7 +195,7 @@ class ResponseIn(OpenAiModel):
     def format(self) -> TextFormat:
         return (self.text and self.text.format) or TextFormat(type="text")
 
-    def to_request(self, raw: dict[str, Any], recall: Callable[[str], str | None]) -> ChatRequest:
+    def to_request(self, raw: JsonObject, recall: Callable[[str], str | None]) -> ChatRequest:
         """Convert to a chat request. Raises InvalidRequest.
 
         `raw` is the body with the fields that OpenAI-compatible providers get unchanged; `recall` returns the text of a
@@ -244,7 +245,7 @@ class ResponseIn(OpenAiModel):
             return tuple(tools.values()), choice.name
         return tuple(tools.values()), choice if isinstance(choice, str) else ""
 
-    def _extra(self, raw: dict[str, Any], *, tools: bool) -> dict[str, Any]:
+    def _extra(self, raw: JsonObject, *, tools: bool) -> JsonObject:
         """Return the fields for OpenAI-compatible providers under the names of chat completions."""
         # metadata and store describe the response, which this gateway makes and not the provider.
         excluded = {"metadata", "store", "reasoning"} | (set() if tools else {"parallel_tool_calls"})
@@ -253,7 +254,7 @@ class ResponseIn(OpenAiModel):
         return fields | omit_none(reasoning_effort=effort, verbosity=self.text.verbosity if self.text else None)
 
     @property
-    def echoed_fields(self) -> dict[str, Any]:
+    def echoed_fields(self) -> JsonObject:
         """The fields of the request that the response repeats, with OpenAI's defaults for those that are not set."""
         choice: Any = self.tool_choice or "auto"
         verbosity = self.text.verbosity if self.text else None

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from pydantic_core import PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.openai import extract_signature
 from stentor.domains.llm.model import (
     ChatRequest,
@@ -44,6 +45,7 @@ ROLES: dict[str, ChatRole] = {
 ROLES_REQUIRING_FIELD = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
 """Roles by field that their messages must have; a message of the assistant may have only calls."""
 B = TypeVar("B", bound=BaseModel)
+FieldPath = tuple[int | str, ...]
 
 
 class OpenAiModel(BaseModel):
@@ -83,7 +85,7 @@ class CalledFunctionIn(OpenAiModel):
 class ToolCallIn(OpenAiModel):
     id: str
     function: CalledFunctionIn
-    extra_content: dict[str, Any] | None = None
+    extra_content: JsonObject | None = None
 
     def to_tool_call(self) -> ToolCall:
         return ToolCall(self.id, self.function.name, self.function.arguments, extract_signature(self.extra_content))
@@ -108,7 +110,7 @@ class ChatMessageIn(OpenAiModel):
 class FunctionDefinitionIn(OpenAiModel):
     name: Annotated[str, Field(min_length=1, max_length=128)]
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 
@@ -153,11 +155,11 @@ class ChatCompletionIn(OpenAiModel):
     n: ExactlyOne = None
     tools: list[ChatToolIn] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoiceIn | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: JsonObject | None = None
     stream: bool | None = None
     stream_options: StreamOptionsIn | None = None
 
-    def to_request(self, raw: dict[str, Any]) -> ChatRequest:
+    def to_request(self, raw: JsonObject) -> ChatRequest:
         choice = self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoiceIn) else self.tool_choice
         return ChatRequest(
             self.model,
@@ -193,7 +195,7 @@ class TextCompletionIn(OpenAiModel):
     stream: bool | None = None
     stream_options: StreamOptionsIn | None = None
 
-    def to_request(self, raw: dict[str, Any]) -> ChatRequest:
+    def to_request(self, raw: JsonObject) -> ChatRequest:
         prompts = _strings(self.prompt)
         if len(prompts) != 1:
             raise InvalidRequest(
@@ -215,6 +217,28 @@ class TextCompletionIn(OpenAiModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
+_INPUT_LIMITS = Field(min_length=1, max_length=2048, fail_fast=True)
+"""Without `fail_fast`, a million token ids would give a million errors of the type list of strings."""
+TextListIn = Annotated[list[Annotated[str, Field(min_length=1)]], _INPUT_LIMITS]
+TokenIdsIn = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, fail_fast=True)]
+
+
+class EmbeddingIn(OpenAiModel):
+    model: Name
+    input: str | TextListIn | TokenIdsIn | Annotated[list[TokenIdsIn], _INPUT_LIMITS]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
+
+    @property
+    def inputs(self) -> list[EmbeddingInput]:
+        """The inputs as a list; a list of numbers is the token ids of one text."""
+        if isinstance(self.input, str):
+            return [self.input]
+        if isinstance(self.input[0], int):
+            return [tuple(self.input)]
+        return [item if isinstance(item, str) else tuple(item) for item in cast(list[str | list[int]], self.input)]
+
+
 def validate_body(model: type[B], raw: Any) -> B:
     """Validate a body. Raises RequestValidationError, as FastAPI does for other routes."""
     try:
@@ -223,11 +247,12 @@ def validate_body(model: type[B], raw: Any) -> B:
         raise RequestValidationError(describe_validation_errors(error, raw)) from None
 
 
-def passthrough_fields(raw: dict[str, Any]) -> dict[str, Any]:
+def passthrough_fields(raw: JsonObject) -> JsonObject:
     return {name: value for name, value in raw.items() if name in PASSTHROUGH_FIELDS and value is not None}
 
 
 def require_value(value: Any, *, needed: bool) -> Any:
+    """Return a value. Raises the error of a missing field if it is needed and null or absent."""
     if needed and value is None:
         raise PydanticKnownError("missing")
     return value
@@ -243,32 +268,7 @@ def _strings(value: str | list[str] | None) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 
-MAX_INPUTS = Field(min_length=1, max_length=2048, fail_fast=True)
-"""Without `fail_fast`, a million token ids would give a million errors of the type list of strings."""
-TextListIn = Annotated[list[Annotated[str, Field(min_length=1)]], MAX_INPUTS]
-TokenIdsIn = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, fail_fast=True)]
-
-
-class EmbeddingIn(OpenAiModel):
-    model: Name
-    input: str | TextListIn | TokenIdsIn | Annotated[list[TokenIdsIn], MAX_INPUTS]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
-
-    @property
-    def inputs(self) -> list[EmbeddingInput]:
-        """The inputs as a list; a list of numbers is the token ids of one text."""
-        if isinstance(self.input, str):
-            return [self.input]
-        if isinstance(self.input[0], int):
-            return [tuple(self.input)]
-        return [item if isinstance(item, str) else tuple(item) for item in cast(list[str | list[int]], self.input)]
-
-
-FieldPath = tuple[int | str, ...]
-
-
-def describe_validation_errors(error: ValidationError, raw: Any) -> list[dict[str, Any]]:
+def describe_validation_errors(error: ValidationError, raw: Any) -> list[JsonObject]:
     """Return the messages by field, under the names that the client used.
 
     pydantic reports the errors of every member of a union. A member of another type than the value is left out where a

@@ -107,12 +107,12 @@ def providers_from_settings(settings: Settings) -> dict[str, Provider]:
 
 
 def _operator_provider(name: str, key: str, url: str, default_model: str) -> Provider:
-    known = KNOWN_PROVIDERS[name]
+    defaults = KNOWN_PROVIDERS[name]
     try:
-        base = normalize_url(url or known.base_url)
+        base = normalize_url(url or defaults.base_url)
     except (InvalidRequest, ValueError):
         raise StartRefused(f"The base address of the provider {name} is not an http or https URL.") from None
-    return Provider(name, known.format, base, key, default_model, is_operator_owned=True)
+    return Provider(name, defaults.format, base, key, default_model, is_operator_owned=True)
 
 
 def operator_hosts(providers: dict[str, Provider]) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def extract_error_message(body: bytes, key: str) -> str:
         document = jsontext.load(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ""
-    if isinstance(document, list) and document:
+    if isinstance(document, list) and document:  # some servers wrap the error in a list
         document = document[0]
     error: Any = document.get("error", document) if isinstance(document, dict) else None
     text = error.get("message") if isinstance(error, dict) else error
@@ -104,7 +104,7 @@ def parse_retry_after(value: str) -> int | None:
 class _CircuitState(msgspec.Struct):
     failures: int = 0
     open_until: int = 0
-    probing: bool = False
+    is_probing: bool = False
     """A call that tests the provider after the cooldown is running; no other may start."""
 
 
@@ -126,19 +126,19 @@ class CircuitBreaker:
         if state.failures < FAILURE_THRESHOLD:
             return
         remaining = state.open_until - self._clock.now()
-        if remaining > 0 or state.probing:
+        if remaining > 0 or state.is_probing:
             fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times; its circuit is open.")
             fault.retry_after = max(1, remaining // SECOND)
             fault.was_called = False
             raise fault
-        state.probing = True
+        state.is_probing = True
 
     def is_open(self, tenant: str, provider: Provider) -> bool:
         """Return whether a call would be rejected now."""
         state = self._states.get((tenant, provider.name, provider.base_url))
         if state is None or state.failures < FAILURE_THRESHOLD:
             return False
-        return state.probing or state.open_until > self._clock.now()
+        return state.is_probing or state.open_until > self._clock.now()
 
     def count_open(self) -> int:
         """Return how many circuits are open."""
@@ -151,10 +151,10 @@ class CircuitBreaker:
         """Record how a call ended that `before_call` allowed; a cancelled call changes no count."""
         circuit = (tenant, provider.name, provider.base_url)
         state = self._states.setdefault(circuit, _CircuitState())
-        state.probing = False
+        state.is_probing = False
         if error is None or (isinstance(error, ProviderFault) and not _is_outage(error)):
             self._states.pop(circuit)
-        elif isinstance(error, ProviderFault):
+        elif isinstance(error, ProviderFault):  # neither a cancelled call nor a bug of this service
             state.failures += 1
             state.open_until = self._clock.now() + COOLDOWN_SECONDS * SECOND
 

@@ -102,16 +102,23 @@ class ProviderRegistry:
             self._check(base_url)
 
         def work(tx: Tx) -> ProviderRow:
-            known = {row.name: row for row in store.list_providers(tx, tenant)}
-            if draft.name not in known and len(known) >= MAX_PROVIDERS:
+            rows = {row.name: row for row in store.list_providers(tx, tenant)}
+            if draft.name not in rows and len(rows) >= MAX_PROVIDERS:
                 raise Conflict(f"This tenant has {MAX_PROVIDERS} providers, which is the limit. Remove one first.")
-            row = self._merge(tenant, known.get(draft.name), draft, base_url)
+            row = self._merge(tenant, rows.get(draft.name), draft, base_url)
             store.upsert_provider(tx, tenant, row)
-            self._runlog.append(tx, tenant, [_provider_changed_event(row, by)])
+            meta = {
+                "provider": row.name,
+                "base_url": redact_url(row.base_url),
+                "key_set": bool(row.sealed_key),
+                "by": by,
+            }
+            event = EventDraft("provider_changed", "llm", f"Provider {row.name} registered or changed.", meta)
+            self._runlog.append(tx, tenant, [event])
             return row
 
         row = await self._db.write(work)
-        self._cached.pop(tenant, None)
+        self._cached.pop(tenant, None)  # the next call of this process must use the new registration
         return self._provider(tenant, row)
 
     async def remove(self, tenant: str, name: str, by: str) -> None:
@@ -122,7 +129,8 @@ class ProviderRegistry:
                 raise NotFound(
                     f"No registered provider {name!r}. Only the operator can remove those of the environment."
                 )
-            self._runlog.append(tx, tenant, [_provider_removed_event(name, by)])
+            meta = {"provider": name, "removed": True, "by": by}
+            self._runlog.append(tx, tenant, [EventDraft("provider_changed", "llm", f"Provider {name} removed.", meta)])
 
         await self._db.write(work)
         self._cached.pop(tenant, None)
@@ -144,13 +152,13 @@ class ProviderRegistry:
         return msgspec.structs.replace(after, sealed_key=sealed)
 
     async def _registered(self, tenant: str) -> dict[str, Provider]:
-        read_at, known = self._cached.get(tenant, (-REGISTRATION_CACHE_SECONDS, {}))
+        read_at, providers = self._cached.get(tenant, (-REGISTRATION_CACHE_SECONDS, {}))
         if time.monotonic() - read_at < REGISTRATION_CACHE_SECONDS:
-            return known
+            return providers
         rows = await self._db.read(lambda tx: store.list_providers(tx, tenant))
-        known = {row.name: self._provider(tenant, row) for row in rows}
-        self._cached[tenant] = (time.monotonic(), known)
-        return known
+        providers = {row.name: self._provider(tenant, row) for row in rows}
+        self._cached[tenant] = (time.monotonic(), providers)
+        return providers
 
     def _provider(self, tenant: str, row: ProviderRow) -> Provider:
         configured = self._operators.get(row.name)
@@ -158,6 +166,7 @@ class ProviderRegistry:
             return replace(configured, default_model=row.default_model or configured.default_model)
         address = self._address(row)
         key = (self._sealer.open(row.sealed_key, tenant, row.name, address) if row.sealed_key else None) or ""
+        # A row without its own address configures the detected Ollama, whose loopback address is private.
         is_operator_owned = not row.base_url and row.name in self._detected
         if key and self._redactor is not None:
             self._redactor.add_secret(key)
@@ -192,17 +201,6 @@ class ProviderRegistry:
             self._detected = {}
         else:
             self._detected = {"ollama": ollama}
-
-
-def _provider_changed_event(row: ProviderRow, by: str) -> EventDraft:
-    meta = {"provider": row.name, "base_url": redact_url(row.base_url), "key_set": bool(row.sealed_key), "by": by}
-    return EventDraft("provider_changed", "llm", f"Provider {row.name} registered or changed.", meta)
-
-
-def _provider_removed_event(name: str, by: str) -> EventDraft:
-    return EventDraft(
-        "provider_changed", "llm", f"Provider {name} removed.", {"provider": name, "removed": True, "by": by}
-    )
 
 
 def redact_url(url: str) -> str:
@@ -245,6 +243,7 @@ class ModelCatalog:
     async def _listing(self, provider: Provider, *, live: bool) -> ProviderListing:
         cached = self._listings.get(provider)
         if cached is None or cached.is_stale or (live and cached.is_reachable):
+            # A provider with a changed key or address is a new entry, and its old one is never removed.
             if len(self._listings) >= MAX_CACHED_LISTINGS:
                 self._listings.clear()
             cached = self._listings[provider] = await self._fetch(provider)

@@ -12,7 +12,8 @@ import hashlib
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from stentor.core import ids, jsontext, trace_context
 from stentor.core.errors import (
@@ -30,6 +31,7 @@ from stentor.core.http_client.client import (
     ResponseTooLarge,
 )
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import formats
 from stentor.domains.llm.model import ProviderRequest
 from stentor.domains.llm.providers import Provider
@@ -48,18 +50,14 @@ LIST_MODELS_SECONDS = 5.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, kw_only=True)
 class TransportLimits:
-    """Timeouts and retries of one call."""
+    """Timeouts and retries of one call. `total_seconds` does not limit a stream, `idle_seconds` does."""
 
-    def __init__(
-        self, *, total_seconds: float, idle_seconds: float, max_retries: int, connect_seconds: float = 10.0
-    ) -> None:
-        self.total_seconds, self.idle_seconds, self.max_retries, self.connect_seconds = (
-            total_seconds,
-            idle_seconds,
-            max_retries,
-            connect_seconds,
-        )
+    total_seconds: float
+    idle_seconds: float
+    max_retries: int
+    connect_seconds: float = 10.0
 
 
 class EventSource:
@@ -93,16 +91,13 @@ class EventSource:
     async def _lines(self) -> AsyncIterator[list[bytes]]:
         """Yield the lines of each block that was received. Raises ProviderFault."""
         received = 0
-        while block := await with_provider_faults(self._block):
+        while block := await with_provider_faults(self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds)):
             is_first, received = not received, received + len(block)
             if received > MAX_RESPONSE_BYTES:
                 raise ProviderError("The provider's stream is too large.")
             self._evidence.record_response(block)
             # Without removesuffix the split would end with an empty line, which would end the event too early.
             yield (block.removeprefix(codecs.BOM_UTF8) if is_first else block).removesuffix(b"\n").split(b"\n")
-
-    async def _block(self) -> bytes:
-        return await self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds)
 
 
 class ProviderTransport:
@@ -159,7 +154,7 @@ class ProviderTransport:
                 await self._check_response(response, provider)
                 return await response.read_body(MAX_RESPONSE_BYTES)
 
-        return form.parse_models(await with_provider_faults(fetch))
+        return form.parse_models(await with_provider_faults(fetch()))
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], evidence: CallEvidence) -> T:
         """Run an attempt, and retry it only where the provider cannot have processed the request.
@@ -168,7 +163,7 @@ class ProviderTransport:
         """
         while True:
             try:
-                return await with_provider_faults(attempt)
+                return await with_provider_faults(attempt())
             except ProviderFault as fault:
                 wait = self._retry_delay(fault, evidence.attempts)
                 if wait is None:
@@ -185,7 +180,7 @@ class ProviderTransport:
         return float(fault.retry_after) if is_soon else None
 
     async def _send(
-        self, provider: Provider, call: ProviderRequest, evidence: CallEvidence, total: float | None = None
+        self, provider: Provider, call: ProviderRequest, evidence: CallEvidence, total_seconds: float | None = None
     ) -> ClientResponse:
         form = formats.get_format(provider.format)
         url, body = self._checked_url(provider, call.path), jsontext.encode(call.body)
@@ -197,7 +192,7 @@ class ProviderTransport:
         evidence.upstream_status = None
         evidence.record_request(url.partition("?")[0], body)
         request = ClientRequest("POST", url, headers, body, evidence.tenant, provider.key)
-        response = await self._http_for(provider).client.send(request, self.limits.connect_seconds, total)
+        response = await self._http_for(provider).client.send(request, self.limits.connect_seconds, total_seconds)
         evidence.upstream_status = response.status
         try:
             await self._check_response(response, provider)
@@ -212,6 +207,7 @@ class ProviderTransport:
             fault = fault_from_response(provider, response.status, response.headers.get("retry-after", ""), body)
             fault.message = self._redact(fault.message)
             raise fault
+        # A small compressed body could expand to far more than MAX_RESPONSE_BYTES.
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ProviderError("The provider's response is compressed, although the request did not accept it.")
 
@@ -219,6 +215,7 @@ class ProviderTransport:
         return self._trusted if provider.is_operator_owned else self._outbound
 
     def _checked_url(self, provider: Provider, path: str) -> str:
+        # Checked at each call as well as at registration (tests/manifest/llm.toml, provider-ssrf).
         try:
             self._http_for(provider).check_url(provider.base_url)
         except InvalidRequest:
@@ -226,10 +223,10 @@ class ProviderTransport:
         return provider.base_url + path
 
 
-async def with_provider_faults(work: Callable[[], Awaitable[T]]) -> T:
+async def with_provider_faults(work: Awaitable[T]) -> T:
     """Run a request, and raise every network or protocol error as a ProviderFault."""
     try:
-        return await work()
+        return await work
     except TargetRefused:
         raise ProviderError("The provider's address is not allowed.") from None
     except socket.gaierror:
@@ -279,8 +276,8 @@ class CallEvidence:
     def latency_ms(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
 
-    def to_metadata(self) -> dict[str, Any]:
-        metadata: dict[str, Any] = {
+    def to_metadata(self) -> JsonObject:
+        metadata: JsonObject = {
             "call_id": self.call_id,
             "response_id": self.response_id[:255] or None,
             "endpoint": self.endpoint,
