@@ -118,7 +118,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         choice = {"type": "function", "function": {"name": choice}}
     body = omit_none(
         model=request.model,
-        messages=[encode_message(message) for message in request.messages],
+        messages=[_message(message) for message in request.messages],
         temperature=request.temperature,
         top_p=request.top_p,
         stop=list(request.stop) or None,
@@ -221,7 +221,7 @@ def extract_signature(extra: Any) -> str:
     return signature if isinstance(signature, str) else ""
 
 
-def encode_message(message: LlmMessage) -> JsonObject:
+def _message(message: LlmMessage) -> JsonObject:
     """Encode a message in OpenAI's format; text alone is a string, which every compatible server accepts."""
     is_text = all(isinstance(part, TextPart) for part in message.content)
     content: Any = message.text if is_text else [_part(part) for part in message.content]

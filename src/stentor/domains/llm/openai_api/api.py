@@ -102,11 +102,15 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
             remember(builder)
             return JsonResponse(response)
         stream = await open_stream(http, caller, request)
-        builder = ResponseBuilder(
-            body, stream.provenance_id, stream.name, time.time, stream.agent_task or stream.choice
-        )
+        origin = stream.agent_task or stream.choice
+        builder = ResponseBuilder(body, stream.provenance_id, stream.name, time.time, origin)
+
+        def error_frame(error: Exception) -> bytes:
+            code = error.code if isinstance(error, StentorError) else StentorError.code
+            return _event_frame(builder.error_event(code, stream_error_message(error)))
+
         frames = _response_frames(stream, builder, remember)
-        return await stream_response(stream, frames, streams, caller, _response_error_frame(builder))
+        return await stream_response(stream, frames, streams, caller, error_frame)
 
     @api.get("/models")
     async def models(caller: Caller) -> JsonResponse:
@@ -200,12 +204,6 @@ async def _response_frames(
 def _error_frame(error: Exception) -> bytes:
     status, code = (error.status, error.code) if isinstance(error, StentorError) else (500, StentorError.code)
     return _data_frame(errors.openai_error_body(status, code, stream_error_message(error)))
-
-
-def _response_error_frame(builder: ResponseBuilder) -> Callable[[Exception], bytes]:
-    return lambda error: _event_frame(
-        builder.error_event(getattr(error, "code", StentorError.code), stream_error_message(error))
-    )
 
 
 def _data_frame(value: Any) -> bytes:

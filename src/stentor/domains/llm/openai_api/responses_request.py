@@ -105,9 +105,6 @@ class FunctionTool(FunctionDefinitionIn):
 
     type: Literal["function"]
 
-    def to_tool(self) -> ToolDefinition:
-        return ToolDefinition(self.name, self.description or "", self.parameters, self.strict)
-
     @property
     def to_json(self) -> JsonObject:
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}

@@ -113,14 +113,13 @@ class FunctionDefinitionIn(OpenAiModel):
     parameters: JsonObject | None = None
     strict: bool | None = None
 
+    def to_tool(self) -> ToolDefinition:
+        return ToolDefinition(self.name, self.description or "", self.parameters, self.strict)
+
 
 class ChatToolIn(OpenAiModel):
     type: Literal["function"]
     function: FunctionDefinitionIn
-
-    def to_tool(self) -> ToolDefinition:
-        function = self.function
-        return ToolDefinition(function.name, function.description or "", function.parameters, function.strict)
 
 
 class FunctionNameIn(OpenAiModel):
@@ -169,7 +168,7 @@ class ChatCompletionIn(OpenAiModel):
             top_p=self.top_p,
             stop=_strings(self.stop),
             seed=self.seed,
-            tools=tuple(tool.to_tool() for tool in self.tools or ()),
+            tools=tuple(tool.function.to_tool() for tool in self.tools or ()),
             tool_choice=choice or "",
             response_format=self.response_format,
             extra=passthrough_fields(raw),
