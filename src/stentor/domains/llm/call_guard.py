@@ -1,7 +1,7 @@
-"""The one choke point: nothing reaches a provider but through `admit`, and nothing comes back unrecorded.
+"""The call guard: every provider call starts here and is recorded here, with budgets, circuit breaker, span and event.
 
-Budgets fail closed: when what was spent cannot be read, nothing is spent. So does the record: when it cannot be
-written, the caller reads that instead of the answer.
+Fails closed twice: no call if its budgets cannot be read, and no reply if the call cannot be recorded. Retries and
+connections are in `providers.transport`, budgets and prices in `costs`, SQL in `store`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from stentor.domains.llm.store import CallRow
 from stentor.domains.llm.tracing import NOOP_SPAN, CallSpan, CallStart, CallTracer, NoopTracer
 
 MAX_COUNTED_TOKENS = 2**40
-"""What a provider counts beyond is its error, and no reason to lose the record."""
-log = logging.getLogger(__name__)
+"""More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
 UsageEstimate = Callable[[], TokenUsage]
+BudgetAccount = tuple[str, BudgetKind, str]
+"""Tenant, kind and subject: what reservations and locks are kept by."""
+_PERIOD_ADJECTIVES = {"day": "daily", "month": "monthly"}
+log = logging.getLogger(__name__)
 
 
 class LlmCaller(msgspec.Struct, frozen=True):
-    """For whom a call is made. `parent` is the event of the run log that led to it."""
+    """On whose behalf a call is made. `parent` is the event of the run log that caused it."""
 
     tenant: str
     key: str
@@ -45,48 +48,50 @@ class LlmCaller(msgspec.Struct, frozen=True):
 
     @property
     def budget_subjects(self) -> list[tuple[BudgetKind, str]]:
-        found: list[tuple[BudgetKind, str]] = [("key", self.key)]
-        return [*found, ("agent", self.agent_id)] if self.agent_id else found
+        """The key, and after it the agent if there is one."""
+        subjects: list[tuple[BudgetKind, str]] = [("key", self.key)]
+        return [*subjects, ("agent", self.agent_id)] if self.agent_id else subjects
 
 
 class LlmCall:
-    """One call that was let through; exactly one of `done` and `failed` ends it."""
+    """A started call; exactly one of `complete` and `fail` must end it."""
 
-    def __init__(self, gate: CallGuard, caller: LlmCaller, target: ModelTarget, operation: LlmOperation) -> None:
-        self._gate = gate
+    def __init__(self, guard: CallGuard, caller: LlmCaller, target: ModelTarget, operation: LlmOperation) -> None:
+        self._guard = guard
         self.caller, self.target, self.operation = caller, target, operation
         self.reserved: SpentAmount | None = None
-        self.evidence = CallEvidence(keep_content=gate.keep_content, tenant=caller.tenant)
+        self.evidence = CallEvidence(keep_content=guard.keep_content, tenant=caller.tenant)
         self._span: CallSpan = NOOP_SPAN
 
-    def start_span(self, spans: CallTracer, now: int) -> None:
+    def start_span(self, tracer: CallTracer, now: int) -> None:
         caller, call_id = self.caller, self.evidence.call_id
-        call = CallStart(self.operation, self.target, now, call_id, caller.tenant, caller.agent_id, caller.task_id)
-        self._span = spans.start_span(call)
+        start = CallStart(self.operation, self.target, now, call_id, caller.tenant, caller.agent_id, caller.task_id)
+        self._span = tracer.start_span(start)
         self.evidence.traceparent = self._span.traceparent
 
     async def complete(self, usage: TokenUsage) -> None:
-        """Raises StoreUnavailable when the record cannot be written."""
-        self._gate.on_call_ended(self, None)
-        self._span.end(_bounded(usage), response_id=self.evidence.response_id)
-        await self._gate.record_and_release(self, usage, "ok")
+        """Record a successful call. Raises StoreUnavailable; then the caller must not get the reply."""
+        self._guard.on_call_ended(self, None)
+        usage = _bounded(usage)
+        self._span.end(usage, response_id=self.evidence.response_id)
+        await self._guard.record_and_release(self, usage, "ok")
 
     async def fail(self, error: BaseException, usage: TokenUsage | None = None) -> None:
-        """Recorded as well as it can be: the failure itself goes on. A cancelled caller waits for nothing."""
-        self._gate.on_call_ended(self, error)
-        outcome = error.code if isinstance(error, StentorError) else "CANCELLED" if _given_up(error) else "FAILED"
-        counted = usage and _bounded(usage)
-        self._span.end(counted, response_id=self.evidence.response_id, error_type=outcome)
-        work = self._gate.record_in_background(self, usage or TokenUsage(), outcome)
-        if not _given_up(error):
-            await work
-
-
-def _given_up(error: BaseException) -> bool:
-    return isinstance(error, asyncio.CancelledError | GeneratorExit)
+        """Record a failed or cancelled call. Fails open: without a database the caller still gets the error."""
+        self._guard.on_call_ended(self, error)
+        is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
+        outcome = error.code if isinstance(error, StentorError) else "CANCELLED" if is_cancelled else "FAILED"
+        usage = usage and _bounded(usage)
+        self._span.end(usage, response_id=self.evidence.response_id, error_type=outcome)
+        recording = self._guard.record_in_background(self, usage or TokenUsage(), outcome)
+        # A cancelled coroutine must end at once; the record is written without it.
+        if not is_cancelled:
+            await recording
 
 
 class CallGuard:
+    """Starts calls within budgets and circuit breaker, and records their end."""
+
     def __init__(
         self,
         db: Database,
@@ -94,8 +99,8 @@ class CallGuard:
         runlog: RunLog,
         breaker: CircuitBreaker,
         prices: PriceList,
-        limits: tuple[Budget, ...] = (),
-        spans: CallTracer | None = None,
+        budgets: tuple[Budget, ...] = (),
+        tracer: CallTracer | None = None,
         *,
         keep_content: bool = False,
     ) -> None:
@@ -104,194 +109,182 @@ class CallGuard:
         self._runlog = runlog
         self._breaker = breaker
         self._prices = prices
-        self._budgets = limits
-        self._spans = spans or NoopTracer()
-        self._reserved: dict[tuple[str, BudgetKind, str], SpentAmount] = {}
-        self._accounts: dict[tuple[str, BudgetKind, str], asyncio.Lock] = {}
-        self._records: set[asyncio.Task[None]] = set()
+        self._budgets = budgets
+        self._tracer = tracer or NoopTracer()
+        self._reserved: dict[BudgetAccount, SpentAmount] = {}
+        self._locks: dict[BudgetAccount, asyncio.Lock] = {}
+        self._recordings: set[asyncio.Task[None]] = set()
         self.keep_content = keep_content
         self.call_metrics = CallMetrics(breaker)
 
     async def start_call(
-        self, caller: LlmCaller, target: ModelTarget, operation: LlmOperation, expected: UsageEstimate
+        self, caller: LlmCaller, target: ModelTarget, operation: LlmOperation, estimate_usage: UsageEstimate
     ) -> LlmCall:
-        """`expected` is asked for only where a budget is. Raises BudgetSpent, or ProviderUnreachable while it rests."""
+        """Start a call. Raises BudgetExceeded, and ProviderUnreachable while the provider's circuit is open."""
         await self._prices.load()
-        passage = LlmCall(self, caller, target, operation)
+        call = LlmCall(self, caller, target, operation)
         try:
+            # Estimating reads the whole request, so calls without budgets skip it.
             if self._budgets:
-                await self._let_in_within_budgets(passage, expected())
+                await self._start_within_budgets(call, estimate_usage())
             else:
-                self._let_in(passage)
+                self._breaker.before_call(caller.tenant, target.provider)
         except (BudgetExceeded, ProviderUnreachable) as error:
             self.call_metrics.count_rejected(error)
             raise
-        passage.start_span(self._spans, self._clock.now())
-        return passage
-
-    async def _let_in_within_budgets(self, passage: LlmCall, expected: TokenUsage) -> None:
-        caller, target = passage.caller, passage.target
-        cost = self._prices.cost_nanos(target.provider.name, target.model, expected) or 0
-        async with AsyncExitStack() as accounts:
-            for kind, subject in caller.budget_subjects:
-                await self._check_account(accounts, caller.tenant, kind, subject)
-            self._let_in(passage)
-            passage.reserved = SpentAmount(_total(expected), cost)
-            self._reserve(passage, 1)
-
-    def _let_in(self, passage: LlmCall) -> None:
-        self._breaker.before_call(passage.caller.tenant, passage.target.provider)
-
-    async def _check_account(self, accounts: AsyncExitStack, tenant: str, kind: BudgetKind, subject: str) -> None:
-        """One call at a time looks at an account, from the look to what it reserves."""
-        applying = [budget for budget in self._budgets if budget.applies_to(kind, subject)]
-        if applying:
-            await accounts.enter_async_context(self._accounts.setdefault((tenant, kind, subject), asyncio.Lock()))
-        for budget in applying:
-            await self._check(tenant, budget, kind, subject)
-
-    async def _check(self, tenant: str, budget: Budget, kind: BudgetKind, subject: str) -> None:
-        # Before the look at the rows: what is settled meanwhile counts twice for a moment, never not at all.
-        open_ = self._reserved.get((tenant, kind, subject), SpentAmount())
-
-        def read(tx: Tx) -> tuple[SpentAmount, int]:
-            first = costs.first_day_of_period(budget.period, tx.now)
-            return store.read_spent(tx, tenant, kind, subject, first), costs.seconds_until_reset(budget.period, tx.now)
-
-        known, wait = await self._db.read(read)
-        if budget.remaining(SpentAmount(known.tokens + open_.tokens, known.cost + open_.cost)) <= 0:
-            unit = "tokens" if budget.unit == "tokens" else "money"
-            raise _spent(f"The {unit} that {kind} {subject!r} may spend in a {budget.period} are spent.", wait)
+        call.start_span(self._tracer, self._clock.now())
+        return call
 
     def is_circuit_open(self, tenant: str, provider: Provider) -> bool:
-        """Whether the provider is left alone now."""
+        """Return whether calls of the provider are rejected now."""
         return self._breaker.is_open(tenant, provider)
 
     async def remaining_dollars(self, caller: LlmCaller) -> float | None:
-        """US dollars that the caller may still spend, of the budget that has least; None where no budget is of money.
+        """Return the US dollars left in the caller's tightest budget; None without a budget in US dollars.
 
         Raises StoreUnavailable.
         """
-        accounts = [
+        budgets = [
             (kind, subject, budget)
             for kind, subject in caller.budget_subjects
             for budget in self._budgets
             if budget.unit == "usd" and budget.applies_to(kind, subject)
         ]
-        if not accounts:
+        if not budgets:
             return None
 
         def read(tx: Tx) -> int:
-            left = []
-            for kind, subject, budget in accounts:
-                first = costs.first_day_of_period(budget.period, tx.now)
-                left.append(budget.remaining(store.read_spent(tx, caller.tenant, kind, subject, first)))
-            return min(left)
+            remaining = []
+            for kind, subject, budget in budgets:
+                first_day = costs.first_day_of_period(budget.period, tx.now)
+                remaining.append(budget.remaining(store.read_spent(tx, caller.tenant, kind, subject, first_day)))
+            return min(remaining)
 
         return await self._db.read(read) / NANOS_PER_DOLLAR
 
-    def on_call_ended(self, passage: LlmCall, error: BaseException | None) -> None:
-        self._breaker.after_call(passage.caller.tenant, passage.target.provider, error)
-
-    def _reserve(self, passage: LlmCall, sign: int) -> None:
-        """What calls that are under way will probably spend, so that many at once do not pass a budget together."""
-        if passage.reserved is None:
-            return
-        tokens, cost = passage.reserved.tokens * sign, passage.reserved.cost * sign
-        for kind, subject in passage.caller.budget_subjects:
-            at = (passage.caller.tenant, kind, subject)
-            known = self._reserved.get(at, SpentAmount())
-            self._reserved[at] = SpentAmount(known.tokens + tokens, known.cost + cost)
-            if self._reserved[at] == SpentAmount():
-                del self._reserved[at]
-
-    async def record_and_release(self, passage: LlmCall, usage: TokenUsage, outcome: str) -> None:
-        """The call's row and its evidence, in one transaction; then nothing is reserved for it any more."""
-        try:
-            await self._record(passage, usage, outcome)
-        finally:
-            self._reserve(passage, -1)
-
-    async def _record(self, passage: LlmCall, usage: TokenUsage, outcome: str) -> None:
-        usage = _bounded(usage)
-        row, draft = self._row(passage, usage, outcome), _draft(passage, usage, outcome)
-        caller = passage.caller
-        self.call_metrics.record_call(passage.target.provider, row)
-
-        def work(tx: Tx) -> None:
-            store.insert_call(tx, row)
-            self._runlog.append(tx, caller.tenant, [draft], task_id=caller.task_id, parent=caller.parent)
-
-        await self._db.write(work, ())
-
-    def record_in_background(self, passage: LlmCall, usage: TokenUsage, outcome: str) -> asyncio.Task[None]:
-        """`settle` in the background, whoever leaves; it only logs when it cannot be written."""
-
-        async def work() -> None:
-            try:
-                await self.record_and_release(passage, usage, outcome)
-            except StentorError as error:
-                log.warning("a call of a provider that failed could not be recorded: %s", error.message)
-
-        task = asyncio.create_task(work())
-        self._records.add(task)
-        task.add_done_callback(self._records.discard)
-        return task
-
     async def close(self) -> None:
-        """Wait for what is still being recorded, and for a moment for the last spans."""
-        await asyncio.gather(*self._records, return_exceptions=True)
-        await self._spans.close()
+        """Wait for the records of failed calls and, for a short time, for the last spans."""
+        await asyncio.gather(*self._recordings, return_exceptions=True)
+        await self._tracer.close()
 
-    def _row(self, passage: LlmCall, usage: TokenUsage, outcome: str) -> CallRow:
-        caller, target = passage.caller, passage.target
-        return CallRow(
-            call_id=passage.evidence.call_id,
-            tenant=caller.tenant,
-            key_name=caller.key,
-            agent_id=caller.agent_id,
-            task_id=caller.task_id,
-            operation=passage.operation,
-            provider=target.provider.name,
-            model=target.model,
-            outcome=outcome,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            estimated=int(usage.estimated),
-            cost=self._prices.cost_nanos(target.provider.name, target.model, usage),
-            latency_ms=passage.evidence.latency_ms,
-        )
+    def on_call_ended(self, call: LlmCall, error: BaseException | None) -> None:
+        self._breaker.after_call(call.caller.tenant, call.target.provider, error)
+
+    async def record_and_release(self, call: LlmCall, usage: TokenUsage, outcome: str) -> None:
+        """Write the call's row and event in one transaction, then release its reservation."""
+        caller, target = call.caller, call.target
+        try:
+            row = CallRow(
+                call_id=call.evidence.call_id,
+                tenant=caller.tenant,
+                key_name=caller.key,
+                agent_id=caller.agent_id,
+                task_id=caller.task_id,
+                operation=call.operation,
+                provider=target.provider.name,
+                model=target.model,
+                outcome=outcome,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                estimated=int(usage.estimated),
+                cost=self._prices.cost_nanos(target.provider.name, target.model, usage),
+                latency_ms=call.evidence.latency_ms,
+            )
+            event = _call_event(call, usage, outcome)
+            self.call_metrics.record_call(target.provider, row)
+
+            def write(tx: Tx) -> None:
+                store.insert_call(tx, row)
+                self._runlog.append(tx, caller.tenant, [event], task_id=caller.task_id, parent=caller.parent)
+
+            await self._db.write(write, ())
+        finally:
+            # After the commit: a call that is in neither sum would let others exceed the budget.
+            self._reserve(call, -1)
+
+    def record_in_background(self, call: LlmCall, usage: TokenUsage, outcome: str) -> asyncio.Task[None]:
+        """Record the call in a task that outlives a cancelled caller; an error of the database is only logged."""
+
+        async def record() -> None:
+            try:
+                await self.record_and_release(call, usage, outcome)
+            except StentorError as error:
+                log.warning("llm: failed call not recorded reason=%s", error.message)
+
+        recording = asyncio.create_task(record())
+        self._recordings.add(recording)
+        recording.add_done_callback(self._recordings.discard)
+        return recording
+
+    async def _start_within_budgets(self, call: LlmCall, estimate: TokenUsage) -> None:
+        caller, target = call.caller, call.target
+        cost = self._prices.cost_nanos(target.provider.name, target.model, estimate) or 0
+        async with AsyncExitStack() as locks:
+            # Always the key before the agent, so that two calls cannot deadlock.
+            for kind, subject in caller.budget_subjects:
+                budgets = [budget for budget in self._budgets if budget.applies_to(kind, subject)]
+                if budgets:
+                    # Held until the reservation below: otherwise concurrent calls would all pass the same check.
+                    lock = self._locks.setdefault((caller.tenant, kind, subject), asyncio.Lock())
+                    await locks.enter_async_context(lock)
+                for budget in budgets:
+                    await self._check_budget((caller.tenant, kind, subject), budget)
+            self._breaker.before_call(caller.tenant, target.provider)
+            call.reserved = SpentAmount(estimate.input_tokens + estimate.output_tokens, cost)
+            self._reserve(call, 1)
+
+    async def _check_budget(self, account: BudgetAccount, budget: Budget) -> None:
+        """Raise BudgetExceeded if spent and reserved amounts use up the budget."""
+        # Before the rows are read: a call that is recorded meanwhile then counts twice for a moment, never not at all.
+        reserved = self._reserved.get(account, SpentAmount())
+
+        def read(tx: Tx) -> tuple[SpentAmount, int]:
+            first_day = costs.first_day_of_period(budget.period, tx.now)
+            return store.read_spent(tx, *account, first_day), costs.seconds_until_reset(budget.period, tx.now)
+
+        spent, reset_s = await self._db.read(read)
+        if budget.remaining(SpentAmount(spent.tokens + reserved.tokens, spent.cost + reserved.cost)) <= 0:
+            name = f"{_PERIOD_ADJECTIVES[budget.period]} {'token' if budget.unit == 'tokens' else 'cost'} budget"
+            _, kind, subject = account
+            error = BudgetExceeded(f"The {name} of {kind} {subject!r} is used up. It resets in {reset_s} seconds.")
+            error.retry_after = reset_s
+            raise error
+
+    def _reserve(self, call: LlmCall, sign: int) -> None:
+        """Add the call's estimate to the reserved amounts, or with the sign -1 remove it.
+
+        Open calls count against budgets through these amounts, so that many at once cannot exceed one together.
+        """
+        if call.reserved is None:
+            return
+        tokens, cost = call.reserved.tokens * sign, call.reserved.cost * sign
+        for kind, subject in call.caller.budget_subjects:
+            account = (call.caller.tenant, kind, subject)
+            reserved = self._reserved.get(account, SpentAmount())
+            self._reserved[account] = SpentAmount(reserved.tokens + tokens, reserved.cost + cost)
+            if self._reserved[account] == SpentAmount():
+                del self._reserved[account]
 
 
-def _draft(passage: LlmCall, usage: TokenUsage, outcome: str) -> EventDraft:
-    target, evidence = passage.target, passage.evidence
-    meta = {
+def _call_event(call: LlmCall, usage: TokenUsage, outcome: str) -> EventDraft:
+    target, evidence = call.target, call.evidence
+    metadata = {
         **evidence.to_metadata(),
         "provider": target.provider.name,
         "model": target.model,
-        "operation": passage.operation,
+        "operation": call.operation,
         "outcome": outcome,
-        "key": passage.caller.key,
+        "key": call.caller.key,
         "usage": msgspec.to_builtins(usage),
     }
     message = f"Called {target.name}: {outcome}."
-    agent, latency = passage.caller.agent_id, evidence.latency_ms
-    return EventDraft("llm_called", "llm", message, meta, agent, latency, event_id=evidence.call_id)
-
-
-def _total(usage: TokenUsage) -> int:
-    return usage.input_tokens + usage.output_tokens
+    agent_id, latency_ms = call.caller.agent_id, evidence.latency_ms
+    return EventDraft("llm_called", "llm", message, metadata, agent_id, latency_ms, event_id=evidence.call_id)
 
 
 def _bounded(usage: TokenUsage) -> TokenUsage:
-    most = {
-        "input_tokens": min(usage.input_tokens, MAX_COUNTED_TOKENS),
-        "output_tokens": min(usage.output_tokens, MAX_COUNTED_TOKENS),
-    }
-    return msgspec.structs.replace(usage, **most)
-
-
-def _spent(message: str, wait: int) -> BudgetExceeded:
-    error = BudgetExceeded(message)
-    error.retry_after = wait
-    return error
+    return msgspec.structs.replace(
+        usage,
+        input_tokens=min(usage.input_tokens, MAX_COUNTED_TOKENS),
+        output_tokens=min(usage.output_tokens, MAX_COUNTED_TOKENS),
+    )

@@ -1,8 +1,7 @@
-"""What a key or an agent may spend in a day or a month, in tokens or in money. Pure. Fails closed.
+"""Budgets of keys and agents per day or month, and prices of models. Pure; `call_guard` enforces the budgets.
 
-Source: docs/decisions, "LLM gateway".
-
-What a call costs: the operator's own prices, else those of the package genai-prices, which needs no network.
+Prices come from the operator's settings, else from the package genai-prices, which needs no network. Source:
+docs/decisions/0012-llm-gateway.md.
 """
 
 from __future__ import annotations
@@ -23,19 +22,22 @@ from stentor.domains.llm.model import TokenUsage
 
 BudgetKind = Literal["key", "agent"]
 NANOS_PER_DOLLAR = 1_000_000_000
-"""Money is counted in billionths of a US dollar, as integers."""
+"""Costs are integers in billionths of a US dollar."""
 _BUDGET_PATTERN = re.compile(r"(key|agent):([^=]+):(tokens|usd)/(day|month)=(\d+(?:\.\d+)?)")
 
 
 class SpentAmount(msgspec.Struct, frozen=True):
-    """Tokens, and billionths of a dollar."""
+    """An amount of tokens and of cost in billionths of a US dollar."""
 
     tokens: int = 0
     cost: int = 0
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """`subject` is the name of a key, the id of an agent, or `*` for each of them."""
+    """A limit per day or month. `subject` is the name of a key, the id of an agent, or `*` for each of them.
+
+    `unit` is tokens or usd; `limit` is in tokens or billionths of a US dollar.
+    """
 
     kind: BudgetKind
     subject: str
@@ -51,29 +53,29 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 def parse_budgets(entries: Sequence[str]) -> tuple[Budget, ...]:
-    """Of SERVICE_LLM_BUDGETS: `key:*:tokens/day=100000`. Raises StartRefused."""
-    found = []
+    """Parse the entries of SERVICE_LLM_BUDGETS, such as `key:*:tokens/day=100000`. Raises StartRefused."""
+    budgets = []
     for entry in entries:
         match = _BUDGET_PATTERN.fullmatch(entry)
         if match is None:
             raise StartRefused(
-                f"SERVICE_LLM_BUDGETS has the entry {entry!r}, which is not of the form key:NAME:tokens/day=100000 "
+                f"SERVICE_LLM_BUDGETS: {entry!r} is invalid; expected key:NAME:tokens/day=100000 "
                 "or agent:ID:usd/month=20 (the name may be *)."
             )
         kind, subject, unit, period, limit = match.groups()
         amount = round(float(limit) * (NANOS_PER_DOLLAR if unit == "usd" else 1))
-        found.append(Budget("key" if kind == "key" else "agent", subject, unit, period, amount))
-    return tuple(found)
+        budgets.append(Budget("key" if kind == "key" else "agent", subject, unit, period, amount))
+    return tuple(budgets)
 
 
 def first_day_of_period(period: str, now: int) -> int:
-    """The number of the day, since 1970, that the present period began with; UTC."""
+    """Return the first day of the current period, as a count of days since 1970 in UTC."""
     today = now // DAY
     return today if period == "day" else today - (datetime.fromtimestamp(now / SECOND, UTC).day - 1)
 
 
 def seconds_until_reset(period: str, now: int) -> int:
-    """Until the period ends; UTC."""
+    """Return the seconds until the current period ends, in UTC."""
     if period == "day":
         return (DAY - now % DAY) // SECOND + 1
     moment = datetime.fromtimestamp(now / SECOND, UTC)
@@ -83,13 +85,13 @@ def seconds_until_reset(period: str, now: int) -> int:
 
 _PRICE_PATTERN = re.compile(r"([^=]+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 _PACKAGE_PROVIDER_NAMES = {"gemini": "google"}
-"""The package's name where ours is another."""
+"""Providers that have another name in the package than here."""
 _FREE_PROVIDERS = frozenset(("ollama", "local"))
 MILLION = 1_000_000
 
 
 class ModelPrice(msgspec.Struct, frozen=True):
-    """US dollars per million tokens, and what the model takes and gives at most."""
+    """The price of a model in US dollars per million tokens, and its limits in tokens; None if unknown."""
 
     input: float | None = None
     output: float | None = None
@@ -98,74 +100,79 @@ class ModelPrice(msgspec.Struct, frozen=True):
 
 
 class PriceList:
-    """`own` entries: `provider/model=IN/OUT` in US dollars per million tokens; the model may be `*`."""
+    """Prices of models. The operator's entries, `provider/model=IN/OUT` in US dollars per million tokens, win.
 
-    def __init__(self, own: Sequence[str] = ()) -> None:
-        """Raises StartRefused for an entry that cannot be read."""
-        self._ready = False
-        self._own: dict[str, ModelPrice] = {}
-        for entry in own:
+    The model of an entry may be `*`.
+    """
+
+    def __init__(self, entries: Sequence[str] = ()) -> None:
+        """Parse the operator's entries. Raises StartRefused."""
+        self._is_loaded = False
+        self._operator_prices: dict[str, ModelPrice] = {}
+        for entry in entries:
             match = _PRICE_PATTERN.fullmatch(entry)
             if match is None:
-                raise StartRefused(
-                    f"SERVICE_LLM_PRICES has the entry {entry!r}, which is not of the form provider/model=IN/OUT."
-                )
-            self._own[match[1].strip()] = ModelPrice(float(match[2]), float(match[3]))
+                raise StartRefused(f"SERVICE_LLM_PRICES: {entry!r} is invalid; expected provider/model=IN/OUT.")
+            self._operator_prices[match[1].strip()] = ModelPrice(float(match[2]), float(match[3]))
 
     async def load(self) -> None:
-        """Read the package's data, which takes a third of a second, beside the event loop."""
-        if not self._ready:
+        """Load the package's data in a thread: it takes a third of a second, which would block the event loop."""
+        if not self._is_loaded:
             await asyncio.to_thread(_package_price, "openai", "")
-            self._ready = True
+            self._is_loaded = True
 
     def cost_nanos(self, provider: str, model: str, usage: TokenUsage) -> int | None:
-        """In billionths of a dollar; None when nobody knows the price."""
-        own = self._of_operator(provider, model)
-        if own is not None:
-            dollars = ((own.input or 0) * usage.input_tokens + (own.output or 0) * usage.output_tokens) / MILLION
+        """Return the cost of a call in billionths of a US dollar; None if the price is unknown."""
+        price = self._operator_price(provider, model)
+        if price is not None:
+            dollars = ((price.input or 0) * usage.input_tokens + (price.output or 0) * usage.output_tokens) / MILLION
             return round(dollars * NANOS_PER_DOLLAR)
         return 0 if provider in _FREE_PROVIDERS else _package_cost(provider, model, usage)
 
     def price_of(self, provider: str, model: str) -> ModelPrice:
-        own = self._of_operator(provider, model)
-        known = _package_price(provider, model)
-        if own is not None:
-            return msgspec.structs.replace(known, input=own.input, output=own.output)
-        return msgspec.structs.replace(known, input=0.0, output=0.0) if provider in _FREE_PROVIDERS else known
+        """Return the price and limits of a model; the limits are always those of the package."""
+        package_price = _package_price(provider, model)
+        price = self._operator_price(provider, model)
+        if price is not None:
+            return msgspec.structs.replace(package_price, input=price.input, output=price.output)
+        if provider in _FREE_PROVIDERS:
+            return msgspec.structs.replace(package_price, input=0.0, output=0.0)
+        return package_price
 
-    def _of_operator(self, provider: str, model: str) -> ModelPrice | None:
-        return self._own.get(f"{provider}/{model}") or self._own.get(f"{provider}/*")
+    def _operator_price(self, provider: str, model: str) -> ModelPrice | None:
+        return self._operator_prices.get(f"{provider}/{model}") or self._operator_prices.get(f"{provider}/*")
 
 
 def _package_cost(provider: str, model: str, usage: TokenUsage) -> int | None:
-    from genai_prices import Usage as Counted
+    # Imported on first use: the package's data would slow down every start.
+    from genai_prices import Usage as PackageUsage
 
-    known = _find_in_package(provider, model)
-    if known is None:
+    match = _find_in_package(provider, model)
+    if match is None:
         return None
-    counted = Counted(
+    package_usage = PackageUsage(
         input_tokens=usage.input_tokens,
         cache_read_tokens=min(usage.cached_tokens, usage.input_tokens) or None,
         output_tokens=usage.output_tokens,
     )
     try:
-        dollars: Decimal = known[1].calc_price(counted, known[0]).total_price
+        dollars: Decimal = match[1].calc_price(package_usage, match[0]).total_price
     except (LookupError, ValueError):
         return None
     return round(dollars * NANOS_PER_DOLLAR)
 
 
 def _package_price(provider: str, model: str) -> ModelPrice:
-    known = _find_in_package(provider, model)
-    if known is None:
+    match = _find_in_package(provider, model)
+    if match is None:
         return ModelPrice()
-    prices = known[1].get_prices(datetime.now(UTC))
-    return ModelPrice(_lowest_step(prices.input_mtok), _lowest_step(prices.output_mtok), known[1].context_window)
+    prices = match[1].get_prices(datetime.now(UTC))
+    return ModelPrice(_lowest_tier(prices.input_mtok), _lowest_tier(prices.output_mtok), match[1].context_window)
 
 
 @lru_cache(4096)
 def _find_in_package(provider: str, model: str) -> Any:
-    """The package's provider and model; it looks through all of them, name by name."""
+    """Return the package's provider and model, None if unknown. Cached because the package searches linearly."""
     from genai_prices.data_snapshot import get_snapshot
 
     try:
@@ -174,6 +181,6 @@ def _find_in_package(provider: str, model: str) -> Any:
         return None
 
 
-def _lowest_step(price: Any) -> float | None:
-    """A price that rises with the length of the input is told by its lowest step."""
+def _lowest_tier(price: Any) -> float | None:
+    """Return a price; of one that rises with the length of the input, the lowest tier."""
     return None if price is None else float(getattr(price, "base", price))

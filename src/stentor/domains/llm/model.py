@@ -1,4 +1,7 @@
-"""One neutral form of a request, an answer and a part of a stream, whatever format a provider speaks."""
+"""Requests, replies and stream deltas in a form that is independent of the providers' API formats. No I/O.
+
+`formats` translates between these types and the formats of OpenAI, Anthropic and Gemini.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ LlmOperation = Literal["chat", "embed"]
 TRUNCATION_NOTE = "[The model used up its token budget before a final answer. Its reasoning so far:]\n\n"
 CHARACTERS_PER_TOKEN = 4
 IMAGE_TOKENS = 1_000
-"""What an image is counted as when a provider does not say."""
+"""The estimate for an image if the provider does not report usage."""
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -22,7 +25,7 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """An address, or the data in base64 with its media type."""
+    """An image: either a URL, or base64 data with its media type."""
 
     url: str = ""
     media_type: str = ""
@@ -31,10 +34,10 @@ class ImagePart(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_url(cls, url: str, detail: str = "") -> ImagePart:
-        """From an address; a `data:` one is taken apart."""
-        head, comma, data = url.partition(",")
-        if url.startswith("data:") and comma and head.endswith(";base64"):
-            return cls(media_type=head[5:-7] or "image/png", data=data, detail=detail)
+        """Build the part from a URL; a base64 `data:` URL is split into media type and data."""
+        prefix, comma, data = url.partition(",")
+        if url.startswith("data:") and comma and prefix.endswith(";base64"):
+            return cls(media_type=prefix[5:-7] or "image/png", data=data, detail=detail)
         return cls(url=url, detail=detail)
 
     @property
@@ -46,7 +49,10 @@ ContentPart = TextPart | ImagePart
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """`arguments` is JSON text as the model wrote it; `signature` is a provider's own, to be sent back with it."""
+    """A call that the model requests. `arguments` is JSON text as the model wrote it, possibly invalid.
+
+    `signature` is opaque data of the provider that must be sent back with the call.
+    """
 
     id: str
     name: str
@@ -66,7 +72,7 @@ class LlmMessage(msgspec.Struct, frozen=True):
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
-    """`parameters` is a JSON schema."""
+    """A tool that the model may call. `parameters` is a JSON Schema."""
 
     name: str
     description: str = ""
@@ -75,9 +81,10 @@ class ToolDefinition(msgspec.Struct, frozen=True):
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
-    """`tool_choice` is auto, none, required, or a tool's name; `extra` goes to OpenAI-compatible providers as it is.
+    """A chat request. `tool_choice` is auto, none, required, or a tool's name.
 
-    `prefer` counts for `auto` alone: quality, balanced, fast or cheap; empty where the caller did not say.
+    `extra` is passed through unchanged to OpenAI-compatible providers. `prefer` applies to the model `auto` only:
+    quality, balanced, fast or cheap; empty if the caller did not set it.
     """
 
     model: str
@@ -95,19 +102,19 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
     @property
     def is_single_tool_call(self) -> bool:
-        """Whether at most one tool may be called in a turn."""
+        """Whether a reply may contain at most one tool call."""
         return self.extra.get("parallel_tool_calls") is False
 
     @property
     def json_schema(self) -> dict[str, Any] | None:
-        """The schema that the answer is to have, when one is asked for."""
-        described = (self.response_format or {}).get("json_schema")
-        schema = described.get("schema") if isinstance(described, dict) else None
+        """The JSON Schema that the reply must match; None if the request sets none."""
+        wrapper = (self.response_format or {}).get("json_schema")
+        schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
         return schema if isinstance(schema, dict) else None
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """Tokens. `estimated` when the provider did not say."""
+    """Token counts of a call; `estimated` if the provider did not report them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -128,7 +135,7 @@ class ChatReply(msgspec.Struct, frozen=True):
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
-    """A part of the call with this index; `arguments` is the next piece of its JSON text."""
+    """A part of the tool call with this index; `arguments` is the next fragment of its JSON text."""
 
     index: int
     id: str = ""
@@ -138,7 +145,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class ReplyDelta(msgspec.Struct, frozen=True):
-    """A part of a stream. `last` says that the provider ended the stream as it should."""
+    """A part of a stream. `is_last` means that the provider ended the stream properly."""
 
     content: str = ""
     reasoning: str = ""
@@ -150,7 +157,7 @@ class ReplyDelta(msgspec.Struct, frozen=True):
 
 
 TokenIds = tuple[int, ...]
-"""A text as the ids of its tokens, in the words of the model that reads them."""
+"""A text as token ids of the embedding model's own tokenizer."""
 EmbeddingInput = str | TokenIds
 
 
@@ -162,16 +169,16 @@ class EmbeddingReply(msgspec.Struct, frozen=True):
 
 
 class ProviderRequest(msgspec.Struct, frozen=True):
-    """What a format makes of a request: the path under the base address, and the body."""
+    """A request in a provider's format: the path below the base URL, and the JSON body."""
 
     path: str
     body: dict[str, Any]
 
 
 def estimate_tokens(text: str) -> int:
-    """An estimate: four characters, or one sign that is not ASCII."""
-    plain = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
-    return math.ceil(plain / CHARACTERS_PER_TOKEN) + len(text) - plain
+    """Estimate tokens: one per four ASCII characters, and one per other character."""
+    ascii_length = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
+    return math.ceil(ascii_length / CHARACTERS_PER_TOKEN) + len(text) - ascii_length
 
 
 def estimate_input_tokens(request: ChatRequest) -> int:
@@ -191,17 +198,20 @@ def estimate_output_tokens(reply: ChatReply) -> int:
 
 
 def usage_or_estimate(request: ChatRequest, reply: ChatReply) -> TokenUsage:
-    """The provider's count, or an estimate that says so."""
+    """Return the usage that the provider reported, else an estimate marked as such."""
     return reply.usage or TokenUsage(estimate_input_tokens(request), estimate_output_tokens(reply), estimated=True)
 
 
 def estimate_embedding_usage(inputs: Sequence[EmbeddingInput]) -> TokenUsage:
-    total = sum(estimate_tokens(given) if isinstance(given, str) else len(given) for given in inputs)
+    total = sum(estimate_tokens(item) if isinstance(item, str) else len(item) for item in inputs)
     return TokenUsage(total, estimated=True)
 
 
 def with_reasoning_fallback(reply: ChatReply) -> ChatReply:
-    """The reply, or its reasoning with a note when the budget was hit before an answer; blanks are none."""
+    """Return the reply; if reasoning used up the token limit before any content, return the reasoning with a note.
+
+    Content that is only whitespace counts as none.
+    """
     if reply.content.strip() or reply.tool_calls or reply.finish != "length":
         return reply
     if not reply.reasoning and not (reply.usage and reply.usage.reasoning_tokens):
@@ -210,7 +220,7 @@ def with_reasoning_fallback(reply: ChatReply) -> ChatReply:
 
 
 class ReplyBuilder:
-    """Puts a stream together again, for its count, and for the note when the budget was hit."""
+    """Accumulates the deltas of a stream, for its usage and for the note about reasoning."""
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -227,12 +237,12 @@ class ReplyBuilder:
         self._usage = delta.usage or self._usage
         self._id = delta.id or self._id
         for part in delta.tool_calls:
-            known = self._calls.get(part.index, ToolCall("", "", ""))
+            call = self._calls.get(part.index, ToolCall("", "", ""))
             self._calls[part.index] = ToolCall(
-                known.id or part.id,
-                known.name or part.name,
-                known.arguments + part.arguments,
-                known.signature or part.signature,
+                call.id or part.id,
+                call.name or part.name,
+                call.arguments + part.arguments,
+                call.signature or part.signature,
             )
 
     def build(self, model: str) -> ChatReply:

@@ -1,8 +1,8 @@
-"""The port to distributed tracing: each call that passes the gate may become a span of the operator's collector.
+"""The tracing port of provider calls, and the attributes of their spans. `otel` implements the port.
 
-How OpenTelemetry's semantic conventions name the facts of a call: the version that first had these names.
-
-The GenAI part is still in development, so a newer version may rename them; this file is then what changes.
+Attribute names follow OpenTelemetry's semantic conventions, in the first version that has all of them. Their GenAI part
+is still in development: when a newer version renames one, change it here. A service without a collector uses
+`NoopTracer` and does not import OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stentor.domains.llm.providers import Provider
 
 
 class CallStart(msgspec.Struct, frozen=True):
-    """What is known when a call begins. `started` is microseconds since 1970; `event_id` that of the run log."""
+    """The facts of a call at its start. `started` in microseconds since 1970; `event_id` is the run log event's."""
 
     operation: LlmOperation
     target: ModelTarget
@@ -32,23 +32,25 @@ class CallStart(msgspec.Struct, frozen=True):
 
 
 class CallSpan(Protocol):
-    """One call under way. `traceparent` is the place in the trace that the provider is told."""
+    """The span of an open call. `traceparent` is the header that is sent to the provider."""
 
     @property
     def traceparent(self) -> str | None: ...
 
     def end(self, usage: TokenUsage | None, *, response_id: str = "", error_type: str | None = None) -> None:
-        """Once, and without waiting. `error_type` is a code, never a message."""
+        """End the span, once and without blocking. `error_type` is a code, never a message."""
         ...
 
 
 class CallTracer(Protocol):
+    """Starts the spans of provider calls."""
+
     def start_span(self, call: CallStart) -> CallSpan:
-        """Its parent is the place of the request or task that the call is for."""
+        """Start a span; its parent is the trace context of the request or task that makes the call."""
         ...
 
     async def close(self) -> None:
-        """Send what is left, for a moment at most; a second time does nothing."""
+        """Send the remaining spans, within a short limit. Idempotent."""
         ...
 
 
@@ -65,7 +67,7 @@ NOOP_SPAN = _NoopSpan()
 
 
 class NoopTracer:
-    """For a service without a collector: the caller's place in the trace goes on unchanged."""
+    """The tracer of a service without a collector: passes on the caller's trace context unchanged."""
 
     def start_span(self, call: CallStart) -> CallSpan:
         return NOOP_SPAN
@@ -87,7 +89,7 @@ AGENT_ID = "gen_ai.agent.id"
 SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
 ERROR_TYPE = "error.type"
-# Ours, as in the export of the run log.
+# Stentor's own attributes, named as in the export of the run log.
 EVENT_ID = "stentor.event_id"
 TENANT = "stentor.tenant"
 TASK_ID = "stentor.task_id"
@@ -95,10 +97,10 @@ ESTIMATED = "stentor.usage.estimated"
 
 OPERATION_NAMES: dict[LlmOperation, str] = {"chat": "chat", "embed": "embeddings"}
 PROVIDER_NAMES = {"gemini": "gcp.gemini", "mistral": "mistral_ai"}
-"""Well-known values that differ from our names; the others are alike, or are names of the operator's own."""
+"""Providers that the conventions name differently; any other name is sent as it is."""
 AZURE_OPENAI, AZURE_HOST = "azure.ai.openai", ".openai.azure.com"
 MAX_TEXT_LENGTH = 255
-"""Characters of a text that callers or providers choose."""
+"""Characters of an attribute whose value comes from a caller or provider."""
 AttributeValue = str | int | bool
 
 
@@ -123,7 +125,7 @@ def start_attributes(call: CallStart) -> Iterator[tuple[str, AttributeValue]]:
 def end_attributes(
     usage: TokenUsage | None, response_id: str, error_type: str | None
 ) -> Iterator[tuple[str, AttributeValue]]:
-    """Without usage for a call that failed before anything was counted."""
+    """Yield the attributes of an ended call; without usage if it failed before there was any."""
     if usage is not None:
         yield INPUT_TOKENS, usage.input_tokens
         yield OUTPUT_TOKENS, usage.output_tokens
@@ -136,7 +138,7 @@ def end_attributes(
 
 
 def attribute_text(value: str) -> str:
-    """Short, and with nothing that UTF-8 cannot say: one such character would lose the whole batch."""
+    """Shorten a text and replace what is not valid in UTF-8: one such character would lose the whole batch."""
     return value[:MAX_TEXT_LENGTH].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -146,7 +148,7 @@ def _provider(provider: Provider) -> str:
 
 
 def _server(base_url: str) -> Iterator[tuple[str, AttributeValue]]:
-    """Nothing for the baseline on this machine, which has no address."""
+    """Yield host and port; nothing for the local baseline, which has no URL."""
     parts = urlsplit(base_url)
     if parts.hostname:
         yield SERVER_ADDRESS, parts.hostname
