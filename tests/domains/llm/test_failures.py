@@ -160,7 +160,7 @@ async def test_a_stream_that_breaks_off_ends_with_a_generic_error_and_without_do
     answer = await world.admin.post("/api/v1/llm/stream", json=asking())
     assert answer.status_code == 200
     last = pieces(answer.text)[-1]
-    assert last == {"error": "The stream broke off: the provider failed.", "code": "PROVIDER_ERROR"}
+    assert last == {"error": "The stream was interrupted: the provider failed.", "code": "PROVIDER_ERROR"}
     assert "[DONE]" not in answer.text
     assert "overloaded" not in answer.text
 
@@ -181,7 +181,7 @@ async def test_a_service_that_stops_ends_each_stream_in_its_own_form_of_error(wo
     world.kernel.infra.hub.closing.set()
     plain, chat, completion, responses = [pieces((await answer).text)[-1] for answer in answers]
     upstream.go.set()
-    words = "The stream broke off. The service is stopping. Send the request again."
+    words = "The stream was interrupted. The service is stopping. Send the request again."
     assert plain == {"error": words, "code": "SERVICE_UNAVAILABLE"}
     for one in (chat, completion):
         assert (one["error"]["message"], one["error"]["code"]) == (words, "service_unavailable")

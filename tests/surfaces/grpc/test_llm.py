@@ -149,7 +149,7 @@ async def test_a_stream_that_breaks_off_ends_without_its_last_part(serve: Serve,
             await reading(stream(), parts)
     assert [part.WhichOneof("part") for part in parts] == ["started", "delta"]
     assert code_of(found.value) in ("PROVIDER_ERROR", "SERVICE_UNAVAILABLE")
-    assert "broke off" in str(found.value.details())
+    assert "was interrupted" in str(found.value.details())
 
 
 @requirement("scale.grpc-other-services")

@@ -1,8 +1,6 @@
-"""SQL of what pages show of models: providers, recent calls, spending."""
+"""SQL for the dashboard's pages about models: providers, recent calls, spending. Other SQL is in `store`."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
@@ -30,8 +28,6 @@ _SUM_SPENT = {
     )
     for unit, column in (("tokens", "tokens"), ("usd", "cost"))
 }
-
-
 _SUM_COST = Sql(
     """select (happened_at - :start) / :width as bucket, coalesce(sum(cost), 0), sum(input_tokens + output_tokens)
     from llm_calls where tenant = :tenant and happened_at >= :start group by bucket"""
@@ -39,7 +35,7 @@ _SUM_COST = Sql(
 
 
 class BudgetSpending(msgspec.Struct, frozen=True):
-    """What a key or an agent spent of a budget, in tokens or US dollars (`unit`)."""
+    """The spending of a key or an agent in a budget's current period, in tokens or US dollars (`unit`)."""
 
     kind: str
     subject: str
@@ -66,37 +62,42 @@ def read_registered_providers(tx: Tx, tenant: str) -> set[str]:
 def read_recent_calls(tx: Tx, tenant: str, now: int) -> dict[str, RecentCalls]:
     """Count the calls of the last hour by provider."""
     by_provider: dict[str, RecentCalls] = {}
-    for provider, outcome, n in tx.rows(_COUNT_OUTCOMES, tenant=tenant, start=now - HOUR):
+    for provider, outcome, count in tx.rows(_COUNT_OUTCOMES, tenant=tenant, start=now - HOUR):
         calls = by_provider.setdefault(str(provider), RecentCalls())
-        calls.calls += int(n)
+        calls.calls += int(count)
         if outcome != "ok":
-            calls.failed += int(n)
-            calls.codes = {**calls.codes, str(outcome): int(n)}
+            calls.failed += int(count)
+            calls.codes = {**calls.codes, str(outcome): int(count)}
     return by_provider
 
 
 def read_spending(tx: Tx, tenant: str, entries: list[str], now: int) -> list[BudgetSpending]:
-    """Return what is spent of each budget of the settings, by key or agent."""
+    """Return the spending in each budget of SERVICE_LLM_BUDGETS, by key or agent."""
     budgets = costs.parse_budgets(entries)
     return [spending for budget in budgets for spending in _read_budget(tx, tenant, budget, now)]
 
 
 def _read_budget(tx: Tx, tenant: str, budget: Budget, now: int) -> list[BudgetSpending]:
-    params: dict[str, Any] = {"kind": budget.kind, "day": costs.first_day_of_period(budget.period, now)}
-    rows = tx.rows(_SUM_SPENT[budget.unit], tenant=tenant, subject=budget.subject, **params)
+    first_day = costs.first_day_of_period(budget.period, now)
+    rows = tx.rows(
+        _SUM_SPENT[budget.unit], tenant=tenant, kind=budget.kind, subject=budget.subject, day=first_day
+    )
     scale = NANOS_PER_DOLLAR if budget.unit == "usd" else 1
-    left = costs.seconds_until_reset(budget.period, now)
-    spending = [(str(subject), int(spent)) for subject, spent in rows] or [(budget.subject, 0)]
+    seconds_left = costs.seconds_until_reset(budget.period, now)
+    # A budget without spending is still listed, with zero.
+    amounts = [(str(subject), int(spent)) for subject, spent in rows] or [(budget.subject, 0)]
     return [
-        BudgetSpending(budget.kind, subject, budget.unit, budget.period, spent / scale, budget.limit / scale, left)
-        for subject, spent in spending
+        BudgetSpending(
+            budget.kind, subject, budget.unit, budget.period, spent / scale, budget.limit / scale, seconds_left
+        )
+        for subject, spent in amounts
     ]
 
 
 def read_cost_series(tx: Tx, tenant: str, start: int, width: int, count: int) -> dict[str, list[float]]:
     """Return the dollars and tokens of calls in `count` buckets of time; `start` and `width` in microseconds."""
     dollars, tokens = [0.0] * count, [0.0] * count
-    for bucket, cost, used in tx.rows(_SUM_COST, tenant=tenant, start=start, width=width):
+    for bucket, cost, token_count in tx.rows(_SUM_COST, tenant=tenant, start=start, width=width):
         if 0 <= bucket < count:
-            dollars[int(bucket)], tokens[int(bucket)] = float(cost) / NANOS_PER_DOLLAR, float(used)
+            dollars[int(bucket)], tokens[int(bucket)] = float(cost) / NANOS_PER_DOLLAR, float(token_count)
     return {"dollars": dollars, "tokens": tokens}

@@ -1,6 +1,7 @@
-"""Use cases of the gateway: chat, stream, embed, and what may be asked about them.
+"""The LLM gateway's use cases: chat, stream and embed with fallbacks, and lists of providers and usage.
 
-Who answers a request: a model of a provider, or an agent that is used as a model (`agent:<capability>`).
+`ChatRouter` sends a chat request to the gateway or, for the model `agent:<capability>`, to an agent. Every provider
+call goes through `call_guard`; names are resolved in `model_routes`; the model `auto` is in `domains/modelrouting`.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ from stentor.domains.llm.providers.registry import (
 from stentor.domains.llm.store import UsageRow
 
 EXPECTED_OUTPUT_TOKENS = 256
-"""Tokens that a call without a limit is expected to give, until it has given them."""
+"""Output tokens that budgets reserve for a call without max_tokens."""
 AGENT_PREFIX = "agent:"
 CLIENT_ERROR_STATUSES = (400, 413, 422)
-"""A provider's statuses that say that the request itself is wrong."""
+"""A provider's statuses for an invalid request; fallbacks would only repeat the error."""
 AUTO_MODEL, AUTO_GROUP_PREFIX = "auto", "auto:"
 T = TypeVar("T")
 
 
 class AgentTaskRef(msgspec.Struct, frozen=True):
-    """The task of an agent that answered as a model."""
+    """The task and agent that produced the reply to a request for `agent:<capability>`."""
 
     task_id: str
     agent_id: str
@@ -54,7 +55,7 @@ class AgentTaskRef(msgspec.Struct, frozen=True):
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """Why a request to `auto` went to the model that answered; the event `decision_id` of the run log has all of it."""
+    """Why `auto` chose the model that replied; the event `decision_id` of the run log has the whole decision."""
 
     kind: str
     prefer: str
@@ -63,7 +64,7 @@ class ModelChoice(msgspec.Struct, frozen=True):
 
 
 class ChatResult(msgspec.Struct, frozen=True):
-    """`provenance_id` is the event of the run log that records the call, or where the task of an agent begins."""
+    """A complete reply. `provenance_id` is the event of the call, or the first event of an agent's task."""
 
     reply: ChatReply
     usage: TokenUsage
@@ -74,6 +75,8 @@ class ChatResult(msgspec.Struct, frozen=True):
 
 
 class EmbeddingResult(msgspec.Struct, frozen=True):
+    """The vectors of an embedding call, with its usage and event."""
+
     reply: EmbeddingReply
     usage: TokenUsage
     target: ModelTarget
@@ -81,67 +84,70 @@ class EmbeddingResult(msgspec.Struct, frozen=True):
 
 
 StreamEndHook = Callable[[BaseException | None, TokenUsage], Awaitable[None]]
-"""Told once how a stream ended: with its usage, before its last part is read, or with what broke it off."""
+"""Called once when a stream ends: before its last delta is yielded, or with the error that interrupted it."""
 
 
 class ChatStream:
-    """A stream that has begun, to be read once: deltas, the last of them with the usage. `close` gives it up."""
+    """The open stream of a model; can be read once, and its last delta has the usage. `close` cancels it."""
 
     choice: ModelChoice | None = None
     on_end: StreamEndHook | None = None
 
-    def __init__(self, request: ChatRequest, passage: LlmCall, source: DeltaSource, *, degraded: bool) -> None:
-        self._request, self._passage, self._source = request, passage, source
-        self._gathered = ReplyBuilder()
+    def __init__(self, request: ChatRequest, call: LlmCall, source: DeltaSource, *, degraded: bool) -> None:
+        self._request, self._call, self._source = request, call, source
+        self._builder = ReplyBuilder()
         self._ended = False
-        self.name = passage.target.name
+        self.name = call.target.name
         self.agent_task: AgentTaskRef | None = None
-        self.provenance_id = passage.evidence.call_id
+        self.provenance_id = call.evidence.call_id
         self.degraded = degraded
 
     async def __aiter__(self) -> AsyncIterator[ReplyDelta]:
-        """Raises ProviderFault in the middle, StoreUnavailable at the end when it cannot be recorded."""
+        """Yield the deltas. Raises ProviderFault, and StoreUnavailable at the end if the call cannot be recorded."""
         try:
             async for delta in self._source:
-                self._gathered.add(delta)
+                self._builder.add(delta)
+                # Finish and usage follow in the last delta, once the call is recorded.
                 if delta.content or delta.reasoning or delta.tool_calls:
                     yield msgspec.structs.replace(delta, finish=None, usage=None, is_last=False)
         except BaseException as error:
-            await self._gave_up(error)
+            await self._interrupt(error)
             raise
         self._ended = True
         self._source.close()
-        reply = self._gathered.build(self.name)
+        reply = self._builder.build(self.name)
         usage = model.usage_or_estimate(self._request, reply)
         try:
-            await self._passage.complete(usage)
+            # Before the last delta: a reply that cannot be recorded must not end as if it were complete.
+            await self._call.complete(usage)
         except BaseException as error:
-            await self._tell(error, usage)
+            await self._notify_end(error, usage)
             raise
-        await self._tell(None, usage)
-        if (whole := model.with_reasoning_fallback(reply)) is not reply:
-            yield ReplyDelta(content=whole.content)
+        await self._notify_end(None, usage)
+        if (noted := model.with_reasoning_fallback(reply)) is not reply:
+            yield ReplyDelta(content=noted.content)
         yield ReplyDelta(finish=reply.finish, usage=usage, id=reply.id, is_last=True)
 
     async def close(self) -> None:
-        """Give it up, wherever it is; nothing after its end."""
-        await self._gave_up(GeneratorExit())
+        """Cancel the stream; does nothing after its end."""
+        await self._interrupt(GeneratorExit())
 
-    async def _gave_up(self, error: BaseException) -> None:
+    async def _interrupt(self, error: BaseException) -> None:
         if not self._ended:
             self._ended = True
             self._source.close()
-            usage = model.usage_or_estimate(self._request, self._gathered.build(self.name))
-            await self._passage.fail(error, usage)
-            await self._tell(error, usage)
+            # The provider bills the tokens so far, so an interrupted call counts against budgets too.
+            usage = model.usage_or_estimate(self._request, self._builder.build(self.name))
+            await self._call.fail(error, usage)
+            await self._notify_end(error, usage)
 
-    async def _tell(self, error: BaseException | None, usage: TokenUsage) -> None:
+    async def _notify_end(self, error: BaseException | None, usage: TokenUsage) -> None:
         if self.on_end is not None:
             await self.on_end(error, usage)
 
 
 class AutoModelPort(Protocol):
-    """Picks the model of a request to `auto` or `auto:<group>`; above this domain, because it ranks as routing does."""
+    """Chooses the model for `auto` and `auto:<group>`. A port: the ranking is in a domain above this one."""
 
     async def chat(self, caller: LlmCaller, request: ChatRequest) -> ChatResult: ...
     async def stream(self, caller: LlmCaller, request: ChatRequest) -> ChatStream: ...
@@ -149,14 +155,14 @@ class AutoModelPort(Protocol):
 
 
 class LlmGateway:
-    """`default_model` is for requests that name none: a bare name of the default provider, or `provider/model`."""
+    """Calls of models, with fallbacks. `default_model` is used by requests that name none: any valid model name."""
 
     def __init__(
         self,
         db: Database,
-        directory: ProviderRegistry,
-        catalogue: ModelCatalog,
-        gate: CallGuard,
+        provider_registry: ProviderRegistry,
+        catalog: ModelCatalog,
+        guard: CallGuard,
         routes: ModelRoutes,
         remote: LlmBackend,
         local: LlmBackend | None = None,
@@ -164,167 +170,177 @@ class LlmGateway:
         default_model: str = "",
     ) -> None:
         self._db = db
-        self.provider_registry = directory
-        self._catalogue = catalogue
-        self._gate = gate
-        self.call_metrics = gate.call_metrics
+        self.provider_registry = provider_registry
+        self._catalog = catalog
+        self._guard = guard
+        self.call_metrics = guard.call_metrics
         self.routes = routes
         self._remote = remote
         self._local = local
         self.default_provider = default_provider
         self.default_model = default_model
         self.auto_router: AutoModelPort | None = None
-        """Set once it is there, which needs the gateway itself."""
+        """Set after construction, because the router itself needs the gateway."""
 
     async def chat(self, caller: LlmCaller, request: ChatRequest) -> ChatResult:
-        """Raises ModelNotFound, BudgetSpent, ProviderFault."""
+        """Return the reply of the first model that succeeds. Raises ModelNotFound, BudgetExceeded, ProviderFault."""
         if (auto := self._auto_for(request.model)) is not None:
             return await auto.chat(caller, request)
-        return await self._first(caller, request.model, lambda target: self.chat_with(caller, target, request))
+        return await self._try_models(caller, request.model, lambda target: self.chat_with(caller, target, request))
 
     async def stream(self, caller: LlmCaller, request: ChatRequest) -> ChatStream:
-        """Returns when the provider has begun to answer. Raises like `chat`."""
+        """Return a stream once a provider has started to respond. Raises like `chat`."""
         if (auto := self._auto_for(request.model)) is not None:
             return await auto.stream(caller, request)
-        return await self._first(caller, request.model, lambda target: self.stream_with(caller, target, request))
+        return await self._try_models(caller, request.model, lambda target: self.stream_with(caller, target, request))
 
     async def chat_with(self, caller: LlmCaller, target: ModelTarget, request: ChatRequest) -> ChatResult:
-        """The answer of this model and of no other. Raises BudgetSpent, ProviderFault."""
-        passage = await self._gate.start_call(caller, target, "chat", lambda: expected_usage(request))
-        asked = msgspec.structs.replace(request, model=target.model)
-        reply = await _passing(passage, self._backend(target).chat(target, asked, passage.evidence))
+        """Return the reply of exactly this model. Raises BudgetExceeded, ProviderFault."""
+        call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
+        provider_request = msgspec.structs.replace(request, model=target.model)
+        reply = await _fail_on_error(call, self._backend(target).chat(target, provider_request, call.evidence))
         usage = model.usage_or_estimate(request, reply)
-        await passage.complete(usage)
-        return ChatResult(model.with_reasoning_fallback(reply), usage, target.name, passage.evidence.call_id)
+        await call.complete(usage)
+        return ChatResult(model.with_reasoning_fallback(reply), usage, target.name, call.evidence.call_id)
 
     async def stream_with(self, caller: LlmCaller, target: ModelTarget, request: ChatRequest) -> ChatStream:
-        """The same, begun."""
-        passage = await self._gate.start_call(caller, target, "chat", lambda: expected_usage(request))
-        asked = msgspec.structs.replace(request, model=target.model)
-        source = await _passing(passage, self._backend(target).stream(target, asked, passage.evidence))
-        return ChatStream(request, passage, source, degraded=target.provider == LOCAL_PROVIDER)
+        """Return a stream of exactly this model. Raises like `chat_with`."""
+        call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
+        provider_request = msgspec.structs.replace(request, model=target.model)
+        source = await _fail_on_error(call, self._backend(target).stream(target, provider_request, call.evidence))
+        return ChatStream(request, call, source, degraded=target.provider == LOCAL_PROVIDER)
+
+    async def embed(
+        self, caller: LlmCaller, name: str, inputs: Sequence[EmbeddingInput], dimensions: int | None = None
+    ) -> EmbeddingResult:
+        """Return one vector per input, in the same order.
+
+        Raises like `chat`, and InvalidRequest for token ids if the provider accepts only texts.
+        """
+
+        async def embed_with(target: ModelTarget) -> EmbeddingResult:
+            call = await self._guard.start_call(caller, target, "embed", lambda: model.estimate_embedding_usage(inputs))
+            reply = await _fail_on_error(
+                call, self._backend(target).embed(target, inputs, dimensions, call.evidence)
+            )
+            usage = reply.usage or model.estimate_embedding_usage(inputs)
+            await call.complete(usage)
+            return EmbeddingResult(reply, usage, target, call.evidence.call_id)
+
+        return await self._try_models(caller, name, embed_with)
+
+    async def listings(self, tenant: str, *, live: bool = False) -> list[ProviderListing]:
+        """Return every provider with its models and whether it is reachable; `live` skips the cache."""
+        providers = await self.provider_registry.providers_of(tenant)
+        return await self._catalog.listings(providers.values(), live=live)
+
+    async def auto_model_names(self, tenant: str) -> list[str]:
+        """Return `auto` and the `auto:<group>` names that a tenant can use."""
+        return await self.auto_router.model_names(tenant) if self.auto_router is not None else []
+
+    async def usage(self, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
+        """Return usage by provider, model and day from `start` (included) to `end` (excluded), in microseconds.
+
+        An empty provider means all.
+        """
+        return await self._db.read(lambda tx: store.read_usage(tx, tenant, start, end, provider))
+
+    async def close(self) -> None:
+        await self._guard.close()
 
     def _auto_for(self, name: str) -> AutoModelPort | None:
         name = name or self.default_model
         return self.auto_router if name == AUTO_MODEL or name.startswith(AUTO_GROUP_PREFIX) else None
 
-    async def embed(
-        self, caller: LlmCaller, name: str, inputs: Sequence[EmbeddingInput], dimensions: int | None = None
-    ) -> EmbeddingResult:
-        """One vector per input, in their order. Raises like `chat`, and InvalidRequest for tokens where texts go."""
-
-        async def once(target: ModelTarget) -> EmbeddingResult:
-            passage = await self._gate.start_call(
-                caller, target, "embed", lambda: model.estimate_embedding_usage(inputs)
-            )
-            work = self._backend(target).embed(target, inputs, dimensions, passage.evidence)
-            found = await _passing(passage, work)
-            usage = found.usage or model.estimate_embedding_usage(inputs)
-            await passage.complete(usage)
-            return EmbeddingResult(found, usage, target, passage.evidence.call_id)
-
-        return await self._first(caller, name, once)
-
-    async def listings(self, tenant: str, *, live: bool = False) -> list[ProviderListing]:
-        """Every provider with its models and whether it answers."""
-        providers = await self.provider_registry.providers_of(tenant)
-        return await self._catalogue.listings(providers.values(), live=live)
-
-    async def auto_model_names(self, tenant: str) -> list[str]:
-        """The names under which a model is picked."""
-        return await self.auto_router.model_names(tenant) if self.auto_router is not None else []
-
-    async def usage(self, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
-        """Calls from `start` on and before `end` (microseconds); an empty provider means all."""
-        return await self._db.read(lambda tx: store.read_usage(tx, tenant, start, end, provider))
-
-    async def close(self) -> None:
-        await self._gate.close()
-
     def _backend(self, target: ModelTarget) -> LlmBackend:
         return self._local if self._local is not None and target.provider == LOCAL_PROVIDER else self._remote
 
-    async def _first(self, caller: LlmCaller, name: str, once: Callable[[ModelTarget], Awaitable[T]]) -> T:
-        """The first of the targets that answers; the failure of the first one, when none does.
+    async def _try_models(self, caller: LlmCaller, name: str, call: Callable[[ModelTarget], Awaitable[T]]) -> T:
+        """Call the model and then its fallbacks until one succeeds; if none does, raise the first one's fault.
 
-        They are looked up as they are needed; a name that is nowhere is passed over. Raises ModelNotFound.
+        Ignores a fallback that no provider has. Raises ModelNotFound if no name can be resolved.
         """
         if name.startswith(AGENT_PREFIX):
             raise InvalidRequest(
-                f"{AGENT_PREFIX}<capability> answers conversations; it embeds nothing, and no agent uses it."
+                f"{AGENT_PREFIX}<capability> is only for chat requests of users; name a provider's model here."
             )
         if name == AUTO_MODEL or name.startswith(AUTO_GROUP_PREFIX):
-            raise InvalidRequest(f"{name} answers conversations; vectors of different models cannot be compared.")
+            raise InvalidRequest(
+                f"{name} is only for chat: vectors of different models cannot be compared. Name a provider's model."
+            )
         providers = await self.provider_registry.providers_of(caller.tenant)
-        asked = name or self._default(providers)
-        failure: ProviderFault | None = None
-        for wanted in self.routes.candidate_names(asked):
-            target = await self.resolve_target(wanted, providers)
+        name = name or self._default_model(providers)
+        first_fault: ProviderFault | None = None
+        for candidate in self.routes.candidate_names(name):
+            target = await self.resolve_target(candidate, providers)
             if target is None:
                 continue
             try:
-                return await once(target)
+                return await call(target)
             except ProviderFault as fault:
                 add_provider_details(fault, target)
                 if fault.upstream_status in CLIENT_ERROR_STATUSES:
-                    raise  # the request itself is wrong, and would be wrong elsewhere
-                failure = failure or fault
-        raise failure or ModelNotFound(_missing(asked, providers))
+                    raise
+                first_fault = first_fault or fault
+        raise first_fault or ModelNotFound(_not_found_message(name, providers))
 
     async def resolve_target(self, name: str, providers: dict[str, Provider]) -> ModelTarget | None:
-        """Other providers may have models that they do not list; the baseline has none but its own."""
-        found = await self._named(name, providers)
-        return None if found and found.provider == LOCAL_PROVIDER and found.model not in LOCAL_MODELS else found
+        """Return the provider and model of a name, None if there is none.
 
-    async def _named(self, name: str, providers: dict[str, Provider]) -> ModelTarget | None:
-        if direct := model_routes.resolve_qualified_name(name, providers):
-            return direct
-        listings = await self._catalogue.listings(providers.values())
+        Providers may have models that they do not list; the local baseline has only the listed ones.
+        """
+        target = model_routes.resolve_qualified_name(name, providers) or await self._resolve_bare_name(name, providers)
+        return None if target and target.provider == LOCAL_PROVIDER and target.model not in LOCAL_MODELS else target
+
+    async def _resolve_bare_name(self, name: str, providers: dict[str, Provider]) -> ModelTarget | None:
+        listings = await self._catalog.listings(providers.values())
         pairs = [(listing.provider, listing.models or ()) for listing in listings]
-        if found := model_routes.resolve_listed_name(name, pairs, self.default_provider):
-            return found
+        if target := model_routes.resolve_listed_name(name, pairs, self.default_provider):
+            return target
         default = providers.get(self.default_provider)
         return ModelTarget(default, name) if default else None
 
-    def _default(self, providers: dict[str, Provider]) -> str:
-        """The model of a request that names none. Raises InvalidRequest."""
+    def _default_model(self, providers: dict[str, Provider]) -> str:
+        """Return the model for a request that names none. Raises InvalidRequest."""
         provider = providers.get(self.default_provider)
         name = self.default_model or (provider.default_model if provider else "")
         if not name:
-            raise InvalidRequest("Name a model, or have the operator set SERVICE_LLM_DEFAULT_MODEL.")
+            raise InvalidRequest("The request names no model, and no default is set. Name one, or set SERVICE_LLM_DEFAULT_MODEL.")
         return name
 
 
 def add_provider_details(fault: ProviderFault, target: ModelTarget) -> None:
-    """Tell the caller which provider failed."""
+    """Add to an error which provider failed; the mark `provider_failure` spares the agent's track record."""
     fault.details = {"provider_failure": True, "provider": target.provider.name, **(fault.details or {})}
 
 
-async def _passing(passage: LlmCall, work: Awaitable[T]) -> T:
+async def _fail_on_error(call: LlmCall, response: Awaitable[T]) -> T:
+    # Cancellation too: a call that is not ended would keep its reservation.
     try:
-        return await work
+        return await response
     except BaseException as error:
-        await passage.fail(error)
+        await call.fail(error)
         raise
 
 
 def expected_usage(request: ChatRequest) -> TokenUsage:
+    """Estimate the usage of a request before it is sent."""
     return TokenUsage(
         model.estimate_input_tokens(request), request.max_tokens or EXPECTED_OUTPUT_TOKENS, estimated=True
     )
 
 
-def _missing(name: str, providers: dict[str, Provider]) -> str:
+def _not_found_message(name: str, providers: dict[str, Provider]) -> str:
     if not providers:
         return (
-            "No provider of language models is configured: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY or "
+            "No LLM provider is configured: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY or "
             "OLLAMA_HOST, or register one with POST /api/v1/llm/provider."
         )
-    return f"No configured provider has the model {name!r}. GET /api/v1/llm/models lists those that there are."
+    return f"No configured provider has the model {name!r}. GET /api/v1/llm/models lists the available ones."
 
 
 class AnswerStream(Protocol):
-    """An answer that has begun, to be read once: deltas, the last of them with the usage. `close` gives it up."""
+    """The open stream of a model or an agent; can be read once. Its last delta has the usage; `close` cancels it."""
 
     @property
     def name(self) -> str: ...
@@ -341,7 +357,7 @@ class AnswerStream(Protocol):
 
 
 class AgentChatPort(Protocol):
-    """Agents as models; above this domain, because tasks are."""
+    """Agents used as models. A port, because tasks belong to a domain above this one."""
 
     def capabilities(self, tenant: str) -> list[str]: ...
     async def chat(self, principal: Principal, request: ChatRequest) -> ChatResult: ...
@@ -349,29 +365,34 @@ class AgentChatPort(Protocol):
 
 
 class ChatRouter:
+    """Sends chat requests to a provider's model or to an agent."""
+
     def __init__(self, gateway: LlmGateway, agents: AgentChatPort) -> None:
         self._gateway = gateway
         self._agents = agents
 
     async def chat(self, principal: Principal, request: ChatRequest, agent_id: str | None = None) -> ChatResult:
-        """`agent_id` is an agent of the caller's, whose account the call is on too. Raises like Gateway and Agents."""
+        """Return the complete reply. The call also counts against the budgets of `agent_id`, an agent of the caller.
+
+        Raises like `LlmGateway.chat` and `AgentChatPort.chat`.
+        """
         if is_agent_model(request):
             return await self._agents.chat(principal, request)
         return await self._gateway.chat(LlmCaller(principal.tenant, principal.name, agent_id), request)
 
     async def stream(self, principal: Principal, request: ChatRequest) -> AnswerStream:
-        """Returns when somebody has begun to answer."""
+        """Return a stream once the model or agent has started. Raises like `chat`."""
         if is_agent_model(request):
             return await self._agents.stream(principal, request)
         return await self._gateway.stream(LlmCaller(principal.tenant, principal.name), request)
 
     def agent_model_names(self, tenant: str) -> list[str]:
-        """The agents that may be asked now, as names of models."""
+        """Return the model names of the agents that are available now."""
         return [AGENT_PREFIX + capability for capability in self._agents.capabilities(tenant)]
 
 
 def is_agent_model(request: ChatRequest) -> bool:
-    """Raises InvalidRequest for a name without a capability."""
+    """Return whether a request is for `agent:<capability>`. Raises InvalidRequest for an empty capability."""
     if not request.model.startswith(AGENT_PREFIX):
         return False
     if not request.model[len(AGENT_PREFIX) :].strip():

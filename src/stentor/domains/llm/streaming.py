@@ -1,11 +1,11 @@
-"""The streaming chat, over server-sent events, and what every stream of an answer shares.
+"""The route POST /llm/stream over server-sent events, and helpers that every streaming chat route shares.
 
-The other routes are in `operations`; OpenAI's dialect is in `openai_api`.
+The other routes are in `operations`; the streams of the OpenAI-compatible API are in `openai_api`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -25,13 +25,14 @@ from stentor.web.wire import Caller, api_router, error_responses
 
 DONE_FRAME = b"data: [DONE]\n\n"
 HEARTBEAT_FRAME = b'event: heartbeat\ndata: {"delta":""}\n\n'
-"""An event of its own; a client that reads every data line as a piece of the answer reads an empty one."""
+"""A separate event type; a client that reads every data line as a delta gets an empty one."""
 SSE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Lines `data: {delta}`"}
 }
 
 
 def llm_caller(principal: Principal) -> LlmCaller:
+    """Return the caller of a request that is not for an agent."""
     return LlmCaller(principal.tenant, principal.name)
 
 
@@ -40,63 +41,60 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
 
     @api.post("/stream", response_class=Response, responses={**error_responses(404, 409, 422, 502, 504), **SSE})
     async def stream(http: HttpRequest, caller: Caller, body: ChatBody) -> RawStreamResponse:
-        """The same as chat, as server-sent events: a line `data: {delta}` per piece, at the end `data: [DONE]`."""
+        """Stream a chat reply as server-sent events: a line `data: {delta}` per delta, then `data: [DONE]`."""
         streams.check(stream_limit_key(caller))
-        answer = await cancel_on_disconnect(http, chats.stream(caller, body.to_request()))
-        return await stream_response(answer, _pieces(answer), streams, caller, _failed, HEARTBEAT_FRAME)
+        reply = await cancel_on_disconnect(http, chats.stream(caller, body.to_request()))
+        return await stream_response(reply, _delta_frames(reply), streams, caller, _error_frame, HEARTBEAT_FRAME)
 
     return api
 
 
 async def stream_response(
-    found: AnswerStream,
+    reply: AnswerStream,
     frames: AsyncIterator[bytes],
     streams: StreamLimit,
     caller: Principal,
-    failed: Any,
+    error_frame: Callable[[Exception], bytes],
     heartbeat: bytes = HEARTBEAT_COMMENT,
 ) -> RawStreamResponse:
-    """The streaming answer; the provider's work ends with it."""
+    """Return the streaming response; it closes the reply when it ends, also when the client disconnects.
+
+    `error_frame` builds the last frame of a stream that fails.
+    """
     try:
-        return RawStreamResponse(frames, streams, stream_limit_key(caller), failed, found.close, heartbeat)
+        return RawStreamResponse(frames, streams, stream_limit_key(caller), error_frame, reply.close, heartbeat)
     except BaseException:
-        await found.close()
+        # No response, so nothing else would end the provider's work.
+        await reply.close()
         raise
 
 
 def stream_error_message(error: Exception) -> str:
-    """What the last frame of a stream says that ended before its time; never in a provider's words."""
+    """Return the message in the last frame of an interrupted stream; never the provider's own text."""
     if isinstance(error, ProviderFault):
-        return "The stream broke off: the provider failed."
-    return f"The stream broke off. {error.message if isinstance(error, StentorError) else 'The service failed.'}"
+        return "The stream was interrupted: the provider failed."
+    return f"The stream was interrupted. {error.message if isinstance(error, StentorError) else 'The service failed.'}"
 
 
 def stream_limit_key(caller: Principal) -> str:
-    """Under which the open streams of a caller are counted."""
+    """Return the key under which the open streams of a caller are counted."""
     return f"{caller.tenant}/{caller.name}"
 
 
-async def _pieces(found: AnswerStream) -> AsyncIterator[bytes]:
-    if found.choice:
-        # Only who asked for `auto` reads it; without it nobody could tell the model, or grade the answer.
-        told = {"delta": "", "model": found.name, "provenance_id": found.provenance_id}
-        yield (
-            b"event: routing\ndata: "
-            + jsontext.encode_line(told | {"routing": msgspec.to_builtins(found.choice)})
-            + b"\n\n"
-        )
-    async for delta in found:
+async def _delta_frames(reply: AnswerStream) -> AsyncIterator[bytes]:
+    if reply.choice:
+        # Only for `auto`: without this event the caller would not know the model, nor the id to grade the reply by.
+        names = {"delta": "", "model": reply.name, "provenance_id": reply.provenance_id}
+        routing = jsontext.encode_line(names | {"routing": msgspec.to_builtins(reply.choice)})
+        yield b"event: routing\ndata: " + routing + b"\n\n"
+    extra = {"degraded": True} if reply.degraded else {}
+    async for delta in reply:
         if delta.content:
-            yield (
-                b"data: "
-                + jsontext.encode_line({"delta": delta.content} | ({"degraded": True} if found.degraded else {}))
-                + b"\n\n"
-            )
+            yield b"data: " + jsontext.encode_line({"delta": delta.content} | extra) + b"\n\n"
     yield DONE_FRAME
 
 
-def _failed(error: Exception) -> bytes:
+def _error_frame(error: Exception) -> bytes:
     code = error.code if isinstance(error, StentorError) else StentorError.code
-    return (
-        b"event: error\ndata: " + jsontext.encode_line({"error": stream_error_message(error), "code": code}) + b"\n\n"
-    )
+    data = jsontext.encode_line({"error": stream_error_message(error), "code": code})
+    return b"event: error\ndata: " + data + b"\n\n"
