@@ -1,6 +1,6 @@
-"""From the name of a model to the providers that are tried for it: names, weighted groups, fallbacks. Pure.
+"""Resolves a model name to the models to try, in order: weighted groups, then fallbacks. Pure.
 
-Source: docs/decisions, "LLM gateway".
+The gateway (`service`) calls them. Source: docs/decisions/0012-llm-gateway.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stentor.domains.llm.providers import Provider
 
 @dataclass(frozen=True)
 class ModelTarget:
-    """A model of a provider, by the provider's own name for it."""
+    """A model of a provider, under the provider's own name for it."""
 
     provider: Provider
     model: str
@@ -26,13 +26,13 @@ class ModelTarget:
 
 @dataclass
 class WeightedRoundRobin:
-    """Takes turns in proportion to the weights, as evenly as can be."""
+    """Smooth weighted round robin: a name's turns are proportional to its weight and spread evenly."""
 
     weights: dict[str, int]
     _credit: dict[str, int] = field(default_factory=dict)
 
     def next_order(self) -> list[str]:
-        """The names, the one whose turn it is first."""
+        """Return all names, beginning with the one whose turn it is."""
         for name, weight in self.weights.items():
             self._credit[name] = self._credit.get(name, 0) + weight
         first = max(self._credit, key=lambda name: self._credit[name])
@@ -41,16 +41,17 @@ class WeightedRoundRobin:
 
 
 class ModelRoutes:
-    """What the settings say: groups of models by weight, and what is tried when a model fails."""
+    """The configured groups of models (SERVICE_LLM_GROUPS) and fallbacks (SERVICE_LLM_FALLBACKS)."""
 
     def __init__(self, groups: Sequence[str] = (), fallbacks: Sequence[str] = ()) -> None:
-        """Raises StartRefused for an entry that cannot be read."""
+        """Parse the entries of the settings. Raises StartRefused."""
         self._groups = {
-            name: WeightedRoundRobin(_weights(name, rest)) for name, rest in _pairs(groups, "SERVICE_LLM_GROUPS")
+            name: WeightedRoundRobin(_parse_weights(name, rest))
+            for name, rest in _split_entries(groups, "SERVICE_LLM_GROUPS")
         }
         self._fallbacks = {
             name: [part.strip() for part in rest.split("|") if part.strip()]
-            for name, rest in _pairs(fallbacks, "SERVICE_LLM_FALLBACKS")
+            for name, rest in _split_entries(fallbacks, "SERVICE_LLM_FALLBACKS")
         }
 
     @property
@@ -62,21 +63,21 @@ class ModelRoutes:
         return self._fallbacks
 
     def group_members(self, group: str) -> list[str] | None:
-        """The models of a group, whoever's turn it is; None for a name that is no group."""
-        found = self._groups.get(group)
-        return None if found is None else list(found.weights)
+        """Return the models of a group without taking a turn; None if there is no such group."""
+        turns = self._groups.get(group)
+        return None if turns is None else list(turns.weights)
 
     def candidate_names(self, model: str) -> list[str]:
-        """All names to try for a model, in order, each once."""
+        """Return the names to try for a model or group, in order and without duplicates; takes a turn of a group."""
         group = self._groups.get(model)
-        found = group.next_order() if group else [model]
-        for name in (model, *found, "*"):
-            found = [*found, *(after for after in self._fallbacks.get(name, []) if after not in found)]
-        return found
+        names = group.next_order() if group else [model]
+        for name in (model, *names, "*"):
+            names = [*names, *(fallback for fallback in self._fallbacks.get(name, []) if fallback not in names)]
+        return names
 
 
 def resolve_qualified_name(model: str, providers: Mapping[str, Provider]) -> ModelTarget | None:
-    """The target of `provider/model`, or None when no provider has this name."""
+    """Return the target of `provider/model`; None if no provider has this name."""
     name, slash, rest = model.partition("/")
     provider = providers.get(name)
     return ModelTarget(provider, rest) if slash and rest and provider else None
@@ -85,24 +86,25 @@ def resolve_qualified_name(model: str, providers: Mapping[str, Provider]) -> Mod
 def resolve_listed_name(
     model: str, listings: Iterable[tuple[Provider, Sequence[str]]], default: str
 ) -> ModelTarget | None:
-    """The provider that lists a bare name; the default one first, when several do."""
-    having = [provider for provider, models in listings if model in models or f"{model}:latest" in models]
-    having.sort(key=lambda provider: provider.name != default)
-    return ModelTarget(having[0], model) if having else None
+    """Return the target of a bare model name; of several providers that list it, the default one is preferred."""
+    # Ollama lists a model without a tag as `name:latest`.
+    matching = [provider for provider, models in listings if model in models or f"{model}:latest" in models]
+    matching.sort(key=lambda provider: provider.name != default)
+    return ModelTarget(matching[0], model) if matching else None
 
 
-def _pairs(entries: Sequence[str], setting: str) -> list[tuple[str, str]]:
+def _split_entries(entries: Sequence[str], setting: str) -> list[tuple[str, str]]:
     pairs = []
     for entry in entries:
         name, equals, rest = (part.strip() for part in entry.partition("="))
         if not (name and equals and rest):
-            raise StartRefused(f"{setting} has the entry {entry!r}, which is not of the form name=model|model.")
+            raise StartRefused(f"{setting}: {entry!r} is invalid; expected name=model|model.")
         pairs.append((name, rest))
     return pairs
 
 
-def _weights(name: str, text: str) -> dict[str, int]:
-    """`openai/a*3|groq/b`: a weight that is not named is 1."""
+def _parse_weights(name: str, text: str) -> dict[str, int]:
+    """Parse models with weights, such as `openai/a*3|groq/b`; the default weight is 1."""
     weights = {}
     for part in (part.strip() for part in text.split("|")):
         model, _, weight = part.rpartition("*")

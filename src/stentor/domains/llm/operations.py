@@ -1,4 +1,7 @@
-"""Operations of the LLM gateway. Source: core contract, "LLM gateway". The streaming route is in `streaming`."""
+"""Operations of the LLM gateway. Source: core contract, "LLM gateway".
+
+The streaming route is in `streaming`, the routes under /v1 in `openai_api`, request and response models in `wire`.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +47,15 @@ from stentor.web.operations import Operation
 from stentor.web.wire import Caller
 
 ResolveSpeaker = Callable[[Principal, AtpMessage, str | None], tuple[str, str | None]]
-"""Who sends a message, and which agent that is, given the agent that the caller names beside it. Raises NotFound or
-Forbidden for one that the caller may not speak for."""
+"""Resolves the sender of a message and its agent, if any; the last argument is the request's `agentId`.
+
+Raises NotFound, and Forbidden for an agent that the caller may not act for.
+"""
 
 
 @dataclass(frozen=True)
 class GatewayConfig:
-    """What the settings say, for the config route; times in seconds."""
+    """The settings that GET /llm/config returns; times in seconds."""
 
     timeout_seconds: float
     stream_idle_seconds: float
@@ -60,24 +65,29 @@ class GatewayConfig:
 
 
 class LlmOperations:
-    """What callers can do with models and providers. Each method is an operation: see the table below."""
+    """Operations on models and providers; OPERATIONS below binds each method to a name, a permission and a route."""
 
     def __init__(
-        self, gateway: LlmGateway, chats: ChatRouter, speaker: ResolveSpeaker, prices: PriceList, config: GatewayConfig
+        self,
+        gateway: LlmGateway,
+        chats: ChatRouter,
+        resolve_sender: ResolveSpeaker,
+        prices: PriceList,
+        config: GatewayConfig,
     ) -> None:
-        self._gateway, self._chats, self._speaker = gateway, chats, speaker
+        self._gateway, self._chats, self._resolve_sender = gateway, chats, resolve_sender
         self._prices, self._config = prices, config
 
     async def chat(self, caller: Caller, body: ChatBody) -> ChatOut:
-        """The next message of a conversation, by a provider's model."""
+        """Return a model's reply to a conversation."""
         return ChatOut(**_chat_fields(await self._chats.chat(caller, body.to_request())))
 
     async def complete(self, caller: Caller, body: CompleteBody) -> ChatOut:
-        """What a provider's model makes of a prompt."""
+        """Return a model's reply to a prompt."""
         return ChatOut(**_chat_fields(await self._chats.chat(caller, body.to_request())))
 
     async def embed(self, caller: Caller, body: EmbedBody) -> EmbedOut:
-        """The vector of a text, by a provider's model."""
+        """Return the embedding of a text."""
         result = await self._gateway.embed(llm_caller(caller), body.model, [body.text])
         vector = result.reply.vectors[0]
         return EmbedOut.of(
@@ -89,35 +99,38 @@ class LlmOperations:
         )
 
     async def atp(self, caller: Caller, body: AtpBody) -> AtpOut:
-        """A model's answer to an ATP message, with the message's own header. `agentId` is who it is for."""
+        """Return a model's reply to an ATP message, with the header of the message.
+
+        `agentId` is the agent that the call is made for; its budgets apply too.
+        """
         message = body.to_message()
-        sender, agent_id = self._speaker(caller, message, body.agentId)
+        sender, agent_id = self._resolve_sender(caller, message, body.agentId)
         result = await self._chats.chat(caller, body.to_request(message), agent_id)
         header = {**header_to_json(message.header), "senderId": sender}
         return AtpOut(**_chat_fields(result), atp={**header, "header": header})
 
     async def models(self, caller: Caller) -> list[ModelOut]:
-        """The models that can be routed to; prices in US dollars per million tokens."""
+        """List the available models; prices in US dollars per million tokens."""
         listings = await self._gateway.listings(caller.tenant)
-        # In a thread, because the list of prices is loaded at its first use.
+        # In a thread: loading the prices on first use would block the event loop.
         return await asyncio.to_thread(
             lambda: [model for listing in listings for model in _models(listing, self._prices)]
         )
 
     async def providers(self, caller: Caller) -> list[ProviderState]:
-        """The configured providers, and whether each can be reached now."""
+        """List the configured providers and whether each is reachable now."""
         listings = await self._gateway.listings(caller.tenant, live=True)
         return [ProviderState.of(listing, **_provider_fields(listing.provider)) for listing in listings]
 
     async def provider(self, caller: Caller, body: ProviderBody) -> ProviderOut:
-        """Register or change a provider. Another base address drops the key unless a new one comes with it."""
+        """Register or update a provider. A changed base URL drops the stored key unless a new one is given."""
         default = body.options.default_model if body.options else None
         draft = ProviderDraft(body.provider, body.apiKey, body.baseUrl, default, body.format)
         provider = await self._gateway.provider_registry.register(caller.tenant, draft, caller.name)
         return ProviderOut(**_provider_fields(provider))
 
     async def remove(self, caller: Caller, name: ProviderName) -> RemovedOut:
-        """Forget a provider that was registered at runtime, and its key."""
+        """Delete a provider that was registered at runtime, and its key."""
         await self._gateway.provider_registry.remove(caller.tenant, name, caller.name)
         return RemovedOut(name=name, removed=True)
 
@@ -128,13 +141,13 @@ class LlmOperations:
         endDate: Day = None,  # noqa: N803
         provider: Annotated[str, StringConstraints(max_length=63, pattern=r"^[a-z0-9._-]*$"), Query()] = "",
     ) -> UsageReport:
-        """Tokens and estimated cost in US dollars, both days included, by provider, model and day."""
+        """Return tokens and estimated cost in US dollars by provider, model and day; both dates are included."""
         start, end = wire.date_bounds_micros(startDate, endDate)
         rows = await self._gateway.usage(caller.tenant, start, end, provider)
         return UsageReport.model_validate(wire.build_usage_report(rows))
 
     async def config(self, caller: Caller) -> ConfigOut:
-        """How the gateway is set up, with the state of each provider asked live."""
+        """Return the configuration of the gateway and the current state of each provider."""
         gateway = self._gateway
         listings = await gateway.listings(caller.tenant, live=True)
         return ConfigOut.of(
@@ -207,13 +220,13 @@ def _chat_fields(result: ChatResult) -> dict[str, Any]:
 
 
 def _models(listing: ProviderListing, prices: PriceList) -> list[ModelOut]:
-    name, models = listing.provider.name, []
+    provider, models = listing.provider.name, []
     for model in listing.models or ():
-        price = prices.price_of(name, model)
+        price = prices.price_of(provider, model)
         models.append(
             ModelOut(
-                id=f"{name}/{model}",
-                provider=name,
+                id=f"{provider}/{model}",
+                provider=provider,
                 context_window=price.context_window,
                 max_output_tokens=price.max_output,
                 input_cost=price.input,

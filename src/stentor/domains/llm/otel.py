@@ -1,6 +1,6 @@
-"""Spans by the SDK of OpenTelemetry, for the extra `otel`; imported only where a collector is configured.
+"""Implements the tracing port with OpenTelemetry's SDK, of the extra `otel`; imported only if a collector is configured.
 
-Everything fails open: spans wait in a bounded queue, a thread of the SDK sends them, and what cannot be sent is lost.
+Fails open: spans wait in a bounded queue, a thread of the SDK exports them, and those that cannot be sent are dropped.
 """
 
 from __future__ import annotations
@@ -28,25 +28,27 @@ from stentor.domains.llm.model import TokenUsage
 from stentor.domains.llm.tracing import CallStart
 
 FLUSH_SECONDS = 2.0
-"""Seconds that a stop waits for the collector."""
+"""Seconds that a shutdown waits for the collector."""
 LOG_INTERVAL_SECONDS = 60.0
-"""Seconds between two log lines about a collector that does not take spans."""
+"""Seconds between two log lines about failed exports."""
 MAX_REASON_LENGTH = 300
 MIN_SECRET_LENGTH = 8
-"""Characters: a shorter value of a header is hardly a key, and may be a word of every log line."""
+"""Characters. A shorter header value is hardly a key, and redacting it could garble unrelated log lines."""
 SDK_LOGGER_NAME = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 log = logging.getLogger(__name__)
 
 
 class OtelCallSpan:
-    def __init__(self, span: trace.Span, started: int) -> None:
+    """The OpenTelemetry span of a call. `started_us` is its start in microseconds since 1970."""
+
+    def __init__(self, span: trace.Span, started_us: int) -> None:
         self._span = span
-        self._started = started
-        self._began = time.monotonic_ns()
+        self._started_us = started_us
+        self._started_monotonic_ns = time.monotonic_ns()
 
     @property
     def traceparent(self) -> str | None:
-        """The caller's own place where the SDK is switched off."""
+        """The span's header, or the caller's own if the SDK is disabled."""
         context = self._span.get_span_context()
         if not context.is_valid:
             return trace_context.current_traceparent()
@@ -55,13 +57,14 @@ class OtelCallSpan:
     def end(self, usage: TokenUsage | None, *, response_id: str = "", error_type: str | None = None) -> None:
         self._span.set_attributes(dict(tracing.end_attributes(usage, response_id, error_type)))
         if error_type is not None:
-            # Without a description: what a provider says may hold what it was asked.
+            # Without a description: a provider's error message may repeat the prompt.
             self._span.set_status(Status(StatusCode.ERROR))
-        self._span.end(self._started * 1000 + time.monotonic_ns() - self._began)
+        # The duration is that of the monotonic clock, so that a clock change cannot make it negative.
+        self._span.end(self._started_us * 1000 + time.monotonic_ns() - self._started_monotonic_ns)
 
 
 class OtelTracer:
-    """Spans for an exporter, sent in batches by a thread. Raises ValueError for a variable of the SDK that is wrong."""
+    """Starts spans and exports them in batches. Raises ValueError for an invalid OTEL_ environment variable."""
 
     def __init__(self, exporter: SpanExporter, flush: float = FLUSH_SECONDS) -> None:
         self._exporter = LossLoggingExporter(exporter)
@@ -74,7 +77,7 @@ class OtelTracer:
     def start_span(self, call: CallStart) -> OtelCallSpan:
         span = self._tracer.start_span(
             tracing.span_name(call),
-            _parent(trace_context.current_traceparent()),
+            _parent_context(trace_context.current_traceparent()),
             SpanKind.CLIENT,
             dict(tracing.start_attributes(call)),
             start_time=call.started * 1000,
@@ -85,58 +88,59 @@ class OtelTracer:
         if self._closed:
             return
         self._closed = True
-        # A thread that no exit waits for: the SDK's own bound is half a minute.
+        # A daemon thread, which the exit of the process does not wait for: the SDK's own limit is half a minute.
         thread = threading.Thread(target=self._provider.shutdown, name="spans-flush", daemon=True)
         thread.start()
         await asyncio.to_thread(thread.join, self._flush)
-        self._exporter.shutdown()  # ends the waits between the SDK's tries
+        self._exporter.shutdown()  # ends the SDK's waits between retries
         await asyncio.to_thread(thread.join, self._flush / 4)
         if thread.is_alive():
-            log.warning("the collector does not answer: the spans that are on their way to it are given up")
+            log.warning("otel: flush timed out, remaining spans dropped")
 
 
 class LossLoggingExporter(SpanExporter):
-    """Tells the log that spans are lost when that begins, now and then, and when it ends."""
+    """Wraps an exporter and logs lost spans: at the first failed export, then once a minute, and on recovery."""
 
     def __init__(self, inner: SpanExporter, clock: Callable[[], float] = time.monotonic) -> None:
         self._inner = inner
         self._clock = clock
         self._lost = 0
-        self._said = float("-inf")
-        self._stopped = threading.Lock()
+        self._last_logged = float("-inf")
+        self._shut_down = threading.Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._inner.export(spans)
         if result is SpanExportResult.SUCCESS:
-            self._worked()
+            self._on_success()
         else:
-            self._failed(len(spans))
+            self._on_failure(len(spans))
         return result
 
     def shutdown(self) -> None:
-        if self._stopped.acquire(blocking=False):
+        # Both the tracer and the SDK call this; the SDK logs a second shutdown as an error.
+        if self._shut_down.acquire(blocking=False):
             self._inner.shutdown()
 
-    def _failed(self, count: int) -> None:
+    def _on_failure(self, count: int) -> None:
         self._lost += count
-        if self._clock() - self._said >= LOG_INTERVAL_SECONDS:
-            self._said = self._clock()
-            log.warning("the collector does not take spans, %d are lost so far: %s", self._lost, EXPORT_ERRORS.last)
+        if self._clock() - self._last_logged >= LOG_INTERVAL_SECONDS:
+            self._last_logged = self._clock()
+            log.warning("otel: export failed lost_spans=%d reason=%s", self._lost, EXPORT_ERRORS.last)
 
-    def _worked(self) -> None:
+    def _on_success(self) -> None:
         if self._lost:
-            log.warning("the collector takes spans again; %d were lost", self._lost)
-            self._lost, self._said = 0, float("-inf")
+            log.warning("otel: export recovered lost_spans=%d", self._lost)
+            self._lost, self._last_logged = 0, float("-inf")
 
 
 class _ExportErrorFilter(logging.Filter):
-    """Keeps the SDK's own lines about an export out of the log, but for the reason in the last one."""
+    """Drops the SDK's own log lines, up to four per batch, and keeps the last one as the reason for ours."""
 
-    last = "no reason is known"
+    last = "unknown"
 
     def filter(self, record: logging.LogRecord) -> bool:
         line = " ".join(record.getMessage().split())
-        if "shutdown" not in line.lower():  # such a line follows another with the reason
+        if "shutdown" not in line.lower():  # such a line follows the one with the reason
             self.last = line[:MAX_REASON_LENGTH]
         return False
 
@@ -144,21 +148,25 @@ class _ExportErrorFilter(logging.Filter):
 EXPORT_ERRORS = _ExportErrorFilter()
 
 
-def open_spans(endpoint: str, secret: Callable[[str], None]) -> OtelTracer:
-    """For a collector at the whole address of its traces; `secret` hears what no log may show. Raises ValueError."""
-    for value in find_header_secrets(os.environ):  # before the SDK reads them, which logs what it cannot read
-        secret(value)
+def open_spans(endpoint: str, add_secret: Callable[[str], None]) -> OtelTracer:
+    """Open the tracer for a collector's traces URL. Raises ValueError.
+
+    Calls `add_secret` with each value that logs must redact.
+    """
+    # Before the SDK reads the headers: it logs those that it cannot parse.
+    for value in find_header_secrets(os.environ):
+        add_secret(value)
     return OtelTracer(otlp(endpoint))
 
 
 def otlp(endpoint: str) -> SpanExporter:
-    """Over HTTP with protobuf. Headers, certificates, compression and timeout are the SDK's variables."""
+    """Return the exporter over HTTP with protobuf; the SDK itself reads the other OTEL_EXPORTER_ variables."""
     logging.getLogger(SDK_LOGGER_NAME).addFilter(EXPORT_ERRORS)
     return OTLPSpanExporter(endpoint)
 
 
 def find_header_secrets(environ: Mapping[str, str]) -> Iterator[str]:
-    """Whatever may be a collector's key: as it is written, and each word of what is sent."""
+    """Yield every possible secret of the collector's headers: the raw values, and each decoded word."""
     for variable in ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"):
         for pair in environ.get(variable, "").split(","):
             value = pair.partition("=")[2].strip() or pair.strip()
@@ -166,13 +174,14 @@ def find_header_secrets(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _resource() -> Resource:
-    named = OTELResourceDetector().detect().attributes.get("service.name", "stentor")
-    return Resource.create({"service.name": named, "service.version": __version__})
+    service_name = OTELResourceDetector().detect().attributes.get("service.name", "stentor")
+    return Resource.create({"service.name": service_name, "service.version": __version__})
 
 
-def _parent(traceparent: str | None) -> Context:
+def _parent_context(traceparent: str | None) -> Context:
+    # Always explicit: the ambient context may hold a span of another library.
     if traceparent is None or trace_context.parse_traceparent(traceparent) is None:
         return Context()
     _, trace_id, span_id, flags = traceparent.split("-")
-    place = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
-    return trace.set_span_in_context(NonRecordingSpan(place), Context())
+    parent = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
+    return trace.set_span_in_context(NonRecordingSpan(parent), Context())

@@ -79,9 +79,7 @@ def read_spending(tx: Tx, tenant: str, entries: list[str], now: int) -> list[Bud
 
 def _read_budget(tx: Tx, tenant: str, budget: Budget, now: int) -> list[BudgetSpending]:
     first_day = costs.first_day_of_period(budget.period, now)
-    rows = tx.rows(
-        _SUM_SPENT[budget.unit], tenant=tenant, kind=budget.kind, subject=budget.subject, day=first_day
-    )
+    rows = tx.rows(_SUM_SPENT[budget.unit], tenant=tenant, kind=budget.kind, subject=budget.subject, day=first_day)
     scale = NANOS_PER_DOLLAR if budget.unit == "usd" else 1
     seconds_left = costs.seconds_until_reset(budget.period, now)
     # A budget without spending is still listed, with zero.

@@ -220,9 +220,7 @@ class LlmGateway:
 
         async def embed_with(target: ModelTarget) -> EmbeddingResult:
             call = await self._guard.start_call(caller, target, "embed", lambda: model.estimate_embedding_usage(inputs))
-            reply = await _fail_on_error(
-                call, self._backend(target).embed(target, inputs, dimensions, call.evidence)
-            )
+            reply = await _fail_on_error(call, self._backend(target).embed(target, inputs, dimensions, call.evidence))
             usage = reply.usage or model.estimate_embedding_usage(inputs)
             await call.complete(usage)
             return EmbeddingResult(reply, usage, target, call.evidence.call_id)
@@ -305,7 +303,9 @@ class LlmGateway:
         provider = providers.get(self.default_provider)
         name = self.default_model or (provider.default_model if provider else "")
         if not name:
-            raise InvalidRequest("The request names no model, and no default is set. Name one, or set SERVICE_LLM_DEFAULT_MODEL.")
+            raise InvalidRequest(
+                "The request names no model, and no default is set. Name one, or set SERVICE_LLM_DEFAULT_MODEL."
+            )
         return name
 
 

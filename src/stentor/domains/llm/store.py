@@ -1,4 +1,7 @@
-"""SQL of the gateway: providers registered at runtime, calls, what was spent per day."""
+"""SQL of the LLM gateway: providers registered at runtime, calls, and spending per day.
+
+SQL for the dashboard's pages is in `queries`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _PROVIDERS = Sql(
     "select name, format, base_url, sealed_key, default_model from llm_providers where tenant = :tenant order by name"
 )
 _COUNT = Sql("select count(*) from llm_providers where tenant = :tenant")
-_PUT = Sql(
+_UPSERT = Sql(
     """insert into llm_providers (tenant, name, format, base_url, sealed_key, default_model, created_at, updated_at)
     values (:tenant, :name, :format, :base_url, :sealed_key, :default_model, :now, :now)
     on conflict (tenant, name) do update set format = excluded.format, base_url = excluded.base_url,
@@ -63,7 +66,7 @@ _USAGE = Sql(
 
 
 class ProviderRow(msgspec.Struct, frozen=True):
-    """`base_url` is empty where the operator's or the provider's own is meant."""
+    """A provider that was registered at runtime; an empty `base_url` means the configured or well-known one."""
 
     name: str
     format: str
@@ -73,7 +76,10 @@ class ProviderRow(msgspec.Struct, frozen=True):
 
 
 class CallRow(msgspec.Struct, frozen=True):
-    """`outcome` is `ok` or a code; `cost` is in billionths of a dollar, None when the price is not known."""
+    """A row of an ended call. `outcome` is `ok` or an error code.
+
+    `cost` is in billionths of a US dollar, None if the price is unknown.
+    """
 
     call_id: str
     tenant: str
@@ -92,7 +98,7 @@ class CallRow(msgspec.Struct, frozen=True):
 
 
 class UsageRow(msgspec.Struct, frozen=True):
-    """Calls of one model on one day; `day` counts from 1970."""
+    """The calls of a model on one day, counted in days since 1970; `unpriced` counts those without a known price."""
 
     provider: str
     model: str
@@ -114,16 +120,16 @@ def count_providers(tx: Tx, tenant: str) -> int:
 
 
 def upsert_provider(tx: Tx, tenant: str, row: ProviderRow) -> None:
-    tx.run(_PUT, tenant=tenant, now=tx.now, **msgspec.structs.asdict(row))
+    tx.run(_UPSERT, tenant=tenant, now=tx.now, **msgspec.structs.asdict(row))
 
 
 def delete_provider(tx: Tx, tenant: str, name: str) -> bool:
-    """Whether it was there."""
+    """Delete a provider; return whether it existed."""
     return tx.run(_DELETE, tenant=tenant, name=name) > 0
 
 
 def insert_call(tx: Tx, call: CallRow) -> None:
-    """The call, and what it adds to the account of its key and its agent."""
+    """Insert a call and add its tokens and cost to the spending of its key and agent."""
     tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
     subjects: list[tuple[BudgetKind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
     tokens = call.input_tokens + call.output_tokens
@@ -133,11 +139,15 @@ def insert_call(tx: Tx, call: CallRow) -> None:
 
 
 def read_spent(tx: Tx, tenant: str, kind: BudgetKind, subject: str, first_day: int) -> SpentAmount:
+    """Return what a key or an agent has spent since a day, counted in days since 1970."""
     row = tx.rows(_SPENT, tenant=tenant, kind=kind, subject=subject, day=first_day)[0]
     return SpentAmount(int(row[0]), int(row[1]))
 
 
 def read_usage(tx: Tx, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
-    """Calls from `start` on and before `end`, by provider, model and day; an empty provider means all."""
+    """Return usage by provider, model and day from `start` (included) to `end` (excluded), in microseconds.
+
+    An empty provider means all.
+    """
     rows = tx.rows(_USAGE, tenant=tenant, start=start, end=end, provider=provider)
     return [UsageRow(row[0], row[1], *map(int, row[2:])) for row in rows]

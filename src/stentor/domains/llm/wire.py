@@ -1,6 +1,6 @@
-"""Wire models of the gateway's own routes. Source: core contract, "LLM gateway".
+"""Request and response models of the LLM gateway's own routes, and the usage report. Pure.
 
-The usage report: calls added up by provider, model and day. Pure.
+The models of the OpenAI-compatible API are in `openai_api.wire`. Source: core contract, "LLM gateway".
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import CamelCaseModel, Name, OmittedWhenFalse, OmittedWhenNone, ResponseModel
 
 MAX_MESSAGES = 2_000
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
-_OURS = ("apiKey", "baseUrl", "api_key", "base_url")
-"""What a client cannot choose: keys and addresses are the operator's."""
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_OPERATOR_FIELDS = ("apiKey", "baseUrl", "api_key", "base_url")
+"""Options that clients cannot set: keys and base URLs are configured by the operator."""
 
 
-def _object(value: object) -> object:
-    """Anything but an object counts as an empty one; keys and addresses in it count for nothing."""
+def _options_object(value: object) -> object:
+    """Drop the operator's fields from an object of options; any other value counts as an empty object."""
     if not isinstance(value, dict):
         return {}
-    return {name: inner for name, inner in value.items() if name not in _OURS}
+    return {name: option for name, option in value.items() if name not in _OPERATOR_FIELDS}
 
 
-def _day(text: object) -> object:
+def _parse_date(text: object) -> object:
     if text is None or isinstance(text, date):
         return text
-    if not isinstance(text, str) or not _DAY.fullmatch(text):
+    if not isinstance(text, str) or not _DATE.fullmatch(text):
         raise ValueError("must be a date such as 2026-11-20")
     return date.fromisoformat(text)
 
@@ -63,9 +63,9 @@ class ChatOptions(RequestModel):
     prefer: Literal["quality", "balanced", "fast", "cheap"] | None = None
 
 
-Options = Annotated[ChatOptions, BeforeValidator(_object)]
+Options = Annotated[ChatOptions, BeforeValidator(_options_object)]
 ModelName = Annotated[Name, Field(description="`provider/model`, a bare name that a provider lists, or `auto`.")]
-Day = Annotated[date | None, BeforeValidator(_day), Query(description="A day in UTC, such as 2026-11-20.")]
+Day = Annotated[date | None, BeforeValidator(_parse_date), Query(description="A day in UTC, such as 2026-11-20.")]
 Provider = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 ProviderName = Annotated[str, Path(description="The provider's name."), AfterValidator(decode_path_segment)]
 
@@ -83,7 +83,7 @@ class ChatBody(RequestModel):
 
     def to_request(self) -> ChatRequest:
         messages = tuple(LlmMessage(m.role, (TextPart(m.content),)) for m in self.messages)
-        return _request(self.model, messages, self.options)
+        return _build_request(self.model, messages, self.options)
 
 
 class CompleteBody(RequestModel):
@@ -96,11 +96,11 @@ class CompleteBody(RequestModel):
     options: Options = ChatOptions()
 
     def to_request(self) -> ChatRequest:
-        return _request(self.model, (LlmMessage("user", (TextPart(self.prompt),)),), self.options)
+        return _build_request(self.model, (LlmMessage("user", (TextPart(self.prompt),)),), self.options)
 
 
 class AtpBody(RequestModel):
-    """An ATP message for a model: its content is the prompt, its header is nothing that a model reads."""
+    """An ATP message for a model. Its content is the prompt; the model never sees the header."""
 
     model_config = example_config(atpMessage=example_message(), model="openai/gpt-5-mini")
 
@@ -109,11 +109,13 @@ class AtpBody(RequestModel):
     agentId: Name | None = None  # noqa: N815
 
     def to_message(self) -> AtpMessage:
-        """Raises MessageInvalid."""
+        """Read the message. Raises MessageInvalid."""
         return json_format.read_nested_message("atpMessage", self.atpMessage)
 
     def to_request(self, message: AtpMessage) -> ChatRequest:
-        return _request(self.model, (LlmMessage("user", (TextPart(strip_header(message.content)),)),), ChatOptions())
+        return _build_request(
+            self.model, (LlmMessage("user", (TextPart(strip_header(message.content)),)),), ChatOptions()
+        )
 
 
 class EmbedBody(RequestModel):
@@ -139,7 +141,7 @@ class ProviderBody(RequestModel):
     apiKey: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[!-~]+$")] | None = None  # noqa: N815
     baseUrl: Annotated[str, StringConstraints(min_length=1, max_length=2048)] | None = None  # noqa: N815
     format: Literal["openai", "anthropic", "gemini"] | None = None
-    options: Annotated[ProviderOptions, BeforeValidator(_object), WithJsonSchema({})] | None = None
+    options: Annotated[ProviderOptions, BeforeValidator(_options_object), WithJsonSchema({})] | None = None
 
 
 class UsageOut(ResponseModel):
@@ -169,7 +171,7 @@ class ChatOut(ResponseModel):
 
 
 class AtpContext(ResponseModel):
-    """The header's fields, as in every other `atp`; `header` holds them once more, as the message did."""
+    """The fields of the message's header, and again in `header`, as in every response to an ATP message."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -262,7 +264,7 @@ class UsageReport(CamelCaseModel):
     by_day: dict[str, Totals]
 
 
-def _request(name: str | None, messages: tuple[LlmMessage, ...], options: ChatOptions) -> ChatRequest:
+def _build_request(name: str | None, messages: tuple[LlmMessage, ...], options: ChatOptions) -> ChatRequest:
     return ChatRequest(
         name or "",
         messages,
@@ -280,17 +282,18 @@ MAX_MICROS = 2**62
 
 
 def date_bounds_micros(start: date | None, end: date | None) -> tuple[int, int]:
-    """Microseconds from the first moment of `start` to the one after the last of `end`.
+    """Return the microseconds of the start of `start` (included) and of the end of `end` (excluded).
 
-    Raises InvalidRequest when `end` is before `start`.
+    Raises InvalidRequest if `end` is before `start`.
     """
     if start and end and end < start:
         raise InvalidRequest("startDate is after endDate.", {"fields": {"startDate": "is after endDate"}})
-    first = (start - EPOCH).days * DAY if start else 0
-    return first, ((end - EPOCH).days + 1) * DAY if end else MAX_MICROS
+    first_us = (start - EPOCH).days * DAY if start else 0
+    return first_us, ((end - EPOCH).days + 1) * DAY if end else MAX_MICROS
 
 
 def build_usage_report(rows: Sequence[UsageRow]) -> dict[str, Any]:
+    """Sum up usage in total and by provider, model and day."""
     total = _totals(rows)
     return {
         "totalRequests": total.pop("requests"),
@@ -311,11 +314,11 @@ def _totals_by(pairs: Iterable[tuple[str, UsageRow]]) -> dict[str, dict[str, Any
 
 
 def _totals(rows: Sequence[UsageRow]) -> dict[str, Any]:
-    given, made = sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
+    input_tokens, output_tokens = sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
     return {
         "requests": sum(row.requests for row in rows),
-        "totalTokens": given + made,
-        "inputTokens": given,
-        "outputTokens": made,
+        "totalTokens": input_tokens + output_tokens,
+        "inputTokens": input_tokens,
+        "outputTokens": output_tokens,
         "estimatedCost": round(sum(row.cost for row in rows) / NANOS_PER_DOLLAR, 9),
     }
