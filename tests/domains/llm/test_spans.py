@@ -354,7 +354,7 @@ async def test_a_collector_that_fails_costs_a_log_line_and_no_call(
     lines = [r.getMessage() for r in caplog.records if r.name.startswith(("opentelemetry", "stentor"))]
     told = [line for line in lines if "spans" in line]
     assert len(told) == 1
-    assert "3 are lost so far" in told[0]
+    assert "lost_spans=3" in told[0]
     assert ("refused" if status is None else f"code: {status}") in told[0]
 
 

@@ -1,4 +1,4 @@
-"""Implements the tracing port with OpenTelemetry's SDK, of the extra `otel`; imported only if a collector is configured.
+"""Implements the tracing port with OpenTelemetry's SDK (extra `otel`); imported only if a collector is configured.
 
 Fails open: spans wait in a bounded queue, a thread of the SDK exports them, and those that cannot be sent are dropped.
 """
@@ -117,7 +117,7 @@ class LossLoggingExporter(SpanExporter):
         return result
 
     def shutdown(self) -> None:
-        # Both the tracer and the SDK call this; the SDK logs a second shutdown as an error.
+        # Both the tracer and the SDK's own shutdown call this; a second one would only log a warning.
         if self._shut_down.acquire(blocking=False):
             self._inner.shutdown()
 
