@@ -70,7 +70,9 @@ class OtelTracer:
         self._exporter = LossLoggingExporter(exporter)
         self._flush = flush
         self._closed = False
-        self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
+        service_name = OTELResourceDetector().detect().attributes.get("service.name", "stentor")
+        resource = Resource.create({"service.name": service_name, "service.version": __version__})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("stentor.llm", __version__, schema_url=tracing.SCHEMA_URL)
 
@@ -110,27 +112,20 @@ class LossLoggingExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._inner.export(spans)
-        if result is SpanExportResult.SUCCESS:
-            self._on_success()
-        else:
-            self._on_failure(len(spans))
+        if result is not SpanExportResult.SUCCESS:
+            self._lost += len(spans)
+            if self._clock() - self._last_logged >= LOG_INTERVAL_SECONDS:
+                self._last_logged = self._clock()
+                log.warning("otel: export failed lost_spans=%d reason=%s", self._lost, EXPORT_ERRORS.last)
+        elif self._lost:
+            log.warning("otel: export recovered lost_spans=%d", self._lost)
+            self._lost, self._last_logged = 0, float("-inf")
         return result
 
     def shutdown(self) -> None:
         # Both the tracer and the SDK's own shutdown call this; a second one would only log a warning.
         if self._shut_down.acquire(blocking=False):
             self._inner.shutdown()
-
-    def _on_failure(self, count: int) -> None:
-        self._lost += count
-        if self._clock() - self._last_logged >= LOG_INTERVAL_SECONDS:
-            self._last_logged = self._clock()
-            log.warning("otel: export failed lost_spans=%d reason=%s", self._lost, EXPORT_ERRORS.last)
-
-    def _on_success(self) -> None:
-        if self._lost:
-            log.warning("otel: export recovered lost_spans=%d", self._lost)
-            self._lost, self._last_logged = 0, float("-inf")
 
 
 class _ExportErrorFilter(logging.Filter):
@@ -171,11 +166,6 @@ def find_header_secrets(environ: Mapping[str, str]) -> Iterator[str]:
         for pair in environ.get(variable, "").split(","):
             value = pair.partition("=")[2].strip() or pair.strip()
             yield from (part for part in (value, *unquote(value).split()) if len(part) >= MIN_SECRET_LENGTH)
-
-
-def _resource() -> Resource:
-    service_name = OTELResourceDetector().detect().attributes.get("service.name", "stentor")
-    return Resource.create({"service.name": service_name, "service.version": __version__})
 
 
 def _parent_context(traceparent: str | None) -> Context:

@@ -16,7 +16,6 @@ import msgspec
 from stentor.core import trace_context
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
-from stentor.domains.llm.providers import Provider
 
 
 class CallStart(msgspec.Struct, frozen=True):
@@ -109,11 +108,16 @@ def span_name(call: CallStart) -> str:
 
 
 def start_attributes(call: CallStart) -> Iterator[tuple[str, AttributeValue]]:
+    """Yield the attributes of a started call."""
     provider = call.target.provider
+    url = urlsplit(provider.base_url)
+    is_azure = (url.hostname or "").endswith(AZURE_HOST)
     yield OPERATION_NAME, OPERATION_NAMES[call.operation]
-    yield PROVIDER_NAME, _provider(provider)
+    yield PROVIDER_NAME, AZURE_OPENAI if is_azure else PROVIDER_NAMES.get(provider.name, provider.name)
     yield REQUEST_MODEL, attribute_text(call.target.model)
-    yield from _server(provider.base_url)
+    if url.hostname:  # the local baseline has no URL
+        yield SERVER_ADDRESS, url.hostname
+        yield SERVER_PORT, url.port or (443 if url.scheme == "https" else 80)
     yield EVENT_ID, call.event_id
     yield TENANT, call.tenant
     if call.agent_id is not None:
@@ -140,16 +144,3 @@ def end_attributes(
 def attribute_text(value: str) -> str:
     """Shorten a text and replace what is not valid in UTF-8: one such character would lose the whole batch."""
     return value[:MAX_TEXT_LENGTH].encode("utf-8", "replace").decode("utf-8")
-
-
-def _provider(provider: Provider) -> str:
-    host = urlsplit(provider.base_url).hostname or ""
-    return AZURE_OPENAI if host.endswith(AZURE_HOST) else PROVIDER_NAMES.get(provider.name, provider.name)
-
-
-def _server(base_url: str) -> Iterator[tuple[str, AttributeValue]]:
-    """Yield host and port; nothing for the local baseline, which has no URL."""
-    parts = urlsplit(base_url)
-    if parts.hostname:
-        yield SERVER_ADDRESS, parts.hostname
-        yield SERVER_PORT, parts.port or (443 if parts.scheme == "https" else 80)
