@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -20,10 +20,19 @@ from stentor.core.clock import DAY, SECOND
 from stentor.core.errors import StartRefused
 from stentor.domains.llm.model import TokenUsage
 
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo as PackageModel
+    from genai_prices.types import Provider as PackageProvider
+
 BudgetKind = Literal["key", "agent"]
 NANOS_PER_DOLLAR = 1_000_000_000
 """Costs are integers in billionths of a US dollar."""
+MILLION = 1_000_000
 _BUDGET_PATTERN = re.compile(r"(key|agent):([^=]+):(tokens|usd)/(day|month)=(\d+(?:\.\d+)?)")
+_PRICE_PATTERN = re.compile(r"([^=]+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
+_PACKAGE_PROVIDER_NAMES = {"gemini": "google"}
+"""Providers that have another name in the package than here."""
+_FREE_PROVIDERS = frozenset(("ollama", "local"))
 
 
 class SpentAmount(msgspec.Struct, frozen=True):
@@ -81,13 +90,6 @@ def seconds_until_reset(period: str, now: int) -> int:
     moment = datetime.fromtimestamp(now / SECOND, UTC)
     year, month = (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
     return int((datetime(year, month, 1, tzinfo=UTC) - moment).total_seconds()) + 1
-
-
-_PRICE_PATTERN = re.compile(r"([^=]+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
-_PACKAGE_PROVIDER_NAMES = {"gemini": "google"}
-"""Providers that have another name in the package than here."""
-_FREE_PROVIDERS = frozenset(("ollama", "local"))
-MILLION = 1_000_000
 
 
 class ModelPrice(msgspec.Struct, frozen=True):
@@ -150,13 +152,14 @@ def _package_cost(provider: str, model: str, usage: TokenUsage) -> int | None:
     match = _find_in_package(provider, model)
     if match is None:
         return None
+    package_provider, package_model = match
     package_usage = PackageUsage(
         input_tokens=usage.input_tokens,
         cache_read_tokens=min(usage.cached_tokens, usage.input_tokens) or None,
         output_tokens=usage.output_tokens,
     )
     try:
-        dollars: Decimal = match[1].calc_price(package_usage, match[0]).total_price
+        dollars: Decimal = package_model.calc_price(package_usage, package_provider).total_price
     except (LookupError, ValueError):
         return None
     return round(dollars * NANOS_PER_DOLLAR)
@@ -166,13 +169,15 @@ def _package_price(provider: str, model: str) -> ModelPrice:
     match = _find_in_package(provider, model)
     if match is None:
         return ModelPrice()
-    prices = match[1].get_prices(datetime.now(UTC))
-    return ModelPrice(_lowest_tier(prices.input_mtok), _lowest_tier(prices.output_mtok), match[1].context_window)
+    _, package_model = match
+    prices = package_model.get_prices(datetime.now(UTC))
+    return ModelPrice(_lowest_tier(prices.input_mtok), _lowest_tier(prices.output_mtok), package_model.context_window)
 
 
 @lru_cache(4096)
-def _find_in_package(provider: str, model: str) -> Any:
+def _find_in_package(provider: str, model: str) -> tuple[PackageProvider, PackageModel] | None:
     """Return the package's provider and model, None if unknown. Cached because the package searches linearly."""
+    # Imported on first use, as above.
     from genai_prices.data_snapshot import get_snapshot
 
     try:

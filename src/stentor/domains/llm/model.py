@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+
+from stentor.core.jsontext import JsonObject
 
 ChatRole = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
@@ -76,7 +78,7 @@ class ToolDefinition(msgspec.Struct, frozen=True):
 
     name: str
     description: str = ""
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 
@@ -96,8 +98,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     seed: int | None = None
     tools: tuple[ToolDefinition, ...] = ()
     tool_choice: str = ""
-    response_format: dict[str, Any] | None = None
-    extra: dict[str, Any] = {}
+    response_format: JsonObject | None = None
+    extra: JsonObject = {}
     prefer: str = ""
 
     @property
@@ -106,7 +108,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return self.extra.get("parallel_tool_calls") is False
 
     @property
-    def json_schema(self) -> dict[str, Any] | None:
+    def json_schema(self) -> JsonObject | None:
         """The JSON Schema that the reply must match; None if the request sets none."""
         wrapper = (self.response_format or {}).get("json_schema")
         schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
@@ -172,7 +174,7 @@ class ProviderRequest(msgspec.Struct, frozen=True):
     """A request in a provider's format: the path below the base URL, and the JSON body."""
 
     path: str
-    body: dict[str, Any]
+    body: JsonObject
 
 
 def estimate_tokens(text: str) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import Query
 from pydantic import StringConstraints
 
@@ -25,9 +24,11 @@ from stentor.domains.llm.service import ChatResult, ChatRouter, LlmGateway
 from stentor.domains.llm.streaming import llm_caller
 from stentor.domains.llm.wire import (
     AtpBody,
+    AtpContext,
     AtpOut,
     ChatBody,
     ChatOut,
+    ChoiceOut,
     CompleteBody,
     ConfigOut,
     Day,
@@ -41,6 +42,7 @@ from stentor.domains.llm.wire import (
     RemovedOut,
     StateOut,
     TimeoutsOut,
+    UsageOut,
     UsageReport,
 )
 from stentor.web.operations import Operation
@@ -80,11 +82,11 @@ class LlmOperations:
 
     async def chat(self, caller: Caller, body: ChatBody) -> ChatOut:
         """Return a model's reply to a conversation."""
-        return ChatOut(**_chat_fields(await self._chats.chat(caller, body.to_request())))
+        return _chat_out(await self._chats.chat(caller, body.to_request()))
 
     async def complete(self, caller: Caller, body: CompleteBody) -> ChatOut:
         """Return a model's reply to a prompt."""
-        return ChatOut(**_chat_fields(await self._chats.chat(caller, body.to_request())))
+        return _chat_out(await self._chats.chat(caller, body.to_request()))
 
     async def embed(self, caller: Caller, body: EmbedBody) -> EmbedOut:
         """Return the embedding of a text."""
@@ -107,7 +109,7 @@ class LlmOperations:
         sender, agent_id = self._resolve_sender(caller, message, body.agentId)
         result = await self._chats.chat(caller, body.to_request(message), agent_id)
         header = {**header_to_json(message.header), "senderId": sender}
-        return AtpOut(**_chat_fields(result), atp={**header, "header": header})
+        return AtpOut(**dict(_chat_out(result)), atp=AtpContext.model_validate({**header, "header": header}))
 
     async def models(self, caller: Caller) -> list[ModelOut]:
         """List the available models; prices in US dollars per million tokens."""
@@ -144,7 +146,7 @@ class LlmOperations:
         """Return tokens and estimated cost in US dollars by provider, model and day; both dates are included."""
         start, end = wire.date_bounds_micros(startDate, endDate)
         rows = await self._gateway.usage(caller.tenant, start, end, provider)
-        return UsageReport.model_validate(wire.build_usage_report(rows))
+        return wire.build_usage_report(rows)
 
     async def config(self, caller: Caller) -> ConfigOut:
         """Return the configuration of the gateway and the current state of each provider."""
@@ -205,18 +207,18 @@ OPERATIONS = [
 ]
 
 
-def _chat_fields(result: ChatResult) -> dict[str, Any]:
-    reply = result.reply
-    return {
-        "model": reply.model,
-        "content": reply.content,
-        "usage": result.usage,
-        "finish_reason": reply.finish,
-        "provenance_id": result.provenance_id,
-        "degraded": reply.degraded,
-        "task_id": result.agent_task.task_id if result.agent_task else None,
-        "routing": msgspec.to_builtins(result.choice) if result.choice else None,
-    }
+def _chat_out(result: ChatResult) -> ChatOut:
+    reply, usage = result.reply, result.usage
+    return ChatOut(
+        model=reply.model,
+        content=reply.content,
+        usage=UsageOut(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, estimated=usage.estimated),
+        finish_reason=reply.finish,
+        provenance_id=result.provenance_id,
+        degraded=reply.degraded,
+        task_id=result.agent_task.task_id if result.agent_task else None,
+        routing=ChoiceOut.model_validate(result.choice) if result.choice else None,
+    )
 
 
 def _models(listing: ProviderListing, prices: PriceList) -> list[ModelOut]:

@@ -6,7 +6,6 @@ The other routes are in `operations`; the streams of the OpenAI-compatible API a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import msgspec
 from fastapi import APIRouter
@@ -16,6 +15,7 @@ from starlette.responses import Response
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import ProviderFault, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.service import AnswerStream, ChatRouter
 from stentor.domains.llm.wire import ChatBody
@@ -26,7 +26,7 @@ from stentor.web.wire import Caller, api_router, error_responses
 DONE_FRAME = b"data: [DONE]\n\n"
 HEARTBEAT_FRAME = b'event: heartbeat\ndata: {"delta":""}\n\n'
 """A separate event type; a client that reads every data line as a delta gets an empty one."""
-SSE: dict[int | str, dict[str, Any]] = {
+SSE: dict[int | str, JsonObject] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Lines `data: {delta}`"}
 }
 

@@ -9,17 +9,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from stentor.core.clock import DAY
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import json_format
-from stentor.domains.atp.json_format import MESSAGE_SCHEMA
-from stentor.domains.atp.json_format import example_message as example_message
-from stentor.domains.atp.model import AtpMessage as AtpMessage
+from stentor.domains.atp.json_format import MESSAGE_SCHEMA, example_message
+from stentor.domains.atp.model import AtpMessage
 from stentor.domains.atp.text_format import strip_header
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
@@ -29,6 +29,8 @@ from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import CamelCaseModel, Name, OmittedWhenFalse, OmittedWhenNone, ResponseModel
 
 MAX_MESSAGES = 2_000
+EPOCH = date(1970, 1, 1)
+MAX_MICROS = 2**62
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _OPERATOR_FIELDS = ("apiKey", "baseUrl", "api_key", "base_url")
 """Options that clients cannot set: keys and base URLs are configured by the operator."""
@@ -104,7 +106,7 @@ class AtpBody(RequestModel):
 
     model_config = example_config(atpMessage=example_message(), model="openai/gpt-5-mini")
 
-    atpMessage: Annotated[dict[str, Any], WithJsonSchema(MESSAGE_SCHEMA)]  # noqa: N815
+    atpMessage: Annotated[JsonObject, WithJsonSchema(MESSAGE_SCHEMA)]  # noqa: N815
     model: ModelName | None = None
     agentId: Name | None = None  # noqa: N815
 
@@ -277,10 +279,6 @@ def _build_request(name: str | None, messages: tuple[LlmMessage, ...], options: 
     )
 
 
-EPOCH = date(1970, 1, 1)
-MAX_MICROS = 2**62
-
-
 def date_bounds_micros(start: date | None, end: date | None) -> tuple[int, int]:
     """Return the microseconds of the start of `start` (included) and of the end of `end` (excluded).
 
@@ -292,33 +290,36 @@ def date_bounds_micros(start: date | None, end: date | None) -> tuple[int, int]:
     return first_us, ((end - EPOCH).days + 1) * DAY if end else MAX_MICROS
 
 
-def build_usage_report(rows: Sequence[UsageRow]) -> dict[str, Any]:
+def build_usage_report(rows: Sequence[UsageRow]) -> UsageReport:
     """Sum up usage in total and by provider, model and day."""
-    total = _totals(rows)
-    return {
-        "totalRequests": total.pop("requests"),
-        **total,
-        "estimatedRequests": sum(row.estimated for row in rows),
-        "unpricedRequests": sum(row.unpriced for row in rows),
-        "byProvider": _totals_by((row.provider, row) for row in rows),
-        "byModel": _totals_by((f"{row.provider}/{row.model}", row) for row in rows),
-        "byDay": _totals_by(((EPOCH + timedelta(days=row.day)).isoformat(), row) for row in rows),
-    }
+    total = _sum_up(rows)
+    return UsageReport(
+        total_requests=total.requests,
+        total_tokens=total.total_tokens,
+        input_tokens=total.input_tokens,
+        output_tokens=total.output_tokens,
+        estimated_cost=total.estimated_cost,
+        estimated_requests=sum(row.estimated for row in rows),
+        unpriced_requests=sum(row.unpriced for row in rows),
+        by_provider=_sum_up_by((row.provider, row) for row in rows),
+        by_model=_sum_up_by((f"{row.provider}/{row.model}", row) for row in rows),
+        by_day=_sum_up_by(((EPOCH + timedelta(days=row.day)).isoformat(), row) for row in rows),
+    )
 
 
-def _totals_by(pairs: Iterable[tuple[str, UsageRow]]) -> dict[str, dict[str, Any]]:
+def _sum_up_by(pairs: Iterable[tuple[str, UsageRow]]) -> dict[str, Totals]:
     groups: defaultdict[str, list[UsageRow]] = defaultdict(list)
     for name, row in pairs:
         groups[name].append(row)
-    return {name: _totals(rows) for name, rows in groups.items()}
+    return {name: _sum_up(rows) for name, rows in groups.items()}
 
 
-def _totals(rows: Sequence[UsageRow]) -> dict[str, Any]:
+def _sum_up(rows: Sequence[UsageRow]) -> Totals:
     input_tokens, output_tokens = sum(row.input_tokens for row in rows), sum(row.output_tokens for row in rows)
-    return {
-        "requests": sum(row.requests for row in rows),
-        "totalTokens": input_tokens + output_tokens,
-        "inputTokens": input_tokens,
-        "outputTokens": output_tokens,
-        "estimatedCost": round(sum(row.cost for row in rows) / NANOS_PER_DOLLAR, 9),
-    }
+    return Totals(
+        requests=sum(row.requests for row in rows),
+        total_tokens=input_tokens + output_tokens,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        estimated_cost=round(sum(row.cost for row in rows) / NANOS_PER_DOLLAR, 9),
+    )
