@@ -14,12 +14,12 @@ from stentor.core.errors import (
     StentorError,
     Timeout,
 )
-from stentor.domains.llm.model import ChatReply, ChatRequest, FinishReason, ImagePart, LlmMessage, TokenUsage
+from stentor.core.jsontext import JsonObject
+from stentor.domains.llm.model import ChatReply, ChatRequest, FinishReason, ImagePart, TokenUsage
 from stentor.domains.tasks.model import TaskDraft
 
 RESULT_TEXT_FIELDS = ("text", "answer", "summary", "content", "output", "result")
 """Fields of a result object that may hold its text; the first that exists is used."""
-
 NO_TOOLS = (
     "An agent that is used as a model replies with text and accepts no tools. Use a model of a provider instead: "
     "GET /v1/models lists both, the names of agents begin with agent:."
@@ -38,23 +38,15 @@ def build_task_draft(capability: str, request: ChatRequest) -> TaskDraft:
         raise InvalidRequest(NO_TOOLS, {"fields": {"tools" if request.tools else "input": NO_TOOLS}})
     if request.response_format:
         raise InvalidRequest("Agents as models do not support response_format. Use a model of a provider.")
-    messages = [{"role": message.role, "content": _text(message)} for message in request.messages]
-    last_text = next((message["content"] for message in reversed(messages) if message["role"] == "user"), "")
-    task_input: dict[str, Any] = {"text": last_text, "messages": messages}
-    if options := _options(request):
-        task_input["options"] = options
-    return TaskDraft(capability, task_input, required_capabilities=(capability,))
-
-
-def _text(message: LlmMessage) -> str:
-    if any(isinstance(part, ImagePart) for part in message.content):
+    if any(isinstance(part, ImagePart) for message in request.messages for part in message.content):
         raise InvalidRequest("Agents as models accept text and no images. Use a model of a provider.")
-    return message.text
-
-
-def _options(request: ChatRequest) -> dict[str, Any]:
+    messages = [{"role": message.role, "content": message.text} for message in request.messages]
+    last_text = next((message["content"] for message in reversed(messages) if message["role"] == "user"), "")
+    task_input: JsonObject = {"text": last_text, "messages": messages}
     options = {"max_tokens": request.max_tokens, "temperature": request.temperature, "top_p": request.top_p}
-    return {name: value for name, value in options.items() if value is not None}
+    if given := {name: value for name, value in options.items() if value is not None}:
+        task_input["options"] = given
+    return TaskDraft(capability, task_input, required_capabilities=(capability,))
 
 
 def extract_result_text(result: Any) -> str:

@@ -6,10 +6,9 @@ The task is routed, executed, recorded and learned from like any other. Implemen
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import AgentFault, ApprovalPending, Conflict, ServiceUnavailable, StentorError
@@ -58,7 +57,12 @@ class AgentAnswerStream:
                 yield ReplyDelta(content=step.data["text"])
             elif step.kind == "complete":
                 self._ended = True
-                reply = self.reply = self._reply(step.data)
+                # Only a model of the gateway reports token counts that can be trusted.
+                by_model = self._agent is not None and self._agent.runtime.kind == "llm"
+                degraded = step.data["outcome_class"] == "degraded_success"
+                reply = self.reply = model.build_reply(
+                    self.name, step.data["result"], by_model=by_model, degraded=degraded
+                )
                 if not streamed or self._has_gap:
                     rest = model.remaining_text(self._task.task_id, reply.content, "".join(streamed))
                     yield ReplyDelta(content=rest)
@@ -85,11 +89,6 @@ class AgentAnswerStream:
                     self._has_gap = self._has_gap and not _follows(token, position)
                     token = position
                 yield step
-
-    def _reply(self, data: dict[str, Any]) -> ChatReply:
-        by_model = self._agent is not None and self._agent.runtime.kind == "llm"
-        degraded = data["outcome_class"] == "degraded_success"
-        return model.build_reply(self.name, data["result"], by_model=by_model, degraded=degraded)
 
     async def close(self) -> None:
         """Cancel the task if its caller has left before the end; a stop of the service leaves it to the next start."""
@@ -163,14 +162,14 @@ class AgentChat:
             reply, usage_or_estimate(request, reply), stream.name, stream.provenance_id, stream.agent_task
         )
 
-    async def _until_stopping(self, work: Any) -> ChatReply:
+    async def _until_stopping(self, work: Coroutine[None, None, ChatReply]) -> ChatReply:
         """Return the reply. Raises ServiceUnavailable when the service stops, so that no caller delays the stop."""
-        reply = asyncio.ensure_future(work)
+        reply = asyncio.create_task(work)
         stopping = asyncio.ensure_future(self._hub.closing.wait())
         try:
             await asyncio.wait({reply, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if reply.done():
-                return reply.result()  # type: ignore[no-any-return]
+                return reply.result()
             raise ServiceUnavailable("The service is stopping; the task continues after its next start.")
         finally:
             stopping.cancel()

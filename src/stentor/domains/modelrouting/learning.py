@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from itertools import count
-from typing import Any
 
 import msgspec
 
@@ -16,6 +15,7 @@ from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import Conflict, Forbidden, NotFound, StoreUnavailable
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import Weight, apply_grade, apply_outcome, initial_weight
@@ -51,14 +51,16 @@ class ModelOutcome(msgspec.Struct, frozen=True):
 
 
 class ModelOutcomeRecorder:
-    """Records outcomes. `most` limits the outcomes per day, key of role agent and model; 0 means no limit."""
+    """Records outcomes. `max_per_day` limits them per key of role agent and model; 0 means no limit."""
 
-    def __init__(self, db: Database, runlog: RunLog, roles: RoleRegistry, records: ModelRecords, most: int) -> None:
+    def __init__(
+        self, db: Database, runlog: RunLog, roles: RoleRegistry, records: ModelRecords, max_per_day: int
+    ) -> None:
         self._db = db
         self._runlog = runlog
         self._roles = roles
         self._records = records
-        self._max_per_day = most
+        self._max_per_day = max_per_day
         self._outcome_number = count()
 
     async def record(self, caller: LlmCaller, outcome: ModelOutcome) -> None:
@@ -163,10 +165,10 @@ class AnswerGrader:
         self._runlog = runlog
         self._records = records
 
-    async def get(self, principal: Principal, answer_id: str) -> tuple[AutoAnswer, dict[str, Any]]:
+    async def get(self, principal: Principal, answer_id: str) -> tuple[AutoAnswer, JsonObject]:
         """Return an answer and the metadata of the event of its decision. Raises NotFound."""
 
-        def read(tx: Tx) -> tuple[AutoAnswer, dict[str, Any]]:
+        def read(tx: Tx) -> tuple[AutoAnswer, JsonObject]:
             answer = _require_visible_answer(tx, principal, answer_id)
             return answer, store.read_event_metadata(tx, principal.tenant, answer.decision_id) or {}
 

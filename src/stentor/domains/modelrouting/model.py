@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.model import ChatRequest, ImagePart, estimate_input_tokens
 from stentor.domains.routing import explain
@@ -108,32 +108,32 @@ class AutoAnswer(msgspec.Struct, frozen=True):
 
 
 def build_candidates(
-    entries: Sequence[ModelOption], view: LearningView, tenant: str, kind: str, alpha: float, now: int
+    options: Sequence[ModelOption], view: LearningView, tenant: str, kind: str, alpha: float, now: int
 ) -> list[ModelCandidate]:
     """Return the options with their track records; the mean cost of the record replaces the estimate."""
     records = view.records(tenant, kind)
     candidates = []
-    for entry in entries:
-        weight = records.weights_by_agent.get(entry.name)
+    for option in options:
+        weight = records.weights_by_agent.get(option.name)
         age = 0 if weight is None else records.progress.tick - weight.tick
         stale = records.progress.has_changed_since(weight)
-        sums = view.sums_by_agent.get(entry.name)
+        sums = view.sums_by_agent.get(option.name)
         track_record = track_record_from_weight(NEUTRAL_PRIOR, alpha, weight, sums, age, now, stale=stale)
         if track_record.cost is None:
-            track_record = msgspec.structs.replace(track_record, cost=entry.cost)
-        candidates.append(ModelCandidate(NamedModel(entry.name), track_record, entry.ahead, entry.online))
+            track_record = msgspec.structs.replace(track_record, cost=option.cost)
+        candidates.append(ModelCandidate(NamedModel(option.name), track_record, option.ahead, option.online))
     return candidates
 
 
 def choose_model(
-    ranked: Sequence[ModelCandidate],
+    candidates: Sequence[ModelCandidate],
     kind: str,
     prefer: Preference,
     alpha: float,
     denied: Sequence[DeniedCandidate] = (),
 ) -> RoutingDecision:
     """Choose among at least one candidate. The decision has the form of a task's, so that both are explained alike."""
-    ranking = rank_candidates(ranked, 0.0, prefer, MAX_RECORDED_CANDIDATES)
+    ranking = rank_candidates(candidates, 0.0, prefer, MAX_RECORDED_CANDIDATES)
     best = ranking.candidates[0]
     return RoutingDecision(
         agent_id=best.agent_id,
@@ -150,7 +150,7 @@ def choose_model(
         fastest_ms=ranking.fastest_ms,
         cheapest=ranking.cheapest,
         candidates=tuple(ranking.candidates),
-        candidates_total=len(ranked),
+        candidates_total=len(candidates),
         denied=tuple(denied),
         denied_total=len(denied),
         preferred=False,
@@ -158,7 +158,7 @@ def choose_model(
     )
 
 
-def explain_choice(record: dict[str, Any], answered_by: str = "") -> str:
+def explain_choice(record: JsonObject, answered_by: str = "") -> str:
     """Explain in a sentence or two which model was chosen and why, and which one replied if it failed."""
     chosen = record.get("agent_name")
     if record.get("candidates_total") == 1:
@@ -169,7 +169,9 @@ def explain_choice(record: dict[str, Any], answered_by: str = "") -> str:
 
 def classify_request(request: ChatRequest) -> str:
     """Return `subject/length`, such as `code/short`; the first subject of `SUBJECTS` that fits."""
-    return f"{_subject(request)}/{_length(request)}"
+    tokens = estimate_input_tokens(request)
+    length = LENGTHS[0] if tokens <= MAX_SHORT_TOKENS else LENGTHS[1] if tokens <= MAX_MEDIUM_TOKENS else LENGTHS[2]
+    return f"{_subject(request)}/{length}"
 
 
 def _subject(request: ChatRequest) -> str:
@@ -179,9 +181,8 @@ def _subject(request: ChatRequest) -> str:
         return "tools"
     if (request.response_format or {}).get("type") in ("json_object", "json_schema"):
         return "json"
-    return _text_subject(
-        next((m.text for m in reversed(request.messages) if m.role == "user"), "")[:MAX_INSPECTED_CHARACTERS]
-    )
+    text = next((m.text for m in reversed(request.messages) if m.role == "user"), "")
+    return _text_subject(text[:MAX_INSPECTED_CHARACTERS])
 
 
 def _text_subject(text: str) -> str:
@@ -199,8 +200,3 @@ def _is_non_latin(text: str) -> bool:
         return False
     letters = [character for character in text if character.isalpha()]
     return sum(letter > LAST_LATIN for letter in letters) > NON_LATIN_SHARE * len(letters)
-
-
-def _length(request: ChatRequest) -> str:
-    tokens = estimate_input_tokens(request)
-    return LENGTHS[0] if tokens <= MAX_SHORT_TOKENS else LENGTHS[1] if tokens <= MAX_MEDIUM_TOKENS else LENGTHS[2]

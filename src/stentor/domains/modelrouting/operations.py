@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path
 from pydantic import AfterValidator, Field
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.modelrouting.learning import AnswerGrader
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
@@ -43,7 +44,7 @@ class AnswerOut(AnswerGradeOut):
     asked_by: Annotated[str, Field(validation_alias="key_name")]
     requested: str
     decision_id: str
-    decision: dict[str, Any] | None
+    decision: JsonObject | None
 
 
 class AnswerOperations:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, cast, get_args
+from typing import TypeVar, cast, get_args
 
 import msgspec
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderBusy, ProviderFault
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm.call_guard import CallGuard, LlmCaller
 from stentor.domains.llm.costs import PriceList
@@ -56,7 +57,8 @@ class AutoRun(msgspec.Struct, frozen=True):
     request: ChatRequest
     targets: list[ModelTarget]
     choice: ModelChoice
-    record: dict[str, Any]
+    record: JsonObject
+    """The decision as JSON, as its event stores it."""
 
     def choice_of(self, target: ModelTarget) -> ModelChoice:
         """Return the choice for the caller; its explanation mentions a model that failed before."""
@@ -72,20 +74,20 @@ class AutoModelRouter:
         clock: Clock,
         runlog: RunLog,
         gateway: LlmGateway,
-        gate: CallGuard,
+        guard: CallGuard,
         prices: PriceList,
         records: ModelRecords,
-        teacher: ModelOutcomeRecorder,
+        outcomes: ModelOutcomeRecorder,
         alpha: float,
     ) -> None:
         self._db = db
         self._clock = clock
         self._runlog = runlog
         self._gateway = gateway
-        self._gate = gate
+        self._guard = guard
         self._prices = prices
         self.records = records
-        self._outcomes = teacher
+        self._outcomes = outcomes
         self._alpha = alpha
         self._open_requests = Counter[tuple[str, str]]()
         self._busy_until: dict[tuple[str, str], int] = {}
@@ -114,13 +116,17 @@ class AutoModelRouter:
         unable = [target.name for target in targets if target not in able]
         denied += [DeniedCandidate(model_name, model_name, model.TEXT_ONLY) for model_name in unable]
         if not able:
-            raise ModelNotFound(_no_candidate_message(name), {"denied": _denied_details(denied)})
+            raise ModelNotFound(
+                f"{name} has no candidate for this request. Register a provider with a default_model, or have the "
+                "operator define a group of models: "
+                "SERVICE_LLM_GROUPS='auto=openai/gpt-5-mini|anthropic/claude-sonnet-4-5'.",
+                {"denied": [{"model": candidate.name, "code": candidate.code} for candidate in denied]},
+            )
         kind, now = classify_request(request), self._clock.now()
-        entries = await self._options(caller, able, request)
-        ranked = model.build_candidates(
-            entries, self.records.view_of(caller.tenant), caller.tenant, kind, self._alpha, now
-        )
-        decision = model.choose_model(ranked, kind, prefer, self._alpha, denied)
+        options = await self._options(caller, able, request)
+        view = self.records.view_of(caller.tenant)
+        candidates = model.build_candidates(options, view, caller.tenant, kind, self._alpha, now)
+        decision = model.choose_model(candidates, kind, prefer, self._alpha, denied)
         duration_us = (time.perf_counter_ns() - started) // 1000
         record = msgspec.to_builtins(msgspec.structs.replace(decision, duration_us=duration_us))
         why = model.explain_choice(record)
@@ -180,13 +186,13 @@ class AutoModelRouter:
 
     async def _options(self, caller: LlmCaller, targets: list[ModelTarget], request: ChatRequest) -> list[ModelOption]:
         await self._prices.load()
-        usage, remaining = expected_usage(request), await self._gate.remaining_dollars(caller)
+        usage, remaining = expected_usage(request), await self._guard.remaining_dollars(caller)
         options = []
         for target in targets:
             key = (caller.tenant, target.name)
             cost = self._cost(target, usage)
             is_affordable = remaining is None or cost is None or cost <= remaining
-            is_free = not self._gate.is_circuit_open(caller.tenant, target.provider) and not self._is_busy(key)
+            is_free = not self._guard.is_circuit_open(caller.tenant, target.provider) and not self._is_busy(key)
             options.append(ModelOption(target.name, cost, self._open_requests[key], is_free and is_affordable))
         return options
 
@@ -311,14 +317,3 @@ def _is_model(name: str) -> bool:
     return (
         bool(name) and name.rpartition("/")[2] != AUTO_MODEL and not name.startswith((AUTO_GROUP_PREFIX, AGENT_PREFIX))
     )
-
-
-def _no_candidate_message(name: str) -> str:
-    return (
-        f"{name} has no candidate for this request. Register a provider with a default_model, or have the operator "
-        "define a group of models: SERVICE_LLM_GROUPS='auto=openai/gpt-5-mini|anthropic/claude-sonnet-4-5'."
-    )
-
-
-def _denied_details(denied: list[DeniedCandidate]) -> list[dict[str, str]]:
-    return [{"model": candidate.name, "code": candidate.code} for candidate in denied]

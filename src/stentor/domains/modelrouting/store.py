@@ -6,28 +6,33 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.jsontext import JsonObject
 from stentor.domains.learning.model import Weight
 from stentor.domains.modelrouting.model import AutoAnswer
 
 _FIELDS = Weight.__struct_fields__
 _COLUMNS = tuple({"agent_id": "model", "task_type": "kind"}.get(name, name) for name in _FIELDS)
-_W = ", ".join(_COLUMNS)
-_ONE = Sql(f"select {_W} from model_weights where tenant = :tenant and model = :model and kind = :kind")
-_CHANGED = Sql(f"select {_W}, tenant from model_weights where updated_at >= :since")
-_PUT = Sql(
-    f"""insert into model_weights (tenant, {_W}) values (:tenant, {", ".join(":" + name for name in _COLUMNS)})
+_WEIGHT_COLUMNS = ", ".join(_COLUMNS)
+_ONE = Sql(f"select {_WEIGHT_COLUMNS} from model_weights where tenant = :tenant and model = :model and kind = :kind")
+_CHANGED = Sql(f"select {_WEIGHT_COLUMNS}, tenant from model_weights where updated_at >= :since")
+_UPSERT = Sql(
+    f"""insert into model_weights (tenant, {_WEIGHT_COLUMNS})
+    values (:tenant, {", ".join(":" + name for name in _COLUMNS)})
     on conflict (tenant, model, kind) do update set
         {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[2:])}"""
 )
-_ANSWER = AutoAnswer.__struct_fields__
-_A = ", ".join(_ANSWER)
-_FIND = Sql(f"select {_A} from model_answers where tenant = :tenant and answer_id = :answer_id")
-_INSERT = Sql(f"insert into model_answers (tenant, {_A}) values (:tenant, {', '.join(':' + name for name in _ANSWER)})")
+_ANSWER_FIELDS = AutoAnswer.__struct_fields__
+_ANSWER_COLUMNS = ", ".join(_ANSWER_FIELDS)
+_FIND = Sql(f"select {_ANSWER_COLUMNS} from model_answers where tenant = :tenant and answer_id = :answer_id")
+_INSERT = Sql(
+    f"""insert into model_answers (tenant, {_ANSWER_COLUMNS})
+    values (:tenant, {", ".join(":" + name for name in _ANSWER_FIELDS)})"""
+)
 _GRADE = Sql(
     """update model_answers set grade = :grade, comment = :comment, graded_by = :graded_by, graded_at = :graded_at
     where tenant = :tenant and answer_id = :answer_id"""
 )
-_FORGET = Sql("delete from model_answers where answered_at < :before")
+_DELETE_BEFORE = Sql("delete from model_answers where answered_at < :before")
 _DECISION = Sql("select metadata from events where event_id = :event_id and tenant = :tenant")
 
 
@@ -43,7 +48,7 @@ def weights_changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
 
 def upsert_weight(tx: Tx, tenant: str, weight: Weight) -> None:
     values = dict(zip(_COLUMNS, (getattr(weight, name) for name in _FIELDS), strict=True))
-    tx.run(_PUT, tenant=tenant, **values)
+    tx.run(_UPSERT, tenant=tenant, **values)
 
 
 def find_answer(tx: Tx, tenant: str, answer_id: str) -> AutoAnswer | None:
@@ -62,10 +67,10 @@ def store_grade(tx: Tx, tenant: str, answer: AutoAnswer) -> None:
 
 def delete_answers_before(tx: Tx, before: int) -> int:
     """Delete the answers from before a time in microseconds. Return how many."""
-    return tx.run(_FORGET, before=before)
+    return tx.run(_DELETE_BEFORE, before=before)
 
 
-def read_event_metadata(tx: Tx, tenant: str, event_id: str) -> dict[str, object] | None:
+def read_event_metadata(tx: Tx, tenant: str, event_id: str) -> JsonObject | None:
     """Return the metadata of an event of the run log."""
     row = tx.row(_DECISION, tenant=tenant, event_id=event_id)
     return dict(jsontext.load(row[0])) if row else None
