@@ -22,6 +22,7 @@ from pydantic import StringConstraints as Length
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import header
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
 from stentor.domains.atp.text_format import strip_header
@@ -124,13 +125,13 @@ class MemoryQueryBody(VaultBody):
 class WriteDocumentBody(VaultBody):
     path: Path
     content: str
-    frontmatter: dict[str, Any] | None = None
+    frontmatter: JsonObject | None = None
 
 
 class UpdateDocumentBody(VaultBody):
     path: Path
     content: str | None = None
-    frontmatter: dict[str, Any] | None = None
+    frontmatter: JsonObject | None = None
     base_hash: Hash | None = None
     conflict_resolution: Literal["last_write_wins", "abort", "merge"] = "last_write_wins"
 
@@ -160,8 +161,8 @@ class RegisterAgentBody(ActionBody):
     accuracy_score: Score = 0.5
     efficiency_score: Score = 0.5
     trust_tier: Literal["auto", "monitored", "human"] = "monitored"
-    sandbox_whitelist: dict[str, Any] = {}
-    runtime: dict[str, Any] = {}
+    sandbox_whitelist: JsonObject = {}
+    runtime: JsonObject = {}
     key_name: Name | None = None
 
 
@@ -188,7 +189,7 @@ class ProposedChanges(ActionBody):
     breaking: bool | None = None
     new_dependencies: bool | None = None
     touches_policy: bool | None = None
-    agent_patch: dict[str, Any] | None = None
+    agent_patch: JsonObject | None = None
 
 
 class ProposeUpdateBody(ActionBody):
@@ -274,7 +275,10 @@ def parse_body(message: AtpMessage) -> ActionBody:
     """
     body_type = BODY_TYPES.get(message.header.zone_action)
     if body_type is None:
-        raise MessageInvalid([_unknown_action_error(*message.header.zone_action)])
+        zone, action = message.header.zone_action
+        actions = ", ".join(sorted(name for zone_name, name in BODY_TYPES if zone_name == zone))
+        problem = f"the zone {zone} has no action {action}; it has {actions}"
+        raise MessageInvalid([FieldError("header.actionType", problem)])
     if message.header.zone_action in TEXT_QUESTION_ACTIONS and _is_text(message.content):
         body_type = ExecuteBody
     try:
@@ -319,11 +323,6 @@ def _decode_body(message: AtpMessage, body_type: type[ActionBody]) -> Any:
     if not isinstance(value, dict):
         raise MessageInvalid([FieldError(CONTENT_FIELD, "must be a JSON object")])
     return value
-
-
-def _unknown_action_error(zone: str, action: str) -> FieldError:
-    actions = ", ".join(sorted(name for name_of_zone, name in BODY_TYPES if name_of_zone == zone))
-    return FieldError("header.actionType", f"the zone {zone} has no action {action}; it has {actions}")
 
 
 def _field_error(error: Any) -> FieldError:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stentor.core import jsontext
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import model
 from stentor.domains.atp.header import (
     FIELDS_BY_JSON,
@@ -48,12 +49,12 @@ def read_nested_message(name: str, value: Mapping[str, Any]) -> AtpMessage:
         raise error.with_prefix(name) from None
 
 
-def message_to_json(message: AtpMessage, message_id: str | None = None) -> dict[str, Any]:
+def message_to_json(message: AtpMessage, message_id: str | None = None) -> JsonObject:
     """Return the JSON format of a message."""
     header = model.header_to_json(message.header)
     if message.sender_id is not None:
         header["senderId"] = message.sender_id
-    result: dict[str, Any] = {"header": header, "payload": {"content": message.content}}
+    result: JsonObject = {"header": header, "payload": {"content": message.content}}
     return result if message_id is None else {**result, "messageId": message_id}
 
 
@@ -97,7 +98,7 @@ def _payload(payload: Any, errors: list[FieldError]) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _field_schema(field: HeaderField) -> dict[str, Any]:
+def _field_schema(field: HeaderField) -> JsonObject:
     """Return the JSON Schema of a field. An optional field may be null or empty, which both mean absent."""
     common = {"description": field.purpose}
     if field.values is not None:
@@ -113,13 +114,13 @@ _SENDER_SCHEMA = {
     "maxLength": MAX_SENDER_LENGTH,
     "description": "The sender: the name of the caller's key or the id of one of its agents.",
 }
-HEADER_SCHEMA: dict[str, Any] = {
+HEADER_SCHEMA: JsonObject = {
     "type": "object",
     "additionalProperties": False,
     "properties": {field.json: _field_schema(field) for field in HEADER_FIELDS} | {"senderId": _SENDER_SCHEMA},
     "required": [field.json for field in HEADER_FIELDS if field.required],
 }
-PAYLOAD_SCHEMA: dict[str, Any] = {
+PAYLOAD_SCHEMA: JsonObject = {
     "type": "object",
     "additionalProperties": False,
     "properties": {"content": {"type": "string", "description": "The body as text."}},
@@ -130,7 +131,7 @@ MESSAGE_ID_SCHEMA = {
     "format": "uuid",
     "description": "Id of a message that was read before; a sent message gets a new id.",
 }
-MESSAGE_SCHEMA: dict[str, Any] = {
+MESSAGE_SCHEMA: JsonObject = {
     "type": "object",
     "additionalProperties": False,
     "properties": {"header": HEADER_SCHEMA, "payload": PAYLOAD_SCHEMA, "messageId": MESSAGE_ID_SCHEMA},
@@ -149,7 +150,7 @@ EXTRA_ANNOTATIONS = {
 }
 
 
-def example_message() -> dict[str, Any]:
+def example_message() -> JsonObject:
     """Return a valid message that requests the summary of a text."""
     return {
         "header": {
@@ -164,7 +165,7 @@ def example_message() -> dict[str, Any]:
     }
 
 
-def message_template() -> dict[str, Any]:
+def message_template() -> JsonObject:
     """Return an example message with the required and optional fields and their meaning."""
     required = [f"header.{field.json}" for field in HEADER_FIELDS if field.required]
     optional = [f"header.{field.json}" for field in HEADER_FIELDS if not field.required]

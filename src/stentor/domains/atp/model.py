@@ -5,7 +5,7 @@ Source: core contract, "ATP message". Parsing is in `text_format` and `json_form
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
@@ -89,6 +89,6 @@ class MessageInvalid(InvalidRequest):
         return MessageInvalid([FieldError(f"{name}.{error.field}", error.message) for error in self.field_errors])
 
 
-def header_to_json(header: AtpHeader) -> dict[str, Any]:
+def header_to_json(header: AtpHeader) -> dict[str, str]:
     """Return the header as it appears in responses."""
     return dict(msgspec.to_builtins(header))

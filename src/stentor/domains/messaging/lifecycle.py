@@ -14,12 +14,12 @@ import msgspec
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StoreUnavailable, Timeout
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.messaging import store
 from stentor.domains.messaging.actions.kernel import task_to_json
 from stentor.domains.messaging.model import ActionResult, MessageStatus, StoredMessage, error_response
 from stentor.domains.tasks import store as task_store
-from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.service import TaskService
 
 TASK_END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
@@ -96,13 +96,19 @@ class MessageLifecycle:
         tx.after_commit(lambda: self.await_task(stored.tenant, task_id))
 
     def _finish(
-        self, tx: Tx, stored: StoredMessage, status: MessageStatus, response: Any, route: Any, agent: str | None = None
+        self,
+        tx: Tx,
+        stored: StoredMessage,
+        status: MessageStatus,
+        response: JsonObject,
+        route: JsonObject | None,
+        agent: str | None = None,
     ) -> None:
         event_type: EventType = "message_completed" if status == "completed" else "message_failed"
-        metadata: dict[str, Any] = {"message_id": stored.message_id, "status": status}
+        metadata: JsonObject = {"message_id": stored.message_id, "status": status}
         if stored.task_id is not None:
             metadata["task_id"] = stored.task_id
-        if status == "failed" and isinstance(response, dict) and response.get("error"):
+        if status == "failed" and response.get("error"):
             metadata["error"] = response["error"]
         text = "Completed." if status == "completed" else "Failed."
         event = EventDraft(event_type, "messaging", text, metadata, agent_id=agent)
@@ -146,10 +152,13 @@ class MessageLifecycle:
     def _complete_waiting(self, tx: Tx, tenant: str, task_id: str) -> bool:
         """Complete the messages that wait for a task; return False while the task has not ended."""
         task = task_store.find(tx, tenant, task_id)
-        if task is not None and task.completion_time is None:
+        if task is None:
+            return True
+        if task.completion_time is None:
             return False
-        for stored in store.list_waiting_for_task(tx, tenant, task_id) if task is not None else ():
-            self._finish(tx, stored, *_task_result(task), None, task.assigned_agent if task else None)
+        status: MessageStatus = "completed" if task.status == "completed" else "failed"
+        for stored in store.list_waiting_for_task(tx, tenant, task_id):
+            self._finish(tx, stored, status, task_to_json(task), None, task.assigned_agent)
         return True
 
     def poll(self, tx: Tx, *, overdue: bool, answered: bool) -> MissedEndings:
@@ -187,20 +196,11 @@ class MessageLifecycle:
             log.info("messaging: overdue message ended meanwhile message=%s", stored.message_id)
 
 
-def _task_result(task: Task | None) -> tuple[MessageStatus, Any]:
-    assert task is not None
-    return "completed" if task.status == "completed" else "failed", task_to_json(task)
-
-
-def _batch_response(stored: StoredMessage, status: MessageStatus, response: Any) -> Any:
+def _batch_response(stored: StoredMessage, status: MessageStatus, response: JsonObject) -> JsonObject:
     """Return the response; in mode batch as a list with one result per operation, and most messages have one."""
-    if stored.header.mode != "batch" or (isinstance(response, dict) and "results" in response):
+    if stored.header.mode != "batch" or "results" in response:
         return response
     succeeded = status == "completed"
-    outcome = {"result": response} if succeeded else {"error": _error(response)}
+    outcome = {"result": response} if succeeded else {"error": response.get("error") or response}
     result = {"index": 0, "status": status, **outcome}
     return {"results": [result], "succeeded": int(succeeded), "failed": int(not succeeded)}
-
-
-def _error(response: Any) -> Any:
-    return response.get("error") if isinstance(response, dict) and response.get("error") else response

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from stentor.auth.principal import Permission, Principal
 from stentor.core.db import Tx
 from stentor.core.errors import StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import json_format
 from stentor.domains.atp.bodies import ActionBody
 from stentor.domains.atp.model import PRIORITY_RANK, AtpHeader, AtpMessage
@@ -44,7 +45,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
     due_at: int
     epoch: int
     task_id: str | None
-    route: Any
+    route: JsonObject | None
     response: Any
     provenance_id: str
     head_id: str
@@ -58,7 +59,7 @@ class StoredMessage(msgspec.Struct, frozen=True):
         return AtpMessage(self.header, self.content, self.sender_id)
 
     @property
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         return json_format.message_to_json(self.atp_message, self.message_id)
 
 
@@ -77,6 +78,11 @@ class ActionContext(msgspec.Struct, frozen=True):
     def header(self) -> AtpHeader:
         return self.message.header
 
+    @property
+    def event_metadata(self) -> dict[str, str]:
+        """The metadata that ties the events of other domains to the message."""
+        return {"message_id": self.message.message_id, "caused_by": self.parent_event_id}
+
 
 class ActionResult(msgspec.Struct, frozen=True):
     """The result of an action. With `awaited_task_id` it is an acknowledgement: the response follows the task's end.
@@ -84,7 +90,7 @@ class ActionResult(msgspec.Struct, frozen=True):
     `deadline` in microseconds: when the message fails if that task has not ended.
     """
 
-    response: Any
+    response: JsonObject
     route: MessageRoute
     status: MessageStatus = "completed"
     awaited_task_id: str | None = None
@@ -93,17 +99,16 @@ class ActionResult(msgspec.Struct, frozen=True):
 
 CommitStep = Callable[[Tx], ActionResult]
 """The last step of an action. It runs in the transaction that records the result: both are committed or neither."""
+RouteAction: TypeAlias = Callable[[Principal, AtpHeader, ActionBody], MessageRoute]
+"""Returns who would execute an action, without effect. Raises RoutingDenied."""
 
 
 class ZoneAction(msgspec.Struct, frozen=True):
-    """An action of a zone. `prepare` may await and read; only the CommitStep it returns changes state.
-
-    `route` returns who would execute the action, without effect.
-    """
+    """An action of a zone. `prepare` may await and read; only the CommitStep it returns changes state."""
 
     permission: Permission
     prepare: Callable[[ActionContext], Awaitable[CommitStep]]
-    route: Callable[[Principal, AtpHeader, ActionBody], MessageRoute]
+    route: RouteAction
     tenant: str | None = None
     """The only tenant that may use the action; None for all."""
     unavailable_reason: str | None = None
@@ -118,9 +123,14 @@ class QueueSnapshot(msgspec.Struct, frozen=True):
     counts: dict[str, int]
 
 
-def error_response(error: StentorError) -> dict[str, Any]:
+def fixed_route(route: MessageRoute) -> RouteAction:
+    """Return the RouteAction of an action that no agent executes."""
+    return lambda principal, header, body: route
+
+
+def error_response(error: StentorError) -> JsonObject:
     """Return an error as it is recorded in a response."""
-    body: dict[str, Any] = {"code": error.code, "message": error.message}
+    body: JsonObject = {"code": error.code, "message": error.message}
     if error.details:
         body["details"] = error.details
     return {"error": body}

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Path
 from pydantic import AfterValidator
 from starlette.requests import Request
 
+from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import Forbidden, InvalidRequest
@@ -148,7 +149,7 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
     return api
 
 
-def _find_errors(messaging: MessagingService, caller: Any, body: ValidateIn) -> list[FieldError]:
+def _find_errors(messaging: MessagingService, caller: Principal, body: ValidateIn) -> list[FieldError]:
     """Return the errors with which `send` would reject the message or processing would certainly fail.
 
     Raises InvalidRequest if both formats are given.

@@ -47,7 +47,7 @@ class MessageRow(msgspec.Struct, frozen=True):
     message_id: str
     status: str
     priority: str
-    header: dict[str, Any]
+    header: dict[str, str]
     sender_id: str
     sender_agent: str | None
     task_id: str | None
@@ -70,7 +70,7 @@ def list_messages(
 ) -> tuple[list[MessageRow], str | None]:  # fmt: skip
     """List messages, newest first, with the id that the next page continues before; None on the last page."""
     before = before or _AFTER_ALL_IDS
-    params: dict[str, Any] = {"tenant": tenant, "before": before, "limit": limit + 1}
+    params: dict[str, str | int] = {"tenant": tenant, "before": before, "limit": limit + 1}
     if not status and not priority:
         rows = [_to_row(row) for row in tx.rows(_LIST, **params)]
         return rows[:limit], rows[limit - 1].message_id if len(rows) > limit else None
@@ -84,14 +84,14 @@ def list_messages(
 
 def count_messages_by_status(tx: Tx, tenant: str) -> dict[str, int]:
     """Count the newest messages by status."""
-    return {str(status): int(n) for status, n in tx.rows(_COUNT_BY_STATUS, tenant=tenant)}
+    return {str(status): int(count) for status, count in tx.rows(_COUNT_BY_STATUS, tenant=tenant)}
 
 
 def read_message_details(tx: Tx, tenant: str, message_id: str) -> MessageDetails | None:
     row = tx.row(_FIND_DETAILS, tenant=tenant, message_id=message_id)
-    return (
-        None if row is None else MessageDetails(row[0], row[1], row[2], format_iso(row[3]), format_iso_or_none(row[4]))
-    )
+    if row is None:
+        return None
+    return MessageDetails(row[0], row[1], row[2], format_iso(row[3]), format_iso_or_none(row[4]))
 
 
 def _to_row(row: tuple[Any, ...]) -> MessageRow:

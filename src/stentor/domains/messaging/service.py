@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
 
 import msgspec
 
@@ -17,6 +16,7 @@ from stentor.core.clock import SECOND, micros_from_datetime
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Forbidden, NotFound
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.atp import bodies, model
 from stentor.domains.atp.bodies import ActionBody, ScheduleBody
@@ -24,8 +24,8 @@ from stentor.domains.atp.model import AtpMessage
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import TERMINAL_STATUSES, MessageRoute, QueueSnapshot, StoredMessage, ZoneAction
 from stentor.domains.messaging.processor import authorize_action
-from stentor.domains.registry import agent_cache as registry
 from stentor.domains.registry import authorization
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.model import TaskStream
 
 MAX_ID_LENGTH = 255
@@ -34,7 +34,7 @@ SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
 MAX_DELAY = 10 * 365 * 86_400 * SECOND
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """The first and the longest pause between two polls of a queued message; the pause grows in between."""
-ResponseFrame = tuple[str, dict[str, Any], str | None]
+ResponseFrame = tuple[str, JsonObject, str | None]
 """Kind, data and event id."""
 
 
@@ -45,7 +45,7 @@ class MessagingService:
         self,
         db: Database,
         runlog: RunLog,
-        agents: registry.AgentCache,
+        agents: AgentCache,
         actions: Mapping[tuple[str, str], ZoneAction],
         on_stored: Callable[[], None],
     ) -> None:

@@ -16,6 +16,7 @@ from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
+from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import gauge_family
 from stentor.domains.atp.model import PRIORITIES, AtpHeader
 from stentor.domains.messaging.model import MessageStatus, QueueSnapshot, StoredMessage
@@ -128,13 +129,17 @@ def claim_next(tx: Tx, lease: int, head_id: str) -> StoredMessage | None:
     return _stored(rows[0]) if rows else None
 
 
-def wait_for_task(tx: Tx, stored: StoredMessage, task_id: str, deadline: int | None, route: Any, response: Any) -> bool:
+def wait_for_task(
+    tx: Tx, stored: StoredMessage, task_id: str, deadline: int | None, route: JsonObject, response: JsonObject | None
+) -> bool:
     """Have a message wait for a task; return False if the epoch is not its current one."""
     params = _claim_key(stored) | {"task_id": task_id, "deadline_at": deadline}
     return tx.run(_WAIT, **params, now=tx.now, route=jsontext.dump(route), response=_json(response)) == 1
 
 
-def finish(tx: Tx, stored: StoredMessage, status: MessageStatus, response: Any, route: Any, head_id: str) -> bool:
+def finish(
+    tx: Tx, stored: StoredMessage, status: MessageStatus, response: JsonObject, route: JsonObject | None, head_id: str
+) -> bool:
     """End a message; return False if the epoch is not its current one. A route of None keeps the stored one."""
     params = _claim_key(stored) | {"status": status, "head_id": head_id}
     return tx.run(_FINISH, **params, now=tx.now, response=jsontext.dump(response), route=_json(route)) == 1
@@ -190,7 +195,7 @@ def read_queue(tx: Tx, tenant: str) -> QueueSnapshot:
     return QueueSnapshot(sum(counts.values()), oldest, counts)
 
 
-def find_memory_write(tx: Tx, parent: str) -> dict[str, Any] | None:
+def find_memory_write(tx: Tx, parent: str) -> JsonObject | None:
     """Return the metadata of the last memory write with the given parent event, or None."""
     row = tx.row(_LAST_WRITE, parent=parent)
     return dict(jsontext.load(row[0])) if row else None
@@ -212,7 +217,7 @@ def _claim_key(stored: StoredMessage) -> dict[str, Any]:
     return {"tenant": stored.tenant, "message_id": stored.message_id, "epoch": stored.epoch}
 
 
-def _json(value: Any) -> str | None:
+def _json(value: JsonObject | None) -> str | None:
     return None if value is None else jsontext.dump(value)
 
 

@@ -7,17 +7,23 @@ from typing import Annotated, Any
 from pydantic import WithJsonSchema
 
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import json_format
-from stentor.domains.atp.json_format import HEADER_SCHEMA, MESSAGE_ID_SCHEMA, MESSAGE_SCHEMA, PAYLOAD_SCHEMA
-from stentor.domains.atp.json_format import example_message as example_message
+from stentor.domains.atp.json_format import (
+    HEADER_SCHEMA,
+    MESSAGE_ID_SCHEMA,
+    MESSAGE_SCHEMA,
+    PAYLOAD_SCHEMA,
+    example_message,
+)
 from stentor.domains.atp.model import AtpMessage, header_to_json
 from stentor.domains.messaging.model import MessageStatus, StoredMessage
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import CamelCaseModel, OmittedWhenNone, ResponseModel, Timestamp
 
-AnyObject = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "additionalProperties": True})]
-Header = Annotated[dict[str, Any], WithJsonSchema(HEADER_SCHEMA)]
-Payload = Annotated[dict[str, Any], WithJsonSchema(PAYLOAD_SCHEMA)]
+AnyObject = Annotated[JsonObject, WithJsonSchema({"type": "object", "additionalProperties": True})]
+Header = Annotated[JsonObject, WithJsonSchema(HEADER_SCHEMA)]
+Payload = Annotated[JsonObject, WithJsonSchema(PAYLOAD_SCHEMA)]
 ReadId = Annotated[str | None, WithJsonSchema(MESSAGE_ID_SCHEMA)]
 
 
@@ -42,7 +48,7 @@ class RouteIn(RequestModel):
 
     model_config = example_config(message=example_message())
 
-    message: Annotated[dict[str, Any], WithJsonSchema(MESSAGE_SCHEMA)] | None = None
+    message: Annotated[JsonObject, WithJsonSchema(MESSAGE_SCHEMA)] | None = None
     header: Header | None = None
     payload: Payload | None = None
     messageId: ReadId = None  # noqa: N815
@@ -161,7 +167,7 @@ class QueueOut(ResponseModel):
     counts: dict[str, int]
 
 
-def provenance_block(stored: StoredMessage) -> dict[str, Any]:
+def provenance_block(stored: StoredMessage) -> JsonObject:
     """Return the fields that every response to a message has: its provenance id and header."""
     header = header_to_json(stored.header)
     return {"provenance_id": stored.provenance_id, "atp": {**header, "header": header}}

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from stentor.auth.principal import Permission, Principal
+from stentor.auth.principal import Permission
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Tx
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp.bodies import (
-    ActionBody,
     ApproveUpdateBody,
     OverrideRiskBody,
     ProposeUpdateBody,
     RejectUpdateBody,
     RollbackBody,
 )
-from stentor.domains.atp.model import AtpHeader
 from stentor.domains.governance.model import Approval, Changes, Proposal, Rejection, RollbackDraft, Update
 from stentor.domains.governance.rollbacks import RollbackService
 from stentor.domains.governance.service import UpdateService
-from stentor.domains.messaging.model import ActionContext, ActionResult, CommitStep, MessageRoute, ZoneAction
+from stentor.domains.messaging.model import (
+    ActionContext,
+    ActionResult,
+    CommitStep,
+    MessageRoute,
+    ZoneAction,
+    fixed_route,
+)
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by governance; no agent is needed.")
 
@@ -41,7 +45,7 @@ class GovernanceZone:
         }
         permissions: dict[str, Permission] = {"propose_update": "propose"}
         return {
-            ("governance", name): ZoneAction(permissions.get(name, "admin"), prepare, _route_internally)
+            ("governance", name): ZoneAction(permissions.get(name, "admin"), prepare, fixed_route(INTERNAL_ROUTE))
             for name, prepare in actions.items()
         }
 
@@ -50,10 +54,14 @@ class GovernanceZone:
         body = context.body
         assert isinstance(body, ProposeUpdateBody)
         proposal = _build_proposal(body)
-        return lambda tx: ActionResult(
-            _proposal_to_json(self._updates.propose_in_tx(tx, context.principal, proposal, context.parent_event_id)),
-            INTERNAL_ROUTE,
-        )
+
+        def commit(tx: Tx) -> ActionResult:
+            update = self._updates.propose_in_tx(tx, context.principal, proposal, context.parent_event_id)
+            response = {"update_id": update.update_id, "status": update.submitted_status, "tier": update.tier}
+            deadline = {"approval_deadline": format_iso(update.approval_deadline)}
+            return ActionResult(response | deadline, INTERNAL_ROUTE)
+
+        return commit
 
     async def approve(self, context: ActionContext) -> CommitStep:
         """Approve an update; the action `override` is an approval with override_risk."""
@@ -64,7 +72,7 @@ class GovernanceZone:
         update_id = body.update_id
 
         def commit(tx: Tx) -> ActionResult:
-            update = self._updates.approve_in_tx(tx, context.principal, update_id, approval, _event_metadata(context))
+            update = self._updates.approve_in_tx(tx, context.principal, update_id, approval, context.event_metadata)
             return ActionResult(_decision_to_json(update), INTERNAL_ROUTE)
 
         return commit
@@ -75,7 +83,7 @@ class GovernanceZone:
         rejection, update_id = Rejection(body.rejected_by, body.reason, body.feedback), body.update_id
 
         def commit(tx: Tx) -> ActionResult:
-            update = self._updates.reject_in_tx(tx, context.principal, update_id, rejection, _event_metadata(context))
+            update = self._updates.reject_in_tx(tx, context.principal, update_id, rejection, context.event_metadata)
             return ActionResult(_decision_to_json(update), INTERNAL_ROUTE)
 
         return commit
@@ -102,20 +110,7 @@ def _build_proposal(body: ProposeUpdateBody) -> Proposal:
     return Proposal(body.update_id, body.agent_id, body.update_type, body.description, changes, body.checkpoint_id)
 
 
-def _proposal_to_json(update: Update) -> dict[str, Any]:
-    response = {"update_id": update.update_id, "status": update.submitted_status, "tier": update.tier}
-    return response | {"approval_deadline": format_iso(update.approval_deadline)}
-
-
-def _decision_to_json(update: Update) -> dict[str, Any]:
+def _decision_to_json(update: Update) -> JsonObject:
     response = {"update_id": update.update_id, "status": update.status, "tier": update.tier}
     times = {name: format_iso_or_none(getattr(update, name)) for name in ("approved_at", "rejected_at")}
     return response | times | {"deployment_scheduled": update.is_scheduled and update.status == "approved"}
-
-
-def _event_metadata(context: ActionContext) -> dict[str, str]:
-    return {"message_id": context.message.message_id, "caused_by": context.parent_event_id}
-
-
-def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return INTERNAL_ROUTE

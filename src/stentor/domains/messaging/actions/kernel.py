@@ -5,15 +5,16 @@ A message that requests work becomes a task; routing and execution are those of 
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core import runlog
 from stentor.core.clock import SECOND, format_iso, format_iso_or_none
-from stentor.core.db import Tx, idempotency
+from stentor.core.db import Tx
 from stentor.core.errors import CapabilityUnavailable, PreferredAgentIneligible
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import header as atp_header
 from stentor.domains.atp.bodies import ActionBody, ExecuteBody, ListTasksBody, TaskDecisionBody, TaskIdBody
 from stentor.domains.atp.model import AtpHeader
@@ -25,6 +26,7 @@ from stentor.domains.messaging.model import (
     MessageRoute,
     StoredMessage,
     ZoneAction,
+    fixed_route,
 )
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest
@@ -46,7 +48,7 @@ class KernelZone:
         self._routing = routing
 
     def actions(self) -> dict[tuple[str, str], ZoneAction]:
-        internal = _route_internally
+        internal = fixed_route(INTERNAL_ROUTE)
         return {
             ("kernel", "execute"): ZoneAction("write", self.execute, self.route),
             ("kernel", "schedule"): ZoneAction("write", self.execute, self.route),
@@ -69,7 +71,8 @@ class KernelZone:
             submitted = submit(tx)
             # A denial is returned, not raised: it must be committed together with the failed message.
             if submitted.status_code != 202:
-                return _denied_result(submitted)
+                error = {name: submitted.body[name] for name in ("code", "message", "details")}
+                return ActionResult({"error": error}, MessageRoute((), error["message"]), "failed")
             task = require_task(tx, context.principal.tenant, submitted.body["task_id"])
             return _accepted_result(tx, context, task)
 
@@ -83,20 +86,20 @@ class KernelZone:
         task_id = _task_id(context)
 
         def commit(tx: Tx) -> ActionResult:
-            cancelled_at = self._tasks.cancel_in_tx(tx, context.principal, task_id, _event_metadata(context))
+            cancelled_at = self._tasks.cancel_in_tx(tx, context.principal, task_id, context.event_metadata)
             response = {"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(cancelled_at)}
             return ActionResult(response, INTERNAL_ROUTE)
 
         return commit
 
     async def retry(self, context: ActionContext) -> CommitStep:
-        retry = await self._tasks.prepare_retry(context.principal, _task_id(context), _event_metadata(context))
+        retry = await self._tasks.prepare_retry(context.principal, _task_id(context), context.event_metadata)
         return lambda tx: _accepted_result(tx, context, retry(tx))
 
     async def approve(self, context: ActionContext) -> CommitStep:
         task_id = _task_id(context)
         return lambda tx: ActionResult(
-            task_to_json(self._tasks.approve_in_tx(tx, context.principal, task_id, _event_metadata(context))),
+            task_to_json(self._tasks.approve_in_tx(tx, context.principal, task_id, context.event_metadata)),
             INTERNAL_ROUTE,
         )
 
@@ -104,7 +107,7 @@ class KernelZone:
         assert isinstance(context.body, TaskDecisionBody)
         task_id, reason = context.body.task_id, context.body.reason
         return lambda tx: ActionResult(
-            task_to_json(self._tasks.reject_in_tx(tx, context.principal, task_id, reason, _event_metadata(context))),
+            task_to_json(self._tasks.reject_in_tx(tx, context.principal, task_id, reason, context.event_metadata)),
             INTERNAL_ROUTE,
         )
 
@@ -210,7 +213,7 @@ def build_task_draft(stored: StoredMessage, body: ExecuteBody) -> TaskDraft:
     )
 
 
-def task_to_json(task: Task) -> dict[str, Any]:
+def task_to_json(task: Task) -> JsonObject:
     """Return a task as it appears in the response to a message."""
     return {
         "task_id": task.task_id,
@@ -252,24 +255,11 @@ def _capabilities_suffix(capabilities: tuple[str, ...]) -> str:
     return f", for {', '.join(capabilities)}" if capabilities else ""
 
 
-def _denied_result(denial: idempotency.StoredResponse) -> ActionResult:
-    error = {"code": denial.body["code"], "message": denial.body["message"], "details": denial.body["details"]}
-    return ActionResult({"error": error}, MessageRoute((), denial.body["message"]), "failed")
-
-
 def _task_id(context: ActionContext) -> str:
     assert isinstance(context.body, TaskIdBody)
     return context.body.task_id
 
 
-def _event_metadata(context: ActionContext) -> dict[str, str]:
-    return {"message_id": context.message.message_id, "caused_by": context.parent_event_id}
-
-
-def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return INTERNAL_ROUTE
-
-
-def _summary_to_json(row: TaskSummary) -> dict[str, Any]:
+def _summary_to_json(row: TaskSummary) -> JsonObject:
     fields = {"task_id": row.task_id, "status": row.status, "type": row.type, "assigned_agent": row.assigned_agent}
     return fields | {"created_at": format_iso(row.created_at), "completed_at": format_iso_or_none(row.completed_at)}

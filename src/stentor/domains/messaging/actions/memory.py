@@ -5,31 +5,36 @@ Where a service has no memory, `unavailable_actions` takes their place: the mess
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
-from stentor.auth.principal import Permission, Principal
+from stentor.auth.principal import Permission
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.db import Database
 from stentor.core.errors import Conflict, FeatureNotImplemented, PreconditionFailed
-from stentor.domains.atp import bodies
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp.bodies import (
     BODY_TYPES,
-    ActionBody,
     DeleteDocumentBody,
     MemoryQueryBody,
     UpdateDocumentBody,
     VaultBody,
     WriteDocumentBody,
 )
-from stentor.domains.atp.model import AtpHeader
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.service import MemoryCaller, WriteResult
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.messaging import store
-from stentor.domains.messaging.model import ActionContext, ActionResult, CommitStep, MessageRoute, ZoneAction
+from stentor.domains.messaging.model import (
+    ActionContext,
+    ActionResult,
+    CommitStep,
+    MessageRoute,
+    ZoneAction,
+    fixed_route,
+)
 from stentor.domains.notes.model import ANY_STATE
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the memory; no agent is needed.")
@@ -57,7 +62,7 @@ class MemoryZone:
             "get_status": self.status,
         }
         return {
-            ("memory", name): ZoneAction("admin", prepare, _route_internally, self._tenant)
+            ("memory", name): ZoneAction("admin", prepare, fixed_route(INTERNAL_ROUTE), self._tenant)
             for name, prepare in actions.items()
         }
 
@@ -65,42 +70,40 @@ class MemoryZone:
         body = context.body
         assert isinstance(body, MemoryQueryBody)
         query_type = body.query_type or ("semantic" if context.header.action_type == "query" else "keyword")
-        response = await (
-            self._read(context, body.path or "") if query_type == "exact" else self._search(context, body, query_type)
-        )
+        if query_type == "exact":
+            document, etag = await self._vault(context).memory.read(_caller(context), body.path or "")
+            fields = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
+            response = {"query_type": "exact", "document": fields, "etag": etag}
+        else:
+            response = await self._search(context, body, query_type)
         return lambda tx: ActionResult(response, INTERNAL_ROUTE)
 
-    async def _read(self, context: ActionContext, path: str) -> dict[str, Any]:
-        """Raises NotFound."""
-        document, etag = await self._vault(context).memory.read(_caller(context), path)
-        response = {"path": document.path, "content": document.content, "frontmatter": document.frontmatter}
-        return {"query_type": "exact", "document": response, "etag": etag}
-
-    async def _search(self, context: ActionContext, body: MemoryQueryBody, query_type: str) -> dict[str, Any]:
-        """Raises EmbeddingUnavailable for a semantic search without an embedding model."""
-        text, filters, caller = body.text or "", _filters(body.filters), _caller(context)
-        search = self._vault(context).search
-        matches: list[Any]
+    async def _search(self, context: ActionContext, body: MemoryQueryBody, query_type: str) -> JsonObject:
+        """Return the matches. Raises EmbeddingUnavailable for a semantic search without an embedding model."""
+        text, caller, search = body.text or "", _caller(context), self._vault(context).search
+        created_after = body.filters.created_after
+        after = None if created_after is None else micros_from_datetime(created_after)
+        filters = SearchFilters(body.filters.hebbian_weight_min, after)
+        matches: Sequence[msgspec.Struct]
         if query_type == "keyword":
-            keyword_matches, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k)
-            matches = list(keyword_matches)
+            matches, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k)
         elif query_type == "hybrid":
-            hybrid_matches, total = await search.hybrid(caller, text, body.top_k, filters)
-            matches = list(hybrid_matches)
+            matches, total = await search.hybrid(caller, text, body.top_k, filters)
         else:
-            semantic_matches, total = await search.semantic(caller, text, None, body.top_k, filters)
-            matches = list(semantic_matches)
+            matches, total = await search.semantic(caller, text, None, body.top_k, filters)
         response = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
         return {"query_type": query_type, "matches": response, "total_matches": total}
 
     async def write(self, context: ActionContext) -> CommitStep:
-        """Create, upsert, update or delete a document."""
+        """Create, upsert, update or delete a document. Raises Conflict for an existing document, if it must be new."""
         # The vault is not part of the transaction: an earlier claim may have written and died before its commit.
         # The run log tells; writing again would fail or overwrite a later change.
         if context.message.epoch > 1:
             recorded = await self._db.read(lambda tx: store.find_memory_write(tx, context.message.provenance_id))
             if recorded is not None and recorded["status"] in WRITTEN_STATUSES:
-                return lambda tx: ActionResult(_recorded_write_to_json(recorded), INTERNAL_ROUTE)
+                response = {name: recorded[name] for name in ("path", "status", "write_id")}
+                response["etag"] = recorded["after_hash"]
+                return lambda tx: ActionResult(response, INTERNAL_ROUTE)
         draft = _draft(context)
         try:
             result = await self._vault(context).memory.write(_caller(context), draft)
@@ -135,7 +138,7 @@ def _draft(context: ActionContext) -> WriteDraft:
     return WriteDraft("write", body.path, body.content, body.frontmatter, if_none_match=excluded)
 
 
-def _write_to_json(path: str, result: WriteResult) -> dict[str, Any]:
+def _write_to_json(path: str, result: WriteResult) -> JsonObject:
     return {
         "path": path,
         "status": result.status,
@@ -148,38 +151,16 @@ def _write_to_json(path: str, result: WriteResult) -> dict[str, Any]:
     }
 
 
-def _recorded_write_to_json(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `_write_to_json` that the run log records."""
-    return {name: event[name] for name in ("path", "status", "write_id")} | {"etag": event["after_hash"]}
-
-
-def _filters(filters: bodies.MemoryQueryFilters) -> SearchFilters:
-    after = None if filters.created_after is None else micros_from_datetime(filters.created_after)
-    return SearchFilters(filters.hebbian_weight_min, after)
-
-
-def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return INTERNAL_ROUTE
-
-
 def unavailable_actions() -> dict[tuple[str, str], ZoneAction]:
     """Return a failing action for every action of the optional zones; the real actions replace them."""
-    return {
-        (zone, name): ZoneAction(
-            OPTIONAL_ZONES[zone], _reject_unavailable, _route_unavailable, unavailable_reason=_unavailable_reason(zone)
-        )
-        for zone, name in BODY_TYPES
-        if zone in OPTIONAL_ZONES
-    }
+    return {(zone, name): _unavailable_action(zone) for zone, name in BODY_TYPES if zone in OPTIONAL_ZONES}
 
 
-async def _reject_unavailable(context: ActionContext) -> CommitStep:
-    raise FeatureNotImplemented(_unavailable_reason(context.header.target_zone))
+def _unavailable_action(zone: str) -> ZoneAction:
+    reason = f"The zone {zone} is not available in this service. Configure it, then restart."
 
+    async def reject(context: ActionContext) -> CommitStep:
+        raise FeatureNotImplemented(reason)
 
-def _unavailable_reason(zone: str) -> str:
-    return f"The zone {zone} is not available in this service. Configure it, then restart."
-
-
-def _route_unavailable(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return MessageRoute((), _unavailable_reason(header.target_zone))
+    route = fixed_route(MessageRoute((), reason))
+    return ZoneAction(OPTIONAL_ZONES[zone], reject, route, unavailable_reason=reason)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from stentor.auth.principal import Principal
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
+from stentor.core.jsontext import JsonObject
 from stentor.domains.atp.bodies import (
-    ActionBody,
     AgentFieldChange,
     AgentIdBody,
     ListAgentsBody,
@@ -18,7 +16,6 @@ from stentor.domains.atp.bodies import (
     RevokeAgentBody,
     UpdateAgentsBody,
 )
-from stentor.domains.atp.model import AtpHeader
 from stentor.domains.messaging.model import (
     ActionContext,
     ActionResult,
@@ -26,6 +23,7 @@ from stentor.domains.messaging.model import (
     MessageRoute,
     ZoneAction,
     error_response,
+    fixed_route,
 )
 from stentor.domains.registry.model import Agent, ScoreChanges
 from stentor.domains.registry.service import AgentChange, AgentDraft, AgentRegistry
@@ -34,7 +32,7 @@ INTERNAL_ROUTE = MessageRoute((), "Executed by the registry; no agent is needed.
 SCORE_FIELDS = ("alignment_score", "accuracy_score", "efficiency_score")
 SETTABLE_STATUSES = ("active", "suspended")
 
-ParseRegistration = Callable[[dict[str, Any]], AgentDraft]
+ParseRegistration = Callable[[JsonObject], AgentDraft]
 """Turns a body of the registry's REST route into a draft. Raises InvalidRequest, FeatureNotImplemented."""
 TrustLookup = Callable[[str, str], float | None]
 """Takes tenant and agent id, returns the trust score."""
@@ -58,7 +56,8 @@ class RegistryZone:
             "list": self.list_agents,
         }
         return {
-            ("registry", name): ZoneAction("admin", prepare, _route_internally) for name, prepare in actions.items()
+            ("registry", name): ZoneAction("admin", prepare, fixed_route(INTERNAL_ROUTE))
+            for name, prepare in actions.items()
         }
 
     async def register(self, context: ActionContext) -> CommitStep:
@@ -88,7 +87,7 @@ class RegistryZone:
 
         return commit
 
-    def _apply(self, tx: Tx, context: ActionContext, index: int, operation: AgentFieldChange) -> dict[str, Any]:
+    def _apply(self, tx: Tx, context: ActionContext, index: int, operation: AgentFieldChange) -> JsonObject:
         target = {"index": index, "agent_id": operation.agent_id, "field": operation.field}
         try:
             change = self._prepare_change(context, operation)
@@ -153,7 +152,7 @@ class RegistryZone:
         response = {"agents": [self._agent_to_json(agent) for agent in agents[: body.limit]], "total": len(agents)}
         return lambda tx: ActionResult(response, INTERNAL_ROUTE)
 
-    def _agent_to_json(self, agent: Agent) -> dict[str, Any]:
+    def _agent_to_json(self, agent: Agent) -> JsonObject:
         return {
             "agent_id": agent.agent_id,
             "name": agent.name,
@@ -162,7 +161,3 @@ class RegistryZone:
             "trust_score": self._trust_of(agent.tenant, agent.agent_id),
             "status": agent.status,
         }
-
-
-def _route_internally(principal: Principal, header: AtpHeader, body: ActionBody) -> MessageRoute:
-    return INTERNAL_ROUTE
