@@ -15,7 +15,8 @@ from stentor.core.errors import AgentFault, ApprovalPending, Conflict, ServiceUn
 from stentor.core.live import Hub
 from stentor.domains.conversation import model
 from stentor.domains.llm.model import ChatReply, ChatRequest, ReplyDelta, usage_or_estimate
-from stentor.domains.llm.service import AGENT_PREFIX, AgentTaskRef, ChatResult
+from stentor.domains.llm.results import AgentTaskRef, ChatResult
+from stentor.domains.llm.service import AGENT_PREFIX
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep

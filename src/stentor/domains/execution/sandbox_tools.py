@@ -15,7 +15,7 @@ from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden
 from stentor.domains.llm.call_guard import LlmCaller as LlmCaller
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
-from stentor.domains.llm.service import ChatResult
+from stentor.domains.llm.results import ChatResult
 from stentor.domains.memory.index.model import SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import HybridMatch

@@ -20,7 +20,8 @@ from stentor.domains.llm import wire
 from stentor.domains.llm.costs import PriceList
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.registry import ProviderDraft, ProviderListing, redact_url
-from stentor.domains.llm.service import ChatResult, ChatRouter, LlmGateway
+from stentor.domains.llm.results import ChatResult
+from stentor.domains.llm.service import ChatRouter, LlmGateway
 from stentor.domains.llm.streaming import llm_caller
 from stentor.domains.llm.wire import (
     AtpBody,

@@ -6,7 +6,7 @@ call goes through `call_guard`; names are resolved in `model_routes`; the model 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -17,17 +17,13 @@ from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
 from stentor.domains.llm import model, model_routes, store
 from stentor.domains.llm.call_guard import CallGuard, LlmCall, LlmCaller
 from stentor.domains.llm.model import (
-    ChatReply,
     ChatRequest,
     EmbeddingInput,
-    EmbeddingReply,
-    ReplyBuilder,
-    ReplyDelta,
     TokenUsage,
 )
 from stentor.domains.llm.model_routes import ModelRoutes, ModelTarget
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.providers.backends import DeltaSource, LlmBackend
+from stentor.domains.llm.providers.backends import LlmBackend
 from stentor.domains.llm.providers.registry import (
     LOCAL_MODELS,
     LOCAL_PROVIDER,
@@ -35,6 +31,7 @@ from stentor.domains.llm.providers.registry import (
     ProviderListing,
     ProviderRegistry,
 )
+from stentor.domains.llm.results import AnswerStream, ChatResult, ChatStream, EmbeddingResult
 from stentor.domains.llm.store import UsageRow
 
 EXPECTED_OUTPUT_TOKENS = 256
@@ -44,106 +41,6 @@ CLIENT_ERROR_STATUSES = (400, 413, 422)
 """A provider's statuses for an invalid request; fallbacks would only repeat the error."""
 AUTO_MODEL, AUTO_GROUP_PREFIX = "auto", "auto:"
 T = TypeVar("T")
-
-
-class AgentTaskRef(msgspec.Struct, frozen=True):
-    """The task and agent that produced the reply to a request for `agent:<capability>`."""
-
-    task_id: str
-    agent_id: str
-    agent_name: str
-
-
-class ModelChoice(msgspec.Struct, frozen=True):
-    """Why `auto` chose the model that replied; the event `decision_id` of the run log has the whole decision."""
-
-    kind: str
-    prefer: str
-    why: str
-    decision_id: str
-
-
-class ChatResult(msgspec.Struct, frozen=True):
-    """A complete reply. `provenance_id` is the event of the call, or the first event of an agent's task."""
-
-    reply: ChatReply
-    usage: TokenUsage
-    name: str
-    provenance_id: str
-    agent_task: AgentTaskRef | None = None
-    choice: ModelChoice | None = None
-
-
-class EmbeddingResult(msgspec.Struct, frozen=True):
-    """The vectors of an embedding call, with its usage and event."""
-
-    reply: EmbeddingReply
-    usage: TokenUsage
-    target: ModelTarget
-    provenance_id: str
-
-
-StreamEndHook = Callable[[BaseException | None, TokenUsage], Awaitable[None]]
-"""Called once when a stream ends: before its last delta is yielded, or with the error that interrupted it."""
-
-
-class ChatStream:
-    """The open stream of a model; can be read once, and its last delta has the usage. `close` cancels it."""
-
-    choice: ModelChoice | None = None
-    on_end: StreamEndHook | None = None
-
-    def __init__(self, request: ChatRequest, call: LlmCall, source: DeltaSource, *, degraded: bool) -> None:
-        self._request, self._call, self._source = request, call, source
-        self._builder = ReplyBuilder()
-        self._ended = False
-        self.name = call.target.name
-        self.agent_task: AgentTaskRef | None = None
-        self.provenance_id = call.evidence.call_id
-        self.degraded = degraded
-
-    async def __aiter__(self) -> AsyncIterator[ReplyDelta]:
-        """Yield the deltas. Raises ProviderFault, and StoreUnavailable at the end if the call cannot be recorded."""
-        try:
-            async for delta in self._source:
-                self._builder.add(delta)
-                # Finish and usage follow in the last delta, once the call is recorded.
-                if delta.content or delta.reasoning or delta.tool_calls:
-                    yield msgspec.structs.replace(delta, finish=None, usage=None, is_last=False)
-        except BaseException as error:
-            await self._interrupt(error)
-            raise
-        self._ended = True
-        self._source.close()
-        reply = self._builder.build(self.name)
-        usage = model.usage_or_estimate(self._request, reply)
-        try:
-            # Before the last delta: a reply that cannot be recorded must not end as if it were complete.
-            await self._call.complete(usage)
-        except BaseException as error:
-            await self._notify_end(error, usage)
-            raise
-        await self._notify_end(None, usage)
-        if (noted := model.with_reasoning_fallback(reply)) is not reply:
-            yield ReplyDelta(content=noted.content)
-        yield ReplyDelta(finish=reply.finish, usage=usage, id=reply.id, is_last=True)
-
-    async def close(self) -> None:
-        """Cancel the stream; does nothing after its end."""
-        await self._interrupt(GeneratorExit())
-
-    async def _interrupt(self, error: BaseException) -> None:
-        if not self._ended:
-            self._ended = True
-            self._source.close()
-            # The provider bills the tokens so far, so an interrupted call counts against budgets too.
-            usage = model.usage_or_estimate(self._request, self._builder.build(self.name))
-            await self._call.fail(error, usage)
-            await self._notify_end(error, usage)
-
-    async def _notify_end(self, error: BaseException | None, usage: TokenUsage) -> None:
-        if self.on_end is not None:
-            await self.on_end(error, usage)
 
 
 class AutoModelPort(Protocol):
@@ -337,23 +234,6 @@ def _not_found_message(name: str, providers: dict[str, Provider]) -> str:
             "OLLAMA_HOST, or register one with POST /api/v1/llm/provider."
         )
     return f"No configured provider has the model {name!r}. GET /api/v1/llm/models lists the available ones."
-
-
-class AnswerStream(Protocol):
-    """The open stream of a model or an agent; can be read once. Its last delta has the usage; `close` cancels it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def provenance_id(self) -> str: ...
-    @property
-    def degraded(self) -> bool: ...
-    @property
-    def agent_task(self) -> AgentTaskRef | None: ...
-    @property
-    def choice(self) -> ModelChoice | None: ...
-    def __aiter__(self) -> AsyncIterator[ReplyDelta]: ...
-    async def close(self) -> None: ...
 
 
 class AgentChatPort(Protocol):

@@ -17,7 +17,8 @@ from stentor.core import jsontext
 from stentor.core.errors import ProviderFault, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.call_guard import LlmCaller
-from stentor.domains.llm.service import AnswerStream, ChatRouter
+from stentor.domains.llm.results import AnswerStream
+from stentor.domains.llm.service import ChatRouter
 from stentor.domains.llm.wire import ChatBody
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.sse import HEARTBEAT_COMMENT, RawStreamResponse, StreamLimit

@@ -23,15 +23,13 @@ from stentor.domains.llm.model import ChatRequest, ImagePart, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.registry import LOCAL_PROVIDER
+from stentor.domains.llm.results import ChatResult, ChatStream, ModelChoice
 from stentor.domains.llm.service import (
     AGENT_PREFIX,
     AUTO_GROUP_PREFIX,
     AUTO_MODEL,
     CLIENT_ERROR_STATUSES,
-    ChatResult,
-    ChatStream,
     LlmGateway,
-    ModelChoice,
     add_provider_details,
     expected_usage,
 )

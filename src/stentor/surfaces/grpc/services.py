@@ -20,7 +20,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.operations import LastEventId
 from stentor.domains.activity.service import ActivityService, StreamStep
 from stentor.domains.llm.model import ReplyDelta, TokenUsage
-from stentor.domains.llm.service import AnswerStream, ChatRouter
+from stentor.domains.llm.results import AnswerStream
+from stentor.domains.llm.service import ChatRouter
 from stentor.domains.llm.streaming import stream_error_message
 from stentor.domains.llm.wire import ChatBody
 from stentor.surfaces.grpc.calls import Call

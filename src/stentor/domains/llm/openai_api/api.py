@@ -23,14 +23,8 @@ from stentor.domains.llm.openai_api.completions import ChatChunks, TextChunks
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.openai_api.wire import EmbeddingIn
-from stentor.domains.llm.service import (
-    AGENT_PREFIX,
-    CLIENT_ERROR_STATUSES,
-    AnswerStream,
-    ChatResult,
-    ChatRouter,
-    LlmGateway,
-)
+from stentor.domains.llm.results import AnswerStream, ChatResult
+from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, ChatRouter, LlmGateway
 from stentor.domains.llm.streaming import (
     DONE_FRAME,
     llm_caller,

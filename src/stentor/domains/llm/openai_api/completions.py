@@ -14,7 +14,7 @@ import msgspec
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.openai import encode_tool_call
 from stentor.domains.llm.model import ChatReply, ReplyDelta, TokenUsage, ToolCallDelta
-from stentor.domains.llm.service import AgentTaskRef, ChatResult, EmbeddingResult, ModelChoice
+from stentor.domains.llm.results import AgentTaskRef, ChatResult, EmbeddingResult, ModelChoice
 
 
 def usage_object(usage: TokenUsage) -> JsonObject:

@@ -15,7 +15,7 @@ from stentor.domains.llm.model import ChatReply, FinishReason, ReplyDelta, Token
 from stentor.domains.llm.openai_api.completions import stentor_extension
 from stentor.domains.llm.openai_api.responses_input import encode_call_id
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
-from stentor.domains.llm.service import AgentTaskRef, ModelChoice
+from stentor.domains.llm.results import AgentTaskRef, ModelChoice
 
 MAX_CACHED_CHARACTERS = 8_000_000
 CACHE_SECONDS = 3600.0
