@@ -114,5 +114,5 @@ def _learning_operations(agents: AgentServices) -> learning.LearningOperations:
 def _llm_operations(kernel: Kernel, context: SurfaceContext) -> llm.LlmOperations:
     parts = kernel.llm
     return llm.LlmOperations(
-        parts.gateway, context.chat, kernel.messaging.service.resolve_speaker, parts.prices, parts.config
+        parts.gateway, context.chat, kernel.messaging.service.resolve_sender_and_agent, parts.prices, parts.config
     )

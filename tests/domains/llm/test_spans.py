@@ -52,7 +52,7 @@ COLLECTOR = "http://127.0.0.1:4318"
 def memory(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Instead of the way to the collector; all before it is as in the service."""
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr(otel, "otlp", lambda endpoint: exporter)
+    monkeypatch.setattr(otel, "build_exporter", lambda endpoint: exporter)
     return exporter
 
 
@@ -384,7 +384,7 @@ async def test_the_key_of_a_collector_reaches_no_log(
     """A header that cannot be sent is repeated by the SDK and by its client, as it is and decoded."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", given.format("canary-9f%0Acanary-9e"))
     redactor = Redactor()
-    spans = otel.open_spans(f"http://127.0.0.1:{collector.port}/v1/traces", redactor.add_secret)
+    spans = otel.open_tracer(f"http://127.0.0.1:{collector.port}/v1/traces", redactor.add_secret)
     spans.start_span(_call("m")).end(TokenUsage(1, 1))
     await spans.close()
     formatter = RedactingFormatter(redactor)

@@ -120,7 +120,7 @@ def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTr
     if not (endpoint := settings.llm.otel_traces_endpoint or base):
         return NoopTracer()
     try:
-        tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_spans(endpoint, add_secret)
+        tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_tracer(endpoint, add_secret)
     except ModuleNotFoundError:
         # The variable may be set for every program of the machine, so it does not stop the start.
         log.warning("a collector of OpenTelemetry is set; to send spans: pip install 'stentor[otel]'")

@@ -284,8 +284,9 @@ def parse_body(message: AtpMessage) -> ActionBody:
     try:
         body = body_type.model_validate(_decode_body(message, body_type))
     except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
         raise MessageInvalid(
-            [_field_error(details) for details in error.errors(include_url=False, include_input=False)]
+            [FieldError(".".join([CONTENT_FIELD, *map(str, problem["loc"])]), problem["msg"]) for problem in problems]
         ) from None
     if errors := _check_combinations(message, body):
         raise MessageInvalid(errors)
@@ -305,7 +306,7 @@ def _is_text(content: str) -> bool:
     return content.lstrip(" \t\r\n")[:1] not in ("{", "")
 
 
-def _decode_body(message: AtpMessage, body_type: type[ActionBody]) -> Any:
+def _decode_body(message: AtpMessage, body_type: type[ActionBody]) -> JsonObject:
     """Decode the content to an object. Tasks and searches may also be given as plain text."""
     content = message.content
     if _is_text(content):
@@ -323,10 +324,6 @@ def _decode_body(message: AtpMessage, body_type: type[ActionBody]) -> Any:
     if not isinstance(value, dict):
         raise MessageInvalid([FieldError(CONTENT_FIELD, "must be a JSON object")])
     return value
-
-
-def _field_error(error: Any) -> FieldError:
-    return FieldError(".".join([CONTENT_FIELD, *(str(part) for part in error["loc"])]), str(error["msg"]))
 
 
 def _check_combinations(message: AtpMessage, body: ActionBody) -> list[FieldError]:

@@ -6,7 +6,7 @@ One table serves the text format and the JSON format, so that both accept the sa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from stentor.domains.atp.model import (
     ACTION_TYPES,
@@ -62,7 +62,7 @@ FIELDS_BY_JSON = {field.json: field for field in HEADER_FIELDS}
 MISSING = "is required"
 
 
-def find_value_problem(field: HeaderField, value: Any) -> str | None:
+def find_value_problem(field: HeaderField, value: object) -> str | None:
     """Return what is wrong with a value, or None if it is valid."""
     if not isinstance(value, str):
         return "must be a text"
@@ -92,7 +92,7 @@ def build_header(values: Mapping[str, str]) -> AtpHeader:
     )
 
 
-def find_content_problem(content: Any) -> str | None:
+def find_content_problem(content: object) -> str | None:
     """Return what is wrong with a message's content as text, or None; the body is not parsed here."""
     if not isinstance(content, str):
         return "must be a text"

@@ -58,7 +58,7 @@ def message_to_json(message: AtpMessage, message_id: str | None = None) -> JsonO
     return result if message_id is None else {**result, "messageId": message_id}
 
 
-def _header(header: Any, errors: list[FieldError]) -> tuple[dict[str, str], str | None]:
+def _header(header: object, errors: list[FieldError]) -> tuple[dict[str, str], str | None]:
     if not isinstance(header, Mapping):
         errors.append(FieldError("header", MISSING if header is None else "must be an object"))
         return {}, None
@@ -78,7 +78,7 @@ def _header(header: Any, errors: list[FieldError]) -> tuple[dict[str, str], str 
     return values, _sender(header.get("senderId"), errors)
 
 
-def _sender(sender: Any, errors: list[FieldError]) -> str | None:
+def _sender(sender: object, errors: list[FieldError]) -> str | None:
     if sender is None:
         return None
     if not isinstance(sender, str) or not 0 < len(sender) <= MAX_SENDER_LENGTH or not sender.isprintable():
@@ -87,7 +87,7 @@ def _sender(sender: Any, errors: list[FieldError]) -> str | None:
     return sender
 
 
-def _payload(payload: Any, errors: list[FieldError]) -> str:
+def _payload(payload: object, errors: list[FieldError]) -> str:
     if not isinstance(payload, Mapping):
         errors.append(FieldError("payload", MISSING if payload is None else "must be an object"))
         return ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stentor.core import jsontext
 from stentor.core.errors import (
     AgentFault,
@@ -44,12 +42,12 @@ def build_task_draft(capability: str, request: ChatRequest) -> TaskDraft:
     last_text = next((message["content"] for message in reversed(messages) if message["role"] == "user"), "")
     task_input: JsonObject = {"text": last_text, "messages": messages}
     options = {"max_tokens": request.max_tokens, "temperature": request.temperature, "top_p": request.top_p}
-    if given := {name: value for name, value in options.items() if value is not None}:
-        task_input["options"] = given
+    if given_options := {name: value for name, value in options.items() if value is not None}:
+        task_input["options"] = given_options
     return TaskDraft(capability, task_input, required_capabilities=(capability,))
 
 
-def extract_result_text(result: Any) -> str:
+def extract_result_text(result: object) -> str:
     """Return the text of a result: the result itself, one of `RESULT_TEXT_FIELDS`, or all of it as JSON."""
     if isinstance(result, str):
         return result
@@ -60,7 +58,7 @@ def extract_result_text(result: Any) -> str:
     return jsontext.dump(result)
 
 
-def build_reply(name: str, result: Any, *, by_model: bool, degraded: bool) -> ChatReply:
+def build_reply(name: str, result: object, *, by_model: bool, degraded: bool) -> ChatReply:
     """Return the reply. Finish reason and token counts are used only if a model of the gateway reported them."""
     trusted = result if by_model and isinstance(result, dict) else {}
     finish: FinishReason = "length" if trusted.get("finish_reason") == "length" else "stop"
@@ -69,11 +67,11 @@ def build_reply(name: str, result: Any, *, by_model: bool, degraded: bool) -> Ch
     return ChatReply(name, extract_result_text(result), finish, usage=usage, degraded=degraded)
 
 
-def remaining_text(task_id: str, whole: str, streamed: str) -> str:
+def remaining_text(task_id: str, complete: str, streamed: str) -> str:
     """Return the part of a result that was not streamed after tokens were lost. Raises AgentFault if it is unknown."""
-    if not whole.startswith(streamed):
+    if not complete.startswith(streamed):
         raise AgentFault(f"A part of the reply was lost. Task {task_id} has the result.", {"task_id": task_id})
-    return whole[len(streamed) :]
+    return complete[len(streamed) :]
 
 
 def error_for_task(task_id: str, status: str, code: str | None) -> StentorError:

@@ -33,6 +33,7 @@ class WeightedRoundRobin:
 
     def next_order(self) -> list[str]:
         """Return all names, beginning with the one whose turn it is."""
+        # Every name gains its weight and the first one pays the total, so that turns do not come in bursts.
         for name, weight in self.weights.items():
             self._credit[name] = self._credit.get(name, 0) + weight
         first = max(self._credit, key=lambda name: self._credit[name])
@@ -71,6 +72,7 @@ class ModelRoutes:
         """Return the names to try for a model or group, in order and without duplicates; takes a turn of a group."""
         group = self._groups.get(model)
         names = group.next_order() if group else [model]
+        # The fallbacks of `*` apply to every model.
         for name in (model, *names, "*"):
             names = [*names, *(fallback for fallback in self._fallbacks.get(name, []) if fallback not in names)]
         return names

@@ -49,7 +49,7 @@ from stentor.domains.llm.wire import (
 from stentor.web.operations import Operation
 from stentor.web.wire import Caller
 
-ResolveSpeaker = Callable[[Principal, AtpMessage, str | None], tuple[str, str | None]]
+ResolveSender = Callable[[Principal, AtpMessage, str | None], tuple[str, str | None]]
 """Resolves the sender of a message and its agent, if any; the last argument is the request's `agentId`.
 
 Raises NotFound, and Forbidden for an agent that the caller may not act for.
@@ -74,7 +74,7 @@ class LlmOperations:
         self,
         gateway: LlmGateway,
         chats: ChatRouter,
-        resolve_sender: ResolveSpeaker,
+        resolve_sender: ResolveSender,
         prices: PriceList,
         config: GatewayConfig,
     ) -> None:

@@ -143,7 +143,7 @@ class _ExportErrorFilter(logging.Filter):
 EXPORT_ERRORS = _ExportErrorFilter()
 
 
-def open_spans(endpoint: str, add_secret: Callable[[str], None]) -> OtelTracer:
+def open_tracer(endpoint: str, add_secret: Callable[[str], None]) -> OtelTracer:
     """Open the tracer for a collector's traces URL. Raises ValueError.
 
     Calls `add_secret` with each value that logs must redact.
@@ -151,10 +151,10 @@ def open_spans(endpoint: str, add_secret: Callable[[str], None]) -> OtelTracer:
     # Before the SDK reads the headers: it logs those that it cannot parse.
     for value in find_header_secrets(os.environ):
         add_secret(value)
-    return OtelTracer(otlp(endpoint))
+    return OtelTracer(build_exporter(endpoint))
 
 
-def otlp(endpoint: str) -> SpanExporter:
+def build_exporter(endpoint: str) -> SpanExporter:
     """Return the exporter over HTTP with protobuf; the SDK itself reads the other OTEL_EXPORTER_ variables."""
     logging.getLogger(SDK_LOGGER_NAME).addFilter(EXPORT_ERRORS)
     return OTLPSpanExporter(endpoint)

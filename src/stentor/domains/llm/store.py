@@ -135,6 +135,7 @@ def insert_call(tx: Tx, call: CallRow) -> None:
     tokens = call.input_tokens + call.output_tokens
     for kind, subject in subjects:
         if subject:
+            # An increment: calls that share a commit are summed up and written as one row.
             tx.increment(_SPEND, (call.tenant, kind, subject, tx.now // DAY), tokens, call.cost or 0)
 
 

@@ -266,19 +266,6 @@ class UsageReport(CamelCaseModel):
     by_day: dict[str, Totals]
 
 
-def _build_request(name: str | None, messages: tuple[LlmMessage, ...], options: ChatOptions) -> ChatRequest:
-    return ChatRequest(
-        name or "",
-        messages,
-        max_tokens=options.max_tokens,
-        temperature=options.temperature,
-        top_p=options.top_p,
-        stop=tuple(options.stop),
-        seed=options.seed,
-        prefer=options.prefer or "",
-    )
-
-
 def date_bounds_micros(start: date | None, end: date | None) -> tuple[int, int]:
     """Return the microseconds of the start of `start` (included) and of the end of `end` (excluded).
 
@@ -322,4 +309,17 @@ def _sum_up(rows: Sequence[UsageRow]) -> Totals:
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         estimated_cost=round(sum(row.cost for row in rows) / NANOS_PER_DOLLAR, 9),
+    )
+
+
+def _build_request(name: str | None, messages: tuple[LlmMessage, ...], options: ChatOptions) -> ChatRequest:
+    return ChatRequest(
+        name or "",
+        messages,
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        stop=tuple(options.stop),
+        seed=options.seed,
+        prefer=options.prefer or "",
     )

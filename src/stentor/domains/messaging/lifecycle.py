@@ -55,10 +55,10 @@ class MessageLifecycle:
         self._ended: set[TaskKey] = set()
         self._wake = asyncio.Event()
 
-    def claim(self, tx: Tx, lease: int, most: int) -> list[StoredMessage]:
-        """Claim up to `most` messages, the most urgent first; `lease` in microseconds."""
+    def claim(self, tx: Tx, lease: int, limit: int) -> list[StoredMessage]:
+        """Claim up to `limit` messages, the most urgent first; `lease` in microseconds."""
         messages: list[StoredMessage] = []
-        while len(messages) < most and (stored := self._claim(tx, lease)):
+        while len(messages) < limit and (stored := self._claim(tx, lease)):
             messages.append(stored)
         return messages
 

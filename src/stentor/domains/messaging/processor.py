@@ -122,9 +122,11 @@ class MessageProcessor:
         self._running.discard(task)
         self._room.set()
 
-    async def _claim(self, most: int) -> list[StoredMessage]:
+    async def _claim(self, limit: int) -> list[StoredMessage]:
         try:
-            return await self._db.write(lambda tx: self._lifecycle.claim(tx, self._lease, most), (locks.MESSAGES_LOCK,))
+            return await self._db.write(
+                lambda tx: self._lifecycle.claim(tx, self._lease, limit), (locks.MESSAGES_LOCK,)
+            )
         except StoreUnavailable:
             return []  # the next tick wakes the loop again
         except Exception:

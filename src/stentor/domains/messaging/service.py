@@ -115,7 +115,7 @@ class MessagingService:
             return message.sender_id, message.sender_id
         raise Forbidden("header.senderId is not the caller. Leave it out, or name the key or an agent of the key.")
 
-    def resolve_speaker(
+    def resolve_sender_and_agent(
         self, principal: Principal, message: AtpMessage, agent_id: str | None
     ) -> tuple[str, str | None]:
         """Return the sender as `resolve_sender` does, but with the agent that the caller names besides the message.

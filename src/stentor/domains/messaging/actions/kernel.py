@@ -117,7 +117,7 @@ class KernelZone:
 
     async def list_tasks(self, context: ActionContext) -> CommitStep:
         assert isinstance(context.body, ListTasksBody)
-        status = next((known for known in TASK_STATUSES if known == context.body.status), None)
+        status = next((name for name in TASK_STATUSES if name == context.body.status), None)
         # A status that does not exist matches no task; without this the filter would match every task.
         if context.body.status is not None and status is None:
             return lambda tx: ActionResult({"tasks": [], "total": 0}, INTERNAL_ROUTE)
