@@ -75,7 +75,7 @@ def test_a_log_that_was_rewritten_with_database_writes_is_not_signed(serve: Call
     assert rows(again.database, "select size from provenance_checkpoints") == []
     stop(again)
     assert again.process.stderr is not None
-    assert "checkpoints of the run log are not signed" in again.process.stderr.read()
+    assert "checkpoints: signing blocked reason=" in again.process.stderr.read()
 
 
 @requirement("provenance.held-outside")

@@ -143,5 +143,5 @@ def test_a_file_that_holds_no_key_stops_the_start(tmp_path: Path, text: str) -> 
     path = tmp_path / "log.key"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     path.chmod(0o600)
-    with pytest.raises(StartRefused, match="holds no key"):
+    with pytest.raises(StartRefused, match="is not a signed-note key"):
         keyfile.ensure_signer(path)

@@ -170,7 +170,7 @@ async def test_checkpoints_are_appended_to_a_file_outside(log: Log, tmp_path: Pa
     made = await log.checkpoints.publish()
     assert (made.size, log.checkpoints.delivery_problem) == (
         7,
-        "the newest checkpoint did not get out (IsADirectoryError)",
+        "the newest checkpoint was not delivered (IsADirectoryError)",
     )
 
 

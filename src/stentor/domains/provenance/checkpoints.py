@@ -1,6 +1,7 @@
-"""Signed checkpoints: made, stored, handed out to those who keep them elsewhere.
+"""Sign checkpoints of the Merkle tree, store them and deliver them to sinks outside the database.
 
-Fails closed: a tree that does not extend the newest checkpoint, stored or kept outside the database, is never signed.
+Fails closed: a tree that does not extend the newest checkpoint, in the database or outside it, is never signed.
+`signing_guard` makes that decision, `sequencer` decides when a checkpoint is due.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CheckpointSink = Callable[[StoredCheckpoint], Awaitable[None]]
-"""Takes each new checkpoint, once, after it is stored. What it raises is reported and undoes nothing."""
+"""Receives each new checkpoint once, after the commit. An exception is reported; the checkpoint stays stored."""
 
 
 class CheckpointPublisher:
+    """The only place that signs the tree."""
+
     def __init__(
         self,
         db: Database,
@@ -38,83 +41,90 @@ class CheckpointPublisher:
         sinks: Iterable[CheckpointSink] = (),
         guard: SigningGuard | None = None,
     ) -> None:
-        """With a guard it is the guard that has the key, and `signer` is not asked."""
+        """With a guard the key comes from the guard, and `signer` is not called."""
         self.sinks = list(sinks)
         self.problem: str | None = None
-        """Why nothing is signed; None while all is well."""
+        """Why signing is blocked; None while it is not."""
         self.delivery_problem: str | None = None
-        """Why the newest checkpoint did not get out; None when it did."""
+        """Why the newest checkpoint was not delivered; None when it was."""
         self._db = db
         self._clock = clock
         self._signer = signer
         self._guard = guard
 
     async def check(self) -> None:
-        """Hold the tree against what is kept outside, and set `problem`. Raises StartRefused for an unusable key."""
+        """Compare the tree with the state outside the database and set `problem`.
+
+        Raises StartRefused for an unusable key.
+        """
         try:
-            await self._admitted()
+            await self._authorized_signer()
         except StoreUnavailable:
-            return  # the first signing asks again
+            return  # the first signing checks again
         except RunLogDamaged:
             return
 
     async def publish(self) -> StoredCheckpoint:
-        """The checkpoint of the tree as it is: a new one, or the stored one of that size. Raises RunLogDamaged."""
-        signer = await self._admitted()
-        last, size, root = await self._reported(self._db.read(_head))
+        """Return the checkpoint of the current tree; sign one unless it is stored already. Raises RunLogDamaged."""
+        signer = await self._authorized_signer()
+        last, size, root = await self._track_problem(self._db.read(_read_head))
         if last is not None and last.size == size:
             return last
         note = signer.sign(size, root)
         if self._guard is not None:
-            # Before it gets out: what others hold must never be more than what this machine remembers.
-            await self._reported(self._guard.save_checkpoint(note))
-        made = StoredCheckpoint(size, root.hex(), note, self._clock.now())
-        if await self._db.write(lambda tx: store.insert_checkpoint(tx, made)):
-            await self.deliver(made)
-        return made
+            # Before it is delivered: others must never hold a newer checkpoint than this machine remembers.
+            await self._track_problem(self._guard.save_checkpoint(note))
+        checkpoint = StoredCheckpoint(size, root.hex(), note, self._clock.now())
+        # False when another process stored a checkpoint of this size first; that process delivers its own.
+        if await self._db.write(lambda tx: store.insert_checkpoint(tx, checkpoint)):
+            await self.deliver(checkpoint)
+        return checkpoint
 
-    async def _admitted(self) -> NoteSigner:
+    async def deliver(self, checkpoint: StoredCheckpoint) -> None:
+        """Pass the checkpoint to all sinks and record a failure in `delivery_problem`."""
+        self.delivery_problem = None
+        for sink in self.sinks:
+            try:
+                await sink(checkpoint)
+            except Exception as error:
+                log.exception("checkpoints: delivery failed size=%d", checkpoint.size)
+                self.delivery_problem = f"the newest checkpoint was not delivered ({type(error).__name__})"
+
+    async def _authorized_signer(self) -> NoteSigner:
         if self._guard is None:
             return self._signer()
-        signer, accepted = await self._reported(self._guard.authorize_signing())
+        signer, accepted = await self._track_problem(self._guard.authorize_signing())
         if accepted is not None:
-            made = msgspec.structs.replace(accepted, made_at=self._clock.now())
-            await self._db.write(lambda tx: store.insert_checkpoint(tx, made))
-            await self.deliver(made)
+            checkpoint = msgspec.structs.replace(accepted, made_at=self._clock.now())
+            await self._db.write(lambda tx: store.insert_checkpoint(tx, checkpoint))
+            await self.deliver(checkpoint)
+            # Last: after a crash before the delivery, the acceptance is still needed, because the old note at the
+            # end of the checkpoint file blocks signing.
             await self._guard.finish_acceptance()
-        self._say(None)
+        self._set_problem(None)
         return signer
 
-    async def _reported(self, work: Awaitable[T]) -> T:
-        """Keep in `problem` why the tree is not signed. An outage of the database is no such reason."""
+    async def _track_problem(self, work: Awaitable[T]) -> T:
+        """Await the work and record in `problem` why it failed, except for an outage of the database."""
         try:
             return await work
         except StoreUnavailable:
             raise
         except StentorError as error:
-            self._say(error.message)
+            self._set_problem(error.message)
             raise
 
-    def _say(self, problem: str | None) -> None:
-        """In the log when it changes."""
+    def _set_problem(self, problem: str | None) -> None:
+        """Set `problem` and log when it changes."""
         if problem is not None and problem != self.problem:
-            log.error("checkpoints of the run log are not signed: %s", problem)
+            log.error("checkpoints: signing blocked reason=%s", problem)
         elif problem is None and self.problem is not None:
-            log.warning("checkpoints of the run log are signed again")
+            log.warning("checkpoints: signing recovered")
         self.problem = problem
 
-    async def deliver(self, made: StoredCheckpoint) -> None:
-        """Hand it to all outlets; what one fails with is kept in `undelivered`."""
-        self.delivery_problem = None
-        for outlet in self.sinks:
-            try:
-                await outlet(made)
-            except Exception as error:
-                log.exception("the checkpoint of size %d did not get out", made.size)
-                self.delivery_problem = f"the newest checkpoint did not get out ({type(error).__name__})"
 
-
-def _head(tx: Tx) -> tuple[StoredCheckpoint | None, int, bytes]:
+def _read_head(tx: Tx) -> tuple[StoredCheckpoint | None, int, bytes]:
+    """Return the newest checkpoint, and the size and root of the current tree. Raises RunLogDamaged."""
     last, size = store.newest_checkpoint(tx), store.read_frontier(tx).size
     if last is not None and (last.size > size or store.root_at(tx, last.size).hex() != last.root):
         raise RunLogDamaged(f"The run log does not extend its checkpoint of size {last.size}. {VERIFY_HINT}")
@@ -122,7 +132,7 @@ def _head(tx: Tx) -> tuple[StoredCheckpoint | None, int, bytes]:
 
 
 def file_sink(path: Path) -> CheckpointSink:
-    """Appends each note to a file, durably, with a blank line behind it."""
+    """Return a sink that appends each note and a blank line to a file and syncs it to the disk."""
 
     def append(note: str) -> None:
         with path.open("a", encoding="utf-8") as file:
@@ -130,7 +140,7 @@ def file_sink(path: Path) -> CheckpointSink:
             file.flush()
             os.fsync(file.fileno())
 
-    async def outlet(checkpoint: StoredCheckpoint) -> None:
+    async def sink(checkpoint: StoredCheckpoint) -> None:
         await asyncio.to_thread(append, checkpoint.note)
 
-    return outlet
+    return sink

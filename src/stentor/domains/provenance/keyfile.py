@@ -1,4 +1,7 @@
-"""The key that signs checkpoints: `keys/provenance.key` in the data folder, mode 0600; its public half beside it."""
+"""The files of the signing key: `keys/provenance.key` in the data folder, mode 0600, and the public key beside it.
+
+For the text format of the keys see `signed_note`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from stentor.domains.provenance.signed_note import (
     parse_verifier,
 )
 
-_OTHERS = 0o077
+_GROUP_OTHER_BITS = 0o077
 
 
 def key_path(settings: Settings) -> Path:
@@ -30,11 +33,11 @@ def public_key_path(key: Path) -> Path:
 
 
 def find_signer(path: Path) -> NoteSigner | None:
-    """The key, or None when there is none. Raises StartRefused when the file cannot be used."""
+    """Return the key, or None when the file does not exist. Raises StartRefused when the file cannot be used."""
     try:
         text = path.read_text("utf-8")
-        if path.stat().st_mode & _OTHERS:
-            raise StartRefused(f"{path} signs checkpoints, and others can read it: chmod 600 {path}")
+        if path.stat().st_mode & _GROUP_OTHER_BITS:
+            raise StartRefused(f"{path} signs checkpoints, and other users can read it: chmod 600 {path}")
         return parse_signer(text)
     except FileNotFoundError:
         return None
@@ -42,22 +45,21 @@ def find_signer(path: Path) -> NoteSigner | None:
         raise StartRefused(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
         reason = error if isinstance(error, NoteError) else "it is not text"
-        raise StartRefused(f"{path} holds no key of signed notes ({reason}): restore it, or move it away.") from None
+        raise StartRefused(f"{path} is not a signed-note key ({reason}): restore it, or move it away.") from None
 
 
 def ensure_signer(path: Path, origin: str = "") -> NoteSigner:
-    """The key, made at its first use under the name `origin`. Raises StartRefused."""
+    """Return the key; generate it with the name `origin` at the first use. Raises StartRefused."""
     try:
         signer = find_signer(path)
         if signer is None:
-            made = generate_signer(origin)
-            _write(path, made.text, 0o600)
-            signer = find_signer(path)
+            _create(path, generate_signer(origin).text, 0o600)
+            signer = find_signer(path)  # read back: another process may have created the file first
         if signer is None:
-            raise StartRefused(f"{path} went away while it was read.")
-        _write(public_key_path(path), signer.verifier.text, 0o644)
+            raise StartRefused(f"{path} was removed while it was read.")
+        _create(public_key_path(path), signer.verifier.text, 0o644)
     except OSError as error:
-        raise StartRefused(f"{path} cannot be made: {error.strerror}.") from None
+        raise StartRefused(f"{path} cannot be created: {error.strerror}.") from None
     except NoteError as error:
         raise StartRefused(f"SERVICE_PROVENANCE_ORIGIN cannot be the name of a log: {error}.") from None
     if origin and signer.verifier.name != origin:
@@ -69,7 +71,10 @@ def ensure_signer(path: Path, origin: str = "") -> NoteSigner:
 
 
 def find_verifier(path: Path) -> NoteVerifier | None:
-    """The public half, for whoever may not read the private one; None when there is none. Raises StartRefused."""
+    """Return the public key, which users without access to the private key can read; None without a file.
+
+    Raises StartRefused.
+    """
     try:
         return parse_verifier(public_key_path(path).read_text("utf-8"))
     except FileNotFoundError:
@@ -77,23 +82,24 @@ def find_verifier(path: Path) -> NoteVerifier | None:
     except OSError as error:
         raise StartRefused(f"{public_key_path(path)} cannot be read: {error.strerror}.") from None
     except ValueError:
-        raise StartRefused(f"{public_key_path(path)} holds no verifier key.") from None
+        raise StartRefused(f"{public_key_path(path)} is not a verifier key.") from None
 
 
-def _write(path: Path, text: str, mode: int) -> None:
-    """Written beside it and linked into place, so that another process sees none or a whole one."""
+def _create(path: Path, text: str, mode: int) -> None:
+    """Create the file atomically unless it exists: write a temporary file and link it into place."""
     if path.exists():
         return
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode)  # the public half is for others, whatever the umask
+            os.fchmod(file.fileno(), mode)  # other users must be able to read the public key, whatever the umask is
             file.write(f"{text}\n")
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first: its key is the one
-            os.link(beside, path)
+        # A link, not a rename: if another process was first, its key must not be replaced.
+        with suppress(FileExistsError):
+            os.link(temporary, path)
     finally:
-        beside.unlink()
+        temporary.unlink()

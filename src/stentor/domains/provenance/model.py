@@ -1,4 +1,4 @@
-"""What is answered about a run: its events as a tree, and proofs. Pure."""
+"""Results of the provenance service: the events of a run, and proofs. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from stentor.core.runlog import RunLogEvent
 
 
 class RunTrace(msgspec.Struct, frozen=True):
-    """A run: what its root led to, oldest first, the root among them; `numbers` are of those that have one."""
+    """The root event of a run and everything it led to, oldest first.
+
+    `numbers` maps event ids to leaf indices and leaves out events that are not numbered yet.
+    """
 
     root: str
     events: list[RunLogEvent]
@@ -20,7 +23,10 @@ class RunTrace(msgspec.Struct, frozen=True):
 
 
 class InclusionProof(msgspec.Struct, frozen=True):
-    """That an event has its number (from 0) in the tree of this size and root, of which `checkpoint` is the note."""
+    """Proof that an event is the leaf `number` (from 0) of the tree with this size and root.
+
+    `canonical` are the hashed bytes of the event; `checkpoint` is the signed note of that tree, if there is one.
+    """
 
     event_id: str
     number: int
@@ -33,7 +39,7 @@ class InclusionProof(msgspec.Struct, frozen=True):
 
 
 class ConsistencyProof(msgspec.Struct, frozen=True):
-    """That the tree of size `new` begins with that of size `old`."""
+    """Proof that the first `old_size` leaves of the two trees are the same."""
 
     old_size: int
     new_size: int
@@ -43,7 +49,7 @@ class ConsistencyProof(msgspec.Struct, frozen=True):
 
 
 def parse_event(row: Row) -> RunLogEvent:
-    """Raises CorruptRecord."""
+    """Parse a row with the columns EVENT_COLUMNS. Raises CorruptRecord."""
     *fields, metadata = row
     try:
         return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]

@@ -1,9 +1,9 @@
-"""The single sequencer: gives events their numbers in the Merkle tree, after the fact and in batches.
+"""The sequencer: number events in the Merkle tree in batches, shortly after they were written.
 
-Who writes an event leaves a mark and the event's hash in the same transaction; so nothing is ever searched for, and
-events that are committed late, with older ids, are found like all others. Numbers, leaves and tiles are written and
-the marks taken away in one transaction. Of several processes the one that leads does it; the primary key of the
-numbers holds even without that. Fails open: when it cannot go on, it says so, and the service writes on.
+The writer of an event adds a pending entry with the event's hash in the same transaction, so events that are
+committed late with older ids are found too. One transaction writes leaves and tiles and deletes the pending entries.
+The elected leader does this; the primary key of the leaves prevents duplicate numbers even if two processes lead.
+Fails open: a problem is reported in the log and in health, and the service continues to write events.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from stentor.domains.provenance.merkle import TreeFrontier
 from stentor.domains.provenance.store import NumberingConflict
 
 BATCH_SIZE = 1024
-"""Events of one transaction at most: about 5 ms of the writer's time."""
+"""Limit of the events of one transaction, which occupies the database's writer for about 5 ms."""
 POLL_SECONDS = 1.0
-"""How often the process that numbers looks for what others wrote."""
+"""How often the leader checks for events that other processes wrote."""
 LEADER_CHECK_SECONDS = 5.0
-"""How often a process that does not number asks whether it should."""
+"""How often the other processes check whether they became the leader."""
 SIGN_RETRY_US = 2 * SECOND
-"""After a refusal to sign: a person may have mended or accepted what was in the way."""
+"""How soon signing is retried while it is blocked: an operator may have repaired or accepted the run log."""
 log = logging.getLogger(__name__)
 
 NumberedBatch = tuple[TreeFrontier, TreeFrontier, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
-"""The edge before and after, the events with their hashes, the tiles that change."""
+"""The frontier before and after, the events with their hashes, and the tiles that change."""
 
 
 class Sequencer:
+    """Numbers events and publishes checkpoints at an interval; both intervals are in seconds."""
+
     def __init__(
         self,
         db: Database,
@@ -48,119 +50,122 @@ class Sequencer:
         checkpoint_interval: float,
     ) -> None:
         self.problem: str | None = None
-        """Why it does not go on; None while it does."""
+        """Why numbering is blocked; None while it is not."""
         self._db = db
         self._clock = clock
         self._leader = leader
         self._checkpoints = checkpoints
         self._interval = interval
         self._checkpoint_interval = int(checkpoint_interval * SECOND)
-        self._edge: TreeFrontier | None = None
-        self._signed: tuple[int, int] | None = None
+        self._frontier: TreeFrontier | None = None
+        """The right edge of the stored tree; None when unknown or when another process numbers."""
+        self._last_signed: tuple[int, int] | None = None
+        """Size and time (microseconds) of the last attempt to sign or to check."""
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """For ever, until it is cancelled."""
+        """Number events until the task is cancelled."""
         while True:
-            seen = self._db.commits
+            commits = self._db.commits
             if await self.run_once() < BATCH_SIZE:
-                await self._rest(seen)
+                await self._sleep(commits)
 
     async def run_once(self) -> int:
-        """One batch, and a checkpoint when one is due; answers how many events. Never raises."""
+        """Number one batch, publish a checkpoint when one is due, and return the number of events. Never raises."""
         try:
-            done = await self.number_batch()
-            if done < BATCH_SIZE:
+            count = await self.number_batch()
+            if count < BATCH_SIZE:  # a backlog first: one checkpoint then covers all of it
                 await self._checkpoint_when_due()
-            self._say(None)
+            self._set_problem(None)
         except StoreUnavailable as error:
-            self.problem = error.message  # the log says it already
+            self.problem = error.message  # the database has logged it already
             return 0
         except StentorError as error:
-            self._say(error.message)
+            self._set_problem(error.message)
             return 0
         except Exception as error:
-            self._edge = None
+            self._frontier = None
             if self.problem is None:
-                log.exception("the sequencer of the run log failed")
+                log.exception("sequencer: failed unexpectedly")
             self.problem = f"it failed ({type(error).__name__})"
             return 0
-        return done
-
-    async def _rest(self, seen: int) -> None:
-        """Until something is written here, and for the interval then; what others write is looked for now and then."""
-        if not self._leader.was_leader:
-            await sleep_until_tick(LEADER_CHECK_SECONDS)
-            return
-        until = time.monotonic() + LEADER_CHECK_SECONDS
-        while self._db.commits == seen and time.monotonic() < until:
-            self._db.write_event.clear()
-            await wait_until_tick(self._db.write_event, POLL_SECONDS)
-            if self._db.commits == seen and await self._some_wait():
-                return
-        await asyncio.sleep(self._interval)
-
-    async def _some_wait(self) -> bool:
-        try:
-            return await self._db.poll(store.has_waiting)
-        except Exception:  # noqa: BLE001 - the next turn meets it too, and says so
-            return True
+        return count
 
     async def drain(self) -> None:
-        """Until nothing waits, or another process does the work. Raises StentorError."""
+        """Number batches until no event is pending or another process is the leader. Raises StentorError."""
         while await self.number_batch():
             pass
 
     async def number_batch(self) -> int:
-        """Number one batch; 0 when nothing waits or another process numbers. Raises StentorError."""
+        """Number one batch; 0 when no event is pending or another process is the leader. Raises StentorError."""
         async with self._lock:
             if not await self._leader.is_leader():
-                self._edge = None
+                self._frontier = None
                 return 0
             return await self._number()
 
     async def _number(self) -> int:
-        known, dialect = self._edge, self._db.driver.name
+        frontier, dialect = self._frontier, self._db.driver.name
 
         def plan(tx: Tx) -> NumberedBatch:
-            before = known or store.read_frontier(tx)
+            before = frontier or store.read_frontier(tx)
             batch = store.list_waiting(tx, dialect, BATCH_SIZE)
             after, tiles = before.append([leaf for _, leaf in batch])
             return before, after, batch, tiles
 
+        # Hash in a read, so that the write transaction only inserts; append_leaves checks that the size is the same.
         before, after, batch, tiles = await self._db.read(plan)
-        self._edge = None  # until the commit is known
+        self._frontier = None  # until the commit is known
         if batch:
             try:
                 await self._db.write(
                     lambda tx: store.append_leaves(tx, before.size, batch, tiles), (locks.RUN_LOG_NUMBERS_LOCK,)
                 )
             except NumberingConflict:
-                return 1  # look again
-        self._edge = after
+                return 1  # not 0, so that drain() tries again
+        self._frontier = after
         return len(batch)
 
     async def _checkpoint_when_due(self) -> None:
-        """The process that numbers signs. The others look on, so that each machine knows the newest checkpoint."""
-        now, size = self._clock.now(), self._edge.size if self._edge else None
-        if self._signed is None:
+        """Publish on the leader; check on the others, so that each machine stores the newest checkpoint."""
+        now, size = self._clock.now(), self._frontier.size if self._frontier else None
+        if self._last_signed is None:
             last = await self._db.read(store.newest_checkpoint)
-            self._signed = (last.size, last.made_at) if last else (0, 0)
-        signed, at = self._signed
-        due = now - at >= self._checkpoint_interval
-        refused = self._checkpoints.problem is not None and now - at >= SIGN_RETRY_US
-        if size is None and (due or refused):
-            self._signed = (signed, now)
+            self._last_signed = (last.size, last.made_at) if last else (0, 0)
+        signed_size, signed_at = self._last_signed
+        due = now - signed_at >= self._checkpoint_interval
+        retry_due = self._checkpoints.problem is not None and now - signed_at >= SIGN_RETRY_US
+        if size is None and (due or retry_due):
+            self._last_signed = (signed_size, now)
             await self._checkpoints.check()
-        elif size is not None and (refused or (due and size > signed)):
-            self._signed = (size, now)
-            with suppress(RunLogDamaged):  # the checkpoints say so themselves, and numbers go on
+        elif size is not None and (retry_due or (due and size > signed_size)):
+            self._last_signed = (size, now)
+            with suppress(RunLogDamaged):  # the publisher reports it; numbering continues
                 await self._checkpoints.publish()
 
-    def _say(self, problem: str | None) -> None:
-        """In the log when it changes."""
+    async def _sleep(self, commits: int) -> None:
+        """Sleep until this process writes (`commits` changes) or a poll finds pending events of other processes."""
+        if not self._leader.was_leader:
+            await sleep_until_tick(LEADER_CHECK_SECONDS)
+            return
+        until = time.monotonic() + LEADER_CHECK_SECONDS
+        while self._db.commits == commits and time.monotonic() < until:
+            self._db.write_event.clear()
+            await wait_until_tick(self._db.write_event, POLL_SECONDS)
+            if self._db.commits == commits and await self._has_pending_events():
+                return
+        await asyncio.sleep(self._interval)  # lets events of the same burst join the batch
+
+    async def _has_pending_events(self) -> bool:
+        try:
+            return await self._db.poll(store.has_waiting)
+        except Exception:  # noqa: BLE001 - run_once meets the same error and reports it
+            return True
+
+    def _set_problem(self, problem: str | None) -> None:
+        """Set `problem` and log when it changes."""
         if problem != self.problem and problem is not None:
-            log.error("events of the run log get no numbers: %s", problem)
+            log.error("sequencer: blocked reason=%s", problem)
         elif problem is None and self.problem is not None:
-            log.warning("events of the run log get numbers again")
+            log.warning("sequencer: recovered")
         self.problem = problem

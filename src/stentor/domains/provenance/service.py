@@ -1,4 +1,7 @@
-"""What the routes ask: the tree of a run, proofs, checkpoints."""
+"""Queries about provenance: the events of a run, inclusion and consistency proofs, checkpoints.
+
+Proofs come from the stored tiles; whether these match the events is the business of `audit`.
+"""
 
 from __future__ import annotations
 
@@ -15,75 +18,80 @@ from stentor.domains.provenance.store import StoredCheckpoint, TileReader
 MAX_EVENTS = 1_000
 MAX_ID = 255
 MAX_HOPS = 100
-"""Parents followed at most to find a run's root."""
+"""Limit of the parents that are followed to find the root of a run."""
 
 
 class ProvenanceService:
+    """Reads runs and proofs, and signs checkpoints on request."""
+
     def __init__(self, db: Database, sequencer: Sequencer, checkpoints: CheckpointPublisher) -> None:
         self.sequencer = sequencer
         self.checkpoints = checkpoints
         self._db = db
 
-    async def read_run(self, tenant: str, given: str) -> RunTrace:
-        """The whole run that a provenance id or task id is of. Raises NotFound, CorruptRecord."""
-        return await self._db.read(lambda tx: _run(tx, tenant, _event(tx, tenant, given)))
+    async def read_run(self, tenant: str, provenance_id: str) -> RunTrace:
+        """Return the whole run that a provenance id or task id belongs to. Raises NotFound, CorruptRecord."""
+        return await self._db.read(lambda tx: _read_run(tx, tenant, _find_event(tx, tenant, provenance_id)))
 
-    async def prove_inclusion(self, tenant: str, given: str, size: int | None) -> InclusionProof:
-        """The proof for an event, or for the first event of a task, in the tree of that size.
+    async def prove_inclusion(self, tenant: str, provenance_id: str, size: int | None) -> InclusionProof:
+        """Prove that an event, or the first event of a task, is in the tree of that size.
 
-        Without a size it is that of a checkpoint, if one covers the event. Raises NotFound, Conflict, InvalidRequest.
+        Without a size the tree is that of the first checkpoint that covers the event, or else the whole tree.
+        Raises NotFound, Conflict, InvalidRequest, RunLogDamaged.
         """
-        return await self._db.read(lambda tx: _inclusion(tx, _event(tx, tenant, given), size))
+        return await self._db.read(lambda tx: _prove_inclusion(tx, _find_event(tx, tenant, provenance_id), size))
 
     async def prove_consistency(self, old: int, new: int) -> ConsistencyProof:
-        """Raises InvalidRequest, RunLogDamaged."""
-        return await self._db.read(lambda tx: _consistency(tx, old, new))
+        """Prove that the tree of size `new` extends the tree of size `old`. Raises InvalidRequest, RunLogDamaged."""
+        return await self._db.read(lambda tx: _prove_consistency(tx, old, new))
 
     async def newest_checkpoint(self) -> StoredCheckpoint:
-        """The newest one. Raises NotFound."""
-        found = await self._db.read(store.newest_checkpoint)
-        if found is None:
+        """Return the newest checkpoint. Raises NotFound."""
+        checkpoint = await self._db.read(store.newest_checkpoint)
+        if checkpoint is None:
             raise NotFound("The run log has no checkpoint yet.")
-        return found
+        return checkpoint
 
     async def publish(self) -> StoredCheckpoint:
-        """A checkpoint of all that is recorded now. Raises RunLogDamaged, ServiceUnavailable."""
+        """Number all recorded events and sign a checkpoint of them. Raises RunLogDamaged, ServiceUnavailable."""
         await self.sequencer.drain()
-        made = await self.checkpoints.publish()
+        checkpoint = await self.checkpoints.publish()
         if self.checkpoints.delivery_problem:
             raise ServiceUnavailable(
-                f"It is stored, but {self.checkpoints.delivery_problem}; the log of the service says why."
+                f"The checkpoint is stored, but {self.checkpoints.delivery_problem}. See the log of the service."
             )
-        return made
+        return checkpoint
 
 
-def _event(tx: Tx, tenant: str, given: str) -> Row:
-    usable = 0 < len(given) <= MAX_ID and "\0" not in given
-    row = (store.find_event(tx, tenant, given) or store.first_task_event(tx, tenant, given)) if usable else None
+def _find_event(tx: Tx, tenant: str, provenance_id: str) -> Row:
+    row: Row | None = None
+    if 0 < len(provenance_id) <= MAX_ID and "\0" not in provenance_id:  # PostgreSQL rejects a text with NUL
+        row = store.find_event(tx, tenant, provenance_id) or store.first_task_event(tx, tenant, provenance_id)
     if row is None:
         raise NotFound("No event and no task has this id.")
     return row
 
 
-def _run(tx: Tx, tenant: str, row: Row) -> RunTrace:
-    """From its root on, event by event; the later events of a task come with its first one."""
-    root = _root(tx, tenant, row)
-    found: dict[str, Row] = {}
-    todo, tasks = [root], set[str]()
-    while todo and len(found) <= MAX_EVENTS:
-        event = todo.pop()
-        found[event[0]] = event
-        if event[2] is not None and event[2] not in tasks:
-            tasks.add(event[2])
-            todo += [r for r in store.task_events(tx, tenant, event[2], MAX_EVENTS + 1) if r[0] not in found]
-        todo += [r for r in store.child_events(tx, tenant, event[0], MAX_EVENTS + 1) if r[0] not in found]
-    events = [parse_event(found[event_id]) for event_id in sorted(found)[:MAX_EVENTS]]
+def _read_run(tx: Tx, tenant: str, row: Row) -> RunTrace:
+    """Collect the events of a run from its root on; all events of a task come with its first one."""
+    root = _find_root(tx, tenant, row)
+    rows: dict[str, Row] = {}
+    pending, tasks = [root], set[str]()
+    while pending and len(rows) <= MAX_EVENTS:
+        event = pending.pop()
+        event_id, task_id = event[0], event[2]
+        rows[event_id] = event
+        if task_id is not None and task_id not in tasks:
+            tasks.add(task_id)
+            pending += [r for r in store.task_events(tx, tenant, task_id, MAX_EVENTS + 1) if r[0] not in rows]
+        pending += [r for r in store.child_events(tx, tenant, event_id, MAX_EVENTS + 1) if r[0] not in rows]
+    events = [parse_event(rows[event_id]) for event_id in sorted(rows)[:MAX_EVENTS]]
     numbers = {e.event_id: n for e in events if (n := store.number_of(tx, e.event_id)) is not None}
-    return RunTrace(root[0], events, numbers, len(found) > MAX_EVENTS)
+    return RunTrace(root[0], events, numbers, len(rows) > MAX_EVENTS)
 
 
-def _root(tx: Tx, tenant: str, row: Row) -> Row:
-    """By the parents; a parent that is not there ends it, which is for the verification to say."""
+def _find_root(tx: Tx, tenant: str, row: Row) -> Row:
+    """Follow the parents to the first event. A missing parent ends the search; the audit reports it."""
     for _ in range(MAX_HOPS):
         parent = store.first_task_event(tx, tenant, row[2]) if row[2] is not None else None
         if parent is None or parent[0] == row[0]:
@@ -94,16 +102,17 @@ def _root(tx: Tx, tenant: str, row: Row) -> Row:
     return row
 
 
-def _inclusion(tx: Tx, row: Row, size: int | None) -> InclusionProof:
-    event_id, whole = row[0], store.tree_size(tx)
+def _prove_inclusion(tx: Tx, row: Row, size: int | None) -> InclusionProof:
+    event_id, tree_size = row[0], store.tree_size(tx)
     number = store.number_of(tx, event_id)
     if number is None:
-        raise Conflict("The event has no number yet; ask again in a second.", {"event_id": event_id})
+        raise Conflict("The event has no number yet; retry in a second.", {"event_id": event_id})
     checkpoint = store.covering_checkpoint(tx, number + 1)
     if size is None:
-        size = checkpoint.size if checkpoint else whole
-    if not number < size <= whole:
-        raise InvalidRequest(f"size: must be from {number + 1} to {whole}.", {"fields": {"query.size": "out of range"}})
+        size = checkpoint.size if checkpoint else tree_size
+    if not number < size <= tree_size:
+        text = f"size: must be from {number + 1} to {tree_size}."
+        raise InvalidRequest(text, {"fields": {"query.size": "out of range"}})
     if checkpoint is None or checkpoint.size != size:
         exact = store.covering_checkpoint(tx, size)
         checkpoint = exact if exact and exact.size == size else None
@@ -113,10 +122,10 @@ def _inclusion(tx: Tx, row: Row, size: int | None) -> InclusionProof:
     return InclusionProof(event_id, number, size, encode_event_row(row), leaf_hash(row), path, root, note)
 
 
-def _consistency(tx: Tx, old: int, new: int) -> ConsistencyProof:
-    whole = store.tree_size(tx)
-    if not 1 <= old <= new <= whole:
-        text = f"from and to must be sizes of the tree, from 1 to {whole}, and from not above to."
+def _prove_consistency(tx: Tx, old: int, new: int) -> ConsistencyProof:
+    tree_size = store.tree_size(tx)
+    if not 1 <= old <= new <= tree_size:
+        text = f"from and to must be sizes of the tree, from 1 to {tree_size}, and from not above to."
         raise InvalidRequest(text, {"fields": {"query.from": "out of range", "query.to": "out of range"}})
     tiles = TileReader(tx)
     roots = merkle.subtree_hash(tiles, 0, old), merkle.subtree_hash(tiles, 0, new)
