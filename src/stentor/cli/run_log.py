@@ -309,7 +309,7 @@ def find_objection(chosen: Settings) -> tuple[str | None, int, str]:
     connection = driver.reader()
     try:
         tx = Tx(connection, connection.begin())
-        objection = signing_guard.find_objection(tx, verifier, state, delivered, storage)
+        objection = signing_guard.find_blocking_reason(tx, verifier, state, delivered, storage)
         size = store.tree_size(tx)
         return objection, size, store.root_at(tx, size).hex()
     finally:

@@ -1,58 +1,56 @@
-"""The Merkle tree of RFC 6962 over hashes of leaves, kept in tiles of 256: pure.
+"""The Merkle tree of RFC 6962 over leaf hashes, in tiles of 256 hashes: building, proofs and their verification. Pure.
 
-A tile of level 0 holds the hashes of leaves, one of level n + 1 the roots of full tiles of level n; so any part of the
-tree is computed from a few tiles.
-
-Verifying proofs, as RFC 9162 does it (2.1.3.2 and 2.1.4.2): pure, and without the code that makes them.
-
-A tree that is read once from left to right, tile by tile, and knows its root at every size it passes.
+A tile of level 0 has the hashes of leaves, a tile of level n + 1 the roots of full tiles of level n, so any part of the
+tree is computed from a few tiles. The verification of proofs (RFC 9162, 2.1.3.2 and 2.1.4.2) shares no code with their
+generation. `leaf_hash` is in `stentor.core.runlog`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 TILE_WIDTH = 256
-"""Hashes of a full tile."""
+"""Number of hashes in a full tile."""
 TILE_HEIGHT = 8
 HASH_BYTES = 32
 FULL_TILE_BYTES = TILE_WIDTH * HASH_BYTES
 EMPTY_ROOT = sha256(b"").digest()
 
 NodeReader = Callable[[int, int], bytes]
-"""The hash of a complete subtree of 2^level leaves that begins at leaf index * 2^level: `node(level, index)`."""
+"""`node(level, index)`: the hash of the complete subtree of 2^level leaves that begins at leaf index * 2^level."""
 
 
 def hash_children(left: bytes, right: bytes) -> bytes:
-    """The hash of a node over its two children."""
+    """Return the hash of an inner node."""
     return sha256(b"\1" + left + right).digest()
 
 
 def compute_root(hashes: Sequence[bytes]) -> bytes:
-    """The root over the hashes of leaves, without anything that is stored."""
+    """Return the root over leaf hashes."""
     if not hashes:
         return EMPTY_ROOT
     row = list(hashes)
     while len(row) > 1:
+        # hash_children inlined: this loop hashes every event.
         above = [sha256(b"\1" + row[at] + row[at + 1]).digest() for at in range(0, len(row) - 1, 2)]
         row = above + row[-1:] if len(row) % 2 else above
     return row[0]
 
 
 def split_hashes(hashes: bytes) -> list[bytes]:
-    """The hashes that stand one after the other."""
+    """Split concatenated hashes, such as the bytes of a tile."""
     return [hashes[at : at + HASH_BYTES] for at in range(0, len(hashes), HASH_BYTES)]
 
 
 def largest_power_of_two_below(size: int) -> int:
-    """The largest power of two below `size`, which is at least 2."""
+    """Return the largest power of two below `size`, which is at least 2."""
     return 1 << (size - 1).bit_length() - 1
 
 
 def subtree_hash(node: NodeReader, start: int, end: int) -> bytes:
-    """The hash over leaves `start` to `end`; `start` is where a subtree of that size may begin."""
+    """Return the hash over leaves `start` to before `end`; `start` must be aligned to a subtree of that size."""
     size = end - start
     if size == 0:
         return EMPTY_ROOT
@@ -63,101 +61,99 @@ def subtree_hash(node: NodeReader, start: int, end: int) -> bytes:
 
 
 def inclusion_proof(node: NodeReader, number: int, size: int) -> list[bytes]:
-    """PATH(number, D[size]) of RFC 6962, the sibling next to the leaf first. `number` is below `size`."""
-    found: list[bytes] = []
+    """Return PATH(number, D[size]) of RFC 6962, the sibling of the leaf first. `number` is below `size`."""
+    path: list[bytes] = []
     start, end = 0, size
     while end - start > 1:
         middle = start + largest_power_of_two_below(end - start)
         if number < middle:
-            found.append(subtree_hash(node, middle, end))
+            path.append(subtree_hash(node, middle, end))
             end = middle
         else:
-            found.append(subtree_hash(node, start, middle))
+            path.append(subtree_hash(node, start, middle))
             start = middle
-    return found[::-1]
+    return path[::-1]
 
 
 def consistency_proof(node: NodeReader, old: int, new: int) -> list[bytes]:
-    """PROOF(old, D[new]) of RFC 6962; 0 < old <= new."""
-    found: list[bytes] = []
-    start, end, whole = 0, new, True
+    """Return PROOF(old, D[new]) of RFC 6962; 0 < old <= new."""
+    path: list[bytes] = []
+    start, end = 0, new
     while old < end:
         middle = start + largest_power_of_two_below(end - start)
         if old <= middle:
-            found.append(subtree_hash(node, middle, end))
+            path.append(subtree_hash(node, middle, end))
             end = middle
         else:
-            found.append(subtree_hash(node, start, middle))
-            start, whole = middle, False
-    if not whole:
-        found.append(subtree_hash(node, start, end))
-    return found[::-1]
+            path.append(subtree_hash(node, start, middle))
+            start = middle
+    # From leaf 0 on, the last subtree is the whole old tree, whose root the verifier has.
+    if start > 0:
+        path.append(subtree_hash(node, start, end))
+    return path[::-1]
 
 
 @dataclass(frozen=True)
 class TreeFrontier:
-    """The right edge of a tree: its size, and of each level the hashes of the tile that is not full."""
+    """The right edge of a tree: its size, and for each level the hashes of the tile that is not full (may be empty)."""
 
     size: int = 0
     partial_tiles: tuple[bytes, ...] = ()
 
     def append(self, leaves: Sequence[bytes]) -> tuple[TreeFrontier, list[tuple[int, int, bytes]]]:
-        """The edge with more leaves, and the tiles that changed: level, position, hashes."""
+        """Return the frontier with more leaves, and the tiles that changed: level, position, hashes."""
         changed: list[tuple[int, int, bytes]] = []
-        edges: list[bytes] = []
-        fresh, size, level = list(leaves), self.size, 0
-        while fresh or level < len(self.partial_tiles):
+        partial_tiles: list[bytes] = []
+        new_hashes, level = list(leaves), 0
+        while new_hashes or level < len(self.partial_tiles):
             before = self.partial_tiles[level] if level < len(self.partial_tiles) else b""
-            tiles = list(_split_tiles(before + b"".join(fresh)))
-            first = (size >> TILE_HEIGHT * level) // TILE_WIDTH
-            if fresh:
+            hashes = before + b"".join(new_hashes)
+            tiles = [hashes[at : at + FULL_TILE_BYTES] for at in range(0, len(hashes), FULL_TILE_BYTES)]
+            first = (self.size >> TILE_HEIGHT * level) // TILE_WIDTH
+            if new_hashes:
                 changed += [(level, first + at, tile) for at, tile in enumerate(tiles)]
             full = [tile for tile in tiles if len(tile) == FULL_TILE_BYTES]
-            edges.append(tiles[-1] if len(full) < len(tiles) else b"")
-            fresh, level = [compute_root(split_hashes(tile)) for tile in full], level + 1
-        return TreeFrontier(self.size + len(leaves), tuple(edges)), changed
+            partial_tiles.append(tiles[-1] if len(full) < len(tiles) else b"")
+            new_hashes, level = [compute_root(split_hashes(tile)) for tile in full], level + 1
+        return TreeFrontier(self.size + len(leaves), tuple(partial_tiles)), changed
 
     def root(self) -> bytes:
-        """The root of the whole tree."""
-        found: bytes | None = None
+        """Return the root of the whole tree."""
+        root: bytes | None = None
         for hashes in self.partial_tiles:
             row = split_hashes(hashes)
-            if found is not None:
-                row.append(found)
+            if root is not None:
+                row.append(root)
             if row:
-                found = compute_root(row)  # the last one may be of a smaller subtree: the shape is the same
-        return found or EMPTY_ROOT
-
-
-def _split_tiles(hashes: bytes) -> Iterator[bytes]:
-    for at in range(0, len(hashes), FULL_TILE_BYTES):
-        yield hashes[at : at + FULL_TILE_BYTES]
+                root = compute_root(row)  # the last hash may be of a smaller subtree: the shape is the same
+        return root or EMPTY_ROOT
 
 
 def verify_inclusion(leaf: bytes, number: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
-    """Whether `path` proves that the leaf has this number (from 0) in the tree of this size and root."""
+    """Check that `path` proves that the leaf has this number (from 0) in the tree of this size and root."""
     if not 0 <= number < size or not _are_hashes([leaf, root, *path]):
         return False
-    at, last, found = number, size - 1, leaf
+    at, last, computed = number, size - 1, leaf
     for sibling in path:
         if last == 0:
             return False
         if at & 1 or at == last:
-            found = hash_children(sibling, found)
+            computed = hash_children(sibling, computed)
             while not at & 1 and at:
                 at, last = at >> 1, last >> 1
         else:
-            found = hash_children(found, sibling)
+            computed = hash_children(computed, sibling)
         at, last = at >> 1, last >> 1
-    return last == 0 and found == root
+    return last == 0 and computed == root
 
 
 def verify_consistency(old: int, new: int, old_root: bytes, new_root: bytes, path: Sequence[bytes]) -> bool:
-    """Whether `path` proves that the tree of size `new` begins with that of size `old`, which is at least 1."""
+    """Check that `path` proves that the tree of size `new` begins with the tree of size `old`, which is at least 1."""
     if not 0 < old <= new or not _are_hashes([old_root, new_root, *path]):
         return False
     if old == new:
         return not path and old_root == new_root
+    # An old tree of 2^n leaves is a subtree of the new one, so proofs leave its root out.
     steps = list(path) if old & (old - 1) else [old_root, *path]
     if not steps:
         return False
@@ -183,39 +179,42 @@ def _are_hashes(values: list[bytes]) -> bool:
 
 
 class StreamingTree:
+    """A tree that is built from left to right, tile by tile, and knows its root at every size on the way."""
+
     def __init__(self) -> None:
         self.size = 0
         self.tile_roots: list[bytes] = []
         """Roots of the full tiles of leaves."""
         self._stack: list[tuple[int, bytes]] = []
+        """Height and hash of the complete subtrees so far, from left to right."""
 
     def copy(self) -> StreamingTree:
-        made = StreamingTree()
-        made.size, made.tile_roots, made._stack = self.size, self.tile_roots[:], self._stack[:]
-        return made
+        copy = StreamingTree()
+        copy.size, copy.tile_roots, copy._stack = self.size, self.tile_roots[:], self._stack[:]
+        return copy
 
     def root(self, more: list[bytes]) -> bytes:
-        """The root with some more leaves, a full tile at most."""
-        found = compute_root(more) if more else None
+        """Return the root with some more leaves, at most a full tile of them."""
+        root = compute_root(more) if more else None
         for _, left in reversed(self._stack):
-            found = left if found is None else hash_children(left, found)
-        return found or EMPTY_ROOT
+            root = left if root is None else hash_children(left, root)
+        return root or EMPTY_ROOT
 
     def append_tile(self, hashes: list[bytes]) -> None:
-        """A full tile."""
-        found, height = compute_root(hashes), 0
-        self.tile_roots.append(found)
+        """Append the leaf hashes of a full tile."""
+        subtree, height = compute_root(hashes), 0
+        self.tile_roots.append(subtree)
         self.size += len(hashes)
         while self._stack and self._stack[-1][0] == height:
-            found, height = hash_children(self._stack.pop()[1], found), height + 1
-        self._stack.append((height, found))
+            subtree, height = hash_children(self._stack.pop()[1], subtree), height + 1
+        self._stack.append((height, subtree))
 
     def upper_tiles(self) -> dict[tuple[int, int], bytes]:
-        """What the tiles above those of leaves must be."""
-        found: dict[tuple[int, int], bytes] = {}
+        """Return what the tiles above level 0 must be, by level and position."""
+        tiles: dict[tuple[int, int], bytes] = {}
         level, row = 1, self.tile_roots
         while row:
             chunks = [row[at : at + TILE_WIDTH] for at in range(0, len(row), TILE_WIDTH)]
-            found |= {(level, at): b"".join(chunk) for at, chunk in enumerate(chunks)}
+            tiles |= {(level, at): b"".join(chunk) for at, chunk in enumerate(chunks)}
             level, row = level + 1, [compute_root(chunk) for chunk in chunks if len(chunk) == TILE_WIDTH]
-        return found
+        return tiles

@@ -1,4 +1,4 @@
-"""Operations on provenance: the tree of a run, proofs, checkpoints. Hashes are in base64, as in checkpoints."""
+"""Operations on provenance: the events of a run, proofs and checkpoints. Hashes are in base64, as in checkpoints."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ class ConsistencyOut(ResponseModel):
 
 
 class ProvenanceOperations:
-    """What callers can read of runs and their proofs. Each method is an operation: see the table below."""
+    """The operations of the table OPERATIONS; their docstrings are published summaries."""
 
     def __init__(self, provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]) -> None:
         self._provenance, self._key = provenance, key
 
     async def checkpoint(self, caller: Caller) -> CheckpointOut:
-        """The newest signed checkpoint."""
+        """Return the newest signed checkpoint."""
         return self._describe(await self._provenance.newest_checkpoint())
 
     async def publish(self, caller: Caller) -> CheckpointOut:
-        """Number all that is recorded, and sign the tree as it is now."""
+        """Number all recorded events and sign a checkpoint of the tree."""
         return self._describe(await self._provenance.publish())
 
     def _describe(self, checkpoint: StoredCheckpoint) -> CheckpointOut:
@@ -104,11 +104,11 @@ class ProvenanceOperations:
         old: Annotated[Size, Query(alias="from", description="Size of the older tree.")],
         new: Annotated[Size, Query(alias="to", description="Size of the newer tree.")],
     ) -> ConsistencyOut:
-        """The proof that the newer tree begins with the older one (RFC 9162, 2.1.4)."""
+        """Prove that the newer tree extends the older one (RFC 9162, 2.1.4)."""
         return ConsistencyOut.of(await self._provenance.prove_consistency(old, new))
 
     async def run(self, caller: Caller, provenance_id: ProvenanceId) -> RunOut:
-        """The run that an event or a task is of: its events as a flat list, each with its parent, oldest first."""
+        """Return the run of an event or a task: its events as a flat list, each with its parent, oldest first."""
         return describe_run(await self._provenance.read_run(caller.tenant, provenance_id))
 
     async def proof(
@@ -117,7 +117,7 @@ class ProvenanceOperations:
         provenance_id: ProvenanceId,
         size: Annotated[Size | None, Query(description="Size of the tree; without it that of a checkpoint.")] = None,
     ) -> InclusionOut:
-        """The proof that an event (of a task the first one) is in the tree (RFC 9162, 2.1.3)."""
+        """Prove that an event (for a task: its first event) is in the tree (RFC 9162, 2.1.3)."""
         proof = await self._provenance.prove_inclusion(caller.tenant, provenance_id, size)
         return InclusionOut.of(proof, event=proof.canonical.decode())
 
@@ -150,9 +150,9 @@ def describe_run(run: RunTrace) -> RunOut:
 
 
 def router(operations: ProvenanceOperations) -> APIRouter:
-    """The newest checkpoint, which is JSON or the signed note itself, as the caller accepts.
+    """Return the routes of checkpoints, which respond with JSON or with the signed note, as the caller accepts.
 
-    Before the operations, because these have a path that takes any id there.
+    Must be mounted before the operations: `/provenance/{provenance_id}` would match these paths.
     """
     api = api_router("/provenance", tags=["provenance"])
 
@@ -163,7 +163,7 @@ def router(operations: ProvenanceOperations) -> APIRouter:
 
     @api.get("/checkpoint", response_model=CheckpointOut, responses={**TEXT, **error_responses(404)})
     async def checkpoint(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
-        """The newest signed checkpoint; with Accept: text/plain the signed note itself."""
+        """Return the newest signed checkpoint; with Accept: text/plain the signed note itself."""
         return respond(await operations.checkpoint(caller), accept)
 
     @api.post(
@@ -173,7 +173,7 @@ def router(operations: ProvenanceOperations) -> APIRouter:
         openapi_extra=requires_permission("admin"),
     )
     async def publish(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
-        """Number all that is recorded, and sign the tree as it is now."""
+        """Number all recorded events and sign a checkpoint of the tree."""
         return respond(await operations.publish(caller), accept)
 
     return api

@@ -154,7 +154,7 @@ class Sequencer:
             await wait_until_tick(self._db.write_event, POLL_SECONDS)
             if self._db.commits == commits and await self._has_pending_events():
                 return
-        await asyncio.sleep(self._interval)  # lets events of the same burst join the batch
+        await asyncio.sleep(self._interval)  # collects more events for the next batch
 
     async def _has_pending_events(self) -> bool:
         try:

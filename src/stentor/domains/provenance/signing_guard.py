@@ -1,10 +1,9 @@
-"""What is kept outside the database, where database writes alone do not reach: the newest checkpoint that this machine
-signed or verified, the operator's checkpoint file, and an acceptance of another history.
+"""Decide whether the tree may be signed: it must extend the checkpoints stored outside the database, with the same key.
 
-Decides whether the tree may be signed: it must extend what is kept outside the database, under the same key.
-
-Fails closed: without a decision nothing is signed. The way out is an acceptance (`stentor provenance accept`), which
-only somebody who can write in the data folder can give, and which leaves an event in the run log.
+Outside are the newest checkpoint that this machine signed or verified, and the operator's checkpoint file: somebody who
+can only write to the database cannot change them. Fails closed: without a decision nothing is signed. The operator can
+override it with an acceptance (`stentor provenance accept`), which needs write access to the data folder and is
+recorded in the run log.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import RunLogDamaged
 from stentor.domains.provenance import store
 from stentor.domains.provenance.signed_note import (
-    LogCheckpoint,
     NoteError,
     NoteSigner,
     NoteVerifier,
@@ -35,13 +33,15 @@ from stentor.domains.provenance.store import VERIFY_HINT, StoredCheckpoint
 
 STATE_FILE, ACCEPTANCE_FILE = "provenance.state", "provenance.accepted"
 TAIL_BYTES = 65_536
-"""Of the checkpoint file, which grows for ever, only the end is read."""
+"""Size of the end of the checkpoint file that is read; the file grows without limit."""
+ACCEPT_HINT = "If you know why, accept it: `stentor provenance accept --reason TEXT`."
+log = logging.getLogger(__name__)
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """That the operator takes this tree for the history from now on, to be signed with this key (its public half).
+    """The operator's decision to continue with this tree, signed with this key (a verifier key); `root` is in hex.
 
-    Written by `stentor provenance accept`, carried out by the service, which records it in the run log.
+    Written by `stentor provenance accept`, applied by the service, which records it in the run log.
     """
 
     reason: str
@@ -52,7 +52,7 @@ class Acceptance(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class ExternalState:
-    """The files. Those of the state are in `keys` of the data folder; `checkpoint_file` is where the operator says."""
+    """The files outside the database: `folder` is `keys` in the data folder, `checkpoint_file` is a setting."""
 
     folder: Path
     checkpoint_file: Path | None
@@ -66,20 +66,21 @@ class ExternalState:
         return self.folder / ACCEPTANCE_FILE
 
     def read_checkpoint(self) -> str | None:
-        """The kept note; None when there is none yet. Raises RunLogDamaged when it cannot be read."""
+        """Return the stored note; None before the first one. Raises RunLogDamaged when it cannot be read."""
         return _read_text(self.state_path)
 
     def save_checkpoint(self, note: str) -> None:
-        """Raises RunLogDamaged: what is not kept must not be signed."""
+        """Store the note. Raises RunLogDamaged, because a checkpoint that is not stored must not be delivered."""
         try:
             filesystem.write_atomically(self.state_path, note)
         except OSError as error:
             raise RunLogDamaged(f"{self.state_path.name} cannot be written: {error.strerror}.") from error
 
     def read_last_delivered(self) -> str | None:
-        """The last whole note of the checkpoint file; None without a file. Raises RunLogDamaged when it has none.
+        """Return the last complete note of the checkpoint file; None without a file or when it is empty.
 
-        The last one, not the largest: after an accepted restore the file goes on with smaller trees.
+        The last one, not the largest: after an accepted restore the file continues with smaller trees.
+        Raises RunLogDamaged when there is no note near the end.
         """
         path = self.checkpoint_file
         if path is None:
@@ -91,14 +92,17 @@ class ExternalState:
         except OSError as error:
             raise RunLogDamaged(f"The checkpoint file {path.name} cannot be read: {error.strerror}.") from error
         for note in reversed(split_notes(tail)):
-            if _is_note(note):  # a crash may have cut the last one
-                return note
+            try:
+                parse_note(note)
+            except NoteError:  # a crash may have truncated the last note, and the tail may begin within one
+                continue
+            return note
         if not tail.strip():
             return None
         raise RunLogDamaged(f"The checkpoint file {path.name} has no checkpoint at its end.")
 
     def read_acceptance(self) -> Acceptance | None:
-        """Raises RunLogDamaged when it cannot be read."""
+        """Return the acceptance; None when there is none. Raises RunLogDamaged when it cannot be read."""
         text = _read_text(self.acceptance_path)
         if text is None:
             return None
@@ -108,7 +112,7 @@ class ExternalState:
             raise RunLogDamaged(f"keys/{self.acceptance_path.name} is malformed: remove it.") from None
 
     def save_acceptance(self, acceptance: Acceptance) -> None:
-        """Raises OSError."""
+        """Store the acceptance for the service to apply. Raises OSError."""
         filesystem.write_atomically(self.acceptance_path, msgspec.json.encode(acceptance).decode())
 
     def delete_acceptance(self) -> None:
@@ -121,7 +125,7 @@ def _read_text(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise RunLogDamaged(f"keys/{path.name} cannot be read: {reason}.") from error
 
 
@@ -131,23 +135,12 @@ def _read_tail(path: Path) -> str:
         return file.read().decode("utf-8", "replace")
 
 
-def _is_note(text: str) -> bool:
-    try:
-        parse_note(text)
-    except NoteError:
-        return False
-    return True
-
-
-ACCEPT_HINT = "If you know why, accept it: `stentor provenance accept --reason TEXT`."
-log = logging.getLogger(__name__)
-
 RecordAcceptance = Callable[[Tx, Acceptance, str], None]
-"""Records an acceptance in the run log; the text says what stood against it."""
+"""Records an acceptance in the run log; the text is the reason that signing was blocked."""
 
 
 class SigningGuard:
-    """`find` looks for the key, `make` makes one; both may raise StartRefused."""
+    """Provides the signing key once the tree was checked. `find` and `make` (a new key) may raise StartRefused."""
 
     def __init__(
         self,
@@ -162,123 +155,113 @@ class SigningGuard:
         self._find, self._make = find, make
         self._record = record
         self._signer: NoteSigner | None = None
-        self._delivered_holds = False
+        self._is_delivered_checked = False
 
     async def authorize_signing(self) -> tuple[NoteSigner, StoredCheckpoint | None]:
-        """The key that may sign the tree as it stands; and, when an acceptance was carried out, its new checkpoint.
+        """Return the key that may sign the current tree and, if an acceptance was applied, its new checkpoint.
 
-        Raises RunLogDamaged, StartRefused, StoreUnavailable.
+        The checkpoint has no time (0) and is not stored yet. Raises RunLogDamaged, StartRefused, StoreUnavailable.
         """
-        state, delivered, acceptance = await asyncio.to_thread(self._read)
-        if self._signer is None or acceptance is not None:  # an acceptance may come with another key
+        state, delivered, acceptance = await asyncio.to_thread(self._read_state)
+        if self._signer is None or acceptance is not None:  # an acceptance may come with a new key
             self._signer = self._find()
         verifier = self._signer.verifier if self._signer else None
-        objection = await self._db.read(lambda tx: find_objection(tx, verifier, state, delivered, self._outside))
-        if objection is not None:
-            return await self._carry_out(acceptance, objection)
+        reason = await self._db.read(lambda tx: find_blocking_reason(tx, verifier, state, delivered, self._outside))
+        if reason is not None:
+            return await self._apply(acceptance, reason)
         if acceptance is not None:
-            log.warning("an acceptance of another history was not needed and is removed")
+            # If it stayed, it could later accept a truncation to the accepted tree.
+            log.warning("checkpoints: unused acceptance removed")
             await asyncio.to_thread(self._outside.delete_acceptance)
-        self._delivered_holds = True
+        self._is_delivered_checked = True
         if self._signer is None:
             self._signer = self._make()
         await self._advance(state)
         return self._signer, None
 
     async def save_checkpoint(self, note: str) -> None:
-        """Keep what was just signed, before it gets out. Raises RunLogDamaged."""
+        """Store a new checkpoint outside the database, before it is delivered. Raises RunLogDamaged."""
         await asyncio.to_thread(self._outside.save_checkpoint, note)
 
-    def _read(self) -> tuple[str | None, str | None, Acceptance | None]:
-        # The checkpoint file may be on another machine: it is asked once, and from then on only appended to.
-        delivered = None if self._delivered_holds else self._outside.read_last_delivered()
+    async def finish_acceptance(self) -> None:
+        """Delete the acceptance once its checkpoint was delivered."""
+        self._is_delivered_checked = True
+        await asyncio.to_thread(self._outside.delete_acceptance)
+
+    def _read_state(self) -> tuple[str | None, str | None, Acceptance | None]:
+        # The checkpoint file may be on another machine, so it is read once and afterwards only appended to.
+        delivered = None if self._is_delivered_checked else self._outside.read_last_delivered()
         return self._outside.read_checkpoint(), delivered, self._outside.read_acceptance()
 
     async def _advance(self, state: str | None) -> None:
-        """Keep the newest stored checkpoint, which another machine may have signed."""
+        """Store the newest checkpoint of the database outside too: another machine may have signed it."""
         newest = await self._db.read(store.newest_checkpoint)
         if newest is not None and newest.size > (parse_note(state)[0].size if state else -1):
             await self.save_checkpoint(newest.note)
 
-    async def _carry_out(
-        self, acceptance: Acceptance | None, objection: str
-    ) -> tuple[NoteSigner, StoredCheckpoint | None]:
+    async def _apply(self, acceptance: Acceptance | None, reason: str) -> tuple[NoteSigner, StoredCheckpoint | None]:
         signer = self._signer
         if acceptance is None or signer is None:
-            raise RunLogDamaged(objection)
+            raise RunLogDamaged(reason)
         if acceptance.key != signer.verifier.text:
-            raise RunLogDamaged(f"{objection} An acceptance is there, but for another key.")
+            raise RunLogDamaged(f"{reason} An acceptance is there, but for another key.")
 
         def record(tx: Tx) -> None:
-            if not _has_root(tx, acceptance.size, acceptance.root):
-                raise RunLogDamaged(f"{objection} An acceptance is there, but of another tree.")
-            self._record(tx, acceptance, objection)
+            size, root = acceptance.size, acceptance.root
+            # In the transaction that records it: the tree may have changed since the operator accepted it.
+            if size > store.tree_size(tx) or store.root_at(tx, size).hex() != root:
+                raise RunLogDamaged(f"{reason} An acceptance is there, but for another tree.")
+            self._record(tx, acceptance, reason)
 
         await self._db.write(record)
         note = signer.sign(acceptance.size, bytes.fromhex(acceptance.root))
         await self.save_checkpoint(note)
-        log.warning("another history of the run log was accepted: %s", acceptance.reason)
+        log.warning("checkpoints: different history accepted reason=%s", acceptance.reason)
         return signer, StoredCheckpoint(acceptance.size, acceptance.root, note, 0)
 
-    async def finish_acceptance(self) -> None:
-        """The accepted checkpoint got out: the acceptance is used up."""
-        self._delivered_holds = True
-        await asyncio.to_thread(self._outside.delete_acceptance)
 
-
-def find_objection(
+def find_blocking_reason(
     tx: Tx, verifier: NoteVerifier | None, state: str | None, delivered: str | None, outside: ExternalState
 ) -> str | None:
-    """Why the tree must not be signed with this key; None when it may. `state` and `delivered` are kept notes.
+    """Return why the tree must not be signed with this key, or None. `state` and `delivered` are notes from outside.
 
-    Raises RunLogDamaged when the tables of the tree do not fit together.
+    Raises RunLogDamaged when the tables of the tree are inconsistent.
     """
     newest = store.newest_checkpoint(tx)
     if verifier is None:
         if newest is None and state is None and delivered is None:
             return None
         return (
-            "The key that signed the checkpoints of the run log is gone. Restore keys/provenance.key from a backup, or "
-            "begin a new one: `stentor provenance accept --new-key --reason TEXT`."
+            "The key that signed the checkpoints of the run log is missing. Restore keys/provenance.key from a backup, "
+            "or generate a new key: `stentor provenance accept --new-key --reason TEXT`."
         )
-    # Names without their folders: health shows the reason to everybody.
-    kept = [(f"keys/{outside.state_path.name}", state)]
+    # File names without folders: health shows the reason to everybody.
+    notes = [(f"keys/{outside.state_path.name}", state)]
     if outside.checkpoint_file is not None:
-        kept.append((f"the checkpoint file {outside.checkpoint_file.name}", delivered))
-    for place, note in kept:
+        notes.append((f"the checkpoint file {outside.checkpoint_file.name}", delivered))
+    for place, note in notes:
         if note is not None and (reason := _check_note(tx, verifier, note, place)) is not None:
             return reason
+    # The outside state first: the database's own checkpoint counts only where it is newer.
     if newest is not None and (state is None or newest.size > parse_note(state)[0].size):
         return _check_note(tx, verifier, newest.note, "the database")
     return None
 
 
 def _check_note(tx: Tx, verifier: NoteVerifier, note: str, place: str) -> str | None:
-    checkpoint = _open_or_none(note, verifier)
-    if checkpoint is None:
-        return (
-            f"The newest checkpoint in {place} was signed with another key than {verifier.name} has now. {ACCEPT_HINT}"
-        )
+    try:
+        checkpoint = open_note(note, [verifier])
+    except NoteError:
+        return f"The newest checkpoint in {place} was signed with another key than {verifier.name} has. {ACCEPT_HINT}"
     size = store.tree_size(tx)
     if checkpoint.size > size:
         return (
-            f"The newest checkpoint in {place} covers {checkpoint.size} events, and the database has {size}: events "
-            f"were removed, or an older copy was restored. {VERIFY_HINT} {ACCEPT_HINT}"
+            f"The newest checkpoint in {place} covers {checkpoint.size} events, but the database has {size}: events "
+            f"were removed, or an older backup was restored. {VERIFY_HINT} {ACCEPT_HINT}"
         )
     if store.root_at(tx, checkpoint.size) != checkpoint.root:
         return (
-            f"The first {checkpoint.size} events are not those of the newest checkpoint in {place}: the run log was "
+            f"The first {checkpoint.size} events do not match the newest checkpoint in {place}: the run log was "
             f"rewritten. {VERIFY_HINT} {ACCEPT_HINT}"
         )
     return None
-
-
-def _open_or_none(note: str, verifier: NoteVerifier) -> LogCheckpoint | None:
-    try:
-        return open_note(note, [verifier])
-    except NoteError:
-        return None
-
-
-def _has_root(tx: Tx, size: int, root: str) -> bool:
-    return size <= store.tree_size(tx) and store.root_at(tx, size).hex() == root

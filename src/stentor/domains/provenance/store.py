@@ -1,4 +1,7 @@
-"""SQL of the tree: marks of what waits, leaves, tiles, checkpoints; and what is read of the run log."""
+"""SQL of the Merkle tree: pending entries, leaves, tiles and checkpoints; and queries of the run log.
+
+For the queries of a verification, which trusts no row, see `audit.store`.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +19,22 @@ from stentor.domains.provenance.merkle import FULL_TILE_BYTES, HASH_BYTES, TILE_
 VERIFY_HINT = "Run `stentor provenance verify` to see what was changed."
 _EVENT = ", ".join(EVENT_COLUMNS)
 _LEAVES = AppendOnlyTable("provenance_leaves", ("number", "event_id", "hash"))
-_MARKS = "(select event_id, leaf from events_waiting where leaf is not null order by event_id limit :limit) as marks"
+_PENDING = "(select event_id, leaf from events_waiting where leaf is not null order by event_id limit :limit) as marks"
 _WAITING = {
-    # One row with all of them: rows cost more each than the marks in them.
-    "sqlite": Sql(f"select group_concat(event_id || ' ' || leaf, ' ') from {_MARKS}"),
-    "postgresql": Sql(f"select string_agg(event_id || ' ' || leaf, ' ') from {_MARKS}"),
+    # One row with all entries: fetching a row costs more than the entry in it.
+    "sqlite": Sql(f"select group_concat(event_id || ' ' || leaf, ' ') from {_PENDING}"),
+    "postgresql": Sql(f"select string_agg(event_id || ' ' || leaf, ' ') from {_PENDING}"),
 }
-_OLD = Sql("select event_id from events_waiting where leaf is null order by event_id limit 1")
+_UNHASHED = Sql("select event_id from events_waiting where leaf is null order by event_id limit 1")
 _BACKLOG = Sql(
     f"""select {", ".join(f"e.{name}" for name in EVENT_COLUMNS)} from events_waiting w
     join events e on e.event_id = w.event_id where w.leaf is null order by w.event_id limit :limit"""
 )
-_UNMARK = Sql(
+_DELETE_WAITING = Sql(
     """delete from events_waiting
     where event_id in (select event_id from provenance_leaves where number >= :first)"""
 )
-_SOME_WAIT = Sql("select 1 from events_waiting limit 1")
+_HAS_WAITING = Sql("select 1 from events_waiting limit 1")
 _LAG = Sql("select count(*), min(event_id) from events_waiting")
 _TIME = Sql("select happened_at from events where event_id = :event_id")
 _LAST = Sql("select max(number) from provenance_leaves")
@@ -74,7 +77,7 @@ _LED_TO = Sql(
 
 
 class NumberingConflict(Exception):
-    """Another process numbered events meanwhile, or a mark went away: look again."""
+    """Another process numbered events at the same time, or a pending entry is gone: read again and retry."""
 
 
 class StoredCheckpoint(msgspec.Struct, frozen=True):
@@ -87,95 +90,102 @@ class StoredCheckpoint(msgspec.Struct, frozen=True):
 
 
 class NumberingLag(msgspec.Struct, frozen=True):
-    """Events without a number, and the time of the oldest of them in microseconds."""
+    """How many events have no number, and the time of the oldest one in microseconds."""
 
     events: int
     oldest_at: int | None
 
 
 class TileReader:
-    """Hashes of complete subtrees out of the stored tiles, as a `tree.Node`. Raises RunLogDamaged."""
+    """A `merkle.NodeReader` that computes subtree hashes from the stored tiles, each read once.
+
+    Raises RunLogDamaged for a missing or short tile.
+    """
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
-        self._known: dict[tuple[int, int], bytes] = {}
+        self._tiles: dict[tuple[int, int], bytes] = {}
 
     def __call__(self, level: int, index: int) -> bytes:
-        base, rest = divmod(level, TILE_HEIGHT)
-        first = index << rest
-        hashes = self._tile(base, first // merkle.TILE_WIDTH)
-        row = merkle.split_hashes(hashes)[first % merkle.TILE_WIDTH :][: 1 << rest]
-        if len(row) < 1 << rest:
-            raise RunLogDamaged(
-                f"Tile {first // merkle.TILE_WIDTH} of level {base} of the run log's tree is cut. {VERIFY_HINT}"
-            )
-        return merkle.compute_root(row)
+        # The node is above a run of hashes in the tile whose level is the next multiple of 8 below.
+        tile_level, height = divmod(level, TILE_HEIGHT)
+        first = index << height
+        position, start = divmod(first, merkle.TILE_WIDTH)
+        hashes = merkle.split_hashes(self._tile(tile_level, position))[start : start + (1 << height)]
+        if len(hashes) < 1 << height:
+            raise RunLogDamaged(f"Tile {position} of level {tile_level} of the run log's tree is short. {VERIFY_HINT}")
+        return merkle.compute_root(hashes)
 
     def _tile(self, level: int, position: int) -> bytes:
         key = level, position
-        if key not in self._known:
-            found = self._tx.row(_TILE, level=level, position=position)
-            if found is None:
+        if key not in self._tiles:
+            row = self._tx.row(_TILE, level=level, position=position)
+            if row is None:
                 raise RunLogDamaged(f"Tile {position} of level {level} of the run log's tree is missing. {VERIFY_HINT}")
-            self._known[key] = bytes(found[0])
-        return self._known[key]
+            self._tiles[key] = bytes(row[0])
+        return self._tiles[key]
 
 
 def has_waiting(tx: Tx) -> bool:
-    return tx.row(_SOME_WAIT) is not None
+    return tx.row(_HAS_WAITING) is not None
 
 
 def list_waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
-    """Events without a number, with their hashes, in the order of their ids. Those from before the tree come first."""
-    if tx.row(_OLD) and (rows := tx.rows(_BACKLOG, limit=limit)):
+    """Return events without a number with their hashes, by id; those from before the tree existed come first.
+
+    Raises RunLogDamaged for a malformed pending entry.
+    """
+    # Entries without a hash are of events from before the tree existed: their hash is computed from the event.
+    if tx.row(_UNHASHED) and (rows := tx.rows(_BACKLOG, limit=limit)):
         return [(row[0], leaf_hash(row)) for row in rows]
     row = tx.row(_WAITING[dialect], limit=limit)
     words = row[0].split(" ") if row and row[0] else []
     try:
-        found = [(event_id, bytes.fromhex(leaf)) for event_id, leaf in zip(words[::2], words[1::2], strict=True)]
+        batch = [(event_id, bytes.fromhex(leaf)) for event_id, leaf in zip(words[::2], words[1::2], strict=True)]
     except ValueError:
-        found = [("", b"")]
-    if any(len(leaf) != HASH_BYTES for _, leaf in found):
-        raise RunLogDamaged(f"A mark in the table events_waiting is malformed. {VERIFY_HINT}")
-    return sorted(found)
+        batch = [("", b"")]
+    if any(len(leaf) != HASH_BYTES for _, leaf in batch):
+        raise RunLogDamaged(f"A row of the table events_waiting is malformed. {VERIFY_HINT}")
+    return sorted(batch)
 
 
 def append_leaves(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iterable[tuple[int, int, bytes]]) -> None:
-    """Give the batch the numbers from `size`. Raises Moved before anything is written, unless a mark is gone."""
+    """Insert the batch with the numbers from `size` on. Raises NumberingConflict, which must roll back the transaction."""
     if tree_size(tx) != size:
         raise NumberingConflict
     for number, (event_id, leaf) in enumerate(batch, size):
         tx.append(_LEAVES, (number, event_id, leaf.hex()))
     tx.many(_PUT_TILE, ({"level": level, "position": at, "hashes": hashes} for level, at, hashes in tiles))
-    if tx.run(_UNMARK, first=size) != len(batch):
+    # Fewer rows: another process numbered some of these events, or an entry was removed. The exception rolls back.
+    if tx.run(_DELETE_WAITING, first=size) != len(batch):
         raise NumberingConflict
 
 
 def tree_size(tx: Tx) -> int:
-    """How many events have a number."""
+    """Return how many events have a number."""
     row = tx.row(_LAST)
     return 0 if row is None or row[0] is None else int(row[0]) + 1
 
 
 def read_frontier(tx: Tx) -> TreeFrontier:
-    """The right edge of the stored tree. Raises RunLogDamaged when its tables do not fit together."""
+    """Return the frontier of the stored tree. Raises RunLogDamaged when its leaves and tiles are inconsistent."""
     size = tree_size(tx)
-    found: list[bytes] = []
+    partial_tiles: list[bytes] = []
     level, count = 0, size
     while count:
         row = tx.row(_LAST_TILE, level=level)
         position, hashes = (int(row[0]), bytes(row[1])) if row else (0, b"")
         if position * merkle.TILE_WIDTH + len(hashes) // HASH_BYTES != count or len(hashes) % HASH_BYTES:
             raise RunLogDamaged(
-                f"The leaves of the run log's tree do not fit its tiles of level {level}. {VERIFY_HINT}"
+                f"The leaves of the run log's tree do not match its tiles of level {level}. {VERIFY_HINT}"
             )
-        found.append(hashes if len(hashes) < FULL_TILE_BYTES else b"")
+        partial_tiles.append(hashes if len(hashes) < FULL_TILE_BYTES else b"")
         level, count = level + 1, count >> TILE_HEIGHT
-    return TreeFrontier(size, tuple(found))
+    return TreeFrontier(size, tuple(partial_tiles))
 
 
 def root_at(tx: Tx, size: int) -> bytes:
-    """The root of the first `size` events by the stored tiles. Raises RunLogDamaged."""
+    """Return the root over the first `size` events according to the stored tiles. Raises RunLogDamaged."""
     return merkle.subtree_hash(TileReader(tx), 0, size)
 
 
@@ -192,23 +202,23 @@ def newest_checkpoint(tx: Tx) -> StoredCheckpoint | None:
 
 
 def covering_checkpoint(tx: Tx, size: int) -> StoredCheckpoint | None:
-    """The first one of at least that size."""
+    """Return the smallest checkpoint of at least that size."""
     row = tx.row(_COVERING, size=size)
     return StoredCheckpoint(*row) if row else None
 
 
 def insert_checkpoint(tx: Tx, checkpoint: StoredCheckpoint) -> bool:
-    """Whether it is new: of each size there is one."""
+    """Insert the checkpoint; False when there is one of that size already."""
     return tx.run(_PUT_CHECKPOINT, **msgspec.structs.asdict(checkpoint)) == 1
 
 
 def list_newest_checkpoints(tx: Tx, limit: int) -> list[StoredCheckpoint]:
-    """The newest one first."""
+    """Return the newest checkpoints, the newest one first."""
     return [StoredCheckpoint(*row) for row in tx.rows(_NEWEST_ONES, limit=limit)]
 
 
 def update_note(tx: Tx, size: int, note: str) -> None:
-    """Replace the note of a stored checkpoint by itself with more signatures."""
+    """Replace the note of a stored checkpoint, to add signatures."""
     tx.run(_PUT_NOTE, size=size, note=note)
 
 
@@ -224,22 +234,25 @@ def find_leaf_hash(tx: Tx, tenant: str, event_id: str) -> str | None:
 
 
 def find_event(tx: Tx, tenant: str, event_id: str) -> Row | None:
-    """An event's row, its values in the order of COLUMNS."""
+    """Return the row of an event with the columns EVENT_COLUMNS."""
     return tx.row(_FIND, tenant=tenant, event_id=event_id)
 
 
 def first_task_event(tx: Tx, tenant: str, task_id: str) -> Row | None:
-    found = task_events(tx, tenant, task_id, 1)
-    return found[0] if found else None
+    rows = task_events(tx, tenant, task_id, 1)
+    return rows[0] if rows else None
 
 
 def task_events(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Row]:
-    """A task's events, oldest first."""
+    """Return the events of a task, oldest first."""
     return tx.rows(_OF_TASK, tenant=tenant, task_id=task_id, limit=limit)
 
 
 def child_events(tx: Tx, tenant: str, parent_id: str, limit: int) -> list[Row]:
-    """What an event led to, but for the later events of its own task."""
+    """Return what an event led to: children without a task, and the first events of tasks.
+
+    Later events of a task are left out: `task_events` returns them.
+    """
     return tx.rows(_LED_TO, tenant=tenant, parent_id=parent_id, limit=limit)
 
 
