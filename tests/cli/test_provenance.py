@@ -92,7 +92,7 @@ def test_checkpoints_that_were_kept_elsewhere_are_held_against_the_log(
     assert program("provenance", "verify").code == 0  # nothing is left that could tell
     gone = program("provenance", "verify", "--checkpoints", str(kept))
     assert gone.code == 1
-    assert "and 0 are there" in gone.out
+    assert "but there are 0" in gone.out
 
 
 def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:

@@ -1,23 +1,17 @@
-"""The run log for other tools: W3C PROV-JSON, and spans of OpenTelemetry.
+"""Export the run log as W3C PROV-JSON or as OpenTelemetry spans, streamed: memory does not grow with the log.
 
-The events that are exported, in the order of their ids, page by page.
+PROV-JSON: each event is an activity, and its record an entity that the activity generated and that was derived from the
+record of its parent. A task is an entity, its result another one that was derived from it. Registry agents and
+components of the service are software agents. Each section is one pass over the events.
 
-W3C PROV-JSON, written piece by piece.
-
-Each event is an activity and its record an entity that the activity generated and that was derived from the record
-of its parent. A task is an entity as well, and its result one that was derived from it. Agents are those of the
-registry, and the parts of the service as software agents. A section is one pass over the events: nothing is kept.
-
-Spans of OpenTelemetry as OTLP/JSON: one line per event, each a whole request for the traces route of a collector.
-
-The trace is the run, its id the root's UUID; a span's id is the random half of its event's.
+OTLP/JSON: one line per event, each a complete request for the traces endpoint of a collector. The trace is the run with
+the root's UUID as its id; the span id is the random half of the event's UUID.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -27,17 +21,22 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.db import Tx
 from stentor.core.db.driver import Row
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.provenance import store
 from stentor.domains.provenance.model import parse_event
 
 PAGE_SIZE = 1_000
 MAX_CACHED_ROOTS = 100_000
-"""Roots of runs kept in memory at a time."""
+PROV_PREFIXES = {"st": "urn:stentor:", "prov": "http://www.w3.org/ns/prov#", "xsd": "http://www.w3.org/2001/XMLSchema#"}
+SPAN_KIND_INTERNAL, STATUS_OK, STATUS_ERROR = 1, 1, 2
+FAILED_EVENT_TYPES = frozenset(("task_failed", "task_aborted", "dispatch_denied", "tool_denied", "message_failed"))
+
+ProvEntry = tuple[str, JsonObject]
 
 
 class EventSelection(msgspec.Struct, frozen=True):
-    """Of one tenant: a task's events, or those of a time range in microseconds, its end excluded."""
+    """The events of a task, or of a time range in microseconds without its end; always of one tenant."""
 
     tenant: str
     task_id: str | None = None
@@ -45,57 +44,53 @@ class EventSelection(msgspec.Struct, frozen=True):
     before: int = 2**62
 
 
-def read_events(tx: Tx, chosen: EventSelection) -> Iterator[RunLogEvent]:
-    """Raises CorruptRecord at an event that cannot be read."""
+def read_events(tx: Tx, selection: EventSelection) -> Iterator[RunLogEvent]:
+    """Read the selected events by id, page by page. Raises CorruptRecord at a malformed event."""
     after = ""
-    while rows := _read_page(tx, chosen, after):
+    while rows := _read_page(tx, selection, after):
         yield from map(parse_event, rows)
         after = rows[-1][0]
 
 
-def _read_page(tx: Tx, chosen: EventSelection, after: str) -> list[Row]:
-    if chosen.task_id is not None:
-        return store.page_of_task(tx, chosen.tenant, chosen.task_id, after, PAGE_SIZE)
-    return store.page_of_span(tx, chosen.tenant, chosen.since, chosen.before, after, PAGE_SIZE)
+def _read_page(tx: Tx, selection: EventSelection, after: str) -> list[Row]:
+    if selection.task_id is not None:
+        return store.page_of_task(tx, selection.tenant, selection.task_id, after, PAGE_SIZE)
+    return store.page_of_span(tx, selection.tenant, selection.since, selection.before, after, PAGE_SIZE)
 
 
 class RunRoots:
-    """The first event of an event's run, by following parents; parents come before their children mostly."""
+    """Finds the first event of an event's run by following parents; remembers up to MAX_CACHED_ROOTS of them."""
 
     def __init__(self, tx: Tx, tenant: str) -> None:
         self._tx = tx
         self._tenant = tenant
-        self._known: dict[str, str] = {}
+        self._roots: dict[str, str] = {}
 
     def root_of(self, event: RunLogEvent) -> str:
-        """Its id; a parent that is not in the log ends the way."""
-        way, at = [event.event_id], event.parent_id
-        while at is not None and at not in self._known and at not in way:
-            row = store.find_event(self._tx, self._tenant, at)
+        """Return the id of the root; the last event before a missing parent counts as one."""
+        path, parent_id = [event.event_id], event.parent_id
+        while parent_id is not None and parent_id not in self._roots and parent_id not in path:
+            row = store.find_event(self._tx, self._tenant, parent_id)
             if row is None:
                 break
-            way.append(at)
-            at = row[4]
-        root = self._known.get(at, way[-1]) if at is not None else way[-1]
-        if len(self._known) > MAX_CACHED_ROOTS:
-            self._known.clear()
-        self._known |= dict.fromkeys(way, root)
+            path.append(parent_id)
+            parent_id = row[4]
+        root = self._roots.get(parent_id, path[-1]) if parent_id is not None else path[-1]
+        if len(self._roots) > MAX_CACHED_ROOTS:
+            self._roots.clear()
+        self._roots |= dict.fromkeys(path, root)
         return root
 
 
-ProvEntry = tuple[str, dict[str, Any]]
-PROV_PREFIXES = {"st": "urn:stentor:", "prov": "http://www.w3.org/ns/prov#", "xsd": "http://www.w3.org/2001/XMLSchema#"}
-
-
 def write_prov_json(read: Callable[[], Iterable[RunLogEvent]]) -> Iterator[bytes]:
-    """One PROV-JSON document in pieces; `read` is called once for each section."""
+    """Write one PROV-JSON document in pieces; `read` is called once for each section."""
     yield b'{"prefix":' + jsontext.encode(PROV_PREFIXES)
     for name, entries in PROV_SECTIONS.items():
         yield b"," + jsontext.encode(name) + b":{"
         seen: set[str] = set()
         first = True
         for key, value in (entry for event in read() for entry in entries(event)):
-            if name == "agent":  # few of them, and each of many events
+            if name == "agent":  # many events have the same agent; a JSON object must not repeat a key
                 if key in seen:
                     continue
                 seen.add(key)
@@ -128,8 +123,14 @@ def _typed(value: str, kind: str) -> dict[str, str]:
 
 
 def _entities(event: RunLogEvent) -> Iterator[ProvEntry]:
-    shown = {"prov:type": _typed("st:record", "prov:QUALIFIED_NAME"), "prov:value": event.message}
-    yield _record(event.event_id), {**shown, "st:metadata": jsontext.dump(event.metadata)}
+    yield (
+        _record(event.event_id),
+        {
+            "prov:type": _typed("st:record", "prov:QUALIFIED_NAME"),
+            "prov:value": event.message,
+            "st:metadata": jsontext.dump(event.metadata),
+        },
+    )
     if event.event_type == "prompt_received":
         yield _task(event), {"prov:type": _typed("st:task", "prov:QUALIFIED_NAME")}
     if event.event_type == "task_completed":
@@ -199,38 +200,37 @@ PROV_SECTIONS: dict[str, Callable[[RunLogEvent], Iterator[ProvEntry]]] = {
 }
 
 
-INTERNAL, OK, ERROR = 1, 1, 2
-FAILED_EVENT_TYPES = frozenset(("task_failed", "task_aborted", "dispatch_denied", "tool_denied", "message_failed"))
-
-
 def write_otlp_json(events: Iterable[RunLogEvent], root_of: Callable[[RunLogEvent], str]) -> Iterator[bytes]:
+    """Write one line per event: an OTLP/JSON request with one span. `root_of` returns the id of an event's run."""
     for event in events:
         yield jsontext.encode(_request(event, root_of(event))) + b"\n"
 
 
-def _request(event: RunLogEvent, root: str) -> dict[str, Any]:
+def _request(event: RunLogEvent, root: str) -> JsonObject:
     scope = {"scope": {"name": "stentor.runlog", "version": __version__}, "spans": [build_span(event, root)]}
     resource = {"attributes": [_attribute("service.name", "stentor"), _attribute("stentor.tenant", event.tenant)]}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
-def build_span(event: RunLogEvent, root: str) -> dict[str, Any]:
+def build_span(event: RunLogEvent, root: str) -> JsonObject:
+    """Build the span of an event. The event is recorded when the work ends, so its time is the end."""
     end = event.happened_at * 1000
     start = end - 1_000_000 * (event.duration_ms or 0)
-    made = {
+    failed = event.event_type in FAILED_EVENT_TYPES
+    span = {
         "traceId": _hex_id(root)[:32],
         "spanId": _hex_id(event.event_id)[16:],
         "name": event.event_type,
-        "kind": INTERNAL,
+        "kind": SPAN_KIND_INTERNAL,
         "startTimeUnixNano": str(start),
         "endTimeUnixNano": str(end),
         "attributes": list(_attributes(event)),
-        "status": {"code": ERROR, "message": event.message} if event.event_type in FAILED_EVENT_TYPES else {"code": OK},
+        "status": {"code": STATUS_ERROR, "message": event.message} if failed else {"code": STATUS_OK},
     }
-    return made if event.parent_id is None else {**made, "parentSpanId": _hex_id(event.parent_id)[16:]}
+    return span if event.parent_id is None else {**span, "parentSpanId": _hex_id(event.parent_id)[16:]}
 
 
-def _attributes(event: RunLogEvent) -> Iterator[dict[str, Any]]:
+def _attributes(event: RunLogEvent) -> Iterator[JsonObject]:
     yield _attribute("stentor.event_id", event.event_id)
     yield _attribute("stentor.component", event.component)
     yield _attribute("stentor.message", event.message)
@@ -241,13 +241,13 @@ def _attributes(event: RunLogEvent) -> Iterator[dict[str, Any]]:
         yield _attribute("gen_ai.agent.id", event.agent_id)
 
 
-def _attribute(key: str, value: str) -> dict[str, Any]:
+def _attribute(key: str, value: str) -> JsonObject:
     return {"key": key, "value": {"stringValue": value}}
 
 
 def _hex_id(event_id: str) -> str:
-    """Its 32 hexadecimal digits; of an id that is no UUID, a hash."""
-    plain = event_id.replace("-", "").lower()
-    if len(plain) == 32 and set(plain) <= set("0123456789abcdef"):
-        return plain
+    """Return the 32 hexadecimal digits of a UUID; a hash for any other id."""
+    digits = event_id.replace("-", "").lower()
+    if len(digits) == 32 and set(digits) <= set("0123456789abcdef"):
+        return digits
     return sha256(event_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -1,11 +1,9 @@
-"""Checkpoints as signed notes (C2SP tlog-checkpoint, signed-note), and their Ed25519 keys in the form of such notes.
+"""Checkpoints as signed notes (C2SP signed-note, tlog-checkpoint), cosignatures of witnesses, their Ed25519 keys. Pure.
 
-A verifier key is `<name>+<key id in hex>+<base64 of 1 and the public key>`; the private one has `PRIVATE+KEY+` before
-it and the seed in it.
-
-Cosignatures of witnesses: Ed25519 with the time (C2SP tlog-cosignature, `cosignature/v1`), made and verified.
-
-A witness signs that the checkpoint extends all that it has seen of the log before.
+A verifier key is `<name>+<key id in hex>+<base64 of the key type and the public key>`; a private key has the prefix
+`PRIVATE+KEY+` and the seed instead of the public key. A cosignature (C2SP tlog-cosignature, `cosignature/v1`) is a
+witness's statement that the checkpoint extends all that it has seen of the log, with the time. For the files of the
+keys see `keyfile` and `witness.witness`.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import ClassVar, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -24,15 +23,20 @@ ED25519 = b"\1"
 COSIGNATURE = b"\4"
 PRIVATE_KEY_PREFIX = "PRIVATE+KEY+"
 MAX_SIGNATURES = 16
+TIME_BYTES = 8
+MAX_TIME_SECONDS = 2**63 - 1
+"""The latest time that a cosignature may have, in seconds since 1970."""
+
+K = TypeVar("K", bound="_PrivateKey")
 
 
 class NoteError(ValueError):
-    """It is no such note or key; the text says why and never repeats a key."""
+    """The text is not a valid note or key. The message is the reason and never repeats a key."""
 
 
 @dataclass(frozen=True)
 class LogCheckpoint:
-    """What a note says: so many events in the log of that origin have this root (32 bytes)."""
+    """The statement of a note: the first `size` events of the log `origin` have this root (32 bytes)."""
 
     origin: str
     size: int
@@ -45,12 +49,12 @@ class LogCheckpoint:
 
 @dataclass(frozen=True)
 class NoteVerifier:
-    """The public half of a key."""
+    """A public key of a log or of a witness."""
 
     name: str
     public_key: bytes
     kind: bytes = ED25519
-    """What the key signs: ED25519 for notes, COSIGNATURE for checkpoints of other logs."""
+    """The key type: ED25519 for notes, COSIGNATURE for witnesses."""
 
     @property
     def key_id(self) -> bytes:
@@ -68,191 +72,146 @@ class NoteVerifier:
         return True
 
 
-class NoteSigner:
+class _PrivateKey:
+    """What keys of logs and of witnesses share."""
+
+    kind: ClassVar[bytes]
+
     def __init__(self, name: str, private: Ed25519PrivateKey) -> None:
         self._private = private
-        self.verifier = NoteVerifier(require_valid_name(name), private.public_key().public_bytes_raw())
+        self.verifier = NoteVerifier(require_valid_name(name), private.public_key().public_bytes_raw(), self.kind)
 
     @property
     def text(self) -> str:
-        """The private key: a secret."""
+        """The private key as text: a secret."""
         key = self.verifier
-        seed = base64.b64encode(ED25519 + self._private.private_bytes_raw()).decode()
+        seed = base64.b64encode(self.kind + self._private.private_bytes_raw()).decode()
         return f"{PRIVATE_KEY_PREFIX}{key.name}+{key.key_id.hex()}+{seed}"
 
+
+class NoteSigner(_PrivateKey):
+    """The private key of a log, which signs its checkpoints."""
+
+    kind = ED25519
+
     def sign(self, size: int, root: bytes) -> str:
-        """The signed note of a checkpoint."""
+        """Return the signed note of a checkpoint."""
         body = LogCheckpoint(self.verifier.name, size, root).body
         return f"{body}\n{self.sign_body(body)}"
 
     def sign_body(self, body: str) -> str:
-        """The line that signs this body, which may be another's."""
+        """Return the signature line for a body, which may be that of another log's note."""
         signed = base64.b64encode(self.verifier.key_id + self._private.sign(body.encode())).decode()
         return f"— {self.verifier.name} {signed}\n"
 
 
+class Cosigner(_PrivateKey):
+    """The private key of a witness."""
+
+    kind = COSIGNATURE
+
+    def cosign(self, body: str, seconds: int) -> str:
+        """Return the signature line for a checkpoint's body at this time (seconds since 1970)."""
+        signature = self._private.sign(_signed_message(body, seconds).encode())
+        signed = self.verifier.key_id + seconds.to_bytes(TIME_BYTES, "big") + signature
+        return f"— {self.verifier.name} {base64.b64encode(signed).decode()}\n"
+
+
 def generate_signer(origin: str = "") -> NoteSigner:
-    """A new key. Without an origin it gets one that no other log has."""
+    """Generate a key of a log. Without an origin it gets a unique one."""
     private = Ed25519PrivateKey.generate()
     return NoteSigner(origin or f"stentor/{sha256(private.public_key().public_bytes_raw()).hexdigest()[:12]}", private)
 
 
+def generate_cosigner(name: str) -> Cosigner:
+    """Generate a key of a witness. Raises NoteError for an invalid name."""
+    return Cosigner(name, Ed25519PrivateKey.generate())
+
+
 def parse_signer(text: str) -> NoteSigner:
-    """Raises NoteError."""
+    """Parse the private key of a log. Raises NoteError."""
+    return _parse_private_key(text, NoteSigner)
+
+
+def parse_cosigner(text: str) -> Cosigner:
+    """Parse the private key of a witness. Raises NoteError."""
+    return _parse_private_key(text, Cosigner)
+
+
+def _parse_private_key(text: str, key_class: type[K]) -> K:
     if not text.startswith(PRIVATE_KEY_PREFIX):
         raise NoteError(f"it does not begin with {PRIVATE_KEY_PREFIX}")
-    name, key_id, seed = parse_key(text.removeprefix(PRIVATE_KEY_PREFIX), ED25519)
-    signer = NoteSigner(name, Ed25519PrivateKey.from_private_bytes(seed))
-    if signer.verifier.key_id != key_id:
-        raise NoteError("its key id is not that of its name and key")
-    return signer
+    name, key_id, seed = parse_key(text.removeprefix(PRIVATE_KEY_PREFIX), key_class.kind)
+    key = key_class(name, Ed25519PrivateKey.from_private_bytes(seed))
+    if key.verifier.key_id != key_id:
+        raise NoteError("its key id does not match its name and key")
+    return key
 
 
 def parse_verifier(text: str, kind: bytes = ED25519) -> NoteVerifier:
-    """Raises NoteError."""
+    """Parse a verifier key of this type. Raises NoteError."""
     name, key_id, public = parse_key(text, kind)
     verifier = NoteVerifier(require_valid_name(name), public, kind)
     if verifier.key_id != key_id:
-        raise NoteError("its key id is not that of its name and key")
+        raise NoteError("its key id does not match its name and key")
     return verifier
 
 
+def parse_witness_key(text: str) -> NoteVerifier:
+    """Parse the verifier key of a witness. Raises NoteError."""
+    return parse_verifier(text, COSIGNATURE)
+
+
 def parse_note(text: str) -> tuple[LogCheckpoint, list[tuple[str, bytes, bytes]]]:
-    """What a note says, and its signatures (name, key id, signature), none of them verified. Raises NoteError."""
+    """Parse a note and its signatures (name, key id, signature) without verifying them. Raises NoteError."""
     body, blank, rest = text.partition("\n\n")
     lines = body.split("\n")
     if not blank or len(lines) < 3 or not rest.endswith("\n"):
-        raise NoteError("it has not the lines of a signed checkpoint")
+        raise NoteError("it does not have the lines of a signed checkpoint")
     signatures = [_parse_signature(line) for line in rest[:-1].split("\n")]
     if len(signatures) > MAX_SIGNATURES:
         raise NoteError("it has too many signatures")
     origin, size, root = lines[0], lines[1], decode_base64(lines[2])
     if not (size.isascii() and size.isdigit() and len(size) < 19) or (size[0] == "0" and size != "0"):
-        raise NoteError("its second line is no size")
+        raise NoteError("its second line is not a size")
     if not origin or len(root) != HASH_BYTES or len(lines) > 3:
-        raise NoteError("it has no origin, no root of 32 bytes, or lines of another kind")
+        raise NoteError("it has no origin, no root of 32 bytes, or extra lines")
     return LogCheckpoint(origin, int(size), root), signatures
 
 
 def open_note(text: str, verifiers: list[NoteVerifier]) -> LogCheckpoint:
-    """What a note says, signed by one of the verifiers for its own origin. Raises NoteError."""
+    """Parse a note and require a valid signature of the log itself by one of the verifiers. Raises NoteError."""
     checkpoint, signatures = parse_note(text)
     for name, key_id, signature in signatures:
         for verifier in verifiers:
             if (name, key_id) == (verifier.name, verifier.key_id):
                 if not verifier.is_signature_valid(checkpoint.body, signature):
                     raise NoteError("its signature is wrong")
+                # A known key of another name may have signed too, but speaks only for its own log.
                 if checkpoint.origin == verifier.name:
                     return checkpoint
     raise NoteError("no known key signed it")
 
 
 def split_notes(text: str) -> list[str]:
-    """The notes of a file in which one was appended after the other."""
-    found: list[list[str]] = [[]]
+    """Split a file to which notes were appended, with or without blank lines between them."""
+    notes: list[list[str]] = [[]]
     ended = False
     for line in text.splitlines(keepends=True):
         if ended and not line.startswith("— "):
-            found.append([])
+            notes.append([])
             ended = False
-        if line == "\n" and not found[-1]:
+        if line == "\n" and not notes[-1]:
             continue
         ended = ended or line.startswith("— ")
-        found[-1].append(line)
-    return ["".join(lines) for lines in found if lines]
-
-
-def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
-    dash, _, rest = line.partition(" ")
-    name, _, encoded = rest.partition(" ")
-    signed = decode_base64(encoded)
-    if dash != "—" or not name or len(signed) < 5:
-        raise NoteError("it has a line that is no signature")
-    return name, signed[:4], signed[4:]
-
-
-def parse_key(text: str, kind: bytes) -> tuple[str, bytes, bytes]:
-    """Name, key id and key of a key in the form of signed notes. Raises NoteError."""
-    name, _, rest = text.strip().partition("+")
-    key_id, _, encoded = rest.partition("+")
-    key = decode_base64(encoded)
-    if len(key) != 1 + HASH_BYTES or key[:1] != kind or len(key_id) != 8:
-        purpose = "for cosignatures (type 4)" if kind == COSIGNATURE else "for notes (type 1)"
-        raise NoteError(f"it is no Ed25519 key {purpose} in the form <name>+<key id>+<key>")
-    try:
-        return name, bytes.fromhex(key_id), key[1:]
-    except ValueError:
-        raise NoteError("its key id is not hexadecimal") from None
-
-
-def require_valid_name(text: str) -> str:
-    """Raises NoteError for what cannot be the name of a key."""
-    if not text or "+" in text or any(c.isspace() or not c.isprintable() for c in text):
-        raise NoteError("a name is not empty and has no spaces and no plus sign")
-    return text
-
-
-def decode_base64(text: str) -> bytes:
-    """Base64 in its one form: the last character has bits that decoding leaves out."""
-    try:
-        found = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise NoteError("it has something that is not base64") from None
-    if base64.b64encode(found).decode() != text:
-        raise NoteError("it has base64 in a form that nobody writes")
-    return found
-
-
-TIME_BYTES = 8
-MAX_TIME_SECONDS = 2**63 - 1
-"""The latest time that a cosignature may carry, in seconds since 1970."""
-
-
-class Cosigner:
-    """The key of a witness."""
-
-    def __init__(self, name: str, private: Ed25519PrivateKey) -> None:
-        self._private = private
-        self.verifier = NoteVerifier(require_valid_name(name), private.public_key().public_bytes_raw(), COSIGNATURE)
-
-    @property
-    def text(self) -> str:
-        """The private key: a secret."""
-        key = self.verifier
-        seed = base64.b64encode(COSIGNATURE + self._private.private_bytes_raw()).decode()
-        return f"{PRIVATE_KEY_PREFIX}{key.name}+{key.key_id.hex()}+{seed}"
-
-    def cosign(self, body: str, seconds: int) -> str:
-        """The line that signs the body of a checkpoint at this time."""
-        signature = self._private.sign(_signed_message(body, seconds).encode())
-        signed = self.verifier.key_id + seconds.to_bytes(TIME_BYTES, "big") + signature
-        return f"— {self.verifier.name} {base64.b64encode(signed).decode()}\n"
-
-
-def generate_cosigner(name: str) -> Cosigner:
-    return Cosigner(name, Ed25519PrivateKey.generate())
-
-
-def parse_cosigner(text: str) -> Cosigner:
-    """Raises NoteError."""
-    if not text.startswith(PRIVATE_KEY_PREFIX):
-        raise NoteError(f"it does not begin with {PRIVATE_KEY_PREFIX}")
-    name, key_id, seed = parse_key(text.removeprefix(PRIVATE_KEY_PREFIX), COSIGNATURE)
-    cosigner = Cosigner(name, Ed25519PrivateKey.from_private_bytes(seed))
-    if cosigner.verifier.key_id != key_id:
-        raise NoteError("its key id is not that of its name and key")
-    return cosigner
-
-
-def parse_witness_key(text: str) -> NoteVerifier:
-    """The public half of a witness's key. Raises NoteError."""
-    return parse_verifier(text, COSIGNATURE)
+        notes[-1].append(line)
+    return ["".join(lines) for lines in notes if lines]
 
 
 def cosigned_at(note: str, witness: NoteVerifier) -> int | None:
-    """When the witness signed this note, in seconds since 1970; None when no line of it is the witness's.
+    """Return when the witness signed the note, in seconds since 1970; None without a valid signature of it.
 
-    Raises NoteError for what is no note.
+    Raises NoteError for an invalid note.
     """
     checkpoint, signatures = parse_note(note)
     for name, key_id, signed in signatures:
@@ -266,17 +225,15 @@ def cosigned_at(note: str, witness: NoteVerifier) -> int | None:
     return None
 
 
-def add_cosignature(note: str, answer: str, witness: NoteVerifier) -> str:
-    """The note with the witness's line out of its answer in place of an earlier one; other lines are left out.
+def add_cosignature(note: str, response: str, witness: NoteVerifier) -> str:
+    """Return the note with the witness's line of its response, which replaces an earlier line of the witness.
 
-    Raises NoteError when the answer has no valid line of the witness.
+    Other lines of the response are ignored. Raises NoteError when it has no valid line of the witness.
     """
-    body = note.partition("\n\n")[0]
-    for line in answer.splitlines(keepends=True):
+    body, _, signatures = note.partition("\n\n")
+    for line in response.splitlines(keepends=True):
         if line.startswith(f"— {witness.name} ") and cosigned_at(f"{body}\n\n{line}", witness) is not None:
-            others = [
-                one for one in note.partition("\n\n")[2].splitlines(keepends=True) if not _is_signed_by(one, witness)
-            ]
+            others = [other for other in signatures.splitlines(keepends=True) if not _is_signed_by(other, witness)]
             return f"{body}\n\n{''.join(others)}{line}"
     raise NoteError("it has no valid signature of the witness")
 
@@ -288,3 +245,47 @@ def _is_signed_by(line: str, witness: NoteVerifier) -> bool:
 
 def _signed_message(body: str, seconds: int) -> str:
     return f"cosignature/v1\ntime {seconds}\n{body}"
+
+
+def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
+    dash, _, rest = line.partition(" ")
+    name, _, encoded = rest.partition(" ")
+    signed = decode_base64(encoded)
+    if dash != "—" or not name or len(signed) < 5:
+        raise NoteError("it has a line that is not a signature")
+    return name, signed[:4], signed[4:]
+
+
+def parse_key(text: str, kind: bytes) -> tuple[str, bytes, bytes]:
+    """Split the text of a key into its name, key id and key. Raises NoteError."""
+    name, _, rest = text.strip().partition("+")
+    key_id, _, encoded = rest.partition("+")
+    key = decode_base64(encoded)
+    if len(key) != 1 + HASH_BYTES or key[:1] != kind or len(key_id) != 8:
+        purpose = "for cosignatures (type 4)" if kind == COSIGNATURE else "for notes (type 1)"
+        raise NoteError(f"it is not an Ed25519 key {purpose} of the form <name>+<key id>+<key>")
+    try:
+        return name, bytes.fromhex(key_id), key[1:]
+    except ValueError:
+        raise NoteError("its key id is not hexadecimal") from None
+
+
+def require_valid_name(text: str) -> str:
+    """Return the name of a key. Raises NoteError when it is invalid."""
+    if not text or "+" in text or any(c.isspace() or not c.isprintable() for c in text):
+        raise NoteError("a name must not be empty or contain a space or a plus sign")
+    return text
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode base64 in its canonical form. Raises NoteError.
+
+    The standard decoder ignores unused bits of the last character, so several texts would give the same bytes.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise NoteError("it has a part that is not base64") from None
+    if base64.b64encode(data).decode() != text:
+        raise NoteError("it has base64 that is not in canonical form")
+    return data

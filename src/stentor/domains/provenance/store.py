@@ -150,7 +150,7 @@ def list_waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
 
 
 def append_leaves(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iterable[tuple[int, int, bytes]]) -> None:
-    """Insert the batch with the numbers from `size` on. Raises NumberingConflict, which must roll back the transaction."""
+    """Insert the batch with the numbers from `size` on. Raises NumberingConflict, which must roll back."""
     if tree_size(tx) != size:
         raise NumberingConflict
     for number, (event_id, leaf) in enumerate(batch, size):

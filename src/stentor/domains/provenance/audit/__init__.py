@@ -1,1 +1,1 @@
-"""Verification: the whole run log recomputed from the rows of the database, and what does not fit named."""
+"""Verification of the run log: recompute all hashes from the rows of the database and report every mismatch."""

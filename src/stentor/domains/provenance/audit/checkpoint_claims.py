@@ -1,8 +1,7 @@
-"""Checkpoints held against the tree: as they were stored, and as somebody else kept them."""
+"""Compare checkpoints, stored or external, with the recomputed tree. For the pass over the log see `verification`."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -15,10 +14,14 @@ from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, cosi
 PAGE_SIZE = 1_000
 STORED = "stored"
 MAX_STATES = 100
+"""Limit of the checkpoints that are reported one by one."""
 
 
 class CheckpointClaim(msgspec.Struct, frozen=True):
-    """What a checkpoint says. `flaw` is why it cannot be believed, `signed` is None where no key is known."""
+    """What a checkpoint states. `flaw` is why it is invalid; `signed` is None where no key is known.
+
+    `source` is STORED or the file that the checkpoint came from.
+    """
 
     size: int
     root: bytes
@@ -32,13 +35,13 @@ class CheckpointClaim(msgspec.Struct, frozen=True):
 def read_stored_claims(
     tx: Tx, verifiers: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()
 ) -> Iterator[CheckpointClaim]:
-    """By size, read as they are needed."""
+    """Read the checkpoints of the database by size, page by page."""
     after = -1
     while rows := store.list_notes(tx, after, PAGE_SIZE):
         for size, root, note in rows:
             claim = parse_claim(note, verifiers, STORED, witnesses)
             if claim.flaw is None and (claim.size, claim.root.hex()) != (size, root):
-                claim = msgspec.structs.replace(claim, size=size, flaw="its row says something else than its note")
+                claim = msgspec.structs.replace(claim, size=size, flaw="its row does not match its note")
             yield msgspec.structs.replace(claim, size=size)
         after = rows[-1][0]
 
@@ -46,81 +49,85 @@ def read_stored_claims(
 def parse_claim(
     note: str, verifiers: list[NoteVerifier], source: str, witnesses: Sequence[NoteVerifier] = ()
 ) -> CheckpointClaim:
-    """A note as a claim; one that cannot be read has the size 0."""
+    """Parse a note and check its signature if keys are known. An invalid note becomes a claim of size 0 with a flaw."""
     try:
         checkpoint = open_note(note, verifiers) if verifiers else parse_note(note)[0]
-    except (NoteError, TypeError, AttributeError) as error:
-        return CheckpointClaim(0, b"", source, str(error) if isinstance(error, NoteError) else "it is no text", False)
-    signed_by = tuple(one.text for one in witnesses if cosigned_at(note, one) is not None)
+    except NoteError as error:
+        return CheckpointClaim(0, b"", source, str(error), False)
+    except (TypeError, AttributeError):  # SQLite columns may hold values of any type
+        return CheckpointClaim(0, b"", source, "it is not text", False)
+    signed_by = tuple(witness.text for witness in witnesses if cosigned_at(note, witness) is not None)
     return CheckpointClaim(checkpoint.size, checkpoint.root, source, None, True if verifiers else None, signed_by)
 
 
 class ClaimChecker:
-    """Takes claims in the order of their sizes, and the roots of the trees at those sizes."""
+    """Compares claims, ordered by size, with the roots of the recomputed tree at those sizes."""
 
     def __init__(self, claims: Iterable[CheckpointClaim]) -> None:
-        self._claims = deque[CheckpointClaim]()
-        self._rest = iter(claims)
+        self._unread = iter(claims)
+        self._next: CheckpointClaim | None = None
         self.states: list[CheckpointState] = []
         self.findings: list[AuditFinding] = []
         self.checked_count = 0
         self.verified_size = 0
-        """The largest size for which the events are as a checkpoint says."""
+        """The largest size at which a checkpoint matches the events."""
         self.witnessed: dict[str, int] = {}
         """The same for each witness's checkpoints, by its verifier key."""
         self._broken = False
 
     @property
     def next_size(self) -> int | None:
-        if not self._claims and (claim := next(self._rest, None)) is not None:
-            self._claims.append(claim)
-        return self._claims[0].size if self._claims else None
+        """The size of the next claim; None after the last one."""
+        if self._next is None:
+            self._next = next(self._unread, None)
+        return self._next.size if self._next else None
 
     def check_next(self, actual: bytes, recorded: bytes) -> None:
-        """The next claim, at whose size the events and the recorded hashes have these roots."""
-        claim = self._claims.popleft()
+        """Check the next claim against the roots of the events and of the recorded hashes at its size."""
+        claim = self._take_claim()
         if claim.flaw is not None:
-            self._state(claim, False, claim.flaw)
-            self.findings.append(_wrong(claim, claim.flaw))
+            self._add_flaw(claim, claim.flaw)
         elif claim.root == actual:
             self.verified_size = claim.size
             self.witnessed |= dict.fromkeys(claim.witnesses, claim.size)
-            self._state(claim, True, "holds")
+            self._add_state(claim, True, "valid")
+        elif claim.root == recorded:
+            # The verification reports these events one by one: they do not match the recorded hashes.
+            self._add_state(claim, False, "the events differ from those that were signed, the recorded hashes do not")
         else:
-            self._fails(claim, claim.root == recorded)
-
-    def _fails(self, claim: CheckpointClaim, recorded_holds: bool) -> None:
-        text = "the events are not those that were signed"
-        text += ", the recorded hashes still are" if recorded_holds else ", and neither are the recorded hashes"
-        self._state(claim, False, text)
-        if not recorded_holds and not self._broken:  # else the events are named one by one
-            self._broken = True
-            where = f"something from number {self.verified_size} to {claim.size - 1} is not what was signed"
-            self.findings.append(AuditFinding("checkpoint", where, self.verified_size, last=claim.size - 1))
-
-    def check_remaining(self, size: int) -> None:
-        """The claims that are left speak of more events than there are."""
-        while self.next_size is not None:
-            claim = self._claims.popleft()
-            if claim.flaw is not None:
-                self._state(claim, False, claim.flaw)
-                self.findings.append(_wrong(claim, claim.flaw))
-                continue
-            self._state(claim, False, f"it covers {claim.size} events, and {size} are there")
+            self._add_state(claim, False, "the events and the recorded hashes differ from those that were signed")
             if not self._broken:
                 self._broken = True
-                text = f"a checkpoint covers {claim.size} events, and {size} are there"
+                text = f"something from number {self.verified_size} to {claim.size - 1} is not what was signed"
+                self.findings.append(AuditFinding("checkpoint", text, self.verified_size, last=claim.size - 1))
+
+    def check_remaining(self, size: int) -> None:
+        """Report the claims that are left: they cover more events than the `size` that exist."""
+        while self.next_size is not None:
+            claim = self._take_claim()
+            if claim.flaw is not None:
+                self._add_flaw(claim, claim.flaw)
+                continue
+            self._add_state(claim, False, f"it covers {claim.size} events, but there are {size}")
+            if not self._broken:
+                self._broken = True
+                text = f"a checkpoint covers {claim.size} events, but there are {size}"
                 self.findings.append(AuditFinding("removed", text, size, last=claim.size - 1))
 
-    def _state(self, claim: CheckpointClaim, holds: bool, text: str) -> None:
-        """All that fail, up to a number, and the newest of those that hold."""
+    def _take_claim(self) -> CheckpointClaim:
+        claim, self._next = self._next, None
+        assert claim is not None  # callers read next_size first
+        return claim
+
+    def _add_flaw(self, claim: CheckpointClaim, flaw: str) -> None:
+        self._add_state(claim, False, flaw)
+        name = "the stored checkpoint" if claim.source == STORED else f"a checkpoint of {claim.source}"
+        self.findings.append(AuditFinding("checkpoint", f"{name} of size {claim.size} is invalid: {flaw}"))
+
+    def _add_state(self, claim: CheckpointClaim, holds: bool, text: str) -> None:
+        """Record all that fail, up to MAX_STATES, and of consecutive valid ones the newest."""
         self.checked_count += 1
         if holds and self.states and self.states[-1].holds:
             self.states.pop()
         if len(self.states) < MAX_STATES or holds:
             self.states.append(CheckpointState(claim.size, claim.source, holds, claim.signed, text))
-
-
-def _wrong(claim: CheckpointClaim, flaw: str) -> AuditFinding:
-    whose = "the stored checkpoint" if claim.source == STORED else f"a checkpoint of {claim.source}"
-    return AuditFinding("checkpoint", f"{whose} of size {claim.size} cannot be believed: {flaw}")

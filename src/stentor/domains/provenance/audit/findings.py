@@ -1,4 +1,4 @@
-"""What a verification says: findings with the event's number, id and task, and the state of each checkpoint."""
+"""The report of a verification: findings with the event's number, id and task, and the state of checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 import msgspec
 
 FindingKind = Literal["changed", "removed", "inserted", "reordered", "hashes", "checkpoint", "witness", "chain"]
-"""`hashes`: the tables of the tree itself; `witness`: too few signed a checkpoint that holds; `chain`: the
-parents of events and the ends of tasks.
+"""`hashes`: the tables of the tree are wrong, not the events; `witness`: too few witnesses signed a valid checkpoint;
+`chain`: the parent of an event, or the first or last event of a task, is missing.
 """
 
 
 class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=False):
-    """One thing that does not fit. `number` is the place in the tree, from 0; `last` ends a range of numbers."""
+    """One mismatch. `number` is the leaf index, from 0; with `last` it begins a range of them."""
 
     kind: FindingKind
     text: str
@@ -25,7 +25,7 @@ class AuditFinding(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 class CheckpointState(msgspec.Struct, frozen=True):
-    """Whether a checkpoint holds. `source` is `stored` or the file that it came from."""
+    """Whether a checkpoint is valid. `source` is `stored` or the file that it came from."""
 
     size: int
     source: str
@@ -36,7 +36,7 @@ class CheckpointState(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct):
-    """All of it. `covered` is how many events a checkpoint that holds covers, `waiting` how many have no number yet."""
+    """The whole report. `covered` counts events that a valid checkpoint covers, `waiting` events without a number."""
 
     events: int
     waiting: int
@@ -48,7 +48,7 @@ class AuditReport(msgspec.Struct):
     checkpoints_checked: int
     key_known: bool
     witnessed: dict[str, int] = {}
-    """For each witness that was asked for, by its name: the events under the newest checkpoint of it that holds."""
+    """For each configured witness, by name: how many events the newest valid checkpoint with its signature covers."""
 
     @property
     def is_intact(self) -> bool:
@@ -56,7 +56,7 @@ class AuditReport(msgspec.Struct):
 
 
 class Mismatch(msgspec.Struct, frozen=True):
-    """A number whose event, leaf and recorded hash do not agree. Hashes are None where the row is missing."""
+    """A number whose event, leaf and recorded hash (in the tile) differ. Hashes are None where the row is missing."""
 
     number: int
     event_id: str | None
@@ -66,69 +66,66 @@ class Mismatch(msgspec.Struct, frozen=True):
     recorded: bytes | None
 
 
-def classify_mismatches(misfits: Iterable[Mismatch], vouched: int) -> list[AuditFinding]:
-    """Each misfit by its kind; events that moved together become one finding.
+def classify_mismatches(mismatches: Iterable[Mismatch], verified_size: int) -> list[AuditFinding]:
+    """Turn mismatches into findings; consecutive events that moved together become one finding.
 
-    The first `vouched` events are as a checkpoint says: there it is not they that were changed.
+    The first `verified_size` events match a checkpoint, so a mismatch there is in the tables of hashes.
     """
-    every = list(misfits)
-    found = [_recorded_wrong(one) for one in every if _right(one, vouched)]
-    todo = [one for one in every if not _right(one, vouched)]
-    places = {one.recorded: one.number for one in todo if one.recorded is not None}
-    moved = {one.number: there for one in todo if (there := _home(one, places)) is not None}
-    taken = set(moved.values())
-    for one in todo:
-        if one.number not in moved:
-            found += _stands(one, taken=one.number in taken)
-        elif one.recorded is not None and one.number not in taken:
-            text = "what was recorded under this number is gone, and another event stands in its place"
-            found.append(AuditFinding("removed", text, one.number))
-    found += _moves([(one, moved[one.number] - one.number) for one in todo if one.number in moved])
-    return sorted(found, key=lambda finding: (finding.number or 0, finding.kind))
-
-
-def _right(one: Mismatch, vouched: int) -> bool:
-    return one.event is not None and one.number < vouched
-
-
-def _recorded_wrong(one: Mismatch) -> AuditFinding:
-    text = "the tables of hashes say something else about it than a checkpoint; the event is as it was signed"
-    return AuditFinding("hashes", text, one.number, one.event_id, one.task_id)
-
-
-def _home(one: Mismatch, places: dict[bytes, int]) -> int | None:
-    """The other number under which this event was recorded."""
-    if one.event is None or one.event == one.recorded:
-        return None
-    return places.get(one.event)
-
-
-def _stands(one: Mismatch, *, taken: bool) -> list[AuditFinding]:
-    """What is wrong with a number whose event was recorded nowhere else; `taken` says that its own one moved."""
-    at = one.number, one.event_id, one.task_id
-    if one.event_id is None:
-        return [] if taken else [AuditFinding("removed", "the event with this number and its leaf are gone", *at)]
-    if one.event is None:
-        return [AuditFinding("removed", "the event is gone from the log", *at)]
-    if one.recorded is None or taken:
-        return [AuditFinding("inserted", "the tree has no hash of it", *at)]
-    if one.event == one.recorded:
-        what = "gone" if one.leaf is None else "changed"
-        return [AuditFinding("hashes", f"its leaf is {what}; the event itself is as it was recorded", *at)]
-    if one.event == one.leaf:
-        return [AuditFinding("changed", "the event and its leaf are not what the tree recorded", *at)]
-    if one.leaf == one.recorded:
-        return [AuditFinding("changed", "the event is not what was recorded", *at)]
-    return [AuditFinding("changed", "the event, its leaf and the tree each say something else", *at)]
-
-
-def _moves(moved: list[tuple[Mismatch, int]]) -> list[AuditFinding]:
-    """Runs of events that moved by the same distance are one finding."""
-    found: list[AuditFinding] = []
-    for one, shift in moved:
-        text = f"it was recorded {abs(shift)} {'later' if shift > 0 else 'earlier'} in the log"
-        if found and (found[-1].last, found[-1].text) == (one.number - 1, text):
-            found[-1] = msgspec.structs.replace(found[-1], last=one.number)
+    findings: list[AuditFinding] = []
+    suspects: list[Mismatch] = []
+    for mismatch in mismatches:
+        if mismatch.event is not None and mismatch.number < verified_size:
+            text = "the recorded hashes differ from a checkpoint; the event matches it"
+            findings.append(AuditFinding("hashes", text, mismatch.number, mismatch.event_id, mismatch.task_id))
         else:
-            found.append(AuditFinding("reordered", text, one.number, one.event_id, one.task_id, last=one.number))
-    return found
+            suspects.append(mismatch)
+    # An event whose hash was recorded under another number moved from there.
+    recorded_at = {item.recorded: item.number for item in suspects if item.recorded is not None}
+    moved = {
+        item.number: recorded_at[item.event]
+        for item in suspects
+        if item.event is not None and item.event != item.recorded and item.event in recorded_at
+    }
+    vacated = set(moved.values())
+    for item in suspects:
+        if item.number not in moved:
+            findings += _classify_unmoved(item, vacated=item.number in vacated)
+        elif item.recorded is not None and item.number not in vacated:
+            text = "the event that was recorded under this number is missing, and another event has its place"
+            findings.append(AuditFinding("removed", text, item.number))
+    findings += _group_moves([(item, moved[item.number] - item.number) for item in suspects if item.number in moved])
+    return sorted(findings, key=lambda finding: (finding.number or 0, finding.kind))
+
+
+def _classify_unmoved(mismatch: Mismatch, *, vacated: bool) -> list[AuditFinding]:
+    """Classify an event that was recorded under no other number; `vacated`: the recorded event moved elsewhere."""
+    event, leaf, recorded = mismatch.event, mismatch.leaf, mismatch.recorded
+    at = mismatch.number, mismatch.event_id, mismatch.task_id
+    if mismatch.event_id is None:
+        # The event that moved away is reported where it is now.
+        return [] if vacated else [AuditFinding("removed", "the event with this number and its leaf are missing", *at)]
+    if event is None:
+        return [AuditFinding("removed", "the event is missing in the log", *at)]
+    if recorded is None or vacated:
+        return [AuditFinding("inserted", "the tree has no hash of it", *at)]
+    if event == recorded:
+        problem = "missing" if leaf is None else "changed"
+        return [AuditFinding("hashes", f"its leaf is {problem}; the event itself is as it was recorded", *at)]
+    if event == leaf:
+        return [AuditFinding("changed", "the event and its leaf are not what the tree recorded", *at)]
+    if leaf == recorded:
+        return [AuditFinding("changed", "the event is not what was recorded", *at)]
+    return [AuditFinding("changed", "the event, its leaf and the tree all differ", *at)]
+
+
+def _group_moves(moves: list[tuple[Mismatch, int]]) -> list[AuditFinding]:
+    """Report consecutive events that moved by the same distance as one finding."""
+    findings: list[AuditFinding] = []
+    for mismatch, shift in moves:
+        text = f"it was recorded {abs(shift)} {'later' if shift > 0 else 'earlier'} in the log"
+        if findings and (findings[-1].last, findings[-1].text) == (mismatch.number - 1, text):
+            findings[-1] = msgspec.structs.replace(findings[-1], last=mismatch.number)
+        else:
+            at = mismatch.number, mismatch.event_id, mismatch.task_id
+            findings.append(AuditFinding("reordered", text, *at, last=mismatch.number))
+    return findings

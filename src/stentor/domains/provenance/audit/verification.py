@@ -1,6 +1,7 @@
-"""The verification itself: one pass over leaves, events and tiles, then what the pass cannot see.
+"""The verification: one pass over leaves, events and tiles by number, then what the pass does not cover.
 
-What one pass over the numbers cannot see: events without a number, upper tiles, chains of parents.
+Not covered by the pass are events without a number, tiles above level 0, and the parents of events. `findings` turns
+mismatches into findings, `checkpoint_claims` checks the checkpoints on the way.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, 
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport, Mismatch, classify_mismatches
 from stentor.domains.provenance.merkle import TILE_WIDTH, StreamingTree
 from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.store import number_of
 
 PAGE_SIZE = 16 * TILE_WIDTH
 MAX_MISMATCHES = 100_000
+MAX_FINDINGS = 1_000
+"""Limit of the findings of one kind from one query."""
+ZERO_HASH = bytes(32)
+"""Stands for an event that is missing or has a value that no event can have."""
+
 Progress = Callable[[int, int], None]
+"""Called with the numbers verified so far and all numbers."""
 
 
 class WitnessPolicy(NamedTuple):
-    """Which witnesses' signatures are asked for, and how many of them must have signed a checkpoint that holds."""
+    """The configured witnesses, and how many of them must have signed a valid checkpoint."""
 
     witnesses: Sequence[NoteVerifier] = ()
     quorum: int = 0
@@ -46,9 +54,9 @@ def verify_run_log(
     progress: Progress | None = None,
     witness_policy: WitnessPolicy = NO_WITNESSES,
 ) -> AuditReport:
-    """Recompute everything in one view of the database. `outside` are checkpoints that were kept elsewhere.
+    """Recompute everything in one read transaction and return the report.
 
-    Raises StoreUnavailable.
+    `external_claims` are checkpoints from outside the database. Raises StoreUnavailable.
     """
     connection = driver.reader()
     try:
@@ -56,7 +64,7 @@ def verify_run_log(
     except StoreUnavailable:
         if not isinstance(connection, SqliteConnection):
             raise
-        # A row may hold what is no text any more; to read it all takes longer, so it comes second.
+        # A row may have text that is not UTF-8 any more. Reading all text as bytes is slower, so it comes second.
         connection.rollback()
         connection.allow_invalid_utf8()
         return verify_snapshot(Tx(connection, connection.begin()), verifiers, external_claims, progress, witness_policy)
@@ -71,107 +79,109 @@ def verify_snapshot(
     progress: Progress | None,
     witness_policy: WitnessPolicy = NO_WITNESSES,
 ) -> AuditReport:
+    """Verify what one transaction sees; `verify_run_log` without opening the database."""
     claims = heapq.merge(
-        read_stored_claims(tx, verifiers, witness_policy.witnesses), sorted(external_claims, key=_size), key=_size
+        read_stored_claims(tx, verifiers, witness_policy.witnesses),
+        sorted(external_claims, key=lambda claim: claim.size),
+        key=lambda claim: claim.size,
     )
-    strays = find_unnumbered_events(tx)
-    walk = TreeWalk(tx, ClaimChecker(claims), strays)
+    unnumbered = {hash_event(row): row for row in store.list_unnumbered_events(tx, MAX_FINDINGS)}
+    checker = ClaimChecker(claims)
+    walk = TreeWalk(tx, checker, unnumbered)
     end = store.count_numbers(tx)
     for first in range(0, end, PAGE_SIZE):
         walk.process_page(first, min(end, first + PAGE_SIZE))
         if progress is not None:
             progress(min(end, first + PAGE_SIZE), end)
-    checking = walk.checking
-    checking.check_remaining(end)
-    found = attach_tasks(tx, classify_mismatches(walk.mismatches, checking.verified_size))
-    found += check_unnumbered(tx, strays, walk.mismatches, end)
-    found += walk.findings + check_upper_tiles(tx, walk.actual, walk.recorded)
-    waiting, late = check_waiting(tx)
+    checker.check_remaining(end)
+    findings = attach_tasks(tx, classify_mismatches(walk.mismatches, checker.verified_size))
+    findings += check_unnumbered(tx, unnumbered, walk.mismatches, end)
+    findings += walk.findings + check_upper_tiles(tx, walk.actual, walk.recorded)
+    waiting, waiting_findings = check_waiting(tx)
+    findings += waiting_findings + checker.findings
     return AuditReport(
         events=store.count_events(tx),
         waiting=waiting,
         size=end,
         root=walk.actual.root(walk.tail).hex(),
-        covered=checking.verified_size,
-        findings=[*found, *late, *checking.findings, *_unwitnessed(checking, witness_policy), *check_parents(tx)],
-        checkpoints=checking.states,
-        checkpoints_checked=checking.checked_count,
+        covered=checker.verified_size,
+        findings=[*findings, *_check_quorum(checker, witness_policy), *check_parents(tx)],
+        checkpoints=checker.states,
+        checkpoints_checked=checker.checked_count,
         key_known=bool(verifiers),
-        witnessed={one.name: checking.witnessed.get(one.text, 0) for one in witness_policy.witnesses},
+        witnessed={key.name: checker.witnessed.get(key.text, 0) for key in witness_policy.witnesses},
     )
 
 
-def _unwitnessed(checking: ClaimChecker, witnessing: WitnessPolicy) -> list[AuditFinding]:
-    if len(checking.witnessed) >= witnessing.quorum:
+def _check_quorum(checker: ClaimChecker, policy: WitnessPolicy) -> list[AuditFinding]:
+    if len(checker.witnessed) >= policy.quorum:
         return []
-    missing = ", ".join(one.name for one in witnessing.witnesses if one.text not in checking.witnessed)
-    text = f"{len(checking.witnessed)} witnesses signed a checkpoint that holds, {witnessing.quorum} must; missing: "
-    return [AuditFinding("witness", text + missing)]
-
-
-def _size(claim: CheckpointClaim) -> int:
-    return claim.size
+    missing = ", ".join(key.name for key in policy.witnesses if key.text not in checker.witnessed)
+    text = f"{len(checker.witnessed)} witnesses signed a valid checkpoint, {policy.quorum} must; missing: {missing}"
+    return [AuditFinding("witness", text)]
 
 
 class TreeWalk:
-    """Two trees side by side: of the events as they are, and of the hashes that were recorded.
+    """The pass over the numbers. It builds two trees: of the events, and of the hashes that were recorded.
 
     They are one object until something differs.
     """
 
-    def __init__(self, tx: Tx, checking: ClaimChecker, strays: dict[bytes, Row]) -> None:
+    def __init__(self, tx: Tx, checker: ClaimChecker, unnumbered: dict[bytes, Row]) -> None:
         self._tx = tx
-        self._strays = strays
-        self.checking = checking
+        self._unnumbered = unnumbered
+        self._checker = checker
         self.actual = self.recorded = StreamingTree()
         self.tail: list[bytes] = []
+        """Hashes of the events behind the last full tile."""
         self.mismatches: list[Mismatch] = []
         self.findings: list[AuditFinding] = []
-        self._meet([], [])
+        self._check_claims([], [])
 
     def process_page(self, first: int, end: int) -> None:
+        """Verify the numbers from `first`, which begins a tile, to before `end`."""
         rows = store.read_page(self._tx, first, end)
-        by_tile = {at: list(found) for at, found in groupby(rows, lambda row: int(row[0]) // TILE_WIDTH)}
+        rows_by_tile = {at: list(group) for at, group in groupby(rows, lambda row: int(row[0]) // TILE_WIDTH)}
         for position in range(first // TILE_WIDTH, -(-end // TILE_WIDTH)):
             count = min(end, (position + 1) * TILE_WIDTH) - position * TILE_WIDTH
-            self._tile(position, count, by_tile.get(position, []))
+            self._verify_tile(position, count, rows_by_tile.get(position, []))
 
-    def _tile(self, position: int, count: int, rows: list[Row]) -> None:
+    def _verify_tile(self, position: int, count: int, rows: list[Row]) -> None:
         recorded = store.read_tile(self._tx, position)
-        hashes = [computed for row in rows if (computed := _hash_row(row)) is not None]
-        whole = len(rows) == len(hashes) == count
-        if whole and b"".join(hashes) == recorded and "".join([str(row[2]) for row in rows]) == recorded.hex():
-            self._take(hashes, hashes)
+        hashes = [event_hash for row in rows if (event_hash := _hash_row(row)) is not None]
+        is_complete = len(rows) == len(hashes) == count
+        # An intact tile is compared as a whole: this path decides how fast the verification is.
+        if is_complete and b"".join(hashes) == recorded and "".join([str(row[2]) for row in rows]) == recorded.hex():
+            self._append(hashes, hashes)
             return
         before = len(self.mismatches)
-        self._compare(position * TILE_WIDTH, count, {row[0]: row for row in rows}, merkle.split_hashes(recorded))
+        first = position * TILE_WIDTH
+        self._compare(first, count, {row[0]: row for row in rows}, merkle.split_hashes(recorded))
         if len(self.mismatches) == before < MAX_MISMATCHES:
-            text = f"tile {position} of the tree has a form that no tile has"
-            self.findings.append(
-                AuditFinding("hashes", text, position * TILE_WIDTH, last=position * TILE_WIDTH + count - 1)
-            )
+            text = f"tile {position} of the tree is malformed"
+            self.findings.append(AuditFinding("hashes", text, first, last=first + count - 1))
 
     def _compare(self, first: int, count: int, rows: dict[int, Row], recorded: list[bytes]) -> None:
-        """Number by number. An event whose leaf is gone is known by its hash."""
-        ours, theirs = list[bytes](), list[bytes]()
+        """Compare number by number. An event whose leaf is missing is found by its hash."""
+        actual_hashes, recorded_hashes = list[bytes](), list[bytes]()
         for number in range(first, first + count):
             row = rows.get(number)
             event, leaf = (_hash_row(row), _decode_hex(row[2])) if row else (None, None)
-            written = recorded[number - first] if number - first < len(recorded) else None
-            if row is None and written in self._strays:
-                stray = self._strays[written]
-                row, event = (number, stray[0], None, *stray), written
-            if (event is None or not event == leaf == written) and len(self.mismatches) < MAX_MISMATCHES:
+            in_tile = recorded[number - first] if number - first < len(recorded) else None
+            if row is None and in_tile in self._unnumbered:
+                event_row = self._unnumbered[in_tile]
+                row, event = (number, event_row[0], None, *event_row), in_tile
+            if (event is None or not event == leaf == in_tile) and len(self.mismatches) < MAX_MISMATCHES:
                 event_id, task_id = (row[1], row[5]) if row else (None, None)
-                self.mismatches.append(Mismatch(number, event_id, task_id, event, leaf, written))
-            ours.append(event or ZERO_HASH)
-            theirs.append(written or leaf or event or ZERO_HASH)
-        self._take(ours, theirs)
+                self.mismatches.append(Mismatch(number, event_id, task_id, event, leaf, in_tile))
+            actual_hashes.append(event or ZERO_HASH)
+            recorded_hashes.append(in_tile or leaf or event or ZERO_HASH)
+        self._append(actual_hashes, recorded_hashes)
 
-    def _take(self, actual: list[bytes], recorded: list[bytes]) -> None:
+    def _append(self, actual: list[bytes], recorded: list[bytes]) -> None:
         if self.recorded is self.actual and actual != recorded:
             self.recorded = self.actual.copy()
-        self._meet(actual, recorded)
+        self._check_claims(actual, recorded)
         if len(actual) < TILE_WIDTH:
             self.tail = actual
             return
@@ -179,37 +189,29 @@ class TreeWalk:
         if self.recorded is not self.actual:
             self.recorded.append_tile(recorded)
 
-    def _meet(self, actual: list[bytes], recorded: list[bytes]) -> None:
-        """The checkpoints that end among these leaves."""
+    def _check_claims(self, actual: list[bytes], recorded: list[bytes]) -> None:
+        """Check the checkpoints whose size is reached with these leaves."""
         base = self.actual.size
-        while (size := self.checking.next_size) is not None and size <= base + len(actual):
-            part = max(0, size - base)
-            self.checking.check_next(self.actual.root(actual[:part]), self.recorded.root(recorded[:part]))
+        while (size := self._checker.next_size) is not None and size <= base + len(actual):
+            count = max(0, size - base)
+            self._checker.check_next(self.actual.root(actual[:count]), self.recorded.root(recorded[:count]))
 
 
 def _hash_row(row: Row) -> bytes | None:
-    """The hash of a leaf's event; None when it is missing. A value of a type that no event has makes another hash."""
+    """Return the hash of a leaf's event; None when the event is missing."""
     event = row[3:]
-    if event[0] is None:
-        return None
-    return hash_event(event)
+    return None if event[0] is None else hash_event(event)
 
 
-def _decode_hex(text: object) -> bytes | None:
+def _decode_hex(text: object) -> bytes:
     try:
         return bytes.fromhex(text) if isinstance(text, str) else ZERO_HASH
     except ValueError:
         return ZERO_HASH
 
 
-ZERO_HASH = bytes(32)
-"""Stands for an event of which nothing is left, or which no event can be."""
-MAX_FINDINGS = 1_000
-"""Findings of one kind at most: whoever changed more changed everything."""
-
-
 def hash_event(event: Row) -> bytes:
-    """The hash of an event as a leaf; a value that no event can have makes it the hash of nothing."""
+    """Return the leaf hash of an event; ZERO_HASH when a value is one that no event can have."""
     if bytes in map(type, event):
         return ZERO_HASH
     try:
@@ -218,88 +220,88 @@ def hash_event(event: Row) -> bytes:
         return ZERO_HASH
 
 
-def find_unnumbered_events(tx: Tx) -> dict[bytes, Row]:
-    """Events that have no number and wait for none, by their hashes."""
-    return {hash_event(row): row for row in store.list_unnumbered_events(tx, MAX_FINDINGS)}
-
-
-def check_unnumbered(tx: Tx, strays: dict[bytes, Row], misfits: Iterable[Mismatch], end: int) -> list[AuditFinding]:
-    """Events and rows of the tree that are outside of all numbers."""
-    known = {one.event for one in misfits if one.leaf is None}
-    text = "it has no number in the tree and waits for none"
-    found = [AuditFinding("inserted", text, None, row[0], row[2]) for key, row in strays.items() if key not in known]
+def check_unnumbered(
+    tx: Tx, unnumbered: dict[bytes, Row], mismatches: Iterable[Mismatch], end: int
+) -> list[AuditFinding]:
+    """Find events without a number, and rows of the tree whose number or position is out of range."""
+    # Events that the pass found by their hash lost their leaf, and are reported there.
+    reported = {mismatch.event for mismatch in mismatches if mismatch.leaf is None}
+    text = "it has no number in the tree and is not waiting for one"
+    findings = [
+        AuditFinding("inserted", text, None, row[0], row[2])
+        for event_hash, row in unnumbered.items()
+        if event_hash not in reported
+    ]
     for number, event_id in store.list_stray_leaves(tx, end):
-        found.append(AuditFinding("hashes", f"its leaf has the number {number}, which cannot be", None, event_id))
+        findings.append(AuditFinding("hashes", f"its leaf has the number {number}, which is invalid", None, event_id))
     for (position,) in store.list_stray_tiles(tx, end):
-        found.append(AuditFinding("hashes", f"the tree has a tile of leaves at {position}, where none can be"))
-    return found
+        findings.append(AuditFinding("hashes", f"the tree has a tile of leaves at the invalid position {position}"))
+    return findings
 
 
-def attach_tasks(tx: Tx, judged: list[AuditFinding]) -> list[AuditFinding]:
-    """An event that is gone is known to be of the task of what it led to."""
-    if not any(finding.kind == "removed" for finding in judged):
-        return judged
+def attach_tasks(tx: Tx, findings: list[AuditFinding]) -> list[AuditFinding]:
+    """Add the task to findings of removed events: a remaining child names its parent and the task."""
+    if not any(finding.kind == "removed" for finding in findings):
+        return findings
     tasks = {parent: task_id for _, task_id, parent in store.list_orphans(tx, MAX_FINDINGS)}
-    return [_attach_task(finding, tasks) for finding in judged]
-
-
-def _attach_task(finding: AuditFinding, tasks: dict[str, str | None]) -> AuditFinding:
-    if finding.kind != "removed" or finding.task_id is not None or finding.event_id not in tasks:
-        return finding
-    return msgspec.structs.replace(finding, task_id=tasks[finding.event_id])
+    return [
+        msgspec.structs.replace(finding, task_id=tasks[finding.event_id])
+        if finding.kind == "removed" and finding.task_id is None and finding.event_id in tasks
+        else finding
+        for finding in findings
+    ]
 
 
 def check_upper_tiles(tx: Tx, actual: StreamingTree, recorded: StreamingTree) -> list[AuditFinding]:
-    """The tiles above those of leaves, against both trees."""
-    ours = actual.upper_tiles()
-    theirs = ours if recorded is actual else recorded.upper_tiles()
-    there = {(level, position): hashes for level, position, hashes in store.read_upper_tiles(tx)}
-    found: list[AuditFinding] = []
-    for level, position in sorted(ours.keys() | there.keys()):
-        key = level, position
-        if there.get(key) in (ours.get(key), theirs.get(key)):
+    """Compare the stored tiles above level 0 with both trees; a tile that matches either is not a finding."""
+    actual_tiles = actual.upper_tiles()
+    recorded_tiles = actual_tiles if recorded is actual else recorded.upper_tiles()
+    stored_tiles = {(level, position): hashes for level, position, hashes in store.read_upper_tiles(tx)}
+    findings: list[AuditFinding] = []
+    for key in sorted(actual_tiles.keys() | stored_tiles.keys()):
+        if stored_tiles.get(key) in (actual_tiles.get(key), recorded_tiles.get(key)):
             continue
-        row, good = merkle.split_hashes(there.get(key, b"")), merkle.split_hashes(ours.get(key, b""))
-        wrong = [n for n in range(max(len(row), len(good))) if row[n : n + 1] != good[n : n + 1]]
-        if len(found) < MAX_FINDINGS and wrong:
-            found.append(_upper_tile_finding(level, position, wrong[0], wrong[-1]))
-        elif wrong == []:
-            found.append(AuditFinding("hashes", f"tile {position} of level {level} has a form that no tile has"))
-    return found
+        stored, expected = (merkle.split_hashes(tiles.get(key, b"")) for tiles in (stored_tiles, actual_tiles))
+        wrong = [n for n in range(max(len(stored), len(expected))) if stored[n : n + 1] != expected[n : n + 1]]
+        if len(findings) < MAX_FINDINGS and wrong:
+            findings.append(_upper_tile_finding(*key, wrong[0], wrong[-1]))
+        elif not wrong:
+            findings.append(AuditFinding("hashes", f"tile {key[1]} of level {key[0]} is malformed"))
+    return findings
 
 
 def _upper_tile_finding(level: int, position: int, first: int, last: int) -> AuditFinding:
-    span = merkle.TILE_WIDTH**level
-    start = position * merkle.TILE_WIDTH * span
-    text = f"level {level} of the tree says something else about them: it was changed, or they with all their hashes"
-    return AuditFinding("hashes", text, start + first * span, last=start + (last + 1) * span - 1)
+    """Report the numbers below the hashes `first` to `last` of a tile."""
+    leaves_per_hash = TILE_WIDTH**level
+    start = position * TILE_WIDTH * leaves_per_hash
+    text = f"level {level} of the tree does not match them: either it was changed, or they and all their hashes were"
+    return AuditFinding("hashes", text, start + first * leaves_per_hash, last=start + (last + 1) * leaves_per_hash - 1)
 
 
 def check_waiting(tx: Tx) -> tuple[int, list[AuditFinding]]:
-    """How many events wait for a number, and those that are not what their marks say."""
-    count, after, found = 0, "", list[AuditFinding]()
+    """Count the events that wait for a number, and find those that do not match their pending entry."""
+    count, after, findings = 0, "", list[AuditFinding]()
     while rows := store.list_waiting(tx, after, MAX_FINDINGS):
         count, after = count + len(rows), rows[-1][0]
         for event_id, leaf, *event in rows:
             if event[0] is None:
-                found.append(AuditFinding("removed", "the event is gone before it got a number", None, event_id))
+                text = "the event was removed before it got a number"
+                findings.append(AuditFinding("removed", text, None, event_id))
             elif leaf is not None and hash_event(tuple(event)).hex() != leaf:
-                text = "the event is not what was recorded, before it got a number"
-                found.append(AuditFinding("changed", text, None, event_id, event[2]))
+                text = "the event was changed before it got a number"
+                findings.append(AuditFinding("changed", text, None, event_id, event[2]))
     for event_id, number in store.list_numbered_and_waiting(tx, MAX_FINDINGS):
-        found.append(AuditFinding("hashes", "it has a number and a mark that it waits for one", number, event_id))
-    return count, found
+        findings.append(AuditFinding("hashes", "it has a number and is marked as waiting for one", number, event_id))
+    return count, findings
 
 
 def check_parents(tx: Tx) -> list[AuditFinding]:
-    """Each event's parent is in the log of its tenant, and each task's first and last event."""
-    found = [
-        AuditFinding(
-            "chain", f"its parent {parent} is not in the log", store.number_of(tx, event_id), event_id, task_id
-        )
+    """Find events whose parent is missing, and tasks whose first or last event is missing."""
+    findings = [
+        AuditFinding("chain", f"its parent {parent} is not in the log", number_of(tx, event_id), event_id, task_id)
         for event_id, task_id, parent in store.list_orphans(tx, MAX_FINDINGS)
     ]
     for task_id, first, last in store.list_tasks_with_missing_events(tx, MAX_FINDINGS):
         text = f"the first event of the task, {first}, or its last, {last}, is not in the log"
-        found.append(AuditFinding("chain", text, None, None, task_id))
-    return found
+        findings.append(AuditFinding("chain", text, None, None, task_id))
+    return findings
