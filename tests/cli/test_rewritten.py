@@ -137,7 +137,7 @@ def test_a_lost_key_is_not_made_again_without_a_word(serve: Callable[..., Servic
     (keys / "provenance.state").unlink()
     again = serve(service.data_dir)
     status, detail = provenance(again)
-    assert (status, "is gone" in detail) == ("unavailable", True), detail
+    assert (status, "is missing" in detail) == ("unavailable", True), detail
     assert not (keys / "provenance.key").exists()
     program = Program(again.data_dir, again.state)
     assert "--new-key" in program("provenance", "accept", "--reason", "the disk died").err

@@ -125,7 +125,7 @@ def test_a_witness_that_is_away_stops_nothing_and_is_caught_up_with(
 
 
 WRONG = {
-    "no key": ("nonsense http://localhost", "is no key of a witness"),
+    "no key": ("nonsense http://localhost", "is not a witness key"),
     "the key of a log": (
         "x+5e6d1b3a+AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA http://localhost",
         "for cosignatures",

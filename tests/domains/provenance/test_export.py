@@ -132,8 +132,8 @@ async def test_otlp_lines_are_spans_of_one_trace_per_run(world: World) -> None:
 async def test_a_failed_task_is_an_error_in_its_span(world: World) -> None:
     task_id = await world.do(await world.register(), ok=False)
     spans = {span["name"]: span for span in await spans_of(world, EventSelection("default", task_id))}
-    assert spans["task_failed"]["status"]["code"] == export.ERROR
-    assert spans["task_queued"]["status"] == {"code": export.OK}
+    assert spans["task_failed"]["status"]["code"] == export.STATUS_ERROR
+    assert spans["task_queued"]["status"] == {"code": export.STATUS_OK}
 
 
 @requirement("provenance.export", "provenance.tenants")

@@ -152,7 +152,7 @@ async def test_a_sequencer_that_cannot_go_on_is_seen_and_work_goes_on(world: Wor
     await world.kernel.provenance.sequencer.drain()
     await world.kernel.infra.db.write(lambda tx: tx.run(Sql("delete from provenance_tiles")))
     await world.submit()
-    world.kernel.provenance.sequencer._edge = None
+    world.kernel.provenance.sequencer._frontier = None
     assert await world.kernel.provenance.sequencer.run_once() == 0
     health = await world.admin.get("/api/v1/health/detailed")
     assert (health.status_code, health.json()["components"]["provenance"]["status"]) == (503, "unavailable")

@@ -132,7 +132,7 @@ def test_a_witness_remembers_across_a_restart_what_it_signed(one: Stand) -> None
     assert {path.stat().st_mode & 0o777 for path in one.folder.iterdir()} == {0o600}
     (again.folder / "witness.state").unlink()
     again.opened.close()
-    with pytest.raises(StartRefused, match=r"witness\.state is gone"):
+    with pytest.raises(StartRefused, match=r"witness\.state is missing"):
         stand(one.folder, one.tree, one.clock)
     one.opened = WitnessFolder(one.folder.parent / "fresh", "witness.example/w2")
 

@@ -1,7 +1,7 @@
-"""Asks the configured witnesses to sign each checkpoint of this log, and keeps their signatures with it.
+"""Request cosignatures of the configured witnesses for each checkpoint of this log, and store them in its note.
 
-Fails open: without a witness the log is signed all the same; health and metrics tell. What a witness answers without a
-valid signature is only shown, because anybody could have said it.
+Fails open: this log is signed without witnesses too, and health and metrics report missing signatures. A response
+without a valid signature is only reported, never acted on, because anybody could have sent it.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ if TYPE_CHECKING:
     import aiohttp
 
 REQUEST_TIMEOUT_SECONDS = 10.0
-"""For one request."""
 RETRY_SECONDS = 30.0
-"""Between two attempts at a witness that does not sign."""
+"""Delay between two attempts at a witness that does not sign."""
 UNAVAILABLE_AFTER_US = 300 * SECOND
-"""Without enough signatures for so long, the component is unavailable."""
+"""How long signatures may be missing before the component is unavailable."""
 MAX_RESPONSE_BYTES = 65_536
 RESTORE_CHECKPOINTS = 20
-"""Checkpoints in which the signatures of an earlier process are looked for."""
+"""How many of the newest checkpoints are searched for the signatures of an earlier process."""
 MAX_ATTEMPTS = 3
 log = logging.getLogger(__name__)
 
 
 @dataclass
 class WitnessTarget:
-    """A configured witness and what is known of it: sizes are of trees that it has seen, and that it signed."""
+    """A configured witness and its state: `seen_size` and `signed_size` are of the newest trees it saw and signed."""
 
     verifier: NoteVerifier
     url: str
@@ -64,35 +63,39 @@ class WitnessTarget:
 
 
 class CosigningFailed(Exception):
-    """A witness did not sign; the text says why."""
+    """A witness did not sign; the message is the reason."""
 
 
 class WitnessConflict(CosigningFailed):
-    """Because it has seen another history of this log."""
+    """The witness has seen a different history of this log."""
 
 
 def parse_targets(pairs: Iterable[str]) -> list[WitnessTarget]:
-    """`<verifier key> <URL>` each. Raises StartRefused."""
-    found: list[WitnessTarget] = []
+    """Parse entries of the form `<verifier key> <URL>`. Raises StartRefused."""
+    targets: list[WitnessTarget] = []
     for pair in pairs:
         key, _, url = pair.partition(" ")
         try:
             verifier = parse_witness_key(key)
         except NoteError as error:
-            raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES: {key!r} is no key of a witness: {error}.") from None
+            raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES: {key!r} is not a witness key: {error}.") from None
         parts = urlsplit(url.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES: {key!r} needs its http or https URL behind a blank.")
-        found.append(WitnessTarget(verifier, url.strip().rstrip("/")))
-    if len(found) >= MAX_SIGNATURES:
+            raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES: {key!r} needs an http or https URL after a space.")
+        targets.append(WitnessTarget(verifier, url.strip().rstrip("/")))
+    # One signature of a note is the log's own.
+    if len(targets) >= MAX_SIGNATURES:
         raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES names more than {MAX_SIGNATURES - 1} witnesses.")
-    if len({target.verifier.public_key for target in found}) < len(found):
+    if len({target.verifier.public_key for target in targets}) < len(targets):
         raise StartRefused("SERVICE_PROVENANCE_WITNESSES names a witness twice.")
-    return found
+    return targets
 
 
 class WitnessClient:
-    """`outlets` take each checkpoint again when signatures were added. Used on one event loop."""
+    """Requests signatures in the background. `sinks` get each checkpoint again when signatures were added.
+
+    Used on one event loop.
+    """
 
     def __init__(
         self,
@@ -111,158 +114,153 @@ class WitnessClient:
         self._outbound = outbound
         self._quorum = quorum
         self._sinks = sinks
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
         self._missing_since: int | None = None
 
-    async def on_checkpoint(self, made: StoredCheckpoint) -> None:
-        """A new checkpoint is stored: an outlet that returns at once."""
-        self._wanted.set()
+    async def on_checkpoint(self, checkpoint: StoredCheckpoint) -> None:
+        """Request signatures in the background; a CheckpointSink."""
+        self._requested.set()
 
     async def run(self) -> None:
-        """For ever; the process that signs asks."""
+        """Request signatures for new checkpoints until the task is cancelled."""
         while True:
-            await self._wanted.wait()
-            self._wanted.clear()
+            await self._requested.wait()
+            self._requested.clear()
             await self.request_signatures()
             if any(target.problem for target in self.targets):
-                await wait_until_tick(self._wanted, RETRY_SECONDS)
-                self._wanted.set()
+                await wait_until_tick(self._requested, RETRY_SECONDS)
+                self._requested.set()
 
     async def request_signatures(self) -> None:
-        """Ask each witness that did not sign the newest checkpoint yet. Never raises."""
+        """Request the signature of each witness that has not signed the newest checkpoint yet. Never raises."""
         try:
             newest = await self._db.read(store.newest_checkpoint)
             if newest is None:
                 return
-            asked = [target for target in self.targets if target.signed_size < newest.size]
-            await asyncio.gather(*(self._ask(target) for target in asked))
-            self._count(newest.size)
-            if any(target.problem is None for target in asked):
-                await self._hand_out()
+            pending = [target for target in self.targets if target.signed_size < newest.size]
+            await asyncio.gather(*(self._request_signature(target) for target in pending))
+            if sum(target.signed_size >= newest.size for target in self.targets) >= self._quorum:
+                self._missing_since = None
+            elif self._missing_since is None:
+                self._missing_since = self._clock.now()
+            if any(target.problem is None for target in pending):
+                # Read again: each witness added its line to the stored note.
+                signed = await self._db.read(store.newest_checkpoint)
+                if signed is not None:
+                    for sink in self._sinks:
+                        await sink(signed)
         except StentorError as error:
-            log.warning("the witnesses could not be asked: %s", error.message)
+            log.warning("witness: request failed reason=%s", error.message)
         except Exception:
-            log.exception("asking the witnesses failed")
+            log.exception("witness: request failed unexpectedly")
 
     async def restore_signatures(self) -> None:
-        """Find what they signed for an earlier process."""
-        for stored in await self._db.read(lambda tx: store.list_newest_checkpoints(tx, RESTORE_CHECKPOINTS)):
+        """Find the signatures that an earlier process stored."""
+        for checkpoint in await self._db.read(lambda tx: store.list_newest_checkpoints(tx, RESTORE_CHECKPOINTS)):
             for target in self.targets:
-                if stored.size > target.signed_size and cosigned_at(stored.note, target.verifier) is not None:
-                    target.signed_size = target.seen_size = stored.size
-        self._wanted.set()
+                if checkpoint.size > target.signed_size and cosigned_at(checkpoint.note, target.verifier) is not None:
+                    target.signed_size = target.seen_size = checkpoint.size
+        self._requested.set()
 
     def status(self) -> tuple[bool, str]:
-        """Whether all is well, and how things stand in one line, without addresses: health is public."""
+        """Return whether the component is healthy and one line of detail, without addresses: health is public."""
         if not self.targets:
             return True, "no witnesses"
         for target in self.targets:
             if target.has_conflict:
                 return False, f"the witness {target.name} has seen another history of this log: {target.problem}"
-        missing = self._missing_since
-        well = missing is None or self._clock.now() - missing < UNAVAILABLE_AFTER_US
-        signed = sum(target.problem is None for target in self.targets)
-        text = f"{signed} of {len(self.targets)} witnesses sign, {self._quorum} must"
-        return well, text
+        missing_since = self._missing_since
+        is_healthy = missing_since is None or self._clock.now() - missing_since < UNAVAILABLE_AFTER_US
+        signing = sum(target.problem is None for target in self.targets)
+        return is_healthy, f"{signing} of {len(self.targets)} witnesses sign, {self._quorum} must"
 
-    async def _hand_out(self) -> None:
-        signed = await self._db.read(store.newest_checkpoint)
-        if signed is not None:
-            for outlet in self._sinks:
-                await outlet(signed)
-
-    def _count(self, size: int) -> None:
-        enough = sum(target.signed_size >= size for target in self.targets) >= self._quorum
-        if enough:
-            self._missing_since = None
-        elif self._missing_since is None:
-            self._missing_since = self._clock.now()
-
-    async def _ask(self, target: WitnessTarget) -> None:
+    async def _request_signature(self, target: WitnessTarget) -> None:
+        """Request one signature and record the result in `target`."""
         try:
-            await self._signature(target)
+            await self._fetch_signature(target)
             problem, conflict = None, False
         except CosigningFailed as error:
             problem, conflict = str(error), isinstance(error, WitnessConflict)
         if problem is not None and problem != target.problem:
             level = logging.ERROR if conflict else logging.WARNING
-            log.log(level, "the witness %s does not sign: %s", target.name, problem)
+            log.log(level, "witness: cosigning failed name=%s reason=%s", target.name, problem)
         elif problem is None and target.problem is not None:
-            log.warning("the witness %s signs again", target.name)
+            log.warning("witness: cosigning recovered name=%s", target.name)
         target.problem, target.has_conflict = problem, conflict
 
-    async def _signature(self, target: WitnessTarget) -> None:
-        """Raises NotSigned. A witness that is elsewhere says where, and is asked again from there."""
+    async def _fetch_signature(self, target: WitnessTarget) -> None:
+        """Fetch and store a signature. Raises CosigningFailed.
+
+        A witness at another size responds with that size (409), and the proof is sent again from there.
+        """
         for _ in range(MAX_ATTEMPTS):
-            newest, submission = await self._submission(target.seen_size)
-            status, answer = await self._post(target, submission.text)
+            newest, submission = await self._prepare_submission(target.seen_size)
+            status, response = await self._post(target, submission.text)
             if status == 200:
-                await self._take(target, newest, answer)
+                await self._store_signature(target, newest, response)
                 return
             if status == 422:
-                raise WitnessConflict("it refused the newest checkpoint, which does not extend what it signed")
+                raise WitnessConflict("it rejected the newest checkpoint, which does not extend what it signed")
             if status != 409:
-                raise CosigningFailed(f"it answered {status}")
-            size = _size(answer)
+                raise CosigningFailed(f"it responded with {status}")
+            try:
+                size = parse_size(response.rstrip("\n"))
+            except NoteError:
+                raise CosigningFailed("it responded with 409 without a size") from None
             if size == submission.old_size:
                 raise WitnessConflict(f"it signed another tree of {size} events")
             target.seen_size = size
-        raise CosigningFailed("its size changed with every answer")
+        raise CosigningFailed("its size changed with every response")
 
-    async def _submission(self, seen: int) -> tuple[StoredCheckpoint, WitnessSubmission]:
-        def look(tx: Tx) -> tuple[StoredCheckpoint, WitnessSubmission]:
+    async def _prepare_submission(self, seen_size: int) -> tuple[StoredCheckpoint, WitnessSubmission]:
+        def prepare(tx: Tx) -> tuple[StoredCheckpoint, WitnessSubmission]:
             newest = store.newest_checkpoint(tx)
-            if newest is None or newest.size < seen:
-                have = newest.size if newest else 0
-                raise WitnessConflict(f"it signed a tree of {seen} events, and the newest checkpoint here has {have}")
-            proof = merkle.consistency_proof(TileReader(tx), seen, newest.size) if 0 < seen < newest.size else []
-            return newest, WitnessSubmission(seen, proof, newest.note)
+            size = newest.size if newest else 0
+            if newest is None or size < seen_size:
+                raise WitnessConflict(
+                    f"it signed a tree of {seen_size} events, but the newest checkpoint here has {size}"
+                )
+            proof = merkle.consistency_proof(TileReader(tx), seen_size, size) if 0 < seen_size < size else []
+            return newest, WitnessSubmission(seen_size, proof, newest.note)
 
-        return await self._db.read(look)
+        return await self._db.read(prepare)
 
     async def _post(self, target: WitnessTarget, body: str) -> tuple[int, str]:
-        """The status and the start of the body. Raises NotSigned."""
-        import aiohttp  # a fifth of all imports at the start: only where there are witnesses
+        """Return the status and the start of the response body. Raises CosigningFailed."""
+        import aiohttp  # a fifth of all imports at start-up: only for installations with witnesses
 
         url = f"{target.url}/add-checkpoint"
         try:
             self._outbound.check_url(url)
             async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                 headers = {"Content-Type": "text/plain; charset=utf-8", "Accept-Encoding": "identity"}
-                sent = self._outbound.session.post(url, data=body.encode(), headers=headers, allow_redirects=False)
-                async with sent as answer:
-                    return answer.status, await _start_of(answer)
+                request = self._outbound.session.post(url, data=body.encode(), headers=headers, allow_redirects=False)
+                async with request as response:
+                    return response.status, await _read_start(response)
         except TimeoutError:
-            raise CosigningFailed(f"no answer within {REQUEST_TIMEOUT_SECONDS:g} s") from None
+            raise CosigningFailed(f"no response within {REQUEST_TIMEOUT_SECONDS:g} s") from None
         except (InvalidRequest, aiohttp.ClientError, OSError, ValueError) as error:
             raise CosigningFailed(f"it cannot be reached ({type(error).__name__})") from None
 
-    async def _take(self, target: WitnessTarget, newest: StoredCheckpoint, answer: str) -> None:
-        """Keep the signature with the stored checkpoint. Raises NotSigned."""
+    async def _store_signature(self, target: WitnessTarget, newest: StoredCheckpoint, response: str) -> None:
+        """Add the signature to the stored note. Raises CosigningFailed."""
 
-        def put(tx: Tx) -> None:
+        def add(tx: Tx) -> None:
+            # Read in this transaction: another witness may have added its line in the meantime.
             stored = store.covering_checkpoint(tx, newest.size)
             if stored is None or stored.size != newest.size:
                 raise CosigningFailed("the checkpoint that it signed is gone")
-            note = add_cosignature(stored.note, answer, target.verifier)
-            store.update_note(tx, newest.size, note)
+            store.update_note(tx, newest.size, add_cosignature(stored.note, response, target.verifier))
 
         try:
-            await self._db.write(put)
+            await self._db.write(add)
         except NoteError as error:
-            raise CosigningFailed(f"its answer cannot be used: {error}") from None
+            raise CosigningFailed(f"its response cannot be used: {error}") from None
         target.seen_size = target.signed_size = newest.size
 
 
-async def _start_of(answer: aiohttp.ClientResponse) -> str:
-    read = b""
-    while len(read) < MAX_RESPONSE_BYTES and (chunk := await answer.content.read(MAX_RESPONSE_BYTES - len(read))):
-        read += chunk
-    return read.decode("utf-8", "replace")
-
-
-def _size(text: str) -> int:
-    try:
-        return parse_size(text.rstrip("\n"))
-    except NoteError:
-        raise CosigningFailed("it answered 409 without a size") from None
+async def _read_start(response: aiohttp.ClientResponse) -> str:
+    body = b""
+    while len(body) < MAX_RESPONSE_BYTES and (chunk := await response.content.read(MAX_RESPONSE_BYTES - len(body))):
+        body += chunk
+    return body.decode("utf-8", "replace")

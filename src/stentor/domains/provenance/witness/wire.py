@@ -1,4 +1,4 @@
-"""The body of add-checkpoint (C2SP tlog-witness): the old size, a consistency proof, the signed note. Pure."""
+"""The request body of add-checkpoint (C2SP tlog-witness): the old size, a consistency proof, the signed note. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZE_MEDIA_TYPE = "text/x.tlog.size"
 
 @dataclass(frozen=True)
 class WitnessSubmission:
-    """`old` is the size that the proof starts from; 0 with an empty proof for a log that the witness does not know."""
+    """A checkpoint with the proof that it extends the tree of `old_size`; 0 and no proof for the first checkpoint."""
 
     old_size: int
     proof: list[bytes]
@@ -28,33 +28,33 @@ class WitnessSubmission:
 
     @property
     def text(self) -> str:
-        lines = [f"old {self.old_size}", *(base64.b64encode(one).decode() for one in self.proof)]
+        lines = [f"old {self.old_size}", *(base64.b64encode(node_hash).decode() for node_hash in self.proof)]
         return "\n".join(lines) + f"\n\n{self.note}"
 
 
 def parse_submission(text: str) -> WitnessSubmission:
-    """Raises NoteError."""
+    """Parse a request body without verifying the proof or signatures. Raises NoteError."""
     head, blank, note = text.partition("\n\n")
     first, *lines = head.split("\n")
     word, _, old = first.partition(" ")
     if not blank or word != "old":
-        raise NoteError("it has no line with the old size, or no empty line behind the proof")
+        raise NoteError("it has no line with the old size, or no empty line after the proof")
     if len(lines) > MAX_HASHES:
         raise NoteError(f"it has more than {MAX_HASHES} lines of proof")
     proof = [decode_base64(line) for line in lines]
-    if any(len(one) != HASH_BYTES for one in proof):
-        raise NoteError("it has a line of proof that is no hash")
+    if any(len(node_hash) != HASH_BYTES for node_hash in proof):
+        raise NoteError("it has a line of proof that is not a hash")
     parse_note(note)
     return WitnessSubmission(parse_size(old), proof, note)
 
 
 def parse_size(text: str) -> int:
-    """A size of a tree in decimal, without leading zeroes. Raises NoteError."""
+    """Parse the size of a tree in decimal without leading zeroes. Raises NoteError."""
     if not (text.isascii() and text.isdigit() and len(text) < 19) or (text[0] == "0" and text != "0"):
-        raise NoteError("it has a size that is no number")
+        raise NoteError("it has a size that is not a number")
     return int(text)
 
 
 def checkpoint_path(origin: str) -> str:
-    """Where a witness shows the newest checkpoint that it signed of a log."""
+    """Return the URL path at which a witness publishes the newest checkpoint of a log that it signed."""
     return f"{sha256(origin.encode()).hexdigest()}/checkpoint"

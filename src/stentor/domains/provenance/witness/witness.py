@@ -1,10 +1,7 @@
-"""A witness for the logs that it was told to watch: signs a checkpoint that extends the newest one that it signed.
+"""A witness for configured logs (C2SP tlog-witness): it signs a checkpoint that extends the newest one that it signed.
 
-Fails closed: what is not on its disk is not signed. Source: C2SP tlog-witness.
-
-The folder of a witness: its key, and of each log the newest checkpoint that it signed.
-
-A witness that forgot what it signed may sign a fork, so a key without its state is refused.
+Fails closed: the state is on the disk before a signature leaves, and a key without its state is rejected, because a
+witness that forgot what it signed could sign a fork. `surfaces/witness.py` serves it over HTTP.
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import logging
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 
@@ -36,11 +33,13 @@ from stentor.domains.provenance.signed_note import (
 )
 from stentor.domains.provenance.witness.wire import WitnessSubmission, parse_submission
 
+KEY_FILE, STATE_FILE, LOCK_FILE = "witness.key", "witness.state", "witness.lock"
+_GROUP_OTHER_BITS = 0o077
 log = logging.getLogger(__name__)
 
 
 class SubmissionRejected(Exception):
-    """A submission is not signed; the HTTP status of the protocol, and its text."""
+    """A submission is not signed. `status` and `text` are the protocol's HTTP status and body."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -49,20 +48,23 @@ class SubmissionRejected(Exception):
 
 
 class SizeConflict(SubmissionRejected):
-    """The proof does not start at the newest size that was signed, which is the answer."""
+    """The proof does not start at the newest signed size. The protocol responds with that size."""
 
     def __init__(self, size: int) -> None:
         super().__init__(409, f"{size}\n")
 
 
 class Witness:
+    """Checks and signs submissions. Thread-safe; blocks on the disk."""
+
     def __init__(self, folder: WitnessFolder, logs: Iterable[NoteVerifier], clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
         self._logs: dict[str, list[NoteVerifier]] = defaultdict(list)
         for key in logs:
             self._logs[key.name].append(key)
-        # From the look at the newest size until the new one is on the disk, or two submissions could both be signed.
+        # Held from reading the newest size until the new one is on the disk: otherwise two submissions that extend the
+        # same size, and not each other, could both be signed.
         self._lock = threading.Lock()
 
     @property
@@ -74,27 +76,26 @@ class Witness:
         return sorted(self._logs)
 
     def newest_note(self, origin: str) -> str | None:
-        """The newest note that was signed of this log."""
+        """Return the newest note of this log that was signed."""
         return self._folder.newest_note(origin)
 
     def add_checkpoint(self, text: str) -> str:
-        """The line that signs the submitted checkpoint; blocks on the disk. Raises Refused, OSError."""
+        """Return the signature line for the submitted checkpoint. Raises SubmissionRejected, OSError."""
         try:
             submission = parse_submission(text)
         except NoteError as error:
             raise SubmissionRejected(400, f"The request is malformed: {error}.\n") from None
-        checkpoint = self._opened(submission.note)
+        checkpoint = self._open_checkpoint(submission.note)
         if submission.old_size > checkpoint.size:
             raise SubmissionRejected(400, "The old size is above that of the checkpoint.\n")
         with self._lock:
             self._require_extension(submission, checkpoint)
             line = self._folder.cosigner.cosign(checkpoint.body, self._clock.now() // SECOND)
-            self._folder.save_note(
-                checkpoint.origin, f"{_signed_by(submission.note, self._logs[checkpoint.origin])}{line}"
-            )
+            note = _keep_signatures_of(submission.note, self._logs[checkpoint.origin])
+            self._folder.save_note(checkpoint.origin, f"{note}{line}")
         return line
 
-    def _opened(self, note: str) -> LogCheckpoint:
+    def _open_checkpoint(self, note: str) -> LogCheckpoint:
         keys = self._logs.get(parse_note(note)[0].origin)
         if keys is None:
             raise SubmissionRejected(404, "This witness does not watch that log.\n")
@@ -104,42 +105,43 @@ class Witness:
             raise SubmissionRejected(403, f"The checkpoint is not signed by the log: {error}.\n") from None
 
     def _require_extension(self, submission: WitnessSubmission, checkpoint: LogCheckpoint) -> None:
-        kept = self._folder.newest_note(checkpoint.origin)
-        before = parse_note(kept)[0] if kept else LogCheckpoint(checkpoint.origin, 0, EMPTY_ROOT)
-        if submission.old_size != before.size:
-            raise SizeConflict(before.size)
-        if before.size == 0:
-            sound = not submission.proof and (checkpoint.size > 0 or checkpoint.root == EMPTY_ROOT)
+        signed_note = self._folder.newest_note(checkpoint.origin)
+        signed = parse_note(signed_note)[0] if signed_note else LogCheckpoint(checkpoint.origin, 0, EMPTY_ROOT)
+        if submission.old_size != signed.size:
+            raise SizeConflict(signed.size)
+        if signed.size == 0:  # every tree extends the empty one: there is nothing to prove
+            is_extension = not submission.proof and (checkpoint.size > 0 or checkpoint.root == EMPTY_ROOT)
         else:
-            sound = verify_consistency(before.size, checkpoint.size, before.root, checkpoint.root, submission.proof)
-        if not sound:
+            is_extension = verify_consistency(
+                signed.size, checkpoint.size, signed.root, checkpoint.root, submission.proof
+            )
+        if not is_extension:
             path = self._folder.save_evidence(checkpoint.origin, submission.text)
             log.error(
-                "the log %s was rewritten: its checkpoint of size %d does not extend that of size %d; kept in %s",
-                *(checkpoint.origin, checkpoint.size, before.size, path),
+                "witness: log rewritten origin=%s size=%d signed_size=%d evidence=%s",
+                *(checkpoint.origin, checkpoint.size, signed.size, path),
             )
             raise SubmissionRejected(422, "The checkpoint does not extend the newest one that this witness signed.\n")
 
 
-def _signed_by(note: str, keys: list[NoteVerifier]) -> str:
-    """The note with the lines of the log's keys alone: others may send what they like."""
+def _keep_signatures_of(note: str, keys: list[NoteVerifier]) -> str:
+    """Return the note without signatures of other keys: the submitter can add any."""
     head, _, lines = note.partition("\n\n")
     known = {(key.name, key.key_id) for key in keys}
     _, signatures = parse_note(note)
-    kept = [
+    log_lines = [
         line
         for line, (name, key_id, _) in zip(lines.splitlines(keepends=True), signatures, strict=True)
         if (name, key_id) in known
     ]
-    return f"{head}\n\n{''.join(kept)}"
-
-
-KEY_FILE, STATE_FILE, LOCK_FILE = "witness.key", "witness.state", "witness.lock"
-_GROUP_OTHER_BITS = 0o077
+    return f"{head}\n\n{''.join(log_lines)}"
 
 
 class WitnessFolder:
-    """Held from construction to `close`. Raises StartRefused."""
+    """The folder of a witness: its key, and for each log the newest note that it signed.
+
+    Locked from construction to `close`. Raises StartRefused.
+    """
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
@@ -149,25 +151,25 @@ class WitnessFolder:
         except OSError as error:
             raise StartRefused(f"{path} cannot be used: {error.strerror}.") from None
         try:
-            self._hold()
-            self.cosigner = self._key(name)
-            self._notes = self._state()
+            self._lock_folder()
+            self.cosigner = self._load_key(name)
+            self._notes = self._load_notes()
         except BaseException:
             self.close()
             raise
 
     def newest_note(self, origin: str) -> str | None:
-        """The newest note that was signed of this log."""
+        """Return the newest note of this log that was signed."""
         return self._notes.get(origin)
 
     def save_note(self, origin: str, note: str) -> None:
-        """Returns when it is on the disk. Raises OSError, and then nothing is kept."""
+        """Store a note durably. Raises OSError, and then the old note stays."""
         notes = self._notes | {origin: note}
         filesystem.write_atomically(self._path / STATE_FILE, msgspec.json.encode(notes).decode())
         self._notes = notes
 
     def save_evidence(self, origin: str, submission: str) -> Path:
-        """A signed submission that does not extend what was signed: it proves that the log was rewritten."""
+        """Store a submission that does not extend the signed note: signed by the log, it proves the rewrite."""
         path = self._path / f"evidence-{sha256(origin.encode()).hexdigest()[:16]}.txt"
         filesystem.write_atomically(path, submission)
         return path
@@ -175,44 +177,44 @@ class WitnessFolder:
     def close(self) -> None:
         os.close(self._lock)
 
-    def _hold(self) -> None:
-        try:
+    def _lock_folder(self) -> None:
+        try:  # two witnesses with one folder could sign a fork
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StartRefused(f"{self._path} is in use by another witness.") from None
 
-    def _key(self, name: str) -> Cosigner:
+    def _load_key(self, name: str) -> Cosigner:
         path = self._path / KEY_FILE
         if not path.exists():
             if (self._path / STATE_FILE).exists():
-                raise StartRefused(f"{path} is gone, and its state is there: restore it, or begin another folder.")
+                raise StartRefused(f"{path} is missing, but its state exists: restore it, or use another folder.")
             if not name:
                 raise StartRefused("A new witness needs a name: --name, such as example.com/witness.")
-            made = _require_usable(lambda: generate_cosigner(name))
+            new_key = _require_usable(lambda: generate_cosigner(name))
             filesystem.write_atomically(self._path / STATE_FILE, "{}")
-            filesystem.write_atomically(path, f"{made.text}\n")
+            filesystem.write_atomically(path, f"{new_key.text}\n")
         if path.stat().st_mode & _GROUP_OTHER_BITS:
-            raise StartRefused(f"{path} is secret, and others can read it: chmod 600 {path}")
+            raise StartRefused(f"{path} is secret, and other users can read it: chmod 600 {path}")
         cosigner = _require_usable(lambda: parse_cosigner(path.read_text("utf-8").strip()))
         if name and cosigner.verifier.name != name:
             raise StartRefused(f"The witness in {self._path} is {cosigner.verifier.name}, not {name}.")
         return cosigner
 
-    def _state(self) -> dict[str, str]:
+    def _load_notes(self) -> dict[str, str]:
         path = self._path / STATE_FILE
         try:
             return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
         except FileNotFoundError:
             raise StartRefused(
-                f"{path} is gone: without it this witness could sign a log that was rewritten. Restore it, or begin "
-                "another folder with another key."
+                f"{path} is missing: without it this witness could sign a log that was rewritten. Restore it, or use "
+                "another folder with a new key."
             ) from None
         except (OSError, msgspec.DecodeError):
             raise StartRefused(f"{path} cannot be read: restore it.") from None
 
 
-def _require_usable(make: object) -> Cosigner:
+def _require_usable(make_key: Callable[[], Cosigner]) -> Cosigner:
     try:
-        return make()  # type: ignore[operator, no-any-return]
+        return make_key()
     except (NoteError, OSError, UnicodeDecodeError) as error:
         raise StartRefused(f"The key of the witness cannot be used: {error}.") from None
