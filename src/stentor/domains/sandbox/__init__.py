@@ -1,1 +1,1 @@
-"""The sandbox: what an agent may touch, the cage that its program runs in, and the broker of its tools."""
+"""The sandbox: access checks, the isolation of command agents, and (in `broker`) the tools that they may call."""

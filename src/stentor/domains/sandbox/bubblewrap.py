@@ -1,6 +1,5 @@
-"""What a caged program gets, and the command line that gives it exactly that. Pure but for one look at the host.
-
-The folders that the operator maps, and where a program beneath one lies.
+"""Build the command line of a sandbox: bubblewrap namespaces, mounts and resource limits. For its start see
+`process_sandbox`, for the system call filter `seccomp`. Only the search for folders and links reads the host.
 """
 
 from __future__ import annotations
@@ -9,12 +8,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 
 NOBODY_UID = 65534
 WORK_PATH, STENTOR_PATH, AGENT_PATH, SOCKET_PATH = "/work", "/stentor", "/agent", "/stentor/tools.sock"
@@ -26,10 +26,10 @@ _USR_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
 class SandboxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`options` of a command agent. Memory, CPU time, files and open files count for each process by itself.
+    """`options` of a command agent. Memory, CPU time, file size and open files are limits of each single process.
 
-    `cpu_seconds` 0 is as long as the task may take. `folder` is the work folder: `fresh` for each run, or `kept`
-    for the agent. `program` is a folder that is shown read-only as /agent: a root of the operator, or beneath one.
+    `cpu_seconds` 0 is the timeout of the task. `folder` is the work folder: `fresh` for each run, or `kept` for the
+    agent. `program` is a folder that is mounted read-only as /agent: a root of the operator, or a folder inside it.
     """
 
     memory_mb: Annotated[int, Meta(ge=16, le=1_048_576)] = 1024
@@ -42,7 +42,7 @@ class SandboxOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RunPlan(msgspec.Struct, frozen=True):
-    """One run. `work` is the only folder that can be written; `socket` is the broker's, None for no broker."""
+    """One run. The work folder is the only writable one; without a `socket_path` the program has no tool broker."""
 
     command: tuple[str, ...]
     work_folder: Path
@@ -53,7 +53,7 @@ class RunPlan(msgspec.Struct, frozen=True):
 
 
 class SandboxHost(msgspec.Struct, frozen=True):
-    """The programs that a cage is made of, and what of the root folder points into /usr."""
+    """What a sandbox needs of the host: paths of programs, and the links and folders of `find_usr_links`."""
 
     bwrap: str
     prlimit: str
@@ -64,50 +64,52 @@ class SandboxHost(msgspec.Struct, frozen=True):
     folders: tuple[str, ...]
 
 
-def parse_options(given: dict[str, Any]) -> SandboxOptions:
-    """Raises InvalidRequest."""
+def parse_options(options: JsonObject) -> SandboxOptions:
+    """Parse the options of a runtime. Raises InvalidRequest."""
     try:
-        return msgspec.convert(given, SandboxOptions)
+        return msgspec.convert(options, SandboxOptions)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"The runtime's options are wrong: {error}.") from None
+        raise InvalidRequest(f"The runtime's options are invalid: {error}.") from None
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Raises InvalidRequest."""
+    """Check the command of a runtime. Raises InvalidRequest."""
     if not command or not command[0] or len(command) > MAX_ARGUMENTS:
-        raise InvalidRequest(f"A command runtime needs a command: a list of 1 to {MAX_ARGUMENTS} texts.")
+        raise InvalidRequest(f"A command runtime needs a command: a list of 1 to {MAX_ARGUMENTS} strings.")
     if any("\0" in part or len(part) > MAX_ARGUMENT_LENGTH for part in command):
         raise InvalidRequest(f"A part of the command has a NUL or is longer than {MAX_ARGUMENT_LENGTH} characters.")
 
 
 def parse_root_folders(settings: Sequence[str]) -> dict[str, tuple[Path, bool]]:
-    """`name=/folder` or `name=/folder:rw` to the folder and whether it may be written. Raises ValueError."""
-    found: dict[str, tuple[Path, bool]] = {}
+    """Parse `name=/folder` or `name=/folder:rw` to the folder and whether it is writable. Raises ValueError."""
+    roots: dict[str, tuple[Path, bool]] = {}
     for entry in settings:
         name, equals, folder = entry.partition("=")
         writable = folder.endswith(":rw")
         path = Path(folder.removesuffix(":rw"))
         if not equals or not _ROOT_NAME.match(name) or not path.is_absolute():
             raise ValueError(f"has the entry {entry!r}, which is not name=/folder or name=/folder:rw")
-        found[name] = (path, writable)
-    return found
+        roots[name] = (path, writable)
+    return roots
 
 
 def find_usr_links() -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
-    """Links and folders of the host's root that programs in /usr need."""
+    """Return the links (target, path) and folders of the host's root folder that programs in /usr need."""
     paths = [Path("/") / name for name in _USR_LINKS]
     links = tuple((str(path.readlink()), str(path)) for path in paths if path.is_symlink())
     return links, tuple(str(path) for path in paths if path.is_dir() and not path.is_symlink())
 
 
 def build_environment(tools: str) -> dict[str, str]:
+    """Return the environment variables of a program; `tools` is the path of the broker's socket."""
     return {"PATH": PATH_VARIABLE, "HOME": WORK_PATH, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "STENTOR_TOOLS": tools}  # noqa: S108
 
 
 def build_sandbox_command(host: SandboxHost, plan: RunPlan, seccomp: int) -> list[str]:
-    """The whole command line; `seccomp` is the filter's descriptor, which the program inherits."""
+    """Return the whole command line; `seccomp` is the descriptor of the filter, which bubblewrap inherits."""
     drop = ["--reuid", str(NOBODY_UID), "--regid", str(NOBODY_UID), "--clear-groups", "--"]
-    # As root, the outer user would be root as well, whom neither file modes nor the limit of processes bind.
+    # If the service runs as root, the sandbox user would be root on the host too, to whom neither file modes nor the
+    # limit of processes apply.
     line = [host.setpriv, *drop] if host.is_root else []
     line += [host.bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
     line += ["--uid", str(NOBODY_UID), "--gid", str(NOBODY_UID), "--hostname", "cage", "--seccomp", str(seccomp)]
@@ -130,7 +132,10 @@ def build_sandbox_command(host: SandboxHost, plan: RunPlan, seccomp: int) -> lis
 
 
 def build_limited_command(prlimit: str, plan: RunPlan) -> list[str]:
-    """The command under its limits. They are set inside, where the count of processes is the cage's own."""
+    """Prefix the command with its resource limits.
+
+    They are set inside the sandbox, where its own user namespace counts the processes.
+    """
     options = plan.options
     cpu = options.cpu_seconds or plan.timeout_seconds
     limits = {
@@ -138,7 +143,7 @@ def build_limited_command(prlimit: str, plan: RunPlan) -> list[str]:
         "nproc": options.processes,
         "nofile": options.open_files,
         "fsize": options.file_mb << 20,
-        "cpu": f"{cpu}:{cpu + 1}",
+        "cpu": f"{cpu}:{cpu + 1}",  # SIGXCPU at the soft limit, SIGKILL a second later
         "core": 0,
     }
     return [prlimit, *(f"--{name}={value}" for name, value in limits.items()), "--", *plan.command]
@@ -149,18 +154,19 @@ def is_root() -> bool:
 
 
 def find_program_folder(roots: Mapping[str, tuple[Path, bool]], program: str | None) -> Path | None:
-    """The folder of `ROOT` or `ROOT/sub/folder`. Raises InvalidRequest for what leads elsewhere."""
+    """Return the folder of `ROOT` or `ROOT/sub/folder`. Raises InvalidRequest for a path that leads out of the root."""
     if program is None:
         return None
     name, *parts = program.split("/")
     if name not in roots:
         raise InvalidRequest(
-            f"There is no root {name!r} for 'program'; the operator maps them with SERVICE_CAGE_ROOTS."
+            f"There is no root {name!r} for 'program'; the operator maps roots with SERVICE_CAGE_ROOTS."
         )
     root = roots[name][0]
-    found = root.joinpath(*parts)
-    if any(part in ("", ".", "..") for part in parts) or not found.resolve().is_relative_to(root.resolve()):
-        raise InvalidRequest(f"The program {program!r} does not lie beneath its root.")
-    if not found.is_dir():
-        raise InvalidRequest(f"The program {program!r} is no folder.")
-    return found.resolve()
+    folder = root.joinpath(*parts)
+    # resolve() follows links: one in the root may point anywhere.
+    if any(part in ("", ".", "..") for part in parts) or not folder.resolve().is_relative_to(root.resolve()):
+        raise InvalidRequest(f"The program {program!r} is not inside its root.")
+    if not folder.is_dir():
+        raise InvalidRequest(f"The program {program!r} is not a folder.")
+    return folder.resolve()

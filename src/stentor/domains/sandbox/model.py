@@ -1,9 +1,8 @@
-"""Is an access on the agent's allowlist? Pure, and denied unless something allows it.
+"""Check an access against the agent's allowlist: denied unless something allows it. Pure.
 
-Globs of allowlists: `**` crosses folders, `*` and `?` do not, `**/` may be no folder at all. Pure.
-
-Not by a regular expression: one that has to try again takes minutes for a path that an agent makes up for it. Here a
-path is read once, and all places of the glob that it may be at are kept.
+In the globs of allowlists `**` crosses folders, `*` and `?` do not, and `**/` also matches no folder. Globs are not
+translated to regular expressions, whose backtracking can take minutes for a path that an agent makes up for it; the
+matcher reads the path once and tracks all possible positions in the glob.
 """
 
 from __future__ import annotations
@@ -17,10 +16,12 @@ from stentor.core.clock import SECOND
 from stentor.domains.registry.model import AllowedTool, SandboxWhitelist, ViolationType
 
 MINUTE = 60 * SECOND
+_ANY_FOLDERS, _ANYTHING, _WITHIN_FOLDER, _ONE_CHARACTER = "**/", "**", "*", "?"
+_WILDCARDS = (_ANY_FOLDERS, _ANYTHING, _WITHIN_FOLDER)
 
 
 class Access(msgspec.Struct, frozen=True):
-    """What an agent asks to do. `capability` is one that the agent needs for it, besides the allowlist."""
+    """A requested access. `capability` is one that the agent needs for it, besides the allowlist."""
 
     tool: str
     operation: str
@@ -31,19 +32,21 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class AccessDenial(msgspec.Struct, frozen=True):
+    """The kind of violation and the reason for people."""
+
     type: ViolationType
     details: str
 
 
 def check_access(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | AccessDenial:
-    """The tool that allows the access, or why it is refused. Rates are judged by `spend`."""
+    """Return the tool that allows the access, or the denial. For rate limits see `take_token`."""
     tool = next((tool for tool in whitelist.tools if tool.name == access.tool), None)
     if tool is None:
         return AccessDenial("unauthorized_tool", f"The tool {access.tool!r} is not on the allowlist.")
     if access.operation not in tool.operations:
         return AccessDenial("unauthorized_tool", f"The tool {tool.name!r} may not {access.operation!r}.")
     if access.path is None and tool.paths:
-        return AccessDenial("unauthorized_path", f"The tool {tool.name!r} is limited to paths, and none was given.")
+        return AccessDenial("unauthorized_path", f"The tool {tool.name!r} is limited to paths, but none was given.")
     if access.path is not None and not is_path_allowed(tool, access.path):
         return AccessDenial("unauthorized_path", f"The tool {tool.name!r} may not touch {access.path!r}.")
     if (access.host is not None or access.port is not None) and not is_network_allowed(whitelist, access):
@@ -52,9 +55,9 @@ def check_access(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | A
 
 
 def is_path_allowed(tool: AllowedTool, path: str) -> bool:
-    """Whether a glob matches. A path that could mean another place is never matched.
+    """Whether a glob of the tool matches the path; never for a path that is not normalized.
 
-    A glob without a leading slash speaks of the agent's own folder, so no absolute path matches it.
+    A glob without a leading slash is relative to the agent's own folder, so no absolute path matches it.
     """
     if "\0" in path or "\\" in path or ".." in path.split("/") or posixpath.normpath(path) != path:
         return False
@@ -64,82 +67,81 @@ def is_path_allowed(tool: AllowedTool, path: str) -> bool:
 
 
 def is_network_allowed(whitelist: SandboxWhitelist, access: Access) -> bool:
-    """Exact host or `*.domain`, and the port; both must be given and allowed."""
+    """Whether host (exact or `*.domain`) and port are allowed; both must be given."""
     network = whitelist.network
     if access.host is None or access.port is None or access.port not in network.ports:
         return False
     host = normalize_host(access.host)
-    return any(_host_matches(pattern.lower(), host) for pattern in network.allowlist)
+    return any(
+        host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+        for pattern in map(str.lower, network.allowlist)
+    )
 
 
 def normalize_host(host: str) -> str:
-    """The one spelling of a name that rules are held against."""
+    """Return the spelling of a host name that rules are compared with: lower case, without the root's dot."""
     return host.lower().rstrip(".")
 
 
-def _host_matches(pattern: str, host: str) -> bool:
-    return host.endswith(pattern[1:]) and host != pattern[2:] if pattern.startswith("*.") else host == pattern
-
-
 def take_token(rate_limit: int, tokens: float | None, idle_us: int) -> float | None:
-    """Tokens left after one call from a bucket of `rate_limit` per minute; None when it is empty.
+    """Return the tokens left after one call from a bucket of `rate_limit` per minute; None when it is empty.
 
-    `tokens` None is a full bucket; `idle` is microseconds since it was last used.
+    `tokens` None is a full bucket; `idle_us` is the time since the last use.
     """
     level = rate_limit if tokens is None else min(rate_limit, tokens + max(0, idle_us) * rate_limit / MINUTE)
     return level - 1 if level >= 1 else None
 
 
-_ANY_FOLDERS, _ANYTHING, _WITHIN_FOLDER, _ONE_CHARACTER = "**/", "**", "*", "?"
-_WILDCARDS = (_ANY_FOLDERS, _ANYTHING, _WITHIN_FOLDER)
-
-
 def glob_matches(pattern: str, path: str) -> bool:
-    """Whether the whole path matches."""
-    steps = _parse_glob(pattern)
-    places: set[int] = set()
-    _enter_state(steps, 0, places)
+    """Whether the glob matches the whole path."""
+    tokens = _parse_glob(pattern)
+    states: set[int] = set()
+    _enter_state(tokens, 0, states)
     for char in path:
-        following: set[int] = set()
-        for place in places:
-            _advance_states(steps, place, char, following)
-        if not following:
+        next_states: set[int] = set()
+        for state in states:
+            _advance_state(tokens, state, char, next_states)
+        if not next_states:
             return False
-        places = following
-    return len(steps) in places
+        states = next_states
+    return len(tokens) in states
 
 
 @lru_cache(1024)
 def _parse_glob(pattern: str) -> tuple[str, ...]:
-    """The wildcards of a glob, and all else character by character."""
-    found, at = [], 0
+    """Split a glob into wildcards and single characters."""
+    tokens, at = [], 0
     while at < len(pattern):
-        step = next((wild for wild in _WILDCARDS if pattern.startswith(wild, at)), pattern[at])
-        found.append(step)
-        at += len(step)
-    return tuple(found)
+        token = next((wildcard for wildcard in _WILDCARDS if pattern.startswith(wildcard, at)), pattern[at])
+        tokens.append(token)
+        at += len(token)
+    return tuple(tokens)
 
 
-def _enter_state(steps: tuple[str, ...], place: int, found: set[int]) -> None:
-    """Be at a place, and behind it where a wildcard may stand for nothing. `~place` is within the folders of `**/`."""
-    while place not in found:
-        found.add(place)
-        if place == len(steps) or steps[place] not in _WILDCARDS:
+def _enter_state(tokens: tuple[str, ...], state: int, states: set[int]) -> None:
+    """Add a state, which is an index of `tokens`, and the following ones if a wildcard may match nothing.
+
+    `~state` is the state inside the folders of a `**/`.
+    """
+    while state not in states:
+        states.add(state)
+        if state == len(tokens) or tokens[state] not in _WILDCARDS:
             return
-        if steps[place] == _ANY_FOLDERS:
-            found.add(~place)
-        place += 1
+        if tokens[state] == _ANY_FOLDERS:
+            states.add(~state)
+        state += 1
 
 
-def _advance_states(steps: tuple[str, ...], place: int, char: str, found: set[int]) -> None:
-    """The places that a character leads to."""
-    if place < 0:
-        found.add(place)
+def _advance_state(tokens: tuple[str, ...], state: int, char: str, states: set[int]) -> None:
+    """Add the states that a character leads to."""
+    if state < 0:
+        states.add(state)
         if char == "/":
-            _enter_state(steps, ~place + 1, found)
+            _enter_state(tokens, ~state + 1, states)
         return
-    step = steps[place] if place < len(steps) else _ANY_FOLDERS
-    if step == _ANYTHING or (step == _WITHIN_FOLDER and char != "/"):
-        _enter_state(steps, place, found)
-    elif (step == char and step not in (_WITHIN_FOLDER, _ONE_CHARACTER)) or (step == _ONE_CHARACTER and char != "/"):
-        _enter_state(steps, place + 1, found)
+    # Behind the last token, `**/` stands for a token that matches no character.
+    token = tokens[state] if state < len(tokens) else _ANY_FOLDERS
+    if token == _ANYTHING or (token == _WITHIN_FOLDER and char != "/"):
+        _enter_state(tokens, state, states)
+    elif (token == char and token not in (_WITHIN_FOLDER, _ONE_CHARACTER)) or (token == _ONE_CHARACTER and char != "/"):
+        _enter_state(tokens, state + 1, states)

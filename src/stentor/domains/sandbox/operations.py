@@ -1,4 +1,4 @@
-"""The check for agents that run elsewhere: allowed, or denied with the violation recorded."""
+"""The operation that checks an access of an agent, for agents whose tools are not called through the broker."""
 
 from __future__ import annotations
 
@@ -36,22 +36,24 @@ class Verdict(ResponseModel):
 
 
 class SandboxOperations:
+    """The operations of the table OPERATIONS; their docstrings are published summaries."""
+
     def __init__(self, sandbox: SandboxService, agents: AgentCache) -> None:
         self._sandbox, self._agents = sandbox, agents
 
     async def authorize(self, caller: Caller, agent_id: AgentId, body: Authorize) -> Verdict:
-        """May the agent do this? No answer means no. Agents ask for themselves, admins for all."""
+        """Check whether the agent may do this; no response is a denial. Agents ask for themselves, admins for all."""
         agent = self._agents.get(caller.tenant, agent_id)
         if not caller.may("admin") and (agent is None or agent.key_name != caller.name):
             raise Forbidden("This key may not ask for this agent.")
         access = Access(body.tool, body.operation, body.path, body.host, body.port)
-        verdict = await self._sandbox.authorize(caller.tenant, agent_id, access)
-        refusal = verdict.denial
+        decision = await self._sandbox.authorize(caller.tenant, agent_id, access)
+        denial = decision.denial
         return Verdict.of(
-            verdict.agent,
-            allowed=verdict.is_allowed,
-            reason=refusal.details if refusal else None,
-            violation=refusal.type if refusal else None,
+            decision.agent,
+            allowed=decision.is_allowed,
+            reason=denial.details if denial else None,
+            violation=denial.type if denial else None,
         )
 
 

@@ -1,4 +1,7 @@
-"""Decide whether an agent may do something. Denials are violations, and the third one quarantines. Fails closed."""
+"""Decide whether an agent may do something, and record it. Denials are violations; the third one quarantines the agent.
+
+Fails closed: nothing is allowed that was not recorded. The rules of allowlists are in `model`.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,19 @@ from stentor.domains.sandbox.model import Access, AccessDenial
 
 TxGuard = Callable[[Tx], None]
 CompleteAccess = Callable[[Access], Access]
-"""What an access means for the tool of this service that it names: the broker and the check judge the same."""
+"""Adds what the named tool of this service needs, so that the broker and the operation check the same access."""
 
 
 class AccessDecision(msgspec.Struct, frozen=True):
+    """The decision, and the agent after it: a denial may have quarantined it."""
+
     is_allowed: bool
     denial: AccessDenial | None
     agent: Agent
 
 
 class SandboxService:
-    """`rules`: the policy file, which may refuse what the whitelist allows."""
+    """Checks accesses. `rules` is the policy file, which can deny what the whitelist allows."""
 
     def __init__(self, db: Database, registry: AgentRegistry, runlog: RunLog, rules: PolicySet | None = None) -> None:
         self._db = db
@@ -48,11 +53,11 @@ class SandboxService:
         parent: str | None = None,
         guard: TxGuard | None = None,
     ) -> AccessDecision:
-        """Judge one access and record it; what is refused is a violation in the same transaction.
+        """Check one access and record it; a denial is recorded as a violation in the same transaction.
 
-        The events hang under `parent`, of the task; `guard` may raise to have nothing happen.
+        `parent` is the parent of the recorded events. `guard` may raise in the transaction to prevent everything.
+        Raises NotFound.
         """
-
         access = self.complete_access(access)
 
         def work(tx: Tx) -> AccessDecision:
@@ -61,40 +66,42 @@ class SandboxService:
             agent = agents.find(tx, tenant, agent_id)
             if agent is None:
                 raise NotFound(f"No agent has the id {agent_id!r}.")
-            refusal = self._refusal(tx, agent, access)
-            event: EventType = "tool_denied" if refusal else "tool_called"
-            message = refusal.details if refusal else f"{access.operation} with {access.tool} allowed."
+            denial = self._check(tx, agent, access)
+            event: EventType = "tool_denied" if denial else "tool_called"
+            message = denial.details if denial else f"{access.operation} with {access.tool} allowed."
             draft = EventDraft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
             head = self._runlog.append(tx, tenant, [draft], task_id=task_id, parent=parent)
-            if refusal and agent.status == "active":
+            # An agent that is not active is denied everything: further attempts are events, not violations.
+            if denial and agent.status == "active":
                 agent = self._registry.record_violation(
-                    tx, agent, refusal.type, refusal.details, task_id=task_id, parent=head
+                    tx, agent, denial.type, denial.details, task_id=task_id, parent=head
                 )
-            return AccessDecision(refusal is None, refusal, agent)
+            return AccessDecision(denial is None, denial, agent)
 
         return await self._db.write(work)
 
-    def _refusal(self, tx: Tx, agent: Agent, access: Access) -> AccessDenial | None:
+    def _check(self, tx: Tx, agent: Agent, access: Access) -> AccessDenial | None:
         if agent.status != "active":
             return AccessDenial("missing_capability", f"The agent is {agent.status}.")
-        judged = model.check_access(agent.sandbox_whitelist, access)
-        if isinstance(judged, AccessDenial):
-            return judged
+        tool = model.check_access(agent.sandbox_whitelist, access)
+        if isinstance(tool, AccessDenial):
+            return tool
         if access.capability is not None and access.capability not in agent.capability_set:
             return AccessDenial(
-                "missing_capability", f"The tool {judged.name!r} needs the capability {access.capability!r}."
+                "missing_capability", f"The tool {tool.name!r} needs the capability {access.capability!r}."
             )
-        if (refused := self._forbidden(agent, access)) is not None:
-            return refused
-        if judged.rate_limit:
-            left = model.take_token(judged.rate_limit, *store.read_bucket(tx, agent.agent_id, judged.name))
-            if left is None:
-                limit = f"more than {judged.rate_limit} calls a minute"
-                return AccessDenial("rate_limit", f"The tool {judged.name!r} was called {limit}.")
-            store.put_bucket(tx, agent.agent_id, judged.name, left)
+        if (denial := self._check_policy(agent, access)) is not None:
+            return denial
+        # Last, so that only an access that is otherwise allowed takes a token.
+        if tool.rate_limit:
+            tokens = model.take_token(tool.rate_limit, *store.read_bucket(tx, agent.agent_id, tool.name))
+            if tokens is None:
+                limit = f"more than {tool.rate_limit} calls a minute"
+                return AccessDenial("rate_limit", f"The tool {tool.name!r} was called {limit}.")
+            store.put_bucket(tx, agent.agent_id, tool.name, tokens)
         return None
 
-    def _forbidden(self, agent: Agent, access: Access) -> AccessDenial | None:
+    def _check_policy(self, agent: Agent, access: Access) -> AccessDenial | None:
         if self._rules is None:
             return None
         host = None if access.host is None else model.normalize_host(access.host)
@@ -104,5 +111,5 @@ class SandboxService:
         )
         if ruling.allowed:
             return None
-        by = ", ".join(ruling.reasons) or "no permit"
-        return AccessDenial("unauthorized_tool", f"The policy of this service refuses {access.tool!r} ({by}).")
+        reasons = ", ".join(ruling.reasons) or "no permit"
+        return AccessDenial("unauthorized_tool", f"The policy of this service denies {access.tool!r} ({reasons}).")

@@ -1,4 +1,4 @@
-"""SQL of the token buckets."""
+"""SQL of the token buckets of rate limits, one for each agent and tool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PUT_BUCKET = Sql(
 
 
 def read_bucket(tx: Tx, agent_id: str, tool: str) -> tuple[float | None, int]:
-    """Tokens (None for a bucket never used) and microseconds since the last use."""
+    """Return the tokens (None for an unused bucket) and the microseconds since the last use."""
     row = tx.row(_FIND_BUCKET, agent_id=agent_id, tool=tool)
     return (row[0], tx.now - row[1]) if row else (None, 0)
 
