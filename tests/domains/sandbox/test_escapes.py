@@ -60,7 +60,7 @@ async def gone(marker: str) -> None:
 
 def number(name: str) -> int:
     column = seccomp.ARCHITECTURES[platform.machine()].column
-    return next(int(row[column] or -1) for row in seccomp._REFUSED if row[0] == name)
+    return next(int(row[column] or -1) for row in seccomp._DENIED if row[0] == name)
 
 
 @requirement("sandbox.system-calls")
@@ -276,5 +276,5 @@ def test_the_filter_is_well_formed_for_every_processor(driver: Any) -> None:
         code = seccomp.build_filter(machine)
         assert len(code) % 8 == 0
         assert len(code) // 8 < 4096
-        numbers = [row[kind.column] for row in seccomp._REFUSED if row[kind.column] is not None]
+        numbers = [row[kind.column] for row in seccomp._DENIED if row[kind.column] is not None]
         assert len(numbers) == len(set(numbers))

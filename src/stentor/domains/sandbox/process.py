@@ -1,9 +1,11 @@
-"""A caged program while it runs: what goes in, what comes out up to a limit, and its end, all of it."""
+"""A running program: its input, its output up to a limit, and its end together with everything it started.
+
+For the command line see `bubblewrap`, for folders and the start in a sandbox `process_sandbox`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -12,9 +14,9 @@ from pathlib import Path
 
 CHUNK_BYTES = 65_536
 MAX_STDERR_BYTES = 16_384
-"""Bytes at the end of the error output that are kept."""
+"""Size of the end of standard error that is kept."""
 GRACE_SECONDS = 2.0
-log = logging.getLogger(__name__)
+"""Time between SIGTERM and SIGKILL."""
 
 
 class OutputTooLarge(Exception):
@@ -22,84 +24,82 @@ class OutputTooLarge(Exception):
 
 
 class SandboxedProcess:
-    """`process` is the outermost program; in a cage its end is the end of everything within."""
+    """`process` is the outermost program; in a sandbox everything inside ends with it."""
 
     def __init__(self, process: asyncio.subprocess.Process, max_output_bytes: int, *, unsandboxed: bool) -> None:
         self._process = process
-        self._left = max_output_bytes
-        self._alone = unsandboxed
-        self._errors = b""
-        self._side: list[asyncio.Task[None]] = [asyncio.create_task(self._collect())]
-        self._grace = GRACE_SECONDS
+        self._output_bytes_left = max_output_bytes
+        self._unsandboxed = unsandboxed
+        self._stderr_tail = b""
+        self._pipe_tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._collect_stderr())]
+        self._grace_seconds = GRACE_SECONDS
 
     def write_stdin(self, data: bytes) -> None:
-        """Send this on standard input and close it. A program that does not read it is its own affair."""
-        self._side.append(asyncio.create_task(self._write(data)))
+        """Write to standard input in the background and close it. A program that does not read it is no error."""
+        self._pipe_tasks.append(asyncio.create_task(self._write(data)))
 
     async def read_stdout(self) -> AsyncIterator[bytes]:
-        """Standard output as it comes. Raises OutputTooLarge."""
+        """Yield standard output in chunks. Raises OutputTooLarge, also when standard error exceeded the limit."""
         assert self._process.stdout is not None
         while chunk := await self._process.stdout.read(CHUNK_BYTES):
-            self._count(chunk)
+            self._output_bytes_left -= len(chunk)
+            if self._output_bytes_left < 0:
+                self._grace_seconds = 0.0
+                raise OutputTooLarge
             yield chunk
-        if self._left < 0:
+        if self._output_bytes_left < 0:
             raise OutputTooLarge
 
     async def wait_exit_code(self) -> int:
-        """The exit code once the program has ended; above 128 for a signal."""
+        """Wait for the end of the program and return its exit code, which is above 128 for a signal."""
         code = await self._process.wait()
-        with suppress(TimeoutError):  # a process left behind may hold the pipe until it is gone
+        with suppress(TimeoutError):  # a child that the program left behind may keep the pipes open
             async with asyncio.timeout(GRACE_SECONDS):
-                await asyncio.gather(*self._side, return_exceptions=True)
+                await asyncio.gather(*self._pipe_tasks, return_exceptions=True)
         return code if code >= 0 else 128 - code
 
     @property
     def stderr_tail(self) -> str:
-        """The end of what the program wrote on its error output."""
-        return self._errors.decode("utf-8", "replace")
+        """The end of standard error as text."""
+        return self._stderr_tail.decode("utf-8", "replace")
 
     async def stop(self) -> None:
-        """SIGTERM to the program, SIGKILL to the whole cage; returns when nothing of it is left to wait for."""
-        # What is still written is read and dropped: a full pipe would hold the program, and its end.
-        self._side.append(asyncio.create_task(self._drain()))
+        """Send SIGTERM to the program, then SIGKILL to everything, and wait for the end."""
+        # Read and discard remaining output: a program that blocks on a full pipe could not handle SIGTERM.
+        self._pipe_tasks.append(asyncio.create_task(self._drain_stdout()))
         try:
-            if self._process.returncode is None and self._grace:
+            if self._process.returncode is None and self._grace_seconds:
                 self._terminate()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._grace):
+                    async with asyncio.timeout(self._grace_seconds):
                         await self._process.wait()
         finally:
             self._kill()
             await self._process.wait()
-            await asyncio.wait(self._side, timeout=GRACE_SECONDS)
-            for task in self._side:
+            await asyncio.wait(self._pipe_tasks, timeout=GRACE_SECONDS)
+            for task in self._pipe_tasks:
                 task.cancel()
-            await asyncio.gather(*self._side, return_exceptions=True)
+            await asyncio.gather(*self._pipe_tasks, return_exceptions=True)
 
-    async def _drain(self) -> None:
+    async def _drain_stdout(self) -> None:
         assert self._process.stdout is not None
         while await self._process.stdout.read(CHUNK_BYTES):
             pass
 
     def _terminate(self) -> None:
-        """The agent's own process is the grandchild: the outermost program would not pass the signal on."""
-        targets = [self._process.pid] if self._alone else list_inner_pids(self._process.pid)
+        # In a sandbox the agent's own process is a grandchild: bubblewrap would not forward the signal.
+        targets = [self._process.pid] if self._unsandboxed else list_inner_pids(self._process.pid)
         for pid in targets:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM)
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError, PermissionError):
-            if self._alone:
+            if self._unsandboxed:
+                # The group, even if the program itself has ended: it may have left children behind.
                 os.killpg(self._process.pid, signal.SIGKILL)
             elif self._process.returncode is None:
                 self._process.kill()
-
-    def _count(self, chunk: bytes) -> None:
-        self._left -= len(chunk)
-        if self._left < 0:
-            self._grace = 0.0
-            raise OutputTooLarge
 
     async def _write(self, data: bytes) -> None:
         stdin = self._process.stdin
@@ -109,18 +109,19 @@ class SandboxedProcess:
             await stdin.drain()
         stdin.close()
 
-    async def _collect(self) -> None:
+    async def _collect_stderr(self) -> None:
         assert self._process.stderr is not None
         while chunk := await self._process.stderr.read(CHUNK_BYTES):
-            self._errors = (self._errors + chunk)[-MAX_STDERR_BYTES:]
-            self._left -= len(chunk)
-            if self._left < 0:
-                self._grace = 0.0
+            self._stderr_tail = (self._stderr_tail + chunk)[-MAX_STDERR_BYTES:]
+            self._output_bytes_left -= len(chunk)
+            if self._output_bytes_left < 0:
+                # Nobody awaits this task, so end the program; read_stdout raises OutputTooLarge at its end.
+                self._grace_seconds = 0.0
                 self._kill()
 
 
 def list_inner_pids(pid: int) -> list[int]:
-    """The processes that the cage's own init started; none when the system does not tell."""
+    """Return the processes that the sandbox's init started; an empty list where the kernel does not list children."""
     return [grandchild for child in _children(pid) for grandchild in _children(child)]
 
 
@@ -141,11 +142,11 @@ async def start_process(
     folder: Path | None = None,
     unsandboxed: bool = False,
 ) -> AsyncIterator[SandboxedProcess]:
-    """A program that has begun; at the end of the block it is over. `most` bytes of output; `alone`: without a cage.
+    """Start a program and stop it at the end of the block. `max_output_bytes` limits both outputs together.
 
     Raises OSError when it cannot be started.
     """
-    # In the thread of the event loop: a cage dies with the thread that started it.
+    # In the thread of the event loop: --die-with-parent ends a sandbox together with the thread that started it.
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -156,8 +157,9 @@ async def start_process(
         cwd=folder,
         start_new_session=True,
     )
-    caged = SandboxedProcess(process, max_output_bytes, unsandboxed=unsandboxed)
+    sandboxed = SandboxedProcess(process, max_output_bytes, unsandboxed=unsandboxed)
     try:
-        yield caged
+        yield sandboxed
     finally:
-        await asyncio.shield(asyncio.create_task(caged.stop()))
+        # Shielded: a cancelled task must not leave the program running.
+        await asyncio.shield(asyncio.create_task(sandboxed.stop()))

@@ -1,6 +1,6 @@
-"""The system calls that a cage refuses, as a filter for the kernel. Pure.
+"""The system call filter of sandboxes: denied calls, compiled to a seccomp program. Pure, except `open_filter`.
 
-Namespaces alone are not enough: within its own, a process could trace others, make further namespaces and reach
+Namespaces alone are not enough: inside its own, a process could trace others, create further namespaces and reach
 rarely used parts of the kernel. The filter is classic BPF over `struct seccomp_data`: number at offset 0,
 architecture at 4, arguments of 8 bytes each from 16 on, low half first. Source: seccomp(2), linux/seccomp.h.
 """
@@ -11,7 +11,7 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 
@@ -26,10 +26,10 @@ ADDRESS_FAMILIES = (1, 2, 10)
 SOCKET_TYPES = (1, 2, 5)
 """SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET: no raw sockets."""
 TERMINAL_IOCTLS = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: typing into somebody else's terminal."""
+"""TIOCSTI and TIOCLINUX, which can type into another process's terminal."""
 
 # The name, its number on x86-64, its number on arm64 (None where it does not exist).
-_REFUSED: tuple[tuple[str, int | None, int | None], ...] = (
+_DENIED: tuple[tuple[str, int | None, int | None], ...] = (
     ("ptrace", 101, 117),
     ("process_vm_readv", 310, 270),
     ("process_vm_writev", 311, 271),
@@ -95,7 +95,7 @@ _REFUSED: tuple[tuple[str, int | None, int | None], ...] = (
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """`column` is the place of its numbers in a row of the table."""
+    """Constants of a processor architecture; `column` is the index of its numbers in a row of _DENIED."""
 
     audit: int
     column: int
@@ -113,62 +113,71 @@ ARCHITECTURES = {
 _CLONE3 = 435
 
 
-def refused_calls() -> tuple[str, ...]:
-    """The names of the calls that are always refused."""
-    return tuple(name for name, *_ in _REFUSED)
+def denied_calls() -> tuple[str, ...]:
+    """Return the names of the calls that are always denied."""
+    return tuple(name for name, *_ in _DENIED)
 
 
 def is_supported(machine: str = "") -> bool:
-    """Whether there is a filter for this kind of processor."""
+    """Whether there is a filter for this architecture, by default the host's."""
     return (machine or platform.machine()) in ARCHITECTURES
 
 
 def build_filter(machine: str = "") -> bytes:
-    """The filter for a kind of processor, the present one unless named. A call of another architecture kills."""
-    kind = ARCHITECTURES[machine or platform.machine()]
-    code = [_step(_LOAD, 4), _step(_EQUAL, kind.audit, 1, 0), _step(_RETURN, KILL), _step(_LOAD, 0)]
-    if kind.has_x32:  # the same calls under other numbers
-        code += [_step(_AT_LEAST, X32_BIT, 0, 1), _step(_RETURN, KILL)]
-    for row in _REFUSED:
-        number = row[kind.column]
+    """Build the filter for an architecture, by default the host's. A call of another architecture kills the process."""
+    architecture = ARCHITECTURES[machine or platform.machine()]
+    code = [
+        _instruction(_LOAD, 4),
+        _instruction(_EQUAL, architecture.audit, 1, 0),
+        _instruction(_RETURN, KILL),
+        _instruction(_LOAD, 0),
+    ]
+    if architecture.has_x32:  # the same calls under other numbers would bypass the list
+        code += [_instruction(_AT_LEAST, X32_BIT, 0, 1), _instruction(_RETURN, KILL)]
+    for row in _DENIED:
+        number = row[architecture.column]
         if isinstance(number, int):
-            code += [_step(_EQUAL, number, 0, 1), _step(_RETURN, EPERM)]
-    # Its flags lie in memory, which a filter cannot read; libraries fall back to clone.
-    code += [_step(_EQUAL, _CLONE3, 0, 1), _step(_RETURN, NOSYS)]
-    code += _block(kind.clone, [_argument(0), _step(_ANY_BIT, NAMESPACE_FLAGS, 0, 1), _step(_RETURN, EPERM)])
-    for number in (kind.socket, kind.socketpair):
-        code += _block(number, [_argument(0), *_only(ADDRESS_FAMILIES, NO_FAMILY)])
-    code += _block(kind.socket, [_argument(1), _step(_AND, 0xF), *_only(SOCKET_TYPES, EPERM)])
-    code += _block(kind.ioctl, [_argument(1), *(s for cmd in TERMINAL_IOCTLS for s in _refuse(cmd))])
-    return b"".join([*code, _step(_RETURN, ALLOW)])
+            code += _deny(number, EPERM)
+    # The flags of clone3 are in memory, which a filter cannot read; libraries fall back to clone at ENOSYS.
+    code += _deny(_CLONE3, NOSYS)
+    namespace_flags = _instruction(_ANY_BIT, NAMESPACE_FLAGS, 0, 1)
+    code += _for_call(architecture.clone, [_load_argument(0), namespace_flags, _instruction(_RETURN, EPERM)])
+    for number in (architecture.socket, architecture.socketpair):
+        code += _for_call(number, [_load_argument(0), *_allow_only(ADDRESS_FAMILIES, NO_FAMILY)])
+    socket_type = [_load_argument(1), _instruction(_AND, 0xF)]  # the other bits are flags such as SOCK_NONBLOCK
+    code += _for_call(architecture.socket, [*socket_type, *_allow_only(SOCKET_TYPES, EPERM)])
+    ioctls = [instruction for request in TERMINAL_IOCTLS for instruction in _deny(request, EPERM)]
+    code += _for_call(architecture.ioctl, [_load_argument(1), *ioctls])
+    return b"".join([*code, _instruction(_RETURN, ALLOW)])
 
 
 def open_filter() -> int:
-    """The filter in a file of its own in memory, to be handed to a program and closed."""
-    made = os.memfd_create("seccomp", os.MFD_CLOEXEC)
-    os.write(made, build_filter())
-    os.lseek(made, 0, os.SEEK_SET)
-    return made
+    """Write the filter to a new file in memory and return its descriptor, which the caller must close."""
+    descriptor = os.memfd_create("seccomp", os.MFD_CLOEXEC)
+    os.write(descriptor, build_filter())
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
-def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, yes, no, value)
+def _instruction(code: int, value: int, skip_if_true: int = 0, skip_if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, skip_if_true, skip_if_false, value)
 
 
-def _argument(number: int) -> bytes:
-    return _step(_LOAD, 16 + 8 * number)
+def _load_argument(index: int) -> bytes:
+    return _instruction(_LOAD, 16 + 8 * index)
 
 
-def _block(number: int, body: list[bytes]) -> list[bytes]:
-    """Steps for one call alone; the number is loaded again behind them."""
-    return [_step(_EQUAL, number, 0, len(body) + 1), *body, _step(_LOAD, 0)]
+def _deny(value: int, action: int) -> list[bytes]:
+    """Return the action if the loaded value is this one."""
+    return [_instruction(_EQUAL, value, 0, 1), _instruction(_RETURN, action)]
 
 
-def _only(values: Iterable[int], otherwise: int) -> list[bytes]:
-    chosen = list(values)
-    tests = [_step(_EQUAL, value, len(chosen) - n, 0) for n, value in enumerate(chosen)]
-    return [*tests, _step(_RETURN, otherwise)]
+def _for_call(number: int, body: list[bytes]) -> list[bytes]:
+    """Run instructions for one call only and load the call's number again afterwards."""
+    return [_instruction(_EQUAL, number, 0, len(body) + 1), *body, _instruction(_LOAD, 0)]
 
 
-def _refuse(value: int) -> list[bytes]:
-    return [_step(_EQUAL, value, 0, 1), _step(_RETURN, EPERM)]
+def _allow_only(values: Sequence[int], action: int) -> list[bytes]:
+    """Return the action unless the loaded value is one of these."""
+    tests = [_instruction(_EQUAL, value, len(values) - n, 0) for n, value in enumerate(values)]
+    return [*tests, _instruction(_RETURN, action)]
