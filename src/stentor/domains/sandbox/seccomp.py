@@ -113,11 +113,6 @@ ARCHITECTURES = {
 _CLONE3 = 435
 
 
-def denied_calls() -> tuple[str, ...]:
-    """Return the names of the calls that are always denied."""
-    return tuple(name for name, *_ in _DENIED)
-
-
 def is_supported(machine: str = "") -> bool:
     """Whether there is a filter for this architecture, by default the host's."""
     return (machine or platform.machine()) in ARCHITECTURES

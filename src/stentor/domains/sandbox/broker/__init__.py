@@ -1,1 +1,1 @@
-"""The tool broker: what a caged agent may do outside of its cage, asked for over one socket per run."""
+"""The tool broker: checks, records and executes the tool calls of a sandboxed agent over one Unix socket per run."""

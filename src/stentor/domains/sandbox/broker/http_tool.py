@@ -1,10 +1,9 @@
-"""Requests to the hosts of the agent's network allowlist, through the guard that all outbound requests pass."""
+"""The tool `http_request`: requests to hosts of the agent's network allowlist, through the service's outbound guard."""
 
 from __future__ import annotations
 
-import base64
 import re
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -12,11 +11,13 @@ from yarl import URL
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
-from stentor.domains.sandbox.broker.model import SandboxRun, ToolFailed, ToolRequest, TypedTool
+from stentor.core.jsontext import JsonObject
+from stentor.domains.sandbox.broker.model import SandboxRun, ToolFailed, ToolRequest, TypedTool, encode_content
 from stentor.domains.sandbox.model import Access
 
 MAX_BODY_BYTES = 1 << 20
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
+# Headers that would change the connection or the framing of the request.
 _FORBIDDEN_HEADERS = {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "expect"}
 _NAME, _VALUE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}\Z"), re.compile(r"[\x20-\x7e\t]{0,8192}\Z")
 
@@ -29,10 +30,10 @@ class HttpRequestArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 
 class HttpRequest(TypedTool):
-    """The operation is the method. Redirects are answered, not followed: the next request is judged by itself."""
+    """The operation is the method. Redirects are returned, not followed: each request needs its own check."""
 
     name = "http_request"
-    description = "Makes an HTTP request to an allowed host and port; redirects are answered, not followed."
+    description = "Makes an HTTP request to an allowed host and port; redirects are returned, not followed."
     operations = METHODS
     arguments_type = HttpRequestArguments
 
@@ -40,28 +41,28 @@ class HttpRequest(TypedTool):
         self._outbound = outbound
 
     def to_access(self, call: ToolRequest) -> Access:
-        asked = self.parse_arguments(call)
-        method = asked.method.lower()
+        arguments: HttpRequestArguments = self.parse_arguments(call)
+        method = arguments.method.lower()
         if method not in METHODS or call.operation not in (None, method):
-            raise InvalidRequest(f"The method is one of {', '.join(METHODS)}, and the operation the same or left out.")
-        for name, value in asked.headers.items():
+            raise InvalidRequest(f"The method must be one of {', '.join(METHODS)}, the operation the same or omitted.")
+        for name, value in arguments.headers.items():
             if name.lower() in _FORBIDDEN_HEADERS or not _NAME.match(name) or not _VALUE.match(value):
                 raise InvalidRequest(f"The header {name!r} cannot be sent.")
-        url = _target(asked.url)
+        url = _parse_url(arguments.url)
         return Access(self.name, method, host=url.raw_host, port=url.port)
 
     def complete_access(self, access: Access) -> Access:
-        """A request always has a host and a port: without them it is one to nowhere, which no allowlist has."""
+        """Add an empty host and port 0 where they are missing: no allowlist has them, so the access is denied."""
         return msgspec.structs.replace(access, host=access.host or "", port=access.port or 0)
 
-    async def execute(self, run: SandboxRun, call: ToolRequest) -> dict[str, Any]:
-        import aiohttp  # a fifth of all imports at the start, for the first such call only
+    async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
+        import aiohttp  # a fifth of all imports at start-up: only for the first such call
 
-        asked = self.parse_arguments(call)
+        arguments: HttpRequestArguments = self.parse_arguments(call)
         try:
-            url = _target(asked.url)
+            url = _parse_url(arguments.url)
             self._outbound.check_url(str(url))
-            return await self._send(asked, url)
+            return await self._send(arguments, url)
         except TargetRefused:
             raise ToolFailed("The host's address is not public.") from None
         except aiohttp.ClientConnectorError as error:
@@ -71,34 +72,31 @@ class HttpRequest(TypedTool):
         except (aiohttp.ClientError, ValueError) as error:
             raise ToolFailed(f"The request failed ({type(error).__name__}).") from None
 
-    async def _send(self, asked: HttpRequestArguments, url: URL) -> dict[str, Any]:
-        data = asked.body.encode() if asked.body is not None else None
+    async def _send(self, arguments: HttpRequestArguments, url: URL) -> JsonObject:
+        data = arguments.body.encode() if arguments.body is not None else None
         async with self._outbound.session.request(
-            asked.method.upper(), url, headers=asked.headers, data=data, allow_redirects=False
-        ) as answer:
+            arguments.method.upper(), url, headers=arguments.headers, data=data, allow_redirects=False
+        ) as response:
             body = bytearray()
-            async for chunk in answer.content.iter_chunked(65_536):
+            async for chunk in response.content.iter_chunked(65_536):
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:
-                    raise ToolFailed(f"The answer is larger than {MAX_BODY_BYTES} bytes.")
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return {"status": answer.status, "headers": headers} | _shown(bytes(body))
+                    raise ToolFailed(f"The response is larger than {MAX_BODY_BYTES} bytes.")
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            text, encoding = encode_content(bytes(body))
+            return {"status": response.status, "headers": headers, "body": text, "encoding": encoding}
 
 
-def _shown(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode(), "encoding": "utf-8"}
-    except UnicodeDecodeError:
-        return {"body": base64.b64encode(body).decode(), "encoding": "base64"}
+def _parse_url(text: str) -> URL:
+    """Parse the URL with the HTTP client's own parser, so that the checked host is the called one.
 
-
-def _target(text: str) -> URL:
-    """As the client that sends it reads it, so that what is judged is what is called. Raises InvalidRequest."""
+    Raises InvalidRequest.
+    """
     try:
         url = URL(text)
-        known = url.scheme in ("http", "https") and url.raw_host and url.port
+        is_complete = url.scheme in ("http", "https") and url.raw_host and url.port
     except ValueError:
         raise InvalidRequest("The address is not a valid URL.") from None
-    if not known or url.user is not None or url.password is not None:
+    if not is_complete or url.user is not None or url.password is not None:
         raise InvalidRequest("The address must be an http or https URL without credentials.")
     return url

@@ -1,8 +1,12 @@
-"""A tool, a run, a call. A tool says what access a call means; it acts only after that access was granted."""
+"""The types of the tool broker: tools, runs and calls.
+
+A tool maps a call to the access that it needs; the dispatcher in `service` executes it only after that was granted.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -12,44 +16,54 @@ import msgspec
 
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.sandbox.model import Access
 
 
 class ToolRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One line of the socket. `operation` may be left out where the tool has only one."""
+    """One request line of the socket. `operation` may be omitted for the first operation of the tool."""
 
     tool: str
     id: int | str | None = None
     operation: str | None = None
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
 
 
 class ToolFailed(StentorError):
-    """The access was granted, and the tool could not do it."""
+    """The access was granted, but the tool failed."""
 
     code, status = "TOOL_FAILED", 502
 
 
 class SandboxRun:
-    """One attempt of an agent at a task that the key `asked_by` submitted. `parent` is the event that its calls hang
-    under; `guard` raises in the transaction of a call when the attempt is over.
+    """One attempt of an agent at a task that the key `submitted_by` submitted.
+
+    `parent_event_id` is the parent of the events of its calls; `guard` raises in the transaction of a call when the
+    attempt is over.
     """
 
     def __init__(
-        self, tenant: str, agent_id: str, agent_name: str, task_id: str, asked_by: str, parent: str, work: Path,
+        self,
+        tenant: str,
+        agent_id: str,
+        agent_name: str,
+        task_id: str,
+        submitted_by: str,
+        parent_event_id: str,
+        work_folder: Path,
         guard: Callable[[Tx], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.tenant, self.agent_id, self.agent_name = tenant, agent_id, agent_name
-        self.task_id, self.submitted_by, self.parent_event_id = task_id, asked_by, parent
-        self.work_folder = work
+        self.task_id, self.submitted_by, self.parent_event_id = task_id, submitted_by, parent_event_id
+        self.work_folder = work_folder
         self.guard = guard
         self.call_count = 0
         self.revoked = asyncio.Event()
-        """Set when the agent is quarantined or suspended: the run is to end."""
+        """Set when the agent is quarantined or suspended: the run must end."""
 
 
 class Tool(ABC):
-    """`operations` are what can be done with it, the usual one first; `seconds` is how long a call may take."""
+    """A tool with its operations, the default one first, and the time limit of a call."""
 
     name: str
     description: str
@@ -58,29 +72,29 @@ class Tool(ABC):
 
     @property
     @abstractmethod
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         """The JSON schema of its arguments."""
 
     @abstractmethod
     def to_access(self, call: ToolRequest) -> Access:
-        """What the call means. Raises InvalidRequest."""
+        """Return the access that the call needs. Raises InvalidRequest."""
 
     def complete_access(self, access: Access) -> Access:
-        """The access as it is judged, for one that was described instead of called. Twice changes nothing."""
+        """Add what the tool needs to an access that a client described instead of calling the tool. Idempotent."""
         return access
 
     @abstractmethod
     async def execute(self, run: SandboxRun, call: ToolRequest) -> Any:
-        """Do it, once it was granted. Raises StentorError."""
+        """Execute a granted call. Raises StentorError."""
 
 
 class TypedTool(Tool):
-    """A tool whose arguments are a struct. Subclasses name it as `asked`."""
+    """A tool whose arguments are a struct."""
 
     arguments_type: type[msgspec.Struct]
 
     @property
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> JsonObject:
         (_,), defined = msgspec.json.schema_components([self.arguments_type], ref_template="{name}")
         schema = defined[self.arguments_type.__name__]
         return {"type": "object", **{k: v for k, v in schema.items() if k in ("properties", "required")}}
@@ -89,7 +103,7 @@ class TypedTool(Tool):
         return convert_struct(call.arguments, self.arguments_type, self.name)
 
     def resolve_operation(self, call: ToolRequest) -> str:
-        """Raises InvalidRequest."""
+        """Return the operation of the call. Raises InvalidRequest."""
         operation = call.operation or self.operations[0]
         if operation not in self.operations:
             raise InvalidRequest(f"The tool {self.name!r} has no operation {operation!r}; it has {self.operations}.")
@@ -97,8 +111,16 @@ class TypedTool(Tool):
 
 
 def convert_struct(value: Any, shape: Any, name: str) -> Any:
-    """Raises InvalidRequest."""
+    """Convert JSON to a struct type; `name` is for the message. Raises InvalidRequest."""
     try:
         return msgspec.convert(value, shape)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"The arguments of {name!r} are wrong: {error}.") from None
+        raise InvalidRequest(f"The arguments of {name!r} are invalid: {error}.") from None
+
+
+def encode_content(data: bytes) -> tuple[str, str]:
+    """Return bytes as text for a response, and its encoding: "utf-8", or "base64" for bytes that are not UTF-8."""
+    try:
+        return data.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), "base64"

@@ -1,6 +1,7 @@
-"""One call: judged and recorded first, then done. What is not granted is not done, and no answer means no.
+"""Serve the tool calls of runs: each call is first checked and recorded, then executed. Fails closed.
 
-The socket of one run: JSON lines, a bounded number of connections, bounded lines, and an end with the run.
+Each run has its own Unix socket with JSON lines. Connections, concurrent calls, calls and bytes of a line are limited,
+and everything ends with the run.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import Forbidden, InvalidRequest, NotFound, RateLimited, StentorError, Timeout
-from stentor.domains.registry.model import Agent
-from stentor.domains.registry.model import AllowedTool as Allowed
+from stentor.core.jsontext import JsonObject
+from stentor.domains.registry.model import Agent, AllowedTool
 from stentor.domains.sandbox.broker.model import SandboxRun, Tool, ToolRequest, convert_struct
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import SandboxService
 
 MAX_CALLS = 10_000
-"""Of one run, garbage included."""
+"""Limit of the calls of one run, malformed requests included."""
 MAX_CONCURRENT_CALLS = 8
+MAX_LINE_BYTES = 2 << 20
+MAX_CONNECTIONS = 16
+WRITE_TIMEOUT_SECONDS = 10.0
+"""How long a client may take to read a response."""
 LIST_TOOLS = "tools"
 log = logging.getLogger(__name__)
 
@@ -36,22 +41,18 @@ class ToolDenied(Forbidden):
 
 
 class ToolDispatcher:
-    """`agent_of` gives an agent as it stands now, by tenant and id."""
+    """Checks and executes calls. `find_agent` returns the current state of an agent by tenant and id."""
 
     def __init__(
-        self, sandbox: SandboxService, tools: Mapping[str, Tool], agent_of: Callable[[str, str], Agent | None]
+        self, sandbox: SandboxService, tools: Mapping[str, Tool], find_agent: Callable[[str, str], Agent | None]
     ) -> None:
         self._sandbox = sandbox
         self._tools = dict(tools)
-        self._agent_of = agent_of
-        sandbox.complete_access = self._completed
-
-    def _completed(self, access: Access) -> Access:
-        tool = self._tools.get(access.tool)
-        return tool.complete_access(access) if tool else access
+        self._find_agent = find_agent
+        sandbox.complete_access = self._complete_access
 
     async def respond(self, run: SandboxRun, line: bytes) -> bytes:
-        """The line for a line: `{id, ok, result}`, or `{id, ok, error: {code, message}}`; never raises."""
+        """Return the response line, `{id, ok, result}` or `{id, ok, error: {code, message}}`. Never raises."""
         call_id: int | str | None = None
         try:
             run.call_count += 1
@@ -63,26 +64,27 @@ class ToolDispatcher:
         except StentorError as error:
             return _error_line(call_id, error.code, error.message)
         except Exception:
-            # Whatever a tool throws, its caller reads an error and the socket lives on.
-            log.exception("a tool broke in task %s", run.task_id)
-            return _error_line(call_id, "INTERNAL_ERROR", "The tool broke.")
+            # One failed tool must not close the socket of the run.
+            log.exception("sandbox: tool failed unexpectedly task=%s", run.task_id)
+            return _error_line(call_id, "INTERNAL_ERROR", "The tool failed unexpectedly.")
 
     async def call(self, run: SandboxRun, call: ToolRequest) -> Any:
-        """Raises StentorError: TOOL_DENIED for what the agent may not do."""
+        """Check and execute a call. Raises StentorError; ToolDenied for what the agent may not do."""
         if call.tool == LIST_TOOLS:
-            return self._listed(run)
+            return self._list_tools(run)
         tool = self._tools.get(call.tool)
-        if tool is None and self._allowed(run, call.tool):
+        # A tool on the allowlist that this service lacks is a mistake of the operator, not a violation of the agent.
+        if tool is None and self._is_on_allowlist(run, call.tool):
             raise NotFound(f"This service has no tool {call.tool!r}.")
-        access = tool.to_access(call) if tool else _unknown(call)
-        verdict = await self._sandbox.authorize(
+        access = tool.to_access(call) if tool else _access_to_unknown(call)
+        decision = await self._sandbox.authorize(
             run.tenant, run.agent_id, access, task_id=run.task_id, parent=run.parent_event_id, guard=run.guard
         )
-        if verdict.agent.status != "active":
+        if decision.agent.status != "active":
             run.revoked.set()
-        if verdict.denial is not None:
-            raise ToolDenied(f"{verdict.denial.details} ({verdict.denial.type})")
-        if tool is None:  # it came onto the allowlist this moment
+        if decision.denial is not None:
+            raise ToolDenied(f"{decision.denial.details} ({decision.denial.type})")
+        if tool is None:  # it was added to the allowlist after the check above
             raise NotFound(f"This service has no tool {call.tool!r}.")
         try:
             async with asyncio.timeout(tool.timeout_seconds):
@@ -90,13 +92,17 @@ class ToolDispatcher:
         except TimeoutError:
             raise Timeout(f"The tool {tool.name!r} took longer than {tool.timeout_seconds:g} s.") from None
 
-    def _allowed(self, run: SandboxRun, name: str) -> bool:
-        agent = self._agent_of(run.tenant, run.agent_id)
+    def _complete_access(self, access: Access) -> Access:
+        tool = self._tools.get(access.tool)
+        return tool.complete_access(access) if tool else access
+
+    def _is_on_allowlist(self, run: SandboxRun, name: str) -> bool:
+        agent = self._find_agent(run.tenant, run.agent_id)
         return agent is not None and any(tool.name == name for tool in agent.sandbox_whitelist.tools)
 
-    def _listed(self, run: SandboxRun) -> dict[str, Any]:
-        """The tools that the agent may use, with the schemas of their arguments. Touches nothing."""
-        agent = self._agent_of(run.tenant, run.agent_id)
+    def _list_tools(self, run: SandboxRun) -> JsonObject:
+        """Return the tools that the agent may use. Not recorded, because it accesses nothing."""
+        agent = self._find_agent(run.tenant, run.agent_id)
         if agent is None or agent.status != "active":
             raise ToolDenied("The agent is not active.")
         allowed = {tool.name: tool for tool in agent.sandbox_whitelist.tools}
@@ -107,18 +113,18 @@ class ToolDispatcher:
         }
 
 
-def _unknown(call: ToolRequest) -> Access:
-    """A tool that is on no allowlist is denied and recorded, whether there is one of the name or not."""
+def _access_to_unknown(call: ToolRequest) -> Access:
+    """Return the access of a tool that does not exist, so that it is denied and recorded. Raises InvalidRequest."""
     if not 0 < len(call.tool) <= 255 or len(call.operation or "") > 255:
-        raise InvalidRequest("'tool' and 'operation' are texts of 1 to 255 characters.")
+        raise InvalidRequest("'tool' and 'operation' must be strings of 1 to 255 characters.")
     return Access(call.tool, call.operation or "run")
 
 
-def _describe_tool(tool: Tool, allowed: Allowed) -> dict[str, Any]:
+def _describe_tool(tool: Tool, allowed: AllowedTool) -> JsonObject:
     return {
         "name": tool.name,
         "description": tool.description,
-        "operations": [one for one in tool.operations if one in allowed.operations],
+        "operations": [operation for operation in tool.operations if operation in allowed.operations],
         "paths": list(allowed.paths),
         "parameters": tool.parameters,
     }
@@ -128,37 +134,30 @@ def _error_line(call_id: int | str | None, code: str, message: str) -> bytes:
     return msgspec.json.encode({"id": call_id, "ok": False, "error": {"code": code, "message": message}}) + b"\n"
 
 
-MAX_LINE_BYTES = 2 << 20
-"""Bytes of one request."""
-MAX_CONNECTIONS = 16
-WRITE_TIMEOUT_SECONDS = 10.0
-"""How long a client may take to read an answer."""
-log = logging.getLogger(__name__)
-
-
 class RunServer:
-    """Serves one run; `close` ends every connection and every call."""
+    """Serves the connections of one run."""
 
     def __init__(self, tools: ToolDispatcher, run: SandboxRun) -> None:
         self._tools = tools
         self._run = run
-        self._open: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._call_slots = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
     async def handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Respond to the calls of a connection until it ends."""
         task = asyncio.current_task()
         assert task is not None
-        if len(self._open) >= MAX_CONNECTIONS:
+        if len(self._connections) >= MAX_CONNECTIONS:
             writer.write(_error_line(None, "RATE_LIMITED", f"A run may have {MAX_CONNECTIONS} connections."))
             writer.close()
             return
-        self._open.add(task)
+        self._connections.add(task)
         try:
             await self._serve(reader, writer)
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            log.debug("a connection of task %s ended early", self._run.task_id)
+            log.debug("sandbox: connection ended early task=%s", self._run.task_id)
         finally:
-            self._open.discard(task)
+            self._connections.discard(task)
             writer.close()
             with suppress(ConnectionError):
                 writer.transport.abort()
@@ -173,33 +172,34 @@ class RunServer:
                 message = f"A line may have {MAX_LINE_BYTES} bytes."
                 await self._send(writer, _error_line(None, "PAYLOAD_TOO_LARGE", message))
                 return
-            async with self._turns:
-                answer = await self._tools.respond(self._run, line)
-            await self._send(writer, answer)
+            async with self._call_slots:
+                response = await self._tools.respond(self._run, line)
+            await self._send(writer, response)
 
-    async def _send(self, writer: asyncio.StreamWriter, answer: bytes) -> None:
-        """A client that does not read is cut off."""
-        writer.write(answer)
+    async def _send(self, writer: asyncio.StreamWriter, response: bytes) -> None:
+        """Write a response. Raises TimeoutError for a client that does not read it."""
+        writer.write(response)
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
             await writer.drain()
 
     async def close(self) -> None:
-        tasks = list(self._open)
+        """Cancel all connections and calls, and wait for their end."""
+        tasks = list(self._connections)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class ToolBroker:
-    """`own` gives a socket to the caged user."""
+    """Opens a socket for each run. `give_to_sandbox_user` sets its owner and mode."""
 
-    def __init__(self, tools: ToolDispatcher, own: Callable[[Path, int], None]) -> None:
+    def __init__(self, tools: ToolDispatcher, give_to_sandbox_user: Callable[[Path, int], None]) -> None:
         self._tools = tools
-        self._own = own
+        self._give_to_sandbox_user = give_to_sandbox_user
         self._runs: set[SandboxRun] = set()
 
     def handle_agent_change(self, agent: Agent) -> None:
-        """End all runs of an agent that is no longer active, whoever found it out and whatever they do now."""
+        """End all runs of an agent that is no longer active, whatever changed it and whether or not it calls tools."""
         if agent.status != "active":
             for run in self._runs:
                 if run.agent_id == agent.agent_id:
@@ -207,14 +207,14 @@ class ToolBroker:
 
     @asynccontextmanager
     async def serve(self, run: SandboxRun, socket: Path) -> AsyncIterator[None]:
-        """The run's socket, while the block runs. Raises OSError when it cannot be made."""
+        """Serve the run's socket inside the block. Raises OSError when the socket cannot be created."""
         server = RunServer(self._tools, run)
-        listening = await asyncio.start_unix_server(server.handle_connection, str(socket), limit=MAX_LINE_BYTES)
+        listener = await asyncio.start_unix_server(server.handle_connection, str(socket), limit=MAX_LINE_BYTES)
         try:
-            self._own(socket, 0o600)
+            self._give_to_sandbox_user(socket, 0o600)
             self._runs.add(run)
             yield
         finally:
             self._runs.discard(run)
-            listening.close()
+            listener.close()
             await server.close()
