@@ -20,7 +20,6 @@ from stentor import __version__
 from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.db import Tx
-from stentor.core.db.driver import Row
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.provenance import store
@@ -47,15 +46,15 @@ class EventSelection(msgspec.Struct, frozen=True):
 def read_events(tx: Tx, selection: EventSelection) -> Iterator[RunLogEvent]:
     """Read the selected events by id, page by page. Raises CorruptRecord at a malformed event."""
     after = ""
-    while rows := _read_page(tx, selection, after):
+    while True:
+        if selection.task_id is not None:
+            rows = store.page_of_task(tx, selection.tenant, selection.task_id, after, PAGE_SIZE)
+        else:
+            rows = store.page_of_span(tx, selection.tenant, selection.since, selection.before, after, PAGE_SIZE)
+        if not rows:
+            return
         yield from map(parse_event, rows)
         after = rows[-1][0]
-
-
-def _read_page(tx: Tx, selection: EventSelection, after: str) -> list[Row]:
-    if selection.task_id is not None:
-        return store.page_of_task(tx, selection.tenant, selection.task_id, after, PAGE_SIZE)
-    return store.page_of_span(tx, selection.tenant, selection.since, selection.before, after, PAGE_SIZE)
 
 
 class RunRoots:
@@ -202,14 +201,11 @@ PROV_SECTIONS: dict[str, Callable[[RunLogEvent], Iterator[ProvEntry]]] = {
 
 def write_otlp_json(events: Iterable[RunLogEvent], root_of: Callable[[RunLogEvent], str]) -> Iterator[bytes]:
     """Write one line per event: an OTLP/JSON request with one span. `root_of` returns the id of an event's run."""
+    scope = {"name": "stentor.runlog", "version": __version__}
     for event in events:
-        yield jsontext.encode(_request(event, root_of(event))) + b"\n"
-
-
-def _request(event: RunLogEvent, root: str) -> JsonObject:
-    scope = {"scope": {"name": "stentor.runlog", "version": __version__}, "spans": [build_span(event, root)]}
-    resource = {"attributes": [_attribute("service.name", "stentor"), _attribute("stentor.tenant", event.tenant)]}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
+        spans = [{"scope": scope, "spans": [build_span(event, root_of(event))]}]
+        resource = {"attributes": [_attribute("service.name", "stentor"), _attribute("stentor.tenant", event.tenant)]}
+        yield jsontext.encode({"resourceSpans": [{"resource": resource, "scopeSpans": spans}]}) + b"\n"
 
 
 def build_span(event: RunLogEvent, root: str) -> JsonObject:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Path, Query
 from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema
 from starlette.responses import PlainTextResponse
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.model import RunTrace
 from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteVerifier
@@ -25,7 +26,7 @@ ProvenanceId = Annotated[
     AfterValidator(decode_path_segment),
 ]
 Size = Annotated[int, Query(ge=1, le=2**53)]
-TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+TEXT: dict[int | str, JsonObject] = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 Hash = Annotated[
     bytes, PlainSerializer(lambda value: base64.b64encode(value).decode()), WithJsonSchema({"type": "string"})
 ]
@@ -42,7 +43,7 @@ class NodeOut(ResponseModel):
     component: str
     message: str
     duration_ms: int | None
-    metadata: dict[str, Any]
+    metadata: JsonObject
 
 
 class RunOut(ResponseModel):

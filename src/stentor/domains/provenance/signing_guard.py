@@ -86,7 +86,9 @@ class ExternalState:
         if path is None:
             return None
         try:
-            tail = _read_tail(path)
+            with path.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+                tail = file.read().decode("utf-8", "replace")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -127,12 +129,6 @@ def _read_text(path: Path) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise RunLogDamaged(f"keys/{path.name} cannot be read: {reason}.") from error
-
-
-def _read_tail(path: Path) -> str:
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        return file.read().decode("utf-8", "replace")
 
 
 RecordAcceptance = Callable[[Tx, Acceptance, str], None]
@@ -176,7 +172,10 @@ class SigningGuard:
         self._is_delivered_checked = True
         if self._signer is None:
             self._signer = self._make()
-        await self._advance(state)
+        newest = await self._db.read(store.newest_checkpoint)
+        if newest is not None and newest.size > (parse_note(state)[0].size if state else -1):
+            # Another machine signed it, or the state is from an older copy of the folder.
+            await self.save_checkpoint(newest.note)
         return self._signer, None
 
     async def save_checkpoint(self, note: str) -> None:
@@ -192,12 +191,6 @@ class SigningGuard:
         # The checkpoint file may be on another machine, so it is read once and afterwards only appended to.
         delivered = None if self._is_delivered_checked else self._outside.read_last_delivered()
         return self._outside.read_checkpoint(), delivered, self._outside.read_acceptance()
-
-    async def _advance(self, state: str | None) -> None:
-        """Store the newest checkpoint of the database outside too: another machine may have signed it."""
-        newest = await self._db.read(store.newest_checkpoint)
-        if newest is not None and newest.size > (parse_note(state)[0].size if state else -1):
-            await self.save_checkpoint(newest.note)
 
     async def _apply(self, acceptance: Acceptance | None, reason: str) -> tuple[NoteSigner, StoredCheckpoint | None]:
         signer = self._signer

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stentor.core.clock import SECOND, Clock
@@ -29,9 +28,6 @@ from stentor.domains.provenance.signed_note import (
 )
 from stentor.domains.provenance.store import StoredCheckpoint, TileReader
 from stentor.domains.provenance.witness.wire import WitnessSubmission, parse_size
-
-if TYPE_CHECKING:
-    import aiohttp
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = 30.0
@@ -236,7 +232,13 @@ class WitnessClient:
                 headers = {"Content-Type": "text/plain; charset=utf-8", "Accept-Encoding": "identity"}
                 request = self._outbound.session.post(url, data=body.encode(), headers=headers, allow_redirects=False)
                 async with request as response:
-                    return response.status, await _read_start(response)
+                    text = b""
+                    while len(text) < MAX_RESPONSE_BYTES:
+                        chunk = await response.content.read(MAX_RESPONSE_BYTES - len(text))
+                        if not chunk:
+                            break
+                        text += chunk
+                    return response.status, text.decode("utf-8", "replace")
         except TimeoutError:
             raise CosigningFailed(f"no response within {REQUEST_TIMEOUT_SECONDS:g} s") from None
         except (InvalidRequest, aiohttp.ClientError, OSError, ValueError) as error:
@@ -257,10 +259,3 @@ class WitnessClient:
         except NoteError as error:
             raise CosigningFailed(f"its response cannot be used: {error}") from None
         target.seen_size = target.signed_size = newest.size
-
-
-async def _read_start(response: aiohttp.ClientResponse) -> str:
-    body = b""
-    while len(body) < MAX_RESPONSE_BYTES and (chunk := await response.content.read(MAX_RESPONSE_BYTES - len(body))):
-        body += chunk
-    return body.decode("utf-8", "replace")
