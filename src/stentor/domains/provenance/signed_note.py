@@ -171,12 +171,10 @@ def parse_note(text: str) -> tuple[LogCheckpoint, list[tuple[str, bytes, bytes]]
     signatures = [_parse_signature(line) for line in rest[:-1].split("\n")]
     if len(signatures) > MAX_SIGNATURES:
         raise NoteError("it has too many signatures")
-    origin, size, root = lines[0], lines[1], decode_base64(lines[2])
-    if not (size.isascii() and size.isdigit() and len(size) < 19) or (size[0] == "0" and size != "0"):
-        raise NoteError("its second line is not a size")
+    origin, root, size = lines[0], decode_base64(lines[2]), parse_size(lines[1])
     if not origin or len(root) != HASH_BYTES or len(lines) > 3:
         raise NoteError("it has no origin, no root of 32 bytes, or extra lines")
-    return LogCheckpoint(origin, int(size), root), signatures
+    return LogCheckpoint(origin, size, root), signatures
 
 
 def open_note(text: str, verifiers: list[NoteVerifier]) -> LogCheckpoint:
@@ -275,6 +273,13 @@ def require_valid_name(text: str) -> str:
     if not text or "+" in text or any(c.isspace() or not c.isprintable() for c in text):
         raise NoteError("a name must not be empty or contain a space or a plus sign")
     return text
+
+
+def parse_size(text: str) -> int:
+    """Parse the size of a tree in decimal without leading zeroes. Raises NoteError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19) or (text[0] == "0" and text != "0"):
+        raise NoteError("it has a size that is not a number")
+    return int(text)
 
 
 def decode_base64(text: str) -> bytes:

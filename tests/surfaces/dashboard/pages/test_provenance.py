@@ -197,7 +197,7 @@ async def test_a_damaged_tree_is_told_in_the_place_of_the_proof(site: Site) -> N
     assert "of the run log&#39;s tree is missing" in page
     assert "task completed" in page
     await site.world.submit()
-    site.world.kernel.provenance.sequencer._edge = None  # as after a restart: it reads the tree again
+    site.world.kernel.provenance.sequencer._frontier = None  # as after a restart: it reads the tree again
     assert "stentor provenance verify" in (await site.send("/provenance/checkpoint", 500)).text
 
 

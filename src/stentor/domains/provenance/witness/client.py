@@ -24,10 +24,11 @@ from stentor.domains.provenance.signed_note import (
     NoteVerifier,
     add_cosignature,
     cosigned_at,
+    parse_size,
     parse_witness_key,
 )
 from stentor.domains.provenance.store import StoredCheckpoint, TileReader
-from stentor.domains.provenance.witness.wire import WitnessSubmission, parse_size
+from stentor.domains.provenance.witness.wire import WitnessSubmission
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = 30.0

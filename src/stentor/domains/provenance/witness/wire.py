@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from stentor.domains.provenance.merkle import HASH_BYTES
-from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError, decode_base64, parse_note
+from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError, decode_base64, parse_note, parse_size
 
 MAX_HASHES = 63
 MAX_BODY_BYTES = 65_536
@@ -46,13 +46,6 @@ def parse_submission(text: str) -> WitnessSubmission:
         raise NoteError("it has a line of proof that is not a hash")
     parse_note(note)
     return WitnessSubmission(parse_size(old), proof, note)
-
-
-def parse_size(text: str) -> int:
-    """Parse the size of a tree in decimal without leading zeroes. Raises NoteError."""
-    if not (text.isascii() and text.isdigit() and len(text) < 19) or (text[0] == "0" and text != "0"):
-        raise NoteError("it has a size that is not a number")
-    return int(text)
 
 
 def checkpoint_path(origin: str) -> str:
