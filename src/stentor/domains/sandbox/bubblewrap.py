@@ -1,5 +1,6 @@
-"""Build the command line of a sandbox: bubblewrap namespaces, mounts and resource limits. For its start see
-`process_sandbox`, for the system call filter `seccomp`. Only the search for folders and links reads the host.
+"""Build the command line of a sandbox: bubblewrap namespaces, mounts and resource limits.
+
+`process_sandbox` starts it, `seccomp` is its system call filter. Nothing here runs a program.
 """
 
 from __future__ import annotations
@@ -150,6 +151,7 @@ def build_limited_command(prlimit: str, plan: RunPlan) -> list[str]:
 
 
 def is_root() -> bool:
+    """Whether the service runs as root, so that sandboxes must switch to another user."""
     return os.geteuid() == 0
 
 

@@ -138,7 +138,6 @@ class WriteFile(_FileTool):
         file = os.open(partial, flags, 0o644, dir_fd=folder)
         try:
             with os.fdopen(file, "wb") as out:
-                # The mode last: a change of the owner may clear bits of it.
                 self._change_owner(out.fileno())
                 os.fchmod(out.fileno(), filesystem.inherited_mode(folder, 0o644))
                 out.write(data)
