@@ -21,11 +21,11 @@ $(VENV)/.python:
 	  { echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
 	@touch $@
 
-$(VENV)/.main: $(VENV)/.python requirements/main.txt pyproject.toml packages/stentor-worker/pyproject.toml
+$(VENV)/.main: $(VENV)/.python requirements/main.txt pyproject.toml packages/stentor-vault/pyproject.toml packages/stentor-worker/pyproject.toml
 	@echo "Setting up .venv ..."
 	@$(PIP) -r requirements/main.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
-	  -e packages/stentor-worker -e .
+	  -e packages/stentor-vault -e packages/stentor-worker -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.main requirements/dev.txt

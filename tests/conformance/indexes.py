@@ -29,9 +29,9 @@ from stentor.domains.memory.index.model import (
     build_query,
 )
 from stentor.domains.memory.index.postgres import schema as postgres
-from stentor.domains.memory.text.markdown import Chunk
-from stentor.domains.notes import frontmatter
-from stentor.domains.notes.model import Note, Stat
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.model import Note, Stat
+from stentor_vault.text.markdown import Chunk
 
 KINDS = ["sqlite", "postgresql", "postgresql without pgvector"]
 MODEL = EmbeddingModel("a model", 8)

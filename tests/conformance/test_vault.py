@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.notes import model
-from stentor.domains.notes.folder_vault import FolderVault
-from stentor.domains.notes.model import ANY_STATE, NO_FILE, NoSuchNote, NoteChanged, Vault, content_hash
-from stentor.domains.notes.paths import InvalidPath
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
+from stentor_vault.notes import model
+from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, NoteChanged, Vault, content_hash
+from stentor_vault.notes.paths import InvalidPath
 from tests.vaultplugin.server import plugin as vault_plugin
 
 

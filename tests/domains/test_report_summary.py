@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.domains.notes.model import Stat
 from stentor.domains.reports.model import parse_report
+from stentor_vault.notes.model import Stat
 from tests.requirements import requirement
 
 

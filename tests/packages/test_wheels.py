@@ -12,10 +12,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROJECTS = {"stentor": ROOT, "stentor_worker": ROOT / "packages" / "stentor-worker"}
+PROJECTS = {
+    "stentor": ROOT,
+    "stentor_vault": ROOT / "packages" / "stentor-vault",
+    "stentor_worker": ROOT / "packages" / "stentor-worker",
+}
 EXTRAS = "postgres,grpc,otel,nats"
 MODULES = {
     "stentor": ["stentor.cli.main", "stentor.bootstrap", "psycopg", "grpc", "opentelemetry.sdk", "nats"],
+    "stentor_vault": ["stentor_vault.command"],
     "stentor_worker": ["stentor_worker"],
 }
 
@@ -53,15 +58,13 @@ def test_a_wheel_has_the_package_its_licence_and_nothing_of_the_tests(wheels: Pa
     assert {name.split("/")[0] for name in names} == {project, wheel.name.split("-py3")[0] + ".dist-info"}
 
 
-def test_the_worker_needs_one_library_and_the_service_needs_the_worker(wheels: Path) -> None:
+def test_the_worker_needs_one_library_and_the_service_needs_both_packages(wheels: Path) -> None:
     assert metadata(wheels, "stentor_worker").get_all("Requires-Dist") == ["httpx>=0.27"]
     assert metadata(wheels, "stentor_worker")["Requires-Python"] == ">=3.10"
-    version = metadata(wheels, "stentor_worker")["Version"]
-    [required] = (
-        d for d in metadata(wheels, "stentor").get_all("Requires-Dist") or () if d.startswith("stentor-worker")
-    )
-    assert required == "stentor-worker<0.3,>=0.2"
-    assert version.startswith("0.2")
+    required = metadata(wheels, "stentor").get_all("Requires-Dist") or ()
+    for package in ("stentor-vault", "stentor-worker"):
+        assert f"{package}<0.3,>=0.2" in required
+        assert metadata(wheels, package.replace("-", "_"))["Version"].startswith("0.2")
 
 
 @pytest.mark.slow
@@ -77,3 +80,5 @@ def test_a_wheel_installs_in_an_empty_environment_and_runs(wheels: Path, project
         run(python, "-I", "-c", f"import {module}")
     if project == "stentor":
         assert run(tmp_path / "env" / "bin" / "stentor", "--version").startswith("stentor ")
+    if project == "stentor_vault":
+        assert run(tmp_path / "env" / "bin" / "stentor-vault", "--version").startswith("stentor-vault ")

@@ -6,25 +6,26 @@ Sources: core contract, "Errors"; docs/decisions for the routing codes.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+# The base and the errors that notes raise too belong to the vault's package, which does not know this one.
+from stentor_vault.errors import (
+    Conflict,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ServiceUnavailable,
+    StentorError,
+    Timeout,
+)
 
-
-class StentorError(Exception):
-    """Base of all errors with a stable code. `details` is safe to show to the caller."""
-
-    code: ClassVar[str] = "INTERNAL_ERROR"
-    status: ClassVar[int] = 500
-    retry_after: int = 1
-    """Seconds for the Retry-After header of 429 and 503."""
-
-    def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.details = details
-
-
-class InvalidRequest(StentorError):
-    code, status = "INVALID_REQUEST", 400
+__all__ = [
+    "Conflict",
+    "InvalidRequest",
+    "NotFound",
+    "PreconditionFailed",
+    "ServiceUnavailable",
+    "StentorError",
+    "Timeout",
+]
 
 
 class PayloadTooLarge(StentorError):
@@ -54,16 +55,8 @@ class AuthorityDenied(Forbidden):
     code = "AUTHORITY_DENIED"
 
 
-class NotFound(StentorError):
-    code, status = "NOT_FOUND", 404
-
-
 class MethodNotAllowed(StentorError):
     code, status = "METHOD_NOT_ALLOWED", 405
-
-
-class Conflict(StentorError):
-    code, status = "CONFLICT", 409
 
 
 class LeaseLost(Conflict):
@@ -76,12 +69,6 @@ class SandboxUnavailable(Conflict):
     """There is no sandbox for command agents, because of the host or the settings; they do not run without one."""
 
     code = "CAGE_UNAVAILABLE"
-
-
-class PreconditionFailed(StentorError):
-    """The condition of If-Match or If-None-Match is not met by the current state."""
-
-    code, status = "PRECONDITION_FAILED", 412
 
 
 class IdempotencyMismatch(StentorError):
@@ -100,20 +87,12 @@ class FeatureNotImplemented(StentorError):
     code, status = "NOT_IMPLEMENTED", 501
 
 
-class ServiceUnavailable(StentorError):
-    code, status = "SERVICE_UNAVAILABLE", 503
-
-
 class StoreUnavailable(ServiceUnavailable):
     """The database failed or is unreachable. Nothing was written."""
 
 
 class StoreConflict(StoreUnavailable):
     """The transaction conflicted with another one, or lost its connection before the commit; it can be retried."""
-
-
-class Timeout(StentorError):
-    code, status = "TIMEOUT", 504
 
 
 class CorruptRecord(StentorError):

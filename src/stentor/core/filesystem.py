@@ -20,12 +20,10 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import StartRefused
+from stentor_vault import file_modes
 
 GROUP_OTHER_BITS = 0o077
 """The permission bits of group and others."""
-# Setting the umask is the only way to read it. At import, because another thread could create a file in between.
-_STARTUP_UMASK = os.umask(GROUP_OTHER_BITS)
-os.umask(_STARTUP_UMASK)
 LOCK_FILE = "stentor.lock"
 LOCK_ATTEMPTS = 5
 LOCK_RETRY_SECONDS = 0.02
@@ -33,16 +31,9 @@ log = logging.getLogger(__name__)
 
 
 def set_private_umask() -> None:
-    """Make new files and folders of this process and its children private."""
-    os.umask(GROUP_OTHER_BITS)
-
-
-def inherited_mode(folder: int, wanted: int) -> int:
-    """Return the mode for a new file in a folder (a descriptor): as open as the folder, within the original umask.
-
-    So a vault that others may read stays readable, although the process creates its own files as private.
-    """
-    return wanted & stat.S_IMODE(os.fstat(folder).st_mode) & ~_STARTUP_UMASK
+    """Make new files and folders of this process and its children private; those in a vault are as open as it."""
+    # `file_modes` has read the umask of the start when it was imported; after this it could not.
+    os.umask(file_modes.STARTUP_UMASK | GROUP_OTHER_BITS)
 
 
 def find_open_paths(data_dir: Path) -> Iterator[tuple[Path, int]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.memory.text.markdown import MAX_CHARS_PER_TOKEN, Chunk, split_chunks
+from stentor_vault.text.markdown import MAX_CHARS_PER_TOKEN, Chunk, split_chunks
 
 MOST = 40
 WORDS = st.lists(st.sampled_from(["sea", "salt", "a-rather-long-word", "x" * 300, "\n", "\n\n", "- item"]))

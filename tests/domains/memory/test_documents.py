@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.memory import documents
-from stentor.domains.notes.frontmatter import BOM
+from stentor_vault.notes.frontmatter import BOM
+from stentor_vault.text import documents
 from tests.domains.notes.test_frontmatter import MAPS, TEXTS
 from tests.requirements import requirement
 

@@ -15,9 +15,9 @@ from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.embedding_worker import MODEL_LOAD_SECONDS, EmbeddingWorker
 from stentor.domains.memory.index.indexer import ChangeWindow, Indexer
 from stentor.domains.memory.index.sqlite import open_index
-from stentor.domains.notes.folder_vault import FolderVault
-from stentor.domains.notes.model import Stat
 from stentor.testing import FixedClock
+from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import Stat
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement

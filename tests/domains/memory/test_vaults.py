@@ -12,7 +12,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import StartRefused
 from stentor.domains.memory import store
 from stentor.domains.memory.store import WriteIntent
-from stentor.domains.notes.model import content_hash
+from stentor_vault.notes.model import content_hash
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.patience import soon

@@ -12,18 +12,10 @@ from pathlib import Path
 import pytest
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.notes import batch_io
-from stentor.domains.notes.batch_io import FsyncPool, ThreadBatcher, WriteRequest
-from stentor.domains.notes.folder_vault import FolderVault
-from stentor.domains.notes.model import (
-    NO_FILE,
-    FileChange,
-    NameTaken,
-    NoSuchNote,
-    Note,
-    NoteChanged,
-    VaultUnavailable,
-)
+from stentor_vault.notes import batch_io
+from stentor_vault.notes.batch_io import FsyncPool, ThreadBatcher, WriteRequest
+from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import NO_FILE, FileChange, NameTaken, NoSuchNote, Note, NoteChanged, VaultUnavailable
 from tests.requirements import requirement
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.notes.folder_vault import TRASH_FOLDER, FolderVault
-from stentor.domains.notes.model import NameTaken, NoSuchNote, NoteChanged, VaultUnavailable, content_hash
+from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault
+from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, VaultUnavailable, content_hash
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core import jsontext
-from stentor.domains.notes import frontmatter
-from stentor.domains.notes.frontmatter import InvalidFrontmatter
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.frontmatter import InvalidFrontmatter
 
 NOTE = """---
 title: Hi  # a comment

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.notes import frontmatter
-from stentor.domains.notes.merge import MergeConflict, merge_notes
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.merge import MergeConflict, merge_notes
 
 BASE = "---\ntags: [a, b]\nstate: new\n---\none\ntwo\nthree\nfour\nfive\n"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.notes import paths
-from stentor.domains.notes.paths import InvalidPath
+from stentor_vault.notes import paths
+from stentor_vault.notes.paths import InvalidPath
 
 REFUSED = [
     "",

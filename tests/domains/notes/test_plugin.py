@@ -9,10 +9,10 @@ import pytest
 from yarl import URL
 
 from stentor.core.errors import StartRefused
-from stentor.domains.notes import frontmatter
-from stentor.domains.notes.model import NoSuchNote, VaultProtocolError, VaultUnreachable, content_hash
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.model import NoSuchNote, VaultProtocolError, VaultUnreachable, content_hash
 from tests.domains.notes.plugins import Served, serving
 from tests.requirements import requirement
 from tests.vaultplugin.certificate import self_signed

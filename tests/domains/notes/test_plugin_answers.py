@@ -11,7 +11,9 @@ import pytest
 from stentor.core.errors import StentorError, Timeout
 from stentor.domains.notes import plugin_calls
 from stentor.domains.notes import plugin_client as client
-from stentor.domains.notes.model import (
+from stentor.domains.notes.plugin_client import PluginClient
+from stentor.domains.notes.plugin_vault import PluginVault
+from stentor_vault.notes.model import (
     NoSuchNote,
     VaultKeyRejected,
     VaultProtocolError,
@@ -19,8 +21,6 @@ from stentor.domains.notes.model import (
     VaultUnavailable,
     VaultUnreachable,
 )
-from stentor.domains.notes.plugin_client import PluginClient
-from stentor.domains.notes.plugin_vault import PluginVault
 from tests.domains.notes.plugins import CALLS, Served, serving
 from tests.patience import soon
 from tests.vaultplugin.reply import Reply, json_reply

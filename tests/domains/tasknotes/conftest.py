@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.notes import frontmatter
+from stentor_vault.notes import frontmatter
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.notes import frontmatter
 from stentor.domains.tasknotes import inbox as inbox_of_notes
+from stentor_vault.notes import frontmatter
 from tests.conftest import MakeWorld
 from tests.domains.tasknotes.conftest import Tasks
 from tests.patience import soon

@@ -11,8 +11,8 @@ import pytest
 from stentor.core.clock import format_iso
 from stentor.core.db import Sql
 from stentor.core.db.driver import Driver
-from stentor.domains.notes import frontmatter
 from stentor.domains.tasknotes import render
+from stentor_vault.notes import frontmatter
 from tests.conftest import MakeWorld
 from tests.domains.tasknotes.conftest import Tasks
 from tests.requirements import requirement

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core import jsontext
-from stentor.domains.notes import frontmatter, paths
 from stentor.domains.tasknotes import inbox_notes, model, render
 from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
 from stentor.domains.tasks.model import TaskMetadata
+from stentor_vault.notes import frontmatter, paths
 from tests.requirements import requirement
 
 TEXT = st.text(st.characters(exclude_categories=()))

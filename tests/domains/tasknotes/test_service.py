@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.notes import frontmatter
+from stentor_vault.notes import frontmatter
 from tests import forkserver
 from tests.conftest import Service
 from tests.patience import until

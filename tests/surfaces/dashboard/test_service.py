@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.domains.notes import frontmatter
+from stentor_vault.notes import frontmatter
 from tests.conftest import Service
 from tests.databases import content
 from tests.forkserver import Process, run_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.web.entity_tags import ANY_TAG, InvalidEntityTags, parse_entity_tags
+from stentor_vault.server.entity_tags import ANY_TAG, InvalidEntityTags, parse_entity_tags
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.domains.notes import frontmatter
+from stentor_vault.notes import frontmatter
 from tests.requirements import requirement
 from tests.surfaces.notestore.headless import Notes
 

@@ -15,7 +15,7 @@ from cryptography import x509
 from ruamel.yaml import YAML
 
 from stentor.core.clock import DAY
-from stentor.surfaces.vault.certificate import ServerCertificate
+from stentor_vault.server.certificate import ServerCertificate
 from tests import forkserver
 from tests.surfaces.vault.conftest import Vault
 
@@ -82,10 +82,10 @@ def test_the_description_names_401_wherever_a_key_is_needed(vault: Vault) -> Non
 @pytest.mark.requirement("vault.https")
 def test_a_certificate_is_kept_until_a_month_before_its_end(tmp_path: Path) -> None:
     clock = Clock(datetime.now(UTC))
-    first = ServerCertificate(tmp_path / "keys", "127.0.0.1", clock)
+    first = ServerCertificate(tmp_path / "keys", "127.0.0.1", lambda: clock.us / 1_000_000)
     first.ensure()
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
-    again = ServerCertificate(tmp_path / "keys", "127.0.0.1", clock)
+    again = ServerCertificate(tmp_path / "keys", "127.0.0.1", lambda: clock.us / 1_000_000)
     again.ensure()
     assert again.pem == first.pem
     clock.us += 334 * DAY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.surfaces.vault.links import LinkIndex, extract_link_targets
+from stentor_vault.server.links import LinkIndex, extract_link_targets
 from tests.surfaces.vault.conftest import Vault
 
 JSON = {"Accept": "application/vnd.olrapi.note+json"}

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.surfaces.vault.jsonlogic import JsonLogicRule
-from stentor.surfaces.vault.jsonlogic_operators import InvalidRule
+from stentor_vault.server.jsonlogic import JsonLogicRule
+from stentor_vault.server.jsonlogic_operators import InvalidRule
 from tests.surfaces.vault.conftest import Vault
 from tests.surfaces.vault.test_server import refused
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.errors import StentorError
-from stentor.domains.notes.frontmatter import InvalidFrontmatter
-from stentor.surfaces.vault.patching import note_parts
-from stentor.surfaces.vault.patching.instruction import (
+from stentor_vault.notes.frontmatter import InvalidFrontmatter
+from stentor_vault.server.patching import note_parts
+from stentor_vault.server.patching.instruction import (
     ContentExists,
     FieldExists,
     InvalidInstruction,
@@ -20,7 +20,7 @@ from stentor.surfaces.vault.patching.instruction import (
     VersionMismatch,
     parse_instruction,
 )
-from stentor.surfaces.vault.patching.outline import parse_outline
+from stentor_vault.server.patching.outline import parse_outline
 
 NOTE = """---
 alpha: 1  # kept

@@ -30,13 +30,13 @@ from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService, VersionHistory
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.notes import plugin_client
-from stentor.domains.notes.folder_vault import FolderVault
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes.model import is_mirrored
 from stentor.domains.tasks.service import require_task
+from stentor_vault.notes.folder_vault import FolderVault
 
 RECOVER_SECONDS = 10.0
 ABANDONED_US = 30 * SECOND

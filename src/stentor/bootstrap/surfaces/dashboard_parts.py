@@ -19,8 +19,6 @@ from stentor.core.filesystem import read_lock_holder
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.notes import plugin_client
-from stentor.domains.notes.folder_vault import FolderVault
-from stentor.domains.notes.model import Vault
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.reports.service import ReportService
@@ -33,6 +31,8 @@ from stentor.surfaces.dashboard.site.page import Site
 from stentor.surfaces.dashboard.store import DashboardStore
 from stentor.surfaces.dashboard.streaming import InstructionExecutor
 from stentor.web.sse import StreamLimit
+from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import Vault
 
 
 def open_beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> Dashboard:

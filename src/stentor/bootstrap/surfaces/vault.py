@@ -12,11 +12,11 @@ from stentor.bootstrap.parts.memory import vault_folder
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.notes.folder_vault import FolderVault
 from stentor.domains.tasknotes.model import is_mirrored
-from stentor.surfaces.vault.app import VaultServer
-from stentor.surfaces.vault.certificate import ServerCertificate
-from stentor.surfaces.vault.text_index import VaultTextIndex
+from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.server.app import VaultServer
+from stentor_vault.server.certificate import ServerCertificate
+from stentor_vault.server.text_index import VaultTextIndex
 
 AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from stentor.domains.memory.documents import NoteDocument
-from stentor.domains.notes.model import NO_FILE
+from stentor_vault.notes.model import NO_FILE
+from stentor_vault.text.documents import NoteDocument
 
 MAX_DOCUMENTS = 1024
 MAX_ENTRIES = 20_000

@@ -20,7 +20,7 @@ from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavail
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import SyncLag
 from stentor.domains.memory.index.model import EmbeddingModel, PendingDocument
-from stentor.domains.memory.text.markdown import split_chunks
+from stentor_vault.text.markdown import split_chunks
 
 if TYPE_CHECKING:
     import numpy as np

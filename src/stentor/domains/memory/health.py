@@ -23,7 +23,7 @@ from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer, SyncLag
 from stentor.domains.memory.index.model import IndexTotals
-from stentor.domains.notes.model import Vault
+from stentor_vault.notes.model import Vault
 
 HealthStatus = Literal["healthy", "degraded", "unhealthy"]
 CHECK_SECONDS = 2.0

@@ -15,10 +15,10 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
-from stentor.domains.memory import documents
-from stentor.domains.notes import merge
-from stentor.domains.notes.model import ANY_STATE, NO_FILE, content_hash
-from stentor.domains.notes.paths import MAX_PATH_LENGTH, MAX_SEGMENT_BYTES
+from stentor_vault.notes import merge
+from stentor_vault.notes.model import ANY_STATE, NO_FILE, content_hash
+from stentor_vault.notes.paths import MAX_PATH_LENGTH, MAX_SEGMENT_BYTES
+from stentor_vault.text import documents
 
 WriteOperation = Literal["write", "update", "delete"]
 ConflictResolution = Literal["last_write_wins", "abort", "merge"]

@@ -9,7 +9,6 @@ from fastapi import Header, Query
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
-from stentor.domains.memory.documents import NoteDocument
 from stentor.domains.memory.service import MemoryCaller
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
 from stentor.domains.memory.wire import (
@@ -35,9 +34,10 @@ from stentor.domains.memory.wire import (
     WriteIn,
     WrittenOut,
 )
-from stentor.domains.notes.model import NoSuchNote
 from stentor.web.operations import Operation
 from stentor.web.wire import Caller
+from stentor_vault.notes.model import NoSuchNote
+from stentor_vault.text.documents import NoteDocument
 
 TaskHeader = Annotated[
     str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")

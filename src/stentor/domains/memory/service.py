@@ -19,16 +19,17 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.memory import documents, model, store
+from stentor.domains.memory import model, store
 from stentor.domains.memory.caches import CallerIdentity, DocumentCache, LastSeen
-from stentor.domains.memory.documents import NoteDocument
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.model import WriteDecision, WriteDraft
 from stentor.domains.memory.store import WriteIntent
 from stentor.domains.memory.write_journal import WriteJournal
-from stentor.domains.notes import paths
-from stentor.domains.notes.frontmatter import BOM
-from stentor.domains.notes.model import NO_FILE, FileChange, NoSuchNote, Note, NoteChanged, Vault, content_hash
+from stentor_vault.notes import paths
+from stentor_vault.notes.frontmatter import BOM
+from stentor_vault.notes.model import NO_FILE, FileChange, NoSuchNote, Note, NoteChanged, Vault, content_hash
+from stentor_vault.text import documents
+from stentor_vault.text.documents import NoteDocument
 
 MAX_ATTEMPTS = 8
 INLINE_MAX_CHARS = 8_000

@@ -11,9 +11,9 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.vaults import DEFAULT_VAULT
-from stentor.web.entity_tags import InvalidEntityTags, parse_entity_tags
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import EntityTag, Name, OmittedWhenNone, ResponseModel, Time, Timestamp, UuidText
+from stentor_vault.server.entity_tags import InvalidEntityTags, parse_entity_tags
 
 Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE_VAULTS.")]

@@ -13,7 +13,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory import store
 from stentor.domains.memory.store import WriteIntent
-from stentor.domains.notes.model import NO_FILE, FileChange, NoSuchNote, NoteChanged, Vault
+from stentor_vault.notes.model import NO_FILE, FileChange, NoSuchNote, NoteChanged, Vault
 
 DELETE_DELAY_SECONDS = 0.05
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from stentor.core.db import Database, idempotency
-from stentor.domains.notes.model import Vault
 from stentor.domains.registry.agent_cache import AgentCache
+from stentor_vault.notes.model import Vault
 
 ComponentStatus = Literal["available", "unavailable", "disabled"]
 CHECK_SECONDS = 2.0

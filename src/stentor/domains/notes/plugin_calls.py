@@ -25,10 +25,10 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import Conflict, StentorError
-from stentor.domains.notes import paths
-from stentor.domains.notes.frontmatter import InvalidFrontmatter
-from stentor.domains.notes.model import NameTaken, NoSuchNote, NoteChanged, NoteTooLarge, VaultProtocolError
 from stentor.domains.notes.plugin_client import PluginClient, PluginResponse, vault_path
+from stentor_vault.notes import paths
+from stentor_vault.notes.frontmatter import InvalidFrontmatter
+from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, NoteTooLarge, VaultProtocolError
 
 _BAD_SUBPATH_CODES = (40054, 40055)
 """The plugin's codes for a path that goes on behind a note with what is no part of one."""

@@ -17,7 +17,7 @@ import msgspec
 from yarl import URL
 
 from stentor.core.errors import StartRefused
-from stentor.domains.notes.model import VaultKeyRejected, VaultProtocolError, VaultTimeout, VaultUnreachable
+from stentor_vault.notes.model import VaultKeyRejected, VaultProtocolError, VaultTimeout, VaultUnreachable
 
 if TYPE_CHECKING:
     import aiohttp

@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.notes import frontmatter, model, paths, plugin_calls
-from stentor.domains.notes.model import (
+from stentor.domains.notes import plugin_calls
+from stentor.domains.notes.plugin_calls import FrontmatterPatcher
+from stentor.domains.notes.plugin_client import PluginClient, PluginResponse, vault_path, with_query
+from stentor_vault.notes import frontmatter, model, paths
+from stentor_vault.notes.model import (
     ANY_STATE,
     NO_FILE,
     FileChange,
@@ -22,9 +25,7 @@ from stentor.domains.notes.model import (
     Stat,
     VaultProtocolError,
 )
-from stentor.domains.notes.path_locks import PathLocks
-from stentor.domains.notes.plugin_calls import FrontmatterPatcher
-from stentor.domains.notes.plugin_client import PluginClient, PluginResponse, vault_path, with_query
+from stentor_vault.notes.path_locks import PathLocks
 
 NOTE_JSON = "application/vnd.olrapi.note+json"
 MARKDOWN_HEADERS = {"Content-Type": "text/markdown"}

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from stentor.core.clock import format_iso
-from stentor.domains.notes import frontmatter
-from stentor.domains.notes.frontmatter import InvalidFrontmatter
-from stentor.domains.notes.model import Stat
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.frontmatter import InvalidFrontmatter
+from stentor_vault.notes.model import Stat
 
 REPORTS_FOLDER = "Reports"
 NOTE_SUFFIX = ".md"

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Awaitable
 
 from stentor.core.errors import StentorError
-from stentor.domains.notes.model import NoSuchNote, NoteTooLarge, Stat, Vault
 from stentor.domains.reports import model
 from stentor.domains.reports.model import NOTE_SUFFIX, REPORTS_FOLDER, VaultReport
+from stentor_vault.notes.model import NoSuchNote, NoteTooLarge, Stat, Vault
 
 MAX_REPORTS = 500
 """Most reports of a response: the ones modified last."""

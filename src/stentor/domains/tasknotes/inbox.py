@@ -20,7 +20,12 @@ from stentor.auth.principal import Principal
 from stentor.core.db import Database
 from stentor.core.errors import Conflict, RoutingDenied, ServiceUnavailable
 from stentor.core.live import Hub
-from stentor.domains.notes.model import (
+from stentor.domains.tasknotes import inbox_notes, render, store
+from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
+from stentor.domains.tasknotes.model import INBOX_FOLDER, TASKS_FOLDER
+from stentor.domains.tasks.model import TaskDraft
+from stentor.domains.tasks.submission import SubmissionService
+from stentor_vault.notes.model import (
     MAX_NOTE_BYTES,
     NO_FILE,
     NameTaken,
@@ -30,12 +35,7 @@ from stentor.domains.notes.model import (
     Vault,
     content_hash,
 )
-from stentor.domains.notes.paths import InvalidPath
-from stentor.domains.tasknotes import inbox_notes, render, store
-from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
-from stentor.domains.tasknotes.model import INBOX_FOLDER, TASKS_FOLDER
-from stentor.domains.tasks.model import TaskDraft
-from stentor.domains.tasks.submission import SubmissionService
+from stentor_vault.notes.paths import InvalidPath
 
 SCAN_SECONDS = 5.0
 """Time between two scans of the folder if no event of the file system triggers one."""

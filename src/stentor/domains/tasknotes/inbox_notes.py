@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from stentor.domains.notes import frontmatter
-from stentor.domains.notes.frontmatter import InvalidFrontmatter
 from stentor.domains.tasknotes.model import INBOX_FOLDER
 from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TaskDraft, TaskMetadata
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.frontmatter import InvalidFrontmatter
 
 MAX_REQUEST_BYTES = 1_000_000
 MAX_NAMES, MAX_NAME_LENGTH = 64, 255

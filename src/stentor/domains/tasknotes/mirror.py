@@ -23,13 +23,13 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import ServiceUnavailable, StentorError
 from stentor.core.live import Hub
 from stentor.domains.memory.index.indexer import IndexDifference, IndexMaintenance, MaintenanceStep
-from stentor.domains.notes import batch_io
-from stentor.domains.notes.model import NameTaken, NoSuchNote, VaultUnavailable
 from stentor.domains.tasknotes import model, render, store
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasknotes.pending_changes import PendingChanges
 from stentor.domains.tasks import queries
 from stentor.domains.tasks.model import TaskFilter
+from stentor_vault.notes import batch_io
+from stentor_vault.notes.model import NameTaken, NoSuchNote, VaultUnavailable
 
 TASKS_PER_BATCH = 64
 EVENTS_PER_PAGE = 512

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.domains.notes import yaml_codec
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, RenderedNote, TaskNoteRecord, build_frontmatter, locate_note
+from stentor_vault.notes import yaml_codec
 
 MAX_BLOCK_CHARS = 50_000
 """Most characters of an input, a result or an error that a note shows."""

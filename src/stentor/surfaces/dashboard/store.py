@@ -20,7 +20,6 @@ from stentor.domains.activity import service as activity_store
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import SentinelAlert, Weight
-from stentor.domains.notes.model import Vault
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry import store as registry_store
 from stentor.domains.registry.model import Agent
@@ -30,6 +29,7 @@ from stentor.domains.tasknotes import store as note_store
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasks.model import MAX_ID_LENGTH
 from stentor.domains.trust import store as trust_store
+from stentor_vault.notes.model import Vault
 
 T = TypeVar("T")
 MAX_SCANNED_EVENTS = 20_000

@@ -17,8 +17,6 @@ from stentor.core.errors import RoutingDenied, StentorError
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.atp import model as atp
 from stentor.domains.conversation.model import extract_result_text
-from stentor.domains.notes import frontmatter
-from stentor.domains.notes.model import NoSuchNote, Vault
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.surfaces.dashboard import instruction
 from stentor.surfaces.dashboard.gateway import TaskGateway, TaskStreamEvent
@@ -26,6 +24,8 @@ from stentor.surfaces.dashboard.instruction import Instruction, PlannedTask
 from stentor.surfaces.dashboard.presenters import resources
 from stentor.surfaces.dashboard.store import DashboardStore
 from stentor.web.sse import SseEvent
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.model import NoSuchNote, Vault
 
 MAX_RECONNECTS, PAUSE_SECONDS = 15, 1.0
 """How often a stream that broke off is taken up again: longer than a gateway takes to start on a busy machine."""

@@ -23,9 +23,9 @@ from stentor.core.errors import (
     PayloadTooLarge,
     StentorError,
 )
-from stentor.domains.notes.path_locks import LOCK_TIMEOUT_SECONDS
-from stentor.domains.notes.paths import display_path
 from stentor.surfaces.notestore.tools import NoteStore, NoteTools, parse_body
+from stentor_vault.notes.path_locks import LOCK_TIMEOUT_SECONDS
+from stentor_vault.notes.paths import display_path
 
 MAX_BODY_BYTES = 20_000_000
 API_PREFIX = "/api/"

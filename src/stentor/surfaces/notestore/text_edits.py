@@ -8,7 +8,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
-from stentor.domains.notes.frontmatter import InvalidFrontmatter
+from stentor_vault.notes.frontmatter import InvalidFrontmatter
 
 _TAG_SEPARATOR = re.compile(r"[,\s]+")
 _LINE_FEED = re.compile(rb"(?<!\r)\n")

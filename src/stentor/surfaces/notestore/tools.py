@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 
 from stentor.core.errors import Conflict, InvalidRequest
-from stentor.domains.notes import frontmatter, paths
-from stentor.domains.notes.model import ANY_STATE, FileChange, NoteChanged, content_hash
-from stentor.domains.notes.path_locks import PathLocks
 from stentor.domains.notes.plugin_vault import PluginSearchHit
 from stentor.surfaces.notestore import text_edits
+from stentor_vault.notes import frontmatter, paths
+from stentor_vault.notes.model import ANY_STATE, FileChange, NoteChanged, content_hash
+from stentor_vault.notes.path_locks import PathLocks
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 FrontmatterKey = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]

@@ -17,7 +17,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory import store
 from stentor.domains.memory.vaults import DEFAULT_VAULT
-from stentor.domains.notes import paths
+from stentor_vault.notes import paths
 
 RECORDS_ROOT = "Memory"
 NOTE_SUFFIX = ".md"

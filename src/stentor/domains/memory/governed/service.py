@@ -17,7 +17,6 @@ from stentor.core.clock import format_iso
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import AuthorityDenied, Conflict, NotFound, PreconditionFailed
-from stentor.domains.memory.documents import NoteDocument
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.authorization import (
     READ_CAPABILITY,
@@ -43,7 +42,8 @@ from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.service import MemoryCaller, WriteResult
 from stentor.domains.memory.text.tokenizer import drop_stop_words
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
-from stentor.domains.notes.model import ANY_STATE, NoSuchNote
+from stentor_vault.notes.model import ANY_STATE, NoSuchNote
+from stentor_vault.text.documents import NoteDocument
 
 IDEMPOTENCY_ROUTE = "mcp write-memory"
 LOCK_COUNT = 64

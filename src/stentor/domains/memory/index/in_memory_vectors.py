@@ -22,7 +22,7 @@ from stentor.domains.memory.index.model import (
     folder_list,
 )
 from stentor.domains.memory.index.protocols import IndexDatabase
-from stentor.domains.memory.text.markdown import Chunk
+from stentor_vault.text.markdown import Chunk
 
 if TYPE_CHECKING:
     import numpy as np

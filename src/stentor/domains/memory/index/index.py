@@ -23,7 +23,7 @@ from stentor.domains.memory.index.model import (
     folder_list,
 )
 from stentor.domains.memory.index.protocols import IndexDatabase, KeywordStore, VectorStore
-from stentor.domains.notes.model import Stat
+from stentor_vault.notes.model import Stat
 
 T = TypeVar("T")
 

@@ -16,11 +16,11 @@ import msgspec
 
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.core.metrics import LONG_BUCKETS_S, create_histogram
-from stentor.domains.memory import documents
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
-from stentor.domains.notes.model import NO_FILE, NoSuchNote, Note, Stat, Vault
-from stentor.domains.notes.paths import InvalidPath
+from stentor_vault.notes.model import NO_FILE, NoSuchNote, Note, Stat, Vault
+from stentor_vault.notes.paths import InvalidPath
+from stentor_vault.text import documents
 
 LAG_SAMPLES = 256
 CLOCK_MARGIN_US = SECOND

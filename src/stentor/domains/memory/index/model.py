@@ -12,10 +12,10 @@ from typing import Literal
 import msgspec
 
 from stentor.core import jsontext
-from stentor.domains.memory.documents import NoteDocument
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt
-from stentor.domains.notes.model import Note, content_hash
+from stentor_vault.notes.model import Note, content_hash
+from stentor_vault.text.documents import NoteDocument
 
 
 class IndexEntry(msgspec.Struct, frozen=True):

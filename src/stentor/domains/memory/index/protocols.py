@@ -21,7 +21,7 @@ from stentor.domains.memory.index.model import (
     SearchFilters,
     VectorHit,
 )
-from stentor.domains.memory.text.markdown import Chunk
+from stentor_vault.text.markdown import Chunk
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.in_memory_vectors import DELETE_CHUNKS
 from stentor.domains.memory.index.model import PendingDocument, VectorHit
-from stentor.domains.memory.text.markdown import Chunk
+from stentor_vault.text.markdown import Chunk
 
 FREE_ROW = -1
 INITIAL_ROWS = 1024

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.index.indexer import Indexer
-from stentor.domains.notes.folder_vault import watch_changes
-from stentor.domains.notes.paths import is_hidden
+from stentor_vault.notes.folder_vault import watch_changes
+from stentor_vault.notes.paths import is_hidden
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 5.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from stentor.domains.memory.text import tokenizer
-from stentor.domains.memory.text.markdown import split_sections
+from stentor_vault.text.markdown import split_sections
 
 EXCERPT_CHARS = 200
 EXCERPT_LEAD_CHARS = 60

@@ -35,7 +35,7 @@ from stentor.domains.messaging.model import (
     ZoneAction,
     fixed_route,
 )
-from stentor.domains.notes.model import ANY_STATE
+from stentor_vault.notes.model import ANY_STATE
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the memory; no agent is needed.")
 WRITTEN_STATUSES = frozenset(("success", "conflict"))

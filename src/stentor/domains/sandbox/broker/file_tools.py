@@ -20,11 +20,11 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 from msgspec import Meta
 
-from stentor.core import filesystem
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolFailed, ToolRequest, TypedTool, encode_content
 from stentor.domains.sandbox.model import Access
+from stentor_vault import file_modes
 
 MAX_FILE_BYTES = 1 << 20
 MAX_ENTRIES = 10_000
@@ -139,7 +139,7 @@ class WriteFile(_FileTool):
         try:
             with os.fdopen(file, "wb") as out:
                 self._change_owner(out.fileno())
-                os.fchmod(out.fileno(), filesystem.inherited_mode(folder, 0o644))
+                os.fchmod(out.fileno(), file_modes.inherited_mode(folder, 0o644))
                 out.write(data)
             os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
@@ -204,7 +204,7 @@ def _open_child(parent: int, name: str, change_owner: ChangeOwner | None) -> int
         os.mkdir(name, 0o755, dir_fd=parent)
     folder = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     change_owner(folder)
-    os.fchmod(folder, filesystem.inherited_mode(parent, 0o755))
+    os.fchmod(folder, file_modes.inherited_mode(parent, 0o755))
     return folder
 
 

@@ -20,7 +20,7 @@ from stentor.domains.memory.index.model import PendingDocument, SearchFilters, V
 from stentor.domains.memory.index.postgres import embedding_state
 from stentor.domains.memory.index.postgres.embedding_state import EmbeddingClaims
 from stentor.domains.memory.index.protocols import IndexDatabase
-from stentor.domains.memory.text.markdown import Chunk
+from stentor_vault.text.markdown import Chunk
 
 if TYPE_CHECKING:
     from stentor.domains.memory.index import vector_matrix

@@ -1,0 +1,3 @@
+from stentor_vault.command import main
+
+main()

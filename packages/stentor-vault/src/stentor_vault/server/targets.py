@@ -1,0 +1,82 @@
+"""Resolution of a request path to a file and optionally a part of it: `/vault/a/note.md/heading/One/Two`."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+
+from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import NoSuchNote, Note
+from stentor_vault.notes.paths import InvalidPath
+from stentor_vault.server.errors import BAD_TARGET_TYPE, NO_TARGET, NOT_FOUND, VaultApiError
+from stentor_vault.server.patching.instruction import TARGET_KINDS, HeadingPath
+
+_DELIMITER = "\x1f"
+"""Separates headings in a path of format 1; no heading contains this control character."""
+
+
+class NoteTarget(msgspec.Struct, frozen=True):
+    """A part of a note: the path of a heading, or the id of a block, or the name of a frontmatter field."""
+
+    kind: str
+    names: HeadingPath | None
+
+    @property
+    def instruction_target(self) -> HeadingPath | str | None:
+        """The value of the field `target` of a patch instruction."""
+        return self.names if self.kind == "heading" or self.names is None else self.names[0]
+
+    @property
+    def legacy_target(self) -> tuple[str, str]:
+        """The target as one string, as in format 1, and the delimiter between its names."""
+        names = self.names or ()
+        return (_DELIMITER.join(names) if self.kind == "heading" else names[0]), _DELIMITER
+
+
+class ResolvedPath(msgspec.Struct, frozen=True):
+    """An existing file, and the part of it that the path names, if any."""
+
+    note: Note
+    target: NoteTarget | None = None
+
+
+async def resolve_path(vault: FolderVault, parts: list[str]) -> ResolvedPath | None:
+    """Return the file at the path, or at its longest prefix that is a file, the rest being the target.
+
+    None if no prefix is a file. Raises VaultApiError if the rest is not a target.
+    """
+    parts = parts[:-1] if parts[-1] == "" else parts
+    for end in range(len(parts), 0, -1):
+        note = await _read_file(vault, parts[:end])
+        if note is not None:
+            return ResolvedPath(note, parse_target(parts[end], tuple(parts[end + 1 :])) if end < len(parts) else None)
+    return None
+
+
+async def _read_file(vault: FolderVault, parts: list[str]) -> Note | None:
+    if any("/" in part for part in parts):
+        return None
+    try:
+        return await vault.read("/".join(parts))
+    except (NoSuchNote, InvalidPath):
+        return None
+
+
+def parse_target(kind: str, names: HeadingPath) -> NoteTarget:
+    """Return the target. Raises VaultApiError for an unknown kind and for a target without a name."""
+    if kind not in TARGET_KINDS:
+        raise VaultApiError(BAD_TARGET_TYPE, f"The target kind is one of {', '.join(TARGET_KINDS)}, not {kind!r}.")
+    if not any(names):
+        raise VaultApiError(NO_TARGET, f"The name of the {kind} is missing in the path.")
+    return NoteTarget(kind, names)
+
+
+def reject_missing_target(parts: list[str]) -> None:
+    """Raise VaultApiError (404) for a target in a file that does not exist.
+
+    Otherwise a write to `note.md/heading/One` would create a file `One` in a folder `note.md`.
+    """
+    for file, kind in pairwise(parts):
+        if kind in TARGET_KINDS and "." in file:
+            raise VaultApiError(NOT_FOUND, f"The vault has no file {file!r} in this folder.")

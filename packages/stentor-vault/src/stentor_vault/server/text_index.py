@@ -1,0 +1,320 @@
+"""The text index of a vault: all notes and their links in memory, for full-text search and JsonLogic rules.
+
+It is loaded on the first request that needs it and follows file events. The JSON form of notes is here too; the
+vector index of Stentor's memory is in its domain `memory`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stentor_vault.notes.folder_vault import FolderVault, watch_changes
+from stentor_vault.notes.model import NoSuchNote, Note, Stat, VaultUnavailable
+from stentor_vault.notes.paths import InvalidPath, is_hidden
+from stentor_vault.server.jsonlogic import RuleData
+from stentor_vault.server.links import LinkIndex, NoteLinks, extract_link_targets
+from stentor_vault.text.documents import NoteDocument, parse_document
+
+RULE_FIELDS = ("path", "content", "frontmatter", "tags", "stat", "links", "backlinks", "unresolvedLinks")
+MAX_INDEXED_CHARS = 1_000_000
+"""Limit for one note; the rest of a longer note is not searched."""
+RETRY_SECONDS = 1.0
+MAX_MATCHES_PER_WORD = 20
+"""Limit for one word in one note."""
+NAME_MATCH_SCORE = 10
+"""Score of a word in the note's name; each occurrence in the text scores 1."""
+_CODE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$|`[^`\n]*`")
+_TAG = re.compile(r"(?<![\w/#&])#([^\W\d_][\w/-]*|\d+[^\W\d_][\w/-]*)")
+log = logging.getLogger(__name__)
+
+
+class IndexedText(msgspec.Struct, frozen=True):
+    """A note; `lowercase` has the same length as `content`, so that offsets are valid in both."""
+
+    stat: Stat
+    content: str
+    lowercase: str
+    name: str
+    frontmatter: dict[str, Any]
+    tags: list[str]
+
+
+class IndexedFile(msgspec.Struct, frozen=True):
+    """A file: its text, None if it is not a note, and the targets of its links."""
+
+    text: IndexedText | None
+    targets: list[str]
+
+
+class VaultTextIndex:
+    """The texts and links of a vault, updated by the server's own writes and by file events for all others.
+
+    Files for which `is_excluded` is true are not indexed; the vault's `walk` must leave them out as well.
+    """
+
+    def __init__(self, vault: FolderVault, is_excluded: Callable[[str], bool] = lambda path: False) -> None:
+        self._vault = vault
+        self._is_excluded = is_excluded
+        self._load_requested = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._texts: dict[str, IndexedText] = {}
+        self.links = LinkIndex()
+        self._read_numbers = count(1)
+        self._latest_reads: dict[str, int] = {}
+        self._load_lock = asyncio.Lock()
+        self._changed_during_load: set[str] = set()
+
+    async def run(self) -> None:
+        """Wait for the first request, then load the vault and follow its changes, forever."""
+        await self._load_requested.wait()
+        # Watch while loading: a change in between must not be missed.
+        await asyncio.gather(self.watch(), self._load_with_retry())
+
+    def request_load(self) -> None:
+        """Start to load the vault; until then it is not read and takes no memory."""
+        self._load_requested.set()
+
+    async def wait_until_loaded(self) -> None:
+        """Request the load and wait until it is complete."""
+        self.request_load()
+        await self._loaded.wait()
+
+    async def load(self) -> None:
+        """Read the whole vault and replace the index."""
+        async with self._load_lock:
+            self._changed_during_load.clear()
+            files = await self._read_files([stat.path for stat in await self._vault.walk()])
+            # A file written during the load is read again, so that the index never goes back to older content.
+            while self._changed_during_load:
+                changed, self._changed_during_load = self._changed_during_load, set()
+                files |= await self._read_files(changed)
+            self._texts = {}
+            self.links.clear()
+            for path, file in files.items():
+                self._store(path, file)
+        self._loaded.set()
+
+    async def _load_with_retry(self) -> None:
+        while not self._loaded.is_set():
+            try:
+                await self.load()
+            except (OSError, VaultUnavailable) as error:
+                log.error("vault index: load failed, retrying error=%s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def refresh(self, path: str) -> None:
+        """Read a file again and update its entries; does nothing before the load was requested."""
+        if self._is_excluded(path) or not self._load_requested.is_set():
+            return
+        read_number = next(self._read_numbers)
+        if self._load_lock.locked():
+            self._changed_during_load.add(path)
+        file = await asyncio.to_thread(self._read_file, path)
+        # Reads run in threads and may finish in any order; the one that began last has the newest content.
+        if read_number > self._latest_reads.get(path, 0):
+            self._latest_reads[path] = read_number
+            self._store(path, file)
+
+    async def watch(self) -> None:
+        """Follow the changes by other programs, forever."""
+        root = self._vault.root.absolute()
+        while True:
+            try:
+                async for changes in watch_changes(root):
+                    await self._update_changed(root, set(map(Path, changes)))
+            except (OSError, RuntimeError, VaultUnavailable):
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def search(self, query: str, context_chars: int) -> list[SimpleSearchHit]:
+        """Return the notes with every word of the query in the text or name, best first. Thread-safe."""
+        words = split_words(query)
+        hits = []
+        for text in list(self._texts.values()):  # a copy, because the event loop changes it meanwhile
+            hit = match_note(text.stat.path, text.name, text.content, text.lowercase, words, context_chars)
+            if hit is not None:
+                hits.append(hit)
+        return sorted(hits, key=lambda hit: (-hit.score, hit.filename))
+
+    def list_rule_data(self) -> list[RuleData]:
+        """Return the rule data of all notes, sorted by path."""
+        return [_NoteRuleData(text, self.links) for _, text in sorted(self._texts.items())]
+
+    def count_tags(self) -> list[dict[str, Any]]:
+        """Return all tags with their number of notes; a note with `a/b` counts for `a` as well."""
+        counts: Counter[str] = Counter()
+        for text in self._texts.values():
+            tags = [tag.split("/") for tag in text.tags]
+            counts.update({"/".join(parts[:end]) for parts in tags for end in range(1, len(parts) + 1)})
+        return [{"name": name, "count": count} for name, count in sorted(counts.items())]
+
+    def _store(self, path: str, file: IndexedFile | None) -> None:
+        # Files that are not notes are in the link index too: notes link to images and attachments.
+        if file is None:
+            self.links.remove(path)
+        else:
+            self.links.update(path, file.targets)
+        if file is None or file.text is None:
+            self._texts.pop(path, None)
+        else:
+            self._texts[path] = file.text
+
+    async def _update_changed(self, root: Path, files: set[Path]) -> None:
+        for file in files:
+            parts = file.relative_to(root).parts
+            path = "/".join(parts)
+            if parts and not any(is_hidden(part) for part in parts) and not self._is_excluded(path):
+                # A deleted folder cannot be told from a deleted file, so a name without a suffix reloads everything.
+                await (self.load() if file.is_dir() or not file.suffix else self.refresh(path))
+
+    async def _read_files(self, paths: Iterable[str]) -> dict[str, IndexedFile | None]:
+        return await asyncio.to_thread(lambda: {path: self._read_file(path) for path in paths})
+
+    def _read_file(self, path: str) -> IndexedFile | None:
+        """Return the index entries of a file, None if it does not exist."""
+        try:
+            return _index_note(self._vault.read_sync(path))
+        except (NoSuchNote, InvalidPath, FileNotFoundError):
+            return None
+
+
+class _NoteRuleData(RuleData):
+    """The fields of a note; links are resolved only when the rule reads them."""
+
+    def __init__(self, text: IndexedText, links: LinkIndex) -> None:
+        self._text = text
+        self._links = links
+
+    def get_field(self, name: str) -> Any:
+        if name in ("content", "frontmatter", "tags"):
+            return getattr(self._text, name)
+        if name == "path":
+            return self._text.stat.path
+        return stat_to_json(self._text.stat) if name == "stat" else self._get_links().get(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: self.get_field(name) for name in RULE_FIELDS}
+
+    def _get_links(self) -> dict[str, list[str]]:
+        return links_to_json(self._links.get_links(self._text.stat.path))
+
+
+def _index_note(note: Note) -> IndexedFile:
+    document = to_document(note) if note.path.lower().endswith(".md") else None
+    if document is None:
+        return IndexedFile(None, [])
+    content = note.content.decode()[:MAX_INDEXED_CHARS]
+    lowercase = content.lower()
+    if len(lowercase) != len(content):
+        lowercase = content  # a few characters become two in lower case, which would shift all offsets
+    name = note.path.rpartition("/")[2].removesuffix(".md")
+    text = IndexedText(note.stat, content, lowercase, name, document.frontmatter, collect_tags(document))
+    return IndexedFile(text, extract_link_targets(content))
+
+
+class MatchPosition(msgspec.Struct, frozen=True, gc=False):
+    """Offsets of a match in the note's text or in its name; `source` is "content" or "filename"."""
+
+    start: int
+    end: int
+    source: str
+
+
+class SimpleSearchMatch(msgspec.Struct, frozen=True, gc=False):
+    """A match, and the text around it or the name."""
+
+    match: MatchPosition
+    context: str
+
+
+class SimpleSearchHit(msgspec.Struct, frozen=True):
+    """A note that matches, as in the response."""
+
+    filename: str
+    score: int
+    matches: list[SimpleSearchMatch]
+
+
+def split_words(query: str) -> list[str]:
+    """Return the words of a query in lower case, without duplicates."""
+    return list(dict.fromkeys(query.lower().split()))
+
+
+def match_note(
+    path: str, name: str, content: str, lowercase: str, words: list[str], context_chars: int
+) -> SimpleSearchHit | None:
+    """Return the matches and the score of a note, None if a word is neither in its name nor in its text.
+
+    `lowercase` is `content` in lower case; matches in the text come with `context_chars` characters on each side.
+    """
+    lowercase_name = name.lower()
+    for word in words:
+        if word not in lowercase and word not in lowercase_name:
+            return None
+    name_matches = [_name_match(name, lowercase_name.index(word), word) for word in words if word in lowercase_name]
+    score = (NAME_MATCH_SCORE - 1) * len(name_matches)
+    text_matches: list[SimpleSearchMatch] = []
+    for word in words:
+        _append_matches(text_matches, content, lowercase, word, context_chars)
+    if len(words) > 1:
+        text_matches.sort(key=lambda item: item.match.start)
+    return SimpleSearchHit(path, score + len(name_matches) + len(text_matches), name_matches + text_matches)
+
+
+def _name_match(name: str, start: int, word: str) -> SimpleSearchMatch:
+    return SimpleSearchMatch(MatchPosition(start, start + len(word), "filename"), name)
+
+
+def _append_matches(
+    matches: list[SimpleSearchMatch], content: str, lowercase: str, word: str, context_chars: int
+) -> None:
+    start = lowercase.find(word)
+    for _ in range(MAX_MATCHES_PER_WORD):
+        if start < 0:
+            break
+        end = start + len(word)
+        context = content[max(0, start - context_chars) : end + context_chars]
+        matches.append(SimpleSearchMatch(MatchPosition(start, end, "content"), context))
+        start = lowercase.find(word, end)
+
+
+def to_document(note: Note) -> NoteDocument | None:
+    """Parse a note, None if the file is not one."""
+    return parse_document(note.path, note.content)
+
+
+def collect_tags(document: NoteDocument) -> list[str]:
+    """Return the tags of the frontmatter and of the text without duplicates; `#` in code is not a tag."""
+    inline = _TAG.findall(_CODE.sub("", document.content)) if "#" in document.content else []
+    return list(dict.fromkeys([*document.tags, *inline]))
+
+
+def stat_to_json(stat: Stat) -> dict[str, int]:
+    """Return the file's status with times in milliseconds, as the plugin does."""
+    return {"ctime": stat.created_at // 1000, "mtime": stat.modified_at // 1000, "size": stat.size}
+
+
+def links_to_json(links: NoteLinks) -> dict[str, list[str]]:
+    """Return the links of a note under the field names of the API."""
+    return {"links": links.links, "backlinks": links.backlinks, "unresolvedLinks": links.unresolved}
+
+
+def note_to_json(note: Note, document: NoteDocument, links: NoteLinks) -> dict[str, Any]:
+    """Return the JSON form of a note, with its content hash as the version."""
+    return {
+        "path": note.path,
+        "content": note.content.decode(),
+        "frontmatter": document.frontmatter,
+        "tags": collect_tags(document),
+        "stat": stat_to_json(note.stat),
+        **links_to_json(links),
+        "version": note.hash,
+    }

@@ -1,0 +1,1 @@
+"""What a note says: its fields, title, tags, links and sections. Pure functions."""

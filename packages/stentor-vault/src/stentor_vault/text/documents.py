@@ -1,0 +1,155 @@
+"""Notes as documents: parsing into content, frontmatter, title and tags, and editing with minimal changes. Pure.
+
+The frontmatter's syntax is handled by `notes.frontmatter`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stentor_vault.errors import InvalidRequest
+from stentor_vault.notes import frontmatter
+from stentor_vault.notes.frontmatter import BOM, InvalidFrontmatter, NoteParts
+from stentor_vault.text import markdown
+
+_KEY = re.compile(r"(?:[ \t]*(?:#.*)?[\r\n]+)*\w[\w-]*:(?:\s|\Z)")
+"""The beginning of a frontmatter block that is a mapping, or else invalid YAML."""
+
+
+class NoteDocument(msgspec.Struct, frozen=True):
+    """A parsed note. `problem` is why its frontmatter could not be read; `content` is set nevertheless."""
+
+    path: str
+    content: str
+    frontmatter: dict[str, Any]
+    problem: str | None = None
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of the content without frontmatter, in hex."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
+
+    @property
+    def title(self) -> str:
+        """The frontmatter's title, else the first level-1 heading, else the file's name."""
+        title = self.frontmatter.get("title")
+        if isinstance(title, str) and title.strip():
+            return title.strip()
+        return markdown.find_title(self.content) or self.path.rpartition("/")[2].removesuffix(".md")
+
+    @property
+    def tags(self) -> list[str]:
+        """The frontmatter's tags, which may be a list or a comma-separated string, with or without `#`."""
+        value = self.frontmatter.get("tags", [])
+        tags = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
+        return [tag.strip().lstrip("#") for tag in tags if isinstance(tag, str) and tag.strip(" #")]
+
+    @property
+    def hebbian_weights(self) -> dict[str, float]:
+        """Agent ids to Hebbian weights; values that are not finite numbers of a float's range are left out."""
+        value = self.frontmatter.get("hebbian_weights")
+        pairs = value.items() if isinstance(value, dict) else ()
+        numbers = ((k, v) for k, v in pairs if isinstance(v, int | float) and not isinstance(v, bool))
+        return {k: float(v) for k, v in numbers if abs(v) <= sys.float_info.max}
+
+
+def parse_document(path: str, raw: bytes) -> NoteDocument | None:
+    """Parse a file; return None if it is not text."""
+    if b"\0" in raw:
+        return None
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    parts = frontmatter.split(text)
+    try:
+        return NoteDocument(path, parts.body, frontmatter.parse_values(parts))
+    except InvalidFrontmatter as error:
+        if error.is_not_mapping:
+            # Text between two rules at the beginning, not frontmatter: it belongs to the content.
+            return NoteDocument(path, frontmatter.body_only(text).body, {})
+        return NoteDocument(path, parts.body, {}, error.message)
+
+
+def edit_document(
+    raw: bytes | None, content: str | None, values: Mapping[str, Any] | None, *, replace_frontmatter: bool
+) -> bytes:
+    """Return a file (None for a new one) with a new content or frontmatter; bytes that need not change stay.
+
+    None leaves the content or the frontmatter unchanged. The values are merged into the frontmatter, or replace it with
+    `replace_frontmatter`. Without values, a frontmatter block at the beginning of the content supplies them; with
+    values, such a block is plain text. A byte order mark belongs to the file. Raises InvalidFrontmatter if the
+    frontmatter cannot be edited, InvalidRequest if the file or the result is not text.
+    """
+    text = _decode(raw or b"")
+    bom = _bom(text, content or "")
+    body = None if content is None else content.removeprefix(BOM)
+    if content is not None and values is None and (content_values := _read_values(content)):
+        if _split(text).block is None:
+            return _encode(f"{bom}{body}")
+        # The body after a block is taken literally, including a byte order mark.
+        values, body = content_values, frontmatter.split(content).body
+    if values is not None:
+        text = _replace_values(text, values, replace_all=replace_frontmatter)
+    return _encode(text if body is None else _replace_body(text, body, bom))
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest("The file is not UTF-8 text, so it cannot be edited as a document.") from None
+
+
+def _encode(text: str) -> bytes:
+    if "\0" in text:
+        raise InvalidRequest("document.content: must not contain the character NUL.")
+    return text.encode()
+
+
+def _split(text: str) -> NoteParts:
+    """Split a file; text between two rules that is not a mapping belongs to the body."""
+    parts = frontmatter.split(text)
+    if _KEY.match(parts.block or ""):
+        return parts  # the usual case, without the millisecond that YAML takes
+    try:
+        frontmatter.parse_values(parts)
+    except InvalidFrontmatter as error:
+        if error.is_not_mapping:
+            return frontmatter.body_only(text)
+    return parts
+
+
+def _read_values(content: str) -> dict[str, Any]:
+    """Return the frontmatter at the beginning of a content; empty if there is none or it is invalid."""
+    try:
+        return frontmatter.read(content)
+    except InvalidFrontmatter:
+        return {}
+
+
+def _replace_values(text: str, values: Mapping[str, Any], *, replace_all: bool) -> str:
+    parts = _split(text)
+    if parts.block is None:
+        return frontmatter.edit(frontmatter.escape_body(text), values) if values else text
+    removed = frozenset(frontmatter.parse_values(parts)) - frozenset(values) if replace_all else frozenset[str]()
+    return frontmatter.edit(text, values, removed)
+
+
+def _replace_body(text: str, body: str, bom: str) -> str:
+    """Replace the body; if its beginning would be read as frontmatter, an empty block before it prevents that."""
+    parts = _split(text)
+    tail = parts.tail + (parts.newline if body and parts.tail and not parts.tail.endswith(("\n", "\r")) else "")
+    joined = f"{bom}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
+    return joined if parts.block is not None or _split(joined).block is None else frontmatter.escape_body(joined)
+
+
+def _bom(*texts: str) -> str:
+    """Return the byte order mark if one of the texts begins with it."""
+    return BOM if any(text.startswith(BOM) for text in texts) else ""
