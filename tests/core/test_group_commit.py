@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from stentor.core.db import CounterTable, Database, Sql, Tx
-from stentor.core.errors import Conflict
+from stentor.core.db.group_commit import MAX_TRIES, WriteUnit, run_group
+from stentor.core.db.transaction import LockContended
+from stentor.core.errors import Conflict, StoreConflict
 from tests.core.test_database import held, names, put
 
 COUNT = CounterTable(
@@ -109,3 +113,40 @@ async def test_the_counts_of_a_commit_are_in_the_same_commit(db: Database) -> No
 
     await db.write(work)
     assert await counts(db) == {"queued": 1}
+
+
+class Contended:
+    """A connection whose transactions wait for locks now and then, and conflict at every commit."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.locks: set[str] = set()
+
+    def begin(self, locks: set[str] | tuple[str, ...]) -> int:
+        self.locks = set(locks)
+        return 0
+
+    def commit(self) -> None:
+        self.commits += 1
+        raise StoreConflict("another transaction was first")
+
+    def rollback(self) -> None: ...
+
+    def in_transaction(self) -> bool:
+        return False
+
+    def control(self, text: str) -> None: ...
+
+
+async def test_a_group_that_conflicts_again_and_again_is_given_up_even_if_it_waited_for_locks() -> None:
+    connection, names = Contended(), [f"lock {n}" for n in range(MAX_TRIES)]
+
+    def work(tx: Tx) -> None:
+        if missing := next((name for name in names if name not in connection.locks), None):
+            raise LockContended(missing)
+
+    loop = asyncio.get_running_loop()
+    unit = WriteUnit(work, (), loop, loop.create_future())
+    with pytest.raises(StoreConflict):
+        await asyncio.to_thread(run_group, cast(Any, connection), [unit])
+    assert connection.commits == MAX_TRIES

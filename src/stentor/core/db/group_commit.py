@@ -48,9 +48,8 @@ class WriteUnit:
 def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
     """Run all units in one transaction. Raises StoreUnavailable if nothing was committed."""
     locks, run_all = _combined_locks(group), _run_without_savepoints
-    tries = 0
+    conflicts = 0
     while True:
-        tries += 1
         try:
             return _attempt(connection, group, locks, run_all)
         except LockContended as error:
@@ -62,9 +61,12 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
             connection.rollback()
         except StoreConflict:
             connection.rollback()
-            if tries == MAX_TRIES:
+            # Only conflicts count: the other reasons to run the group again cannot repeat without end.
+            conflicts += 1
+            if conflicts == MAX_TRIES:
                 raise
-            time.sleep(RETRY_PAUSE_SECONDS * 2 ** (tries - 1) * random.uniform(0.5, 1))  # noqa: S311 - jitter needs no secure randomness
+            pause = RETRY_PAUSE_SECONDS * 2 ** (conflicts - 1)
+            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter needs no secure randomness
         except BaseException:
             connection.rollback()
             raise
