@@ -19,6 +19,7 @@ from stentor.core.canonical_json import row_encoder
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
+from stentor.core.jsontext import JsonObject
 from stentor.core.live import Hub
 
 EVENT_COLUMNS = (
@@ -127,7 +128,7 @@ class EventDraft(msgspec.Struct, frozen=True):
     event_type: EventType
     component: str
     message: str
-    metadata: dict[str, Any] = {}
+    metadata: JsonObject = {}
     agent_id: str | None = None
     duration_ms: int | None = None
     event_id: str = msgspec.field(default_factory=ids.new_id)
@@ -146,7 +147,7 @@ class RunLogEvent(msgspec.Struct, frozen=True):
     component: str
     message: str
     duration_ms: int | None
-    metadata: dict[str, Any]
+    metadata: JsonObject
 
     @classmethod
     def from_draft(

@@ -20,6 +20,7 @@ from starlette.types import Scope
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError, StoreUnavailable
+from stentor.core.jsontext import JsonObject
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 _CODES = {
@@ -122,7 +123,7 @@ def render_unexpected(scope: Scope) -> Response:
     return render_error(scope, 500, StentorError.code, UNEXPECTED_MESSAGE)
 
 
-def field_errors(errors: Sequence[Any]) -> dict[str, Any]:
+def field_errors(errors: Sequence[Any]) -> JsonObject:
     """Convert pydantic's errors to `{"fields": {"metadata.priority": "reason"}}`, without the input values."""
     fields = {}
     for error in errors:
@@ -196,7 +197,7 @@ def render_openai_error(status: int, code: str, message: str, details: Any, head
     )
 
 
-def openai_error_body(status: int, code: str, message: str, details: Any = None) -> dict[str, Any]:
+def openai_error_body(status: int, code: str, message: str, details: Any = None) -> JsonObject:
     """Return the error in OpenAI's format; `param` is the first invalid field, if any."""
     kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     fields = details.get("fields") if isinstance(details, dict) else None

@@ -21,6 +21,7 @@ from starlette.routing import compile_path
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, Unauthorized
+from stentor.core.jsontext import JsonObject
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
@@ -91,7 +92,7 @@ class GatewayRoute(APIRoute):
         self.permission = extra.setdefault("x-permission", PERMISSION_BY_METHOD.get(next(iter(methods)), "write"))
         self.path, self.endpoint, self.methods = path, endpoint, {method.upper() for method in methods}
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
-        self._rest: dict[str, Any] | None = {**options, "openapi_extra": extra}
+        self._rest: JsonObject | None = {**options, "openapi_extra": extra}
 
     def __getattr__(self, name: str) -> Any:
         # Only called for attributes that do not exist yet: build the route, then look again.
@@ -116,7 +117,7 @@ class GatewayRoute(APIRoute):
         return handle
 
 
-def requires_permission(permission: str) -> dict[str, Any]:
+def requires_permission(permission: str) -> JsonObject:
     """Return an `openapi_extra` with the permission of a route, where the default for its method does not fit."""
     return {"x-permission": permission}
 

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from stentor.core import jsontext
 from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError
+from stentor.core.jsontext import JsonObject
 
 HEARTBEAT_SECONDS = 15.0
 HEARTBEAT_COMMENT = b": heartbeat\n\n"
@@ -31,7 +32,7 @@ class SseEvent(msgspec.Struct, frozen=True):
     """One event. Clients send `id` back as Last-Event-ID to resume."""
 
     event: str
-    data: dict[str, Any]
+    data: JsonObject
     id: str | None = None
 
 

@@ -33,6 +33,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_caller, get_disconnected
 
@@ -143,7 +144,7 @@ Timestamp = Annotated[
 """Microseconds since 1970 inside, ISO 8601 with six decimals outside."""
 EntityTag = Annotated[str | None, Field(exclude=True)]
 """For an output's `etag`: sent as the header alone."""
-StructFields = Annotated[dict[str, Any], BeforeValidator(msgspec.to_builtins)]
+StructFields = Annotated[JsonObject, BeforeValidator(msgspec.to_builtins)]
 """The fields of a msgspec struct as a JSON object."""
 
 Caller = Annotated[Principal, Depends(get_caller)]
@@ -208,7 +209,7 @@ def next_link(request: Request, cursor: str | None) -> dict[str, str]:
 class ErrorBody(ResponseModel):
     code: str
     message: str
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
     request_id: str
 
 
@@ -233,10 +234,10 @@ class Throttled(ResponseModel):
     code: str
     error: str
     message: str
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
 
 
-def response_doc(model: type[BaseModel], description: str, **more: Any) -> dict[str, Any]:
+def response_doc(model: type[BaseModel], description: str, **more: Any) -> JsonObject:
     """Return an entry for `responses` that refers to a schema by name.
 
     With the model itself FastAPI would build a validator for every route.
@@ -245,7 +246,7 @@ def response_doc(model: type[BaseModel], description: str, **more: Any) -> dict[
     return {"content": {"application/json": {"schema": schema}}, "description": description, **more}
 
 
-def error_schemas() -> dict[str, Any]:
+def error_schemas() -> JsonObject:
     """Return the schemas of the error bodies by name, for the OpenAPI."""
     models: list[Any] = [(model, "serialization") for model in (ErrorAnswer, KeyRefused, Throttled)]
     _, schema = models_json_schema(models, ref_template="#/components/schemas/{model}")
@@ -254,7 +255,7 @@ def error_schemas() -> dict[str, Any]:
 
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer", "minimum": 0}}}
 API_PREFIX = "/api/v1"
-COMMON_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+COMMON_ERROR_RESPONSES: dict[int | str, JsonObject] = {
     400: response_doc(ErrorAnswer, "Malformed request"),
     401: response_doc(KeyRefused, "Missing or wrong key"),
     403: response_doc(ErrorAnswer, "The key lacks a permission"),
@@ -282,6 +283,6 @@ _ERROR_DESCRIPTIONS = {
 }
 
 
-def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, JsonObject]:
     """Return `responses` for the errors of a route beyond the common ones."""
     return {status: response_doc(ErrorAnswer, _ERROR_DESCRIPTIONS[status]) for status in statuses}

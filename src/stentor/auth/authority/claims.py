@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stentor.auth.authority.context import is_blank, is_pattern
+from stentor.core.jsontext import JsonObject
 
 MAX_LIFETIME_S = 300
 """Maximum seconds from `iat` to `exp`."""
@@ -48,7 +49,7 @@ class ReceiptClaims:
     parent: str | None = None
 
 
-def parse_claims(claims: dict[str, Any]) -> ReceiptClaims:
+def parse_claims(claims: JsonObject) -> ReceiptClaims:
     """Parse the claims strictly. Raises ReceiptError for a missing, unknown or malformed claim."""
     names = set(claims)
     if missing := REQUIRED_CLAIMS - names:
@@ -73,9 +74,9 @@ def parse_claims(claims: dict[str, Any]) -> ReceiptClaims:
     return parsed
 
 
-def claims_to_json(claims: ReceiptClaims) -> dict[str, Any]:
+def claims_to_json(claims: ReceiptClaims) -> JsonObject:
     """Return the claims as the JSON object that is signed."""
-    plain: dict[str, Any] = {name: getattr(claims, name) for name in "iss aud sub tenant ns cap iat exp jti".split()}
+    plain: JsonObject = {name: getattr(claims, name) for name in "iss aud sub tenant ns cap iat exp jti".split()}
     if claims.jkt is not None:
         plain["cnf"] = {"jkt": claims.jkt}
     if claims.parent is not None:
@@ -92,18 +93,18 @@ def check_validity(claims: ReceiptClaims, now: int) -> None:
         raise ReceiptError("it has expired")
 
 
-def read_text_claim(claims: dict[str, Any], name: str, max_length: int) -> str:
+def read_text_claim(claims: JsonObject, name: str, max_length: int) -> str:
     return _text(claims.get(name), name, max_length)
 
 
-def read_time_claim(claims: dict[str, Any], name: str) -> int:
+def read_time_claim(claims: JsonObject, name: str) -> int:
     value = claims.get(name)
     if type(value) is not int or not 0 <= value < _LATEST:
         raise ReceiptError(f"the claim {name} is not a whole number of seconds")
     return value
 
 
-def read_hash_claim(claims: dict[str, Any], name: str) -> str:
+def read_hash_claim(claims: JsonObject, name: str) -> str:
     value = read_text_claim(claims, name, _HASH_LENGTH)
     if len(value) != _HASH_LENGTH:
         raise ReceiptError(f"the claim {name} is not a SHA-256 hash in base64url")
@@ -118,7 +119,7 @@ def _text(value: Any, name: str, max_length: int) -> str:
     return value
 
 
-def _texts(claims: dict[str, Any], name: str, max_length: int, is_valid: Callable[[str], bool]) -> tuple[str, ...]:
+def _texts(claims: JsonObject, name: str, max_length: int, is_valid: Callable[[str], bool]) -> tuple[str, ...]:
     values = claims.get(name)
     if not isinstance(values, list) or not 0 < len(values) <= MAX_ITEMS:
         raise ReceiptError(f"the claim {name} is not a list of 1 to {MAX_ITEMS} entries")
@@ -128,7 +129,7 @@ def _texts(claims: dict[str, Any], name: str, max_length: int, is_valid: Callabl
     return texts
 
 
-def _holder_thumbprint(claims: dict[str, Any]) -> str | None:
+def _holder_thumbprint(claims: JsonObject) -> str | None:
     if "cnf" not in claims:
         return None
     confirmation = claims["cnf"]

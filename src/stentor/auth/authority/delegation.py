@@ -7,8 +7,6 @@ issuer's first. `decode_chain` shows a chain to people and verifies nothing.
 
 from __future__ import annotations
 
-from typing import Any
-
 from joserfc.jwk import OKPKey
 
 from stentor.auth.authority import claims as claims_of
@@ -19,6 +17,7 @@ from stentor.auth.authority.jws import UnverifiedJws, sha256_base64url
 from stentor.auth.authority.keys import parse_public_jwk, public_jwk, thumbprint
 from stentor.core import ids
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 
 RECEIPT_TYPE = "receipt+jwt"
 CHAIN_SEPARATOR = "~"
@@ -110,7 +109,7 @@ def delegate(
     return delegated
 
 
-def decode_chain(chain: str) -> list[dict[str, Any]]:
+def decode_chain(chain: str) -> list[JsonObject]:
     """Return `{header, claims}` of each receipt, the issuer's first, without verifying any. Raises InvalidRequest."""
     try:
         links = [jws.parse(link) for link in split_chain(chain)]

@@ -20,6 +20,7 @@ from stentor.auth.authority.claims import ReceiptError
 from stentor.auth.authority.keys import decode_base64url, encode_base64url
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 
 ALGORITHM = "Ed25519"
 """Its fully specified name; the older `EdDSA` leaves the curve open and is rejected."""
@@ -35,8 +36,8 @@ class UnverifiedJws:
     """A parsed JWS whose signature was not checked. It has no `repr`, because `text` may work as a credential."""
 
     text: str
-    header: dict[str, Any]
-    claims: dict[str, Any]
+    header: JsonObject
+    claims: JsonObject
 
 
 def parse(text: str) -> UnverifiedJws:
@@ -72,7 +73,7 @@ def verify(compact: UnverifiedJws, key: OKPKey) -> None:
         raise ReceiptError("the signature is invalid")
 
 
-def sign(header: dict[str, Any], claims: dict[str, Any], key: OKPKey) -> str:
+def sign(header: JsonObject, claims: JsonObject, key: OKPKey) -> str:
     """Return the signed compact form; `alg` is added to the header."""
     payload = jsontext.encode(claims)
     return jws.serialize_compact({"alg": ALGORITHM, **header}, payload, key, registry=_REGISTRY)
@@ -83,11 +84,11 @@ def sha256_base64url(data: bytes | str) -> str:
     return encode_base64url(hashlib.sha256(data.encode() if isinstance(data, str) else data).digest())
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _object(data: bytes) -> JsonObject:
     return parse_strict_object(data, "a part is not a JSON object with unique names")
 
 
-def parse_strict_object(data: bytes, complaint: str) -> dict[str, Any]:
+def parse_strict_object(data: bytes, complaint: str) -> JsonObject:
     """Parse a UTF-8 JSON object without duplicate names, NaN or deep nesting.
 
     Raises ReceiptError with the text `complaint`. Duplicates are rejected because parsers disagree on which value wins.
@@ -102,7 +103,7 @@ def parse_strict_object(data: bytes, complaint: str) -> dict[str, Any]:
     return value
 
 
-def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_names(pairs: list[tuple[str, Any]]) -> JsonObject:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("duplicate name")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from joserfc.jwk import OKPKey
 
@@ -23,6 +23,7 @@ from stentor.auth.authority.jws import UnverifiedJws, sha256_base64url
 from stentor.auth.authority.keys import parse_public_jwk, public_jwk, thumbprint
 from stentor.core import ids
 from stentor.core.clock import SystemClock
+from stentor.core.jsontext import JsonObject
 
 if TYPE_CHECKING:
     import httpx
@@ -86,7 +87,7 @@ def verify_proof(request: ProofRequest, receipt: str, jkt: str, now: int) -> Ver
 
 
 def _check_claims(token: UnverifiedJws, request: ProofRequest, receipt: str, jkt: str, now: int) -> VerifiedProof:
-    claims: dict[str, Any] = token.claims
+    claims: JsonObject = token.claims
     if set(claims) != _CLAIMS:
         raise ReceiptError("the proof has missing or unknown claims")
     issued_at = read_time_claim(claims, "iat")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -12,6 +11,7 @@ from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import probes
 from stentor.domains.governance.checkpoints import CheckpointService
 from stentor.domains.governance.deployment import Deployer, GovernanceRunner
@@ -77,7 +77,7 @@ def open_governance(
 def _config_builder(check_runtime: CheckRuntime) -> ConfigBuilder:
     """Return a function that validates a patched configuration as the registration of an agent is validated."""
 
-    def build(agent: Agent, document: dict[str, Any]) -> AgentConfig:
+    def build(agent: Agent, document: JsonObject) -> AgentConfig:
         try:
             draft = Register.model_validate({"name": agent.name, **document}).to_draft()
         except ValidationError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from fastapi import APIRouter
 from pydantic import ValidationError
@@ -14,6 +13,7 @@ from stentor.bootstrap.parts.governance import GovernanceParts
 from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
+from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.messaging import operations
 from stentor.domains.messaging.actions import memory as memory_actions
@@ -68,7 +68,7 @@ def open_messaging(
 def _registration_parser(check_runtime: CheckRuntime) -> ParseRegistration:
     """Return a function that reads a registration as the HTTP route does."""
 
-    def parse(body: dict[str, Any]) -> AgentDraft:
+    def parse(body: JsonObject) -> AgentDraft:
         try:
             draft = Register.model_validate(body).to_draft()
         except ValidationError as error:

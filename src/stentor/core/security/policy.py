@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.errors import StartRefused
+from stentor.core.jsontext import JsonObject
 
 LARGEST_DECIMAL = 1e9
 DEFAULT_ID = "built-in rules"
@@ -36,7 +37,7 @@ class PolicyEntity(msgspec.Struct, frozen=True):
 
     type: str
     id: str
-    attributes: dict[str, Any] = {}
+    attributes: JsonObject = {}
 
 
 class PolicyDecision(msgspec.Struct, frozen=True):
@@ -149,7 +150,7 @@ def _validate(cedar: ModuleType, text: str, where: str) -> tuple[list[str], dict
     return names, actions
 
 
-def _actions(scope: dict[str, Any]) -> set[str]:
+def _actions(scope: JsonObject) -> set[str]:
     """Return the actions of a policy's scope; all actions for a scope without a list."""
     entities = scope.get("entities") or ([scope["entity"]] if "entity" in scope else [])
     return {entity["id"] for entity in entities} & set(ACTION_TYPES) if entities else set(ACTION_TYPES)
@@ -203,11 +204,11 @@ def _uid(entity: PolicyEntity) -> dict[str, str]:
     return {"type": entity.type, "id": entity.id}
 
 
-def _entity(entity: PolicyEntity) -> dict[str, Any]:
+def _entity(entity: PolicyEntity) -> JsonObject:
     return {"uid": _uid(entity), "attrs": _values(entity.attributes), "parents": []}
 
 
-def _values(values: Mapping[str, Any]) -> dict[str, Any]:
+def _values(values: Mapping[str, Any]) -> JsonObject:
     return {name: _decimal(name, v) if name in DECIMAL_FIELDS else v for name, v in values.items() if v is not None}
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from fastapi import FastAPI
 
+from stentor.core.jsontext import JsonObject
 from stentor.web.errors import PROBLEM_MEDIA_TYPE
 from stentor.web.wire import error_schemas
 
@@ -15,7 +15,7 @@ SECURITY = {
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 ENVELOPE = "#/components/schemas/ErrorAnswer"
-PROBLEM_SCHEMA: dict[str, Any] = {
+PROBLEM_SCHEMA: JsonObject = {
     "title": "Problem",
     "description": "RFC 9457, for clients that accept it.",
     "type": "object",
@@ -36,7 +36,7 @@ def install(app: FastAPI) -> None:
     """Make the application serve the corrected document."""
     build_original = app.openapi
 
-    def build_corrected() -> dict[str, Any]:
+    def build_corrected() -> JsonObject:
         if app.openapi_schema is None:
             schema = build_original()
             _correct(schema)
@@ -46,7 +46,7 @@ def install(app: FastAPI) -> None:
     app.openapi = build_corrected  # type: ignore[method-assign]
 
 
-def _correct(schema: dict[str, Any]) -> None:
+def _correct(schema: JsonObject) -> None:
     components = schema.setdefault("components", {})
     components["securitySchemes"] = SECURITY
     schemas = components["schemas"] = dict(sorted((error_schemas() | components.get("schemas", {})).items()))
@@ -60,19 +60,19 @@ def _correct(schema: dict[str, Any]) -> None:
         schemas.pop(unused, None)
 
 
-def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _operations(schema: JsonObject) -> Iterator[JsonObject]:
     for operations in schema["paths"].values():
         yield from operations.values()
 
 
-def _remove_422(operation: dict[str, Any]) -> None:
+def _remove_422(operation: JsonObject) -> None:
     """Remove FastAPI's own response to malformed input, which is 400 here."""
     response = operation["responses"].get("422", {})
     if "HTTPValidationError" in str(response.get("content")):
         del operation["responses"]["422"]
 
 
-def _add_problems(operation: dict[str, Any]) -> None:
+def _add_problems(operation: JsonObject) -> None:
     """Add problem+json to every response that has the error envelope."""
     for response in operation["responses"].values():
         content = response.get("content", {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 from fastapi.exceptions import RequestValidationError
 from google.protobuf import any_pb2, duration_pb2
@@ -14,6 +13,7 @@ from grpc import StatusCode
 
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.surfaces.grpc.codes import status_of
 from stentor.web.errors import UNEXPECTED_MESSAGE, validation_error
 
@@ -71,7 +71,7 @@ def _details(error: StentorError, request_id: str) -> Iterator[Message]:
         yield _bad_request(fields)
 
 
-def _info_metadata(details: dict[str, Any]) -> dict[str, str]:
+def _info_metadata(details: JsonObject) -> dict[str, str]:
     """Return the first details that fit into MAX_DETAILS_BYTES; values that are not text as JSON."""
     metadata: dict[str, str] = {}
     bytes_left = MAX_DETAILS_BYTES
@@ -84,7 +84,7 @@ def _info_metadata(details: dict[str, Any]) -> dict[str, str]:
     return metadata
 
 
-def _bad_request(fields: dict[str, Any]) -> Message:
+def _bad_request(fields: JsonObject) -> Message:
     """Return the first field violations that fit into MAX_FIELDS_BYTES."""
     violations: list[Message] = []
     bytes_left = MAX_FIELDS_BYTES

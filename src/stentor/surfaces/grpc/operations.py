@@ -24,6 +24,7 @@ from stentor.auth.principal import Permission
 from stentor.core import jsontext
 from stentor.core.clock import SECOND, micros_from_datetime
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.methods import UnaryMethod
 from stentor.web.fast_routes import OptionalHeader, validate_value
@@ -79,7 +80,7 @@ def _reader(parameter: inspect.Parameter) -> tuple[str, Reader]:
     return name, lambda call, request: getattr(request, name)
 
 
-def to_fields(message: Message, model: type[BaseModel] | None = None, where: str = "") -> dict[str, Any]:
+def to_fields(message: Message, model: type[BaseModel] | None = None, where: str = "") -> JsonObject:
     """Convert a message to the dictionary of an equal JSON body.
 
     With a model: only fields that the model has. Without one: only fields that are set. `where` is a prefix of field

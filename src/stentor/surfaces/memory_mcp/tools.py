@@ -16,6 +16,7 @@ from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.credential_detection import reject_credential_fields
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.governed import model
 from stentor.domains.memory.governed.service import GovernedMemory
 
@@ -95,11 +96,11 @@ def to_mcp_tool(tool: MemoryToolSpec) -> mcp.Tool:
     )
 
 
-def build_json_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
+def build_json_schema(struct: type[msgspec.Struct]) -> JsonObject:
     """Return the JSON Schema of a struct, with an object instead of a reference at its root, as clients expect."""
     schema = msgspec.json.schema(struct)
-    definitions: dict[str, Any] = schema["$defs"]
-    root: dict[str, Any] = definitions.pop(schema["$ref"].rpartition("/")[2])
+    definitions: JsonObject = schema["$defs"]
+    root: JsonObject = definitions.pop(schema["$ref"].rpartition("/")[2])
     return {**root, "$defs": definitions} if definitions else root
 
 
@@ -138,7 +139,7 @@ def success_result(output: Any) -> mcp.CallToolResult:
     return mcp.CallToolResult(content=[mcp.TextContent(text=text)], structured_content=output)
 
 
-def error_result(code: str, message: str, details: dict[str, Any] | None = None) -> mcp.CallToolResult:
+def error_result(code: str, message: str, details: JsonObject | None = None) -> mcp.CallToolResult:
     """Return an error result; `structured_content` is `{error: {code, message, details?}}`, the text has the same."""
     error = {"code": code, "message": message} | ({"details": details} if details else {})
     text = mcp.TextContent(text=f"{code}: {message}")

@@ -23,6 +23,7 @@ from stentor.core.errors import (
     PayloadTooLarge,
     StentorError,
 )
+from stentor.core.jsontext import JsonObject
 from stentor.surfaces.notestore.tools import NoteStore, NoteTools, parse_body
 from stentor_vault.notes.path_locks import LOCK_TIMEOUT_SECONDS
 from stentor_vault.notes.paths import display_path
@@ -136,5 +137,5 @@ def _error_response(error: StentorError) -> Response:
     return _json_response({"success": False, "error": error.message}, error.status, headers)
 
 
-def _json_response(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def _json_response(body: JsonObject, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(jsontext.encode(body), status, {**_HEADERS, **(headers or {})}, "application/json")

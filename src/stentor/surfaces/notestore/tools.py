@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 
 from stentor.core.errors import Conflict, InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.notes.plugin_vault import PluginSearchHit
 from stentor.surfaces.notestore import text_edits
 from stentor_vault.notes import frontmatter, paths
@@ -20,7 +21,7 @@ from stentor_vault.notes.path_locks import PathLocks
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 FrontmatterKey = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-Data = dict[str, Any]
+Data = JsonObject
 MAX_ATTEMPTS = 16
 """Attempts of an edit while other programs modify the same note."""
 
