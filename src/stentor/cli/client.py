@@ -22,6 +22,7 @@ import msgspec
 from stentor.auth.api_keys import admin_key_file
 from stentor.cli.command import Access, ServiceTarget
 from stentor.cli.output import EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, print_notice
+from stentor.cli.responses import Response
 from stentor.core import jsontext
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
@@ -189,21 +190,31 @@ class ServiceClient:
         self._key_source = key_source
         self.is_in_process = in_process
 
-    async def get(self, path: str, /, **params: Any) -> Any:
+    async def get(self, path: str, kind: type[T], /, **params: Any) -> Response[T]:
         """Send a GET request; parameters that are None are omitted."""
-        return await self._call("GET", path, None, {k: v for k, v in params.items() if v is not None})
+        return await self.request("GET", path, kind, params=omit_none(params))
 
-    async def post(self, path: str, body: Any = None) -> Any:
-        return await self._call("POST", path, body, {})
+    async def post(self, path: str, kind: type[T], body: Any = None) -> Response[T]:
+        return await self.request("POST", path, kind, body)
 
-    async def patch(self, path: str, body: Any) -> Any:
-        return await self._call("PATCH", path, body, {})
-
-    async def delete(self, path: str) -> Any:
-        return await self._call("DELETE", path, None, {})
-
-    async def request(self, method: str, path: str, body: Any = None) -> Any:
-        return await self._call(method, path, body, {})
+    async def request(
+        self, method: str, path: str, kind: type[T], body: Any = None, params: dict[str, Any] | None = None
+    ) -> Response[T]:
+        """Send a request until it is not rate limited. Raises CommandFailed; RequestFailed for an error response."""
+        content = None if body is None else jsontext.encode(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        while True:
+            try:
+                response = await self._http.request(
+                    method, f"/api/v1{path}", params=params, content=content, headers=headers
+                )
+            except httpx.TransportError as error:
+                raise self.unreachable_error(error) from None
+            if response.is_success:
+                return Response(self._decode(response), kind)
+            if response.status_code != 429:
+                raise self._failure(response)
+            await _wait_for_rate_limit(response)
 
     @asynccontextmanager
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:
@@ -220,22 +231,6 @@ class ServiceClient:
                     raise self._failure(response)
             await _wait_for_rate_limit(response)
 
-    async def _call(self, method: str, path: str, body: Any, params: dict[str, Any]) -> Any:
-        content = None if body is None else jsontext.encode(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        while True:
-            try:
-                response = await self._http.request(
-                    method, f"/api/v1{path}", params=params, content=content, headers=headers
-                )
-            except httpx.TransportError as error:
-                raise self.unreachable_error(error) from None
-            if response.is_success:
-                return self._value(response)
-            if response.status_code != 429:
-                raise self._failure(response)
-            await _wait_for_rate_limit(response)
-
     def unreachable_error(self, error: httpx.TransportError) -> CommandFailed:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return CommandFailed(f"The service at {self._where} did not respond in time.", EXIT_UNREACHABLE)
@@ -244,7 +239,7 @@ class ServiceClient:
     def _not_stentor_error(self) -> CommandFailed:
         return CommandFailed(f"The server at {self._where} is not Stentor. Check the address.", EXIT_UNREACHABLE)
 
-    def _value(self, response: httpx.Response) -> Any:
+    def _decode(self, response: httpx.Response) -> Any:
         try:
             return jsontext.load(response.text)
         except (msgspec.DecodeError, RecursionError):
@@ -252,7 +247,7 @@ class ServiceClient:
 
     def _failure(self, response: httpx.Response) -> CommandFailed:
         """Build the exception for an error response, in the error envelope or in the older form of 401 and 429."""
-        body = self._value(response)
+        body = self._decode(response)
         if not isinstance(body, dict):
             return self._not_stentor_error()
         error = body.get("error")
@@ -265,6 +260,10 @@ class ServiceClient:
             return RequestFailed(401, "UNAUTHORIZED", message)
         reason = str(body.get("code", f"HTTP_{response.status_code}"))
         return RequestFailed(response.status_code, reason, str(body.get("message", error)))
+
+
+def omit_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def quote_segment(text: str) -> str:

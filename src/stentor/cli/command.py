@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 import typer
 
-from stentor.cli.output import EXIT_USAGE, CommandFailed, print_json, report_errors
+from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, print_json, report_errors
 
 if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
-
+    from stentor.cli.responses import Response
 
 DataDir = Annotated[Path | None, typer.Option(help="Folder with the database and the keys.")]
 Url = Annotated[str | None, typer.Option(help="URL of the service; default: SERVICE_URL.")]
@@ -46,23 +46,28 @@ T = TypeVar("T")
 
 def run_command(
     target: ServiceTarget,
-    work: Callable[[ServiceClient], Awaitable[T]],
+    work: Callable[[ServiceClient], Awaitable[Response[T]]],
     show: Callable[[T], Any],
     *,
     as_json: bool,
     access: Access = "read",
-) -> T:
-    """Run `work` with a client of the service, print its result and return it. Ends the command on errors."""
+    is_success: Callable[[T], bool] | None = None,
+) -> None:
+    """Run `work` with a client of the service and print its response.
+
+    Ends the command on errors, and with exit code 1 if `is_success` is False for the response.
+    """
     with report_errors(as_json=as_json):
         # Imported late: keeps `stentor --help` fast.
         from stentor.cli import client
 
         try:
-            value = client.run_with_client(target, work, access=access)
+            response = client.run_with_client(target, work, access=access)
         except UnicodeEncodeError:
             raise CommandFailed("An argument is not valid UTF-8.", EXIT_USAGE) from None
         if as_json:
-            print_json(value)
+            print_json(response.document)
         else:
-            show(value)
-        return value
+            show(response.value)
+        if is_success is not None and not is_success(response.value):
+            raise typer.Exit(EXIT_FAILED)

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stentor import bootstrap
 from stentor.cli import output, provenance_view
-from stentor.cli import run_log as files
+from stentor.cli.checkpoint_sources import load_verifiers
 from stentor.cli.local_service import require_database
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, error_console, print_notice
 from stentor.core import migrations, settings
@@ -29,6 +29,7 @@ from stentor.core.db.transfer import CopiedTable, DatabaseCopy, Side, open_side
 from stentor.core.db.transfer.database_copy import Progress as TableProgress
 from stentor.core.errors import StartRefused, StentorError
 from stentor.core.filesystem import DataFolderLock
+from stentor.core.jsontext import JsonObject
 from stentor.core.migrations import UpgradeResult
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
@@ -88,7 +89,7 @@ def upgrade_schema(chosen: Settings, *, keep_copy: bool) -> UpgradeResult:
         lock.release()
 
 
-def upgrade_document(result: UpgradeResult) -> dict[str, Any]:
+def upgrade_document(result: UpgradeResult) -> JsonObject:
     """Return the result as plain values."""
     return {
         "before": result.previous,
@@ -138,7 +139,7 @@ def _state(current: str | None, explanation: str | None) -> SchemaState:
     return "current" if current == migrations.HEAD else "behind"
 
 
-def status_document(status: SchemaStatus) -> dict[str, Any]:
+def status_document(status: SchemaStatus) -> JsonObject:
     """Return the status as plain values."""
     titles = migrations.revisions()
     rows = [{"revision": number, "title": titles[number]} for number in status.pending]
@@ -221,7 +222,7 @@ def _parse_url(name: str, text: str) -> DatabaseUrl:
 def _load_keys(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], given: list[str]) -> list[NoteVerifier]:
     """Return the given verifier keys, else the one beside the SQLite file or in the data folder."""
     paths = [end.path for end in ends if end.path is not None]
-    return files.load_verifiers(chosen, given, paths[0]) or files.load_verifiers(chosen, [], None)
+    return load_verifiers(chosen, given, paths[0]) or load_verifiers(chosen, [], None)
 
 
 def _copy_and_verify(
@@ -266,7 +267,7 @@ def _list_files_to_move(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl])
     return [(str(path), description) for path, description in candidates if path.exists()]
 
 
-def copy_document(result: CopyResult) -> dict[str, Any]:
+def copy_document(result: CopyResult) -> JsonObject:
     """Return the result as plain values."""
     return {
         "source": result.source,

@@ -10,46 +10,134 @@ from typing import Any
 import msgspec
 
 from stentor.cli import output
-from stentor.cli.output import console, render_cell
+from stentor.cli.output import console
+from stentor.cli.responses import RunEvent, TaskActivity, read_fields
+from stentor.core.jsontext import JsonObject
 from stentor.domains.routing import explain
 
 
-def explain_task(trail: dict[str, Any]) -> dict[str, Any]:
-    """Return the newest decision of a task, why this agent was chosen, and whether recomputation reproduces it."""
+class Candidate(msgspec.Struct, frozen=True):
+    """A candidate with the terms of its score; a decision made with the older formula has only the first six."""
 
-    decision, denial = trail["routing"], _newest_denial(trail["events"])
-    if decision is None:
-        return _explain_denial(trail, denial)
+    agent_id: str
+    name: str
+    composite: float
+    trust: float
+    blended: float
+    hebbian: float | None = None
+    elsewhere: float = 0.0
+    elsewhere_outcomes: float = 0.0
+    prior: float = 0.0
+    rewards: float = 0.0
+    outcomes: float = 0.0
+    expected: float = 0.0
+    stale: bool = False
+    ahead: int = 0
+    uncertainty: float = 0.0
+    ready_ms: float = 0.0
+    time_penalty: float = 0.0
+    cost: float | None = None
+    cost_penalty: float = 0.0
+    online: bool = True
+
+
+class DeniedAgent(msgspec.Struct, frozen=True):
+    name: str
+    code: str
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """A recorded decision, by this formula or the older one; `prefer` is None in the oldest records."""
+
+    agent_id: str
+    alpha: float
+    beta: float
+    trust_floor: float
+    trust_available: bool
+    duration_us: int
+    candidates: list[Candidate]
+    candidates_total: int
+    denied: list[DeniedAgent]
+    denied_total: int
+    prefer: str | None = None
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A recorded value that differs from the recomputed one; without `name` it belongs to the whole decision."""
+
+    name: str | None
+    field: str
+    recorded: Any
+    recomputed: Any
+
+
+class Recomputation(msgspec.Struct, frozen=True):
+    """Whether a decision was recomputed, and with the same result; `reason` is why it was not recomputed."""
+
+    recomputed: bool
+    reason: str | None
+    differences: list[Difference]
+    assumed: list[str]
+    same: bool
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """Why an agent or a model was chosen.
+
+    `decision` stays as recorded, since a damaged one cannot be read; `terms` says how to read it (None: not at all).
+    """
+
+    why: str
+    decision: JsonObject | None
+    terms: str | None
+    denied: Any
+    later_denial: str | None
+    recomputation: Recomputation | None
+
+    def is_reproduced(self) -> bool:
+        """Return False if a recomputation had another result; True as well if nothing could be recomputed."""
+        return self.recomputation is None or not self.recomputation.differences
+
+
+def explain_task(activity: TaskActivity) -> JsonObject:
+    """Return the newest decision of a task, why this agent was chosen, and whether recomputation reproduces it."""
+    denial = _newest_denial(activity.events)
+    later_denial = denial.message if denial else None
+    if activity.routing is not None:
+        why = explain.explain_decision(activity.routing)
+        return {"task_id": activity.task_id, "why": why} | describe_decision(activity.routing, later_denial)
+    why = f"No agent was chosen: {denial.message}" if denial else "No routing decision is recorded."
+    details = denial.metadata.get("details") or {} if denial else {}
+    denied = details.get("denied", [])
+    return {"task_id": activity.task_id, "why": why} | NO_DECISION | {"denied": denied}
+
+
+def _newest_denial(events: list[RunEvent]) -> RunEvent | None:
+    """Return the newest denial unless a decision followed it."""
+    newest = next((e for e in reversed(events) if e.event_type in ("routing_decision", "dispatch_denied")), None)
+    return newest if newest and newest.event_type == "dispatch_denied" else None
+
+
+NO_DECISION: JsonObject = {
+    "decision": None,
+    "terms": None,
+    "denied": [],
+    "later_denial": None,
+    "recomputation": None,
+}
+"""The fields of an explanation besides `why`, if no decision is recorded."""
+
+
+def describe_decision(decision: JsonObject, later_denial: str | None = None) -> JsonObject:
+    """Return the fields of an explanation besides `why`."""
     check = explain.check_decision(decision)
     return {
-        "task_id": trail["task_id"],
-        "why": explain.explain_decision(decision),
         "decision": decision,
         "terms": explain.classify_terms(decision),
         "denied": decision.get("denied", []),
-        "later_denial": denial["message"] if denial else None,
+        "later_denial": later_denial,
         "recomputation": msgspec.to_builtins(check) | {"same": check.is_reproduced},
     }
-
-
-def _explain_denial(trail: dict[str, Any], denial: dict[str, Any] | None) -> dict[str, Any]:
-    why = f"No agent was chosen: {denial['message']}" if denial else "No routing decision is recorded."
-    details = denial["metadata"].get("details") or {} if denial else {}
-    return {
-        "task_id": trail["task_id"],
-        "why": why,
-        "decision": None,
-        "terms": None,
-        "denied": details.get("denied", []),
-        "later_denial": None,
-        "recomputation": None,
-    }
-
-
-def _newest_denial(events: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the newest denial unless a decision followed it."""
-    newest = next((e for e in reversed(events) if e["event_type"] in ("routing_decision", "dispatch_denied")), None)
-    return newest if newest and newest["event_type"] == "dispatch_denied" else None
 
 
 LEGACY_COLUMNS = ("composite", "hebbian", "trust", "blended")
@@ -61,70 +149,72 @@ ALL_COLUMNS = (
 )
 
 
-def show_decision(decision: dict[str, Any]) -> None:
+def show_decision(record: JsonObject) -> None:
     """Print the candidates with the terms of their scores, the parameters, and the denied agents."""
-    terms = explain.classify_terms(decision)
+    terms = explain.classify_terms(record)
     if terms is None:
-        output.print_line(explain.explain_decision(decision))
+        output.print_line(explain.explain_decision(record))
         return
+    decision = read_fields(record, Decision)
     title = "Why: score = expected + uncertainty - time - cost, with trust weighted by beta"
     _show_candidates(decision, terms, SUMMARY_COLUMNS, title)
     _show_rest(decision)
 
 
-def show_explanation(explained: dict[str, Any]) -> None:
+def show_explanation(explanation: Explanation) -> None:
     """Print a decision in full, and whether recomputation reproduces it."""
-    decision = explained["decision"]
-    output.print_line(explained["why"])
-    if decision is None:
-        _show_denied(explained["denied"])
+    output.print_line(explanation.why)
+    if explanation.decision is None:
+        _show_denied(read_fields(explanation.denied, list[DeniedAgent]))
         return
-    if explained["terms"]:
-        _show_candidates(decision, explained["terms"], ALL_COLUMNS, "Candidates, best first")
+    if explanation.terms:
+        decision = read_fields(explanation.decision, Decision)
+        _show_candidates(decision, explanation.terms, ALL_COLUMNS, "Candidates, best first")
         _show_rest(decision)
-    if explained["later_denial"]:
-        output.print_line(f"A later attempt found no eligible agent: {explained['later_denial']}")
-    _show_recomputation(explained["recomputation"])
+    if explanation.later_denial:
+        output.print_line(f"A later attempt found no eligible agent: {explanation.later_denial}")
+    if explanation.recomputation is not None:
+        _show_recomputation(explanation.recomputation)
 
 
-def _show_candidates(decision: dict[str, Any], terms: str, columns: tuple[str, ...], title: str) -> None:
-    candidates = decision["candidates"]
+def _show_candidates(decision: Decision, terms: str, columns: tuple[str, ...], title: str) -> None:
+    candidates = decision.candidates
     if terms == "shares":
         columns, title = LEGACY_COLUMNS, "Why: blended = (1-a-b) composite + a hebbian + b trust"
-        cells = [{term: _score(candidate[term]) for term in columns} for candidate in candidates]
+        cells = [{term: _score(getattr(candidate, term)) for term in columns} for candidate in candidates]
     else:
         cells = [_cells(candidate) for candidate in candidates]
     rows = [
         (
-            "chosen" if candidate["agent_id"] == decision["agent_id"] else "",
-            candidate["name"],
+            "chosen" if candidate.agent_id == decision.agent_id else "",
+            candidate.name,
             *(texts[column] for column in columns),
         )
         for candidate, texts in zip(candidates, cells, strict=True)
     ]
     console.print(output.render_table(("", "candidate", *columns), rows, title))
-    if decision["candidates_total"] > len(candidates):
-        console.print(f"Showing the best {len(candidates)} of {decision['candidates_total']}.", style="dim")
+    if decision.candidates_total > len(candidates):
+        console.print(f"Showing the best {len(candidates)} of {decision.candidates_total}.", style="dim")
 
 
-def _cells(candidate: dict[str, Any]) -> dict[str, str]:
-    elsewhere, outcomes = candidate["elsewhere_outcomes"], candidate["outcomes"]
-    age = ", stale" if candidate["stale"] else ""
+def _cells(candidate: Candidate) -> dict[str, str]:
+    elsewhere, outcomes = candidate.elsewhere_outcomes, candidate.outcomes
+    age = ", stale" if candidate.stale else ""
     return {
-        "declared": _score(candidate["composite"]),
-        "elsewhere": f"{_score(candidate['elsewhere'])} of {elsewhere:.1f}" if elsewhere else "-",
-        "prior": _score(candidate["prior"]),
-        "outcomes": f"{candidate['rewards']:.1f} of {outcomes:.1f}{age}" if outcomes else "-",
-        "expected": _score(candidate["expected"]),
-        "uncertainty": _score(candidate["uncertainty"]),
-        "ahead": str(candidate["ahead"]),
-        "ready": f"{candidate['ready_ms'] / 1000:.1f} s",
-        "time": _score(candidate["time_penalty"]),
-        "cost in $": "-" if candidate["cost"] is None else f"{candidate['cost']:.4g}",
-        "cost": _score(candidate["cost_penalty"]),
-        "trust": _score(candidate["trust"]),
-        "score": _score(candidate["blended"]),
-        "online": "yes" if candidate["online"] else "no",
+        "declared": _score(candidate.composite),
+        "elsewhere": f"{_score(candidate.elsewhere)} of {elsewhere:.1f}" if elsewhere else "-",
+        "prior": _score(candidate.prior),
+        "outcomes": f"{candidate.rewards:.1f} of {outcomes:.1f}{age}" if outcomes else "-",
+        "expected": _score(candidate.expected),
+        "uncertainty": _score(candidate.uncertainty),
+        "ahead": str(candidate.ahead),
+        "ready": f"{candidate.ready_ms / 1000:.1f} s",
+        "time": _score(candidate.time_penalty),
+        "cost in $": "-" if candidate.cost is None else f"{candidate.cost:.4g}",
+        "cost": _score(candidate.cost_penalty),
+        "trust": _score(candidate.trust),
+        "score": _score(candidate.blended),
+        "online": "yes" if candidate.online else "no",
     }
 
 
@@ -132,34 +222,34 @@ def _score(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _show_rest(decision: dict[str, Any]) -> None:
-    trust = "" if decision["trust_available"] else "; trust was unavailable, so beta and the trust floor were 0"
-    prefer = f"prefer {decision['prefer']}, " if "prefer" in decision else ""
+def _show_rest(decision: Decision) -> None:
+    trust = "" if decision.trust_available else "; trust was unavailable, so beta and the trust floor were 0"
+    prefer = f"prefer {decision.prefer}, " if decision.prefer is not None else ""
     console.print(
-        f"alpha {decision['alpha']:g}, beta {decision['beta']:g}, {prefer}trust floor {decision['trust_floor']:g}; "
-        f"decided in {decision['duration_us']} µs{trust}",
+        f"alpha {decision.alpha:g}, beta {decision.beta:g}, {prefer}trust floor {decision.trust_floor:g}; "
+        f"decided in {decision.duration_us} µs{trust}",
         style="dim",
     )
-    _show_denied(decision["denied"])
-    if decision["denied_total"] > len(decision["denied"]):
-        console.print(f"Showing {len(decision['denied'])} of {decision['denied_total']} denied agents.", style="dim")
+    _show_denied(decision.denied)
+    if decision.denied_total > len(decision.denied):
+        console.print(f"Showing {len(decision.denied)} of {decision.denied_total} denied agents.", style="dim")
 
 
-def _show_denied(denied: list[dict[str, Any]]) -> None:
+def _show_denied(denied: list[DeniedAgent]) -> None:
     if denied:
-        rows = [(render_cell(agent["name"]), agent["code"]) for agent in denied]
+        rows = [(agent.name, agent.code) for agent in denied]
         console.print(output.render_table(("denied", "reason"), rows))
 
 
-def _show_recomputation(check: dict[str, Any]) -> None:
-    if not check["recomputed"]:
-        output.print_line(f"Not recomputed: {check['reason']}")
+def _show_recomputation(check: Recomputation) -> None:
+    if not check.recomputed:
+        output.print_line(f"Not recomputed: {check.reason}")
         return
-    for assumption in check["assumed"]:
+    for assumption in check.assumed:
         output.print_line(f"Assumed as recorded: {assumption}")
-    if check["same"]:
+    if check.same:
         output.print_line("Recomputation from the run log: identical.")
         return
-    rows = [(row["name"] or "all", row["field"], row["recorded"], row["recomputed"]) for row in check["differences"]]
+    rows = [(row.name or "all", row.field, row.recorded, row.recomputed) for row in check.differences]
     title = "Recomputation from the run log: different"
     console.print(output.render_table(("candidate", "value", "recorded", "recomputed"), rows, title))

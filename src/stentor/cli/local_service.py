@@ -24,7 +24,7 @@ from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, pri
 from stentor.core import migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.core.db.driver import DbConnection, Driver
+from stentor.core.db.driver import Driver, ReadOnlyDriver
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
@@ -43,19 +43,12 @@ class LocalService:
     key_source: str
 
 
-class ReaderOnlyDriver:
-    """A driver whose connections are all read-only; a write fails like an unavailable store."""
+class LocalReadOnlyDriver(ReadOnlyDriver):
+    """A read-only driver of a database that no service uses, so that SQLite counts as not shared."""
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self.name = driver.name
+        super().__init__(driver)
         self.shared = driver.shared
-
-    def writer(self) -> DbConnection:
-        return self._driver.reader()
-
-    def reader(self) -> DbConnection:
-        return self._driver.reader()
 
 
 @asynccontextmanager
@@ -116,7 +109,7 @@ async def _open_read_only(settings: Settings, environ: Mapping[str, str], redact
     redactor.add_secret(settings.storage.database_url)
     # Without a service no worker can be online: skip the grace period after which one counts as offline.
     settings = replace(settings, routing=replace(settings.routing, worker_offline_seconds=0.0))
-    driver = ReaderOnlyDriver(bootstrap.open_driver(settings))
+    driver = LocalReadOnlyDriver(bootstrap.open_driver(settings))
     require_current_schema(driver)
     loaded = key_files.load_keys(settings, environ, redactor)
     kernel = bootstrap.build(settings, Database(driver), SystemClock())

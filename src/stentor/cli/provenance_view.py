@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -13,9 +12,19 @@ from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli.output import console, error_console, print_line, print_notice, strip_controls
+from stentor.cli.responses import RunEvent
+from stentor.cli.run_log import VerifiedProof
+from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
 
 MAX_FINDINGS_SHOWN = 50
+
+
+class Run(msgspec.Struct, frozen=True):
+    """The events that belong together, oldest first; `truncated` if there are more."""
+
+    events: list[RunEvent]
+    truncated: bool
 
 
 @contextmanager
@@ -27,10 +36,9 @@ def progress_bar(word: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def report_document(report: AuditReport) -> dict[str, Any]:
+def report_document(report: AuditReport) -> JsonObject:
     """Return the report as plain values."""
-    document: dict[str, Any] = msgspec.to_builtins(report)
-    return {"intact": report.is_intact, **document}
+    return {"intact": report.is_intact, **msgspec.to_builtins(report)}
 
 
 def show_report(report: AuditReport) -> None:
@@ -77,46 +85,44 @@ def format_finding(finding: AuditFinding) -> str:
     return f"{finding.kind}{position}{f' ({records})' if records else ''}: {finding.text}"
 
 
-def show_run(run: dict[str, Any]) -> None:
+def show_run(run: Run) -> None:
     """Print the events of a run as a tree of causes."""
-    children: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
-    known = {event["provenance_id"] for event in run["events"]}
-    for event in run["events"]:
-        parent = event["parent_provenance_id"]
+    children: dict[str | None, list[RunEvent]] = defaultdict(list)
+    known = {event.provenance_id for event in run.events}
+    for event in run.events:
+        parent = event.parent_provenance_id
         children[parent if parent in known else None].append(event)
     for event in children[None]:
         console.print(_branch(event, children))
-    if run["truncated"]:
-        print_line(f"Showing only the first {len(run['events'])} events.")
+    if run.truncated:
+        print_line(f"Showing only the first {len(run.events)} events.")
 
 
-def _branch(event: dict[str, Any], children: dict[str | None, list[dict[str, Any]]]) -> Tree:
+def _branch(event: RunEvent, children: dict[str | None, list[RunEvent]]) -> Tree:
     """Return the tree below an event; a chain stays in one column, only branches are indented."""
     tree = Tree(_label(event))
-    following = children[event["provenance_id"]]
+    following = children[event.provenance_id]
     while len(following) == 1:
         tree.add(_label(following[0]))
-        following = children[following[0]["provenance_id"]]
+        following = children[following[0].provenance_id]
     for child in following:
         tree.add(_branch(child, children))
     return tree
 
 
-def _label(event: dict[str, Any]) -> Text:
-    number = "not numbered" if event["number"] is None else f"#{event['number']}"
-    head = Text(strip_controls(f"{event['event_type']} "), style="bold")
-    return head.append(strip_controls(f"{event['message']}  {number}  {event['provenance_id']}"), style="not bold")
+def _label(event: RunEvent) -> Text:
+    number = "not numbered" if event.number is None else f"#{event.number}"
+    head = Text(strip_controls(f"{event.event_type} "), style="bold")
+    return head.append(strip_controls(f"{event.message}  {number}  {event.provenance_id}"), style="not bold")
 
 
-def show_proof(proof: dict[str, Any]) -> None:
+def show_proof(proof: VerifiedProof) -> None:
     """Print a proof and the result of its verification."""
-    print_line(f"event {proof['provenance_id']} is number {proof['number']} in the tree of {proof['size']} events")
-    if not proof["holds"]:
-        console.print(Text(strip_controls(f"The proof is invalid: {proof['reason']}."), style="red"))
+    print_line(f"event {proof.provenance_id} is number {proof.number} in the tree of {proof.size} events")
+    if not proof.holds:
+        console.print(Text(strip_controls(f"The proof is invalid: {proof.reason}."), style="red"))
         return
-    console.print(f"[green]The proof is valid[/] ({len(proof['hashes'])} hashes).", end=" ")
+    console.print(f"[green]The proof is valid[/] ({len(proof.hashes)} hashes).", end=" ")
     print_line(
-        {True: "Its root is in a signed checkpoint.", None: "Its root is in no checkpoint with a known key."}[
-            proof["signed"]
-        ]
+        "Its root is in a signed checkpoint." if proof.signed else "Its root is in no checkpoint with a known key."
     )

@@ -1,7 +1,7 @@
 """The work of `stentor provenance` that does not go through the service: verify, export and accept the run log.
 
-It reads the database, the key files, checkpoints stored outside the database, and the configured witnesses. The hashes
-are recomputed in `domains.provenance.audit`; the output is in `provenance_view`.
+The keys and checkpoints to verify against come from `checkpoint_sources`. The hashes are recomputed in
+`domains.provenance.audit`; the output is in `provenance_view`.
 """
 
 from __future__ import annotations
@@ -10,56 +10,37 @@ import base64
 import binascii
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-import httpx
+import msgspec
 
 from stentor import bootstrap
 from stentor.bootstrap.parts.provenance import external_state as stored_outside
 from stentor.cli.local_service import require_current_schema, require_database
-from stentor.cli.output import EXIT_USAGE, CommandFailed, print_notice
+from stentor.cli.output import EXIT_USAGE, CommandFailed
 from stentor.core import settings
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.errors import RunLogDamaged, StartRefused
+from stentor.core.jsontext import JsonObject
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance import export, keyfile, merkle, signing_guard, store
 from stentor.domains.provenance.audit import verification
-from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, parse_claim
+from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim
 from stentor.domains.provenance.audit.findings import AuditReport
-from stentor.domains.provenance.audit.verification import WitnessPolicy
 from stentor.domains.provenance.export import EventSelection, RunRoots, read_events
-from stentor.domains.provenance.signed_note import (
-    NoteError,
-    NoteVerifier,
-    cosigned_at,
-    open_note,
-    parse_verifier,
-    parse_witness_key,
-    split_notes,
-)
+from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, open_note
 from stentor.domains.provenance.signing_guard import Acceptance
-from stentor.domains.provenance.witness.client import WitnessTarget, parse_targets
-from stentor.domains.provenance.witness.wire import MAX_BODY_BYTES, checkpoint_path
 
-WITNESS_TIMEOUT_SECONDS = 10.0
 MAX_REASON_LENGTH = 1_000
-
-
-class WitnessSelection(NamedTuple):
-    """The witnesses that must have signed; `targets` are the configured ones, which can be queried."""
-
-    policy: WitnessPolicy
-    targets: list[WitnessTarget]
 
 
 class AcceptanceResult(NamedTuple):
@@ -77,67 +58,6 @@ def load_run_log_settings(data_dir: Path | None) -> Settings:
     redactor.add_secret(chosen.storage.database_url)
     redaction.configure_logging("warning", redactor)
     return chosen
-
-
-def load_verifiers(chosen: Settings, given: list[str], file: Path | None) -> list[NoteVerifier]:
-    """Return the given verifier keys, else the one of the data folder (or beside `file`), if it exists."""
-    if given:
-        return [_read_verifier(text) for text in given]
-    path = keyfile.key_path(chosen)
-    # A backup of another installation is verified with the key beside it, not with the key of this one.
-    if file is not None and chosen.provenance.key is None:
-        path = file.parent / "keys" / path.name
-    try:
-        signer = keyfile.find_signer(path)
-    except StartRefused:
-        signer = None  # the public half suffices for users who may not read the private key
-    verifier = signer.verifier if signer else keyfile.find_verifier(path)
-    return [verifier] if verifier else []
-
-
-def _read_verifier(text: str) -> NoteVerifier:
-    try:
-        path = Path(text)
-        return parse_verifier(path.read_text("utf-8") if path.is_file() else text)
-    except OSError as error:
-        raise CommandFailed(f"--verifier {text} cannot be read: {error.strerror}.", EXIT_USAGE) from None
-    except (NoteError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"--verifier {text} is not a verifier key: {error}.", EXIT_USAGE) from None
-
-
-def read_checkpoint_files(
-    paths: list[Path], keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()
-) -> list[CheckpointClaim]:
-    """Return all checkpoints in these files; each file is a sequence of notes. Raises CommandFailed."""
-    claims: list[CheckpointClaim] = []
-    for path in paths:
-        try:
-            notes = split_notes(path.read_text("utf-8"))
-        except OSError as error:
-            raise CommandFailed(f"--checkpoints {path} cannot be read: {error.strerror}.", EXIT_USAGE) from None
-        except UnicodeDecodeError:
-            raise CommandFailed(f"--checkpoints {path} is not a text file.", EXIT_USAGE) from None
-        if not notes:
-            raise CommandFailed(f"--checkpoints {path} contains no checkpoint.", EXIT_USAGE)
-        claims += [parse_claim(note, keys, str(path), witnesses) for note in notes]
-    return claims
-
-
-def read_local_checkpoints(
-    chosen: Settings, keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()
-) -> list[CheckpointClaim]:
-    """Return the newest checkpoints that the installation stores outside its database.
-
-    An attacker who rewrote the whole database may not have reached these. Raises CommandFailed for unreadable files.
-    """
-    places = stored_outside(chosen)
-    try:
-        notes = [(f"keys/{places.state_path.name}", places.read_checkpoint())]
-        if places.checkpoint_file is not None:
-            notes.append((str(places.checkpoint_file), places.read_last_delivered()))
-    except RunLogDamaged as error:
-        raise CommandFailed(error.message) from None
-    return [parse_claim(note, keys, source, witnesses) for source, note in notes if note is not None]
 
 
 def verify_database(
@@ -165,27 +85,47 @@ def _open_driver(chosen: Settings, file: Path | None) -> Driver:
     return driver
 
 
-def verify_proof(proof: dict[str, Any], keys: list[NoteVerifier]) -> dict[str, Any]:
-    """Return the proof of the service with the result of its verification.
+class InclusionProof(msgspec.Struct, frozen=True):
+    """The service's proof that `event` (its JSON) is number `number` in a tree; `checkpoint` is a signed note of it."""
+
+    provenance_id: str
+    event: str
+    number: int
+    size: int
+    hashes: list[str]
+    root: str
+    checkpoint: str | None
+
+
+class VerifiedProof(InclusionProof, frozen=True):
+    """A proof with the result of its verification.
 
     `holds` is whether it is valid, `reason` why not; `signed` is whether its root is in a signed checkpoint, None if no
     key is known.
     """
+
+    holds: bool
+    signed: bool | None
+    reason: str | None
+
+
+def verify_proof(proof: InclusionProof, keys: list[NoteVerifier]) -> JsonObject:
+    """Verify a proof of the service; return the fields that `VerifiedProof` adds to it."""
     reason, signed = "", None
     try:
-        path = [_decode_hash(text) for text in proof["hashes"]]
-        root = _decode_hash(proof["root"])
+        path = [_decode_hash(text) for text in proof.hashes]
+        root = _decode_hash(proof.root)
         # RFC 6962: the prefix byte 0 separates leaf hashes from those of inner nodes.
-        leaf = sha256(b"\0" + proof["event"].encode()).digest()
-        if not merkle.verify_inclusion(leaf, proof["number"], proof["size"], path, root):
+        leaf = sha256(b"\0" + proof.event.encode()).digest()
+        if not merkle.verify_inclusion(leaf, proof.number, proof.size, path, root):
             reason = "the hashes do not lead from the event to the root"
-        elif proof["checkpoint"] is not None and keys:
-            checkpoint = open_note(proof["checkpoint"], keys)
-            signed = (checkpoint.size, checkpoint.root) == (proof["size"], root)
+        elif proof.checkpoint is not None and keys:
+            checkpoint = open_note(proof.checkpoint, keys)
+            signed = (checkpoint.size, checkpoint.root) == (proof.size, root)
             reason = "" if signed else "the checkpoint belongs to another tree"
     except (NoteError, binascii.Error) as error:
         reason, signed = str(error), False
-    return {**proof, "holds": not reason, "signed": signed, "reason": reason or None}
+    return {"holds": not reason, "signed": signed, "reason": reason or None}
 
 
 def _decode_hash(text: str) -> bytes:
@@ -231,67 +171,6 @@ def _open_output(output: Path | None) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise CommandFailed(f"--output {output} cannot be written: {error.strerror}.", EXIT_USAGE) from None
-
-
-def select_witnesses(settings: Settings, given: list[str], *, is_own_log: bool) -> WitnessSelection:
-    """Return the given witnesses, all of which must have signed; else the configured ones if it is the own log."""
-    if given:
-        witnesses = [_read_witness_key(text) for text in given]
-        return WitnessSelection(WitnessPolicy(witnesses, len({witness.text for witness in witnesses})), [])
-    targets = parse_targets(settings.provenance.witnesses) if is_own_log else []
-    quorum = settings.provenance.witness_quorum if targets else 0
-    return WitnessSelection(WitnessPolicy([target.verifier for target in targets], quorum), targets)
-
-
-def fetch_witness_checkpoints(selection: WitnessSelection, keys: list[NoteVerifier]) -> list[CheckpointClaim]:
-    """Fetch the newest checkpoint that each witness signed, which no change of the database can remove.
-
-    An unreachable witness is reported and contributes no checkpoint.
-    """
-    claims: list[CheckpointClaim] = []
-    for target in selection.targets:
-        for key in keys:
-            note = _fetch_checkpoint(target, key.name)
-            if note is None:
-                continue
-            # The response is not trusted: it counts only with the signature of the configured witness.
-            if _is_cosigned(note, target):
-                claims.append(parse_claim(note, keys, target.url, selection.policy.witnesses))
-            else:
-                print_notice(f"The response of {target.url} is not signed by the witness {target.name}.", "yellow")
-    return claims
-
-
-def _fetch_checkpoint(target: WitnessTarget, origin: str) -> str | None:
-    try:
-        with httpx.Client(trust_env=False, timeout=WITNESS_TIMEOUT_SECONDS) as http:
-            response = http.get(f"{target.url}/{checkpoint_path(origin)}")
-    except httpx.HTTPError as error:
-        print_notice(f"The witness {target.name} is unreachable ({type(error).__name__}).", "yellow")
-        return None
-    if response.status_code != 200 or len(response.content) > MAX_BODY_BYTES:
-        print_notice(
-            f"The witness {target.name} has no checkpoint of {origin} (status {response.status_code}).", "yellow"
-        )
-        return None
-    return response.text
-
-
-def _is_cosigned(note: str, target: WitnessTarget) -> bool:
-    try:
-        return cosigned_at(note, target.verifier) is not None
-    except NoteError:
-        return False
-
-
-def _read_witness_key(text: str) -> NoteVerifier:
-    path = Path(text)
-    try:
-        return parse_witness_key((path.read_text("utf-8") if path.is_file() else text).strip())
-    except OSError as error:
-        raise CommandFailed(f"--witness {text} cannot be read: {error.strerror}.", EXIT_USAGE) from None
-    except (NoteError, UnicodeDecodeError) as error:
-        raise CommandFailed(f"--witness {text} is not the key of a witness: {error}.", EXIT_USAGE) from None
 
 
 def find_objection(chosen: Settings) -> tuple[str | None, int, str]:

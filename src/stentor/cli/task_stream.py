@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice
+from stentor.cli.responses import AgentRecord, Response, TaskRecord
+from stentor.core.jsontext import JsonObject
 
 MAX_EMPTY_CONNECTIONS = 10
 """Consecutive connections without an event after which the service counts as gone; about half a minute."""
@@ -26,31 +28,31 @@ class StreamEvent(NamedTuple):
     """One server-sent event with its decoded data."""
 
     kind: str
-    data: dict[str, Any]
+    data: JsonObject
     id: str | None
 
 
 async def follow_task(
     api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None
-) -> dict[str, Any]:
+) -> Response[TaskRecord]:
     """Return the task's record once it has ended; print its events to standard error meanwhile."""
     path = f"/tasks/{quote_segment(task_id)}"
-    record = await api.get(path)
+    before = await api.get(path, TaskRecord)
     if api.is_in_process:
-        await _require_progress(api, record)
+        await _require_progress(api, before.value)
     async for event in read_events(api, f"{path}/stream"):
         if event.kind == "token" and on_token is not None:
             on_token(str(event.data.get("text", "")))
         elif event.kind in ("activity", "routing"):
             _print_event(event)
-    record = await api.get(path)
-    if record["status"] not in TERMINAL_STATUSES:
+    ended = await api.get(path, TaskRecord)
+    if ended.value.status not in TERMINAL_STATUSES:
         raise CommandFailed(
-            f"The stream of task {task_id} ended, but the task is still {record['status']}. "
+            f"The stream of task {task_id} ended, but the task is still {ended.value.status}. "
             f"Continue with: stentor task watch {task_id}",
             EXIT_FAILED,
         )
-    return dict(record)
+    return ended
 
 
 async def read_events(api: ServiceClient, path: str) -> AsyncIterator[StreamEvent]:
@@ -103,22 +105,21 @@ def _parse_event(block: bytes) -> StreamEvent | None:
     return StreamEvent(kind, json.loads(fields[b"data"]), id_.decode() if id_ else None)
 
 
-async def _require_progress(api: ServiceClient, record: dict[str, Any]) -> None:
+async def _require_progress(api: ServiceClient, task: TaskRecord) -> None:
     """Raise CommandFailed if the task waits for an approval or a worker, which cannot happen in this process."""
-    task_id, agent_id = record["task_id"], record["assigned_agent"]
-    if record["status"] == "pending_approval":
+    if task.status == "pending_approval":
         raise CommandFailed(
-            f"Task {task_id} is waiting for approval, which needs a running service: start `stentor serve`."
+            f"Task {task.task_id} is waiting for approval, which needs a running service: start `stentor serve`."
         )
-    if record["status"] not in ("queued", "executing") or agent_id is None:
+    if task.status not in ("queued", "executing") or task.assigned_agent is None:
         return
     try:
-        agent = await api.get(f"/registry/agents/{quote_segment(agent_id)}")
+        agent = (await api.get(f"/registry/agents/{quote_segment(task.assigned_agent)}", AgentRecord)).value
     except RequestFailed:
         return  # the key may not read the registry; the task may still end
-    if agent["runtime"]["kind"] == "worker":
+    if agent.runtime.kind == "worker":
         raise CommandFailed(
-            f"Task {task_id} is waiting for the worker {agent['name']}, and workers need a running service: "
+            f"Task {task.task_id} is waiting for the worker {agent.name}, and workers need a running service: "
             "start `stentor serve`."
         )
 

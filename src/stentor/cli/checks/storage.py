@@ -15,9 +15,9 @@ from stentor.auth.authority.issuers import load_trusted_issuers
 from stentor.bootstrap.parts.provenance import external_state
 from stentor.cli import run_log
 from stentor.cli.inspection import CheckContext, CheckFinding
-from stentor.cli.local_service import ReaderOnlyDriver
 from stentor.cli.output import CommandFailed
 from stentor.core import filesystem, migrations
+from stentor.core.db.driver import ReadOnlyDriver
 from stentor.core.errors import StartRefused, StentorError, StoreUnavailable
 from stentor.core.security.redaction import Redactor
 
@@ -107,7 +107,7 @@ def check_sqlite_database(context: CheckContext) -> Iterator[CheckFinding]:
     yield CheckFinding("ok", "database", f"{path} passes the integrity check.")
     # Read-only, so that the check cannot create or upgrade anything.
     driver = bootstrap.open_driver(context.settings)
-    yield _schema("database", migrations.current_version(ReaderOnlyDriver(driver)))
+    yield _schema("database", migrations.current_version(ReadOnlyDriver(driver)))
 
 
 def _find_damage(path: Path) -> str | None:
@@ -145,7 +145,7 @@ def check_postgresql(context: CheckContext) -> Iterator[CheckFinding]:
     redactor = Redactor()
     redactor.add_secret(url)
     try:
-        version = migrations.current_version(ReaderOnlyDriver(bootstrap.open_driver(context.settings)))
+        version = migrations.current_version(ReadOnlyDriver(bootstrap.open_driver(context.settings)))
     except (StoreUnavailable, StartRefused) as error:
         reason = redactor.redact(" ".join(error.message.split()))
         yield CheckFinding("problem", "PostgreSQL", f"SERVICE_DATABASE_URL: {reason}")

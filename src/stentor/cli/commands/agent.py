@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, quote_segment
+from stentor.cli.client import omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import console
+from stentor.cli.responses import read_fields
+from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Register, list, suspend and reactivate agents.", no_args_is_help=True)
 
@@ -18,6 +21,35 @@ Score = Annotated[float | None, typer.Option(min=0, max=1, help="From 0 to 1; de
 Tier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
 BASE = "/registry/agents"
+
+
+class AgentStatus(msgspec.Struct, frozen=True):
+    agent_id: str
+    status: str
+
+
+class RegisteredAgent(AgentStatus, frozen=True):
+    name: str
+
+
+class AgentPresence(msgspec.Struct, frozen=True):
+    """The computed fields of an agent; an older service does not report `online`."""
+
+    trust_score: float | None
+    online: bool | None = None
+    last_seen: str | None = None
+
+
+class AgentRow(AgentPresence, frozen=True, kw_only=True):
+    agent_id: str
+    name: str
+    capabilities: list[str]
+    status: str
+
+
+class AgentPage(msgspec.Struct, frozen=True):
+    agents: list[AgentRow]
+    total: int
 
 
 @app.command()
@@ -52,19 +84,18 @@ def register(
     body = {
         "name": name,
         "capabilities": list(capability),
-        "runtime": _without_none(runtime_fields),
-        **_without_none(optional),
+        "runtime": omit_none(runtime_fields),
+        **omit_none(optional),
     }
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.post(BASE, body))
-
-    def show_registered(response: dict[str, Any]) -> None:
-        output.print_line(
-            f"Registered agent {response['name']} with id {response['agent_id']}, status {response['status']}."
-        )
-
-    run_command(ServiceTarget(data_dir, url, key), work, show_registered, as_json=as_json, access="create")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(BASE, RegisteredAgent, body),
+        lambda agent: output.print_line(
+            f"Registered agent {agent.name} with id {agent.agent_id}, status {agent.status}."
+        ),
+        as_json=as_json,
+        access="create",
+    )
 
 
 @app.command("list")
@@ -78,11 +109,12 @@ def list_agents(
     as_json: AsJson = False,
 ) -> None:
     """List agents, oldest first."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.get(BASE, capability=capability, status=status, limit=limit))
-
-    run_command(ServiceTarget(data_dir, url, key), work, _show_list, as_json=as_json)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get(BASE, AgentPage, capability=capability, status=status, limit=limit),
+        _show_list,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -90,11 +122,9 @@ def show(
     agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Show one agent."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.get(_path(agent_id)))
-
-    run_command(ServiceTarget(data_dir, url, key), work, _show, as_json=as_json)
+    run_command(
+        ServiceTarget(data_dir, url, key), lambda api: api.get(_path(agent_id), JsonObject), _show, as_json=as_json
+    )
 
 
 @app.command()
@@ -107,11 +137,13 @@ def suspend(
     as_json: AsJson = False,
 ) -> None:
     """Suspend an active agent, so that it gets no new tasks."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.post(f"{_path(agent_id)}/suspend", {"reason": reason}))
-
-    run_command(ServiceTarget(data_dir, url, key), work, _show_status, as_json=as_json, access="change")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(agent_id)}/suspend", AgentStatus, {"reason": reason}),
+        _show_status,
+        as_json=as_json,
+        access="change",
+    )
 
 
 @app.command()
@@ -119,47 +151,45 @@ def activate(
     agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Reactivate a suspended agent."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.post(f"{_path(agent_id)}/activate"))
-
-    run_command(ServiceTarget(data_dir, url, key), work, _show_status, as_json=as_json, access="change")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(agent_id)}/activate", AgentStatus),
+        _show_status,
+        as_json=as_json,
+        access="change",
+    )
 
 
 def _path(agent_id: str) -> str:
     return f"{BASE}/{quote_segment(agent_id)}"
 
 
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _trust(score: float | None) -> str:
     return "unscored" if score is None else f"{score:.3f}"
 
 
-def _presence(agent: dict[str, Any]) -> str:
+def _presence(agent: AgentPresence) -> str:
     """Return `online` or `offline`, and when a worker was last seen; `-` if an older service does not report it."""
-    if "online" not in agent:
+    if agent.online is None:
         return "-"
-    word = "online" if agent["online"] else "offline"
-    return f"{word}, seen {output.format_age(agent['last_seen'])}" if agent["last_seen"] else word
+    word = "online" if agent.online else "offline"
+    return f"{word}, seen {output.format_age(agent.last_seen)}" if agent.last_seen else word
 
 
-def _show_list(page: dict[str, Any]) -> None:
+def _show_list(page: AgentPage) -> None:
     rows = [
-        (a["agent_id"], a["name"], ", ".join(a["capabilities"]), _trust(a["trust_score"]), a["status"], _presence(a))
-        for a in page["agents"]
+        (a.agent_id, a.name, ", ".join(a.capabilities), _trust(a.trust_score), a.status, _presence(a))
+        for a in page.agents
     ]
     console.print(output.render_table(("id", "name", "capabilities", "trust", "status", "presence"), rows))
-    if page["total"] > len(rows):
-        console.print(f"Showing {len(rows)} of {page['total']}; use --limit for more.", style="dim")
+    if page.total > len(rows):
+        console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
 
 
-def _show(agent: dict[str, Any]) -> None:
-    formatted = {"trust_score": _trust(agent["trust_score"]), "online": _presence(agent)}
-    console.print(output.render_record(agent | formatted))
+def _show(record: JsonObject) -> None:
+    agent = read_fields(record, AgentPresence)
+    console.print(output.render_record(record | {"trust_score": _trust(agent.trust_score), "online": _presence(agent)}))
 
 
-def _show_status(response: dict[str, Any]) -> None:
-    output.print_line(f"Agent {response['agent_id']} is {response['status']}.")
+def _show_status(agent: AgentStatus) -> None:
+    output.print_line(f"Agent {agent.agent_id} is {agent.status}.")

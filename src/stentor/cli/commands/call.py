@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from stentor.bootstrap.operations import OPERATIONS
-from stentor.cli.client import ServiceClient
 from stentor.cli.command import Access, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, render_table, report_errors
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.web.operations import Operation, http_request
 from stentor.web.wire import API_PREFIX
 
@@ -39,11 +39,13 @@ def call(
     with report_errors(as_json=True):
         operation = _find(name)
         method, path, content = http_request(operation, _parse(operation, arguments or [], body))
-
-    async def work(api: ServiceClient) -> Any:
-        return await api.request(method, path.removeprefix(API_PREFIX), content)
-
-    run_command(ServiceTarget(data_dir, url, key), work, print_json, as_json=True, access=_access(operation))
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.request(method, path.removeprefix(API_PREFIX), object, content),
+        print_json,
+        as_json=True,
+        access=_access(operation),
+    )
 
 
 def _row(operation: Operation) -> tuple[str, str, str, str]:
@@ -57,10 +59,10 @@ def _find(name: str) -> Operation:
     return CALLABLE[name]
 
 
-def _parse(operation: Operation, arguments: list[str], body: str | None) -> dict[str, Any]:
+def _parse(operation: Operation, arguments: list[str], body: str | None) -> JsonObject:
     """Return the arguments by name; the service checks their values."""
     parameters = {n: p for n, p in operation.signature.parameters.items() if n not in ("self", "caller")}
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for argument in arguments:
         name, separator, value = argument.partition("=")
         if not separator or name not in parameters or name == "body":

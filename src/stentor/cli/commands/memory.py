@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, console, error_console, strip_controls
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, error_console, strip_controls
+from stentor.cli.responses import Response
+from stentor.core.jsontext import JsonObject
 
 MAX_DIFFERENCES_SHOWN = 50
 _PROBLEM_TEXTS = {
@@ -20,9 +23,50 @@ _PROBLEM_TEXTS = {
     "unwritten": "is missing: the task has no note",
     "altered": "does not match its task",
 }
-
-
 VaultName = Annotated[str, typer.Option("--vault", help="Name of a vault in SERVICE_VAULTS.")]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A note that differs; `problem` is a key of `_PROBLEM_TEXTS`."""
+
+    path: str
+    problem: str
+
+
+class IndexReport(msgspec.Struct, frozen=True):
+    """The number of notes that were indexed or compared, and how they differ."""
+
+    notes: int
+    differences: list[Difference] = []
+
+
+class IndexBatch(msgspec.Struct, frozen=True):
+    """One batch: `next` is where the next one starts, None after the last; `total` is an estimate of all notes."""
+
+    done: int
+    total: int
+    next: str | None
+    differences: list[JsonObject] = []
+
+
+class NoteVersion(msgspec.Struct, frozen=True):
+    version: str
+    created_at: str
+    size: int
+    origin: str
+    current: bool
+
+
+class NoteVersions(msgspec.Struct, frozen=True):
+    versions: list[NoteVersion]
+
+
+class VersionDocument(msgspec.Struct, frozen=True):
+    document: JsonObject
+
+
+class RestoredVersion(msgspec.Struct, frozen=True):
+    version: str
 
 
 def reindex(
@@ -37,10 +81,14 @@ def verify(
     vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ."""
-    work = _run_in_batches("verify", "Comparing", vault)
-    result = run_command(ServiceTarget(data_dir, url, key), work, _show_differences, as_json=as_json, access="memory")
-    if result["differences"]:
-        raise typer.Exit(EXIT_FAILED)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        _run_in_batches("verify", "Comparing", vault),
+        _show_differences,
+        as_json=as_json,
+        access="memory",
+        is_success=lambda report: not report.differences,
+    )
 
 
 def history(
@@ -64,74 +112,72 @@ def history(
         )
 
 
-async def _list_versions(api: ServiceClient, path: str, vault: str) -> dict[str, Any]:
-    page: dict[str, Any] = await api.get("/memory/versions", path=path, vault=vault)
-    return page
+async def _list_versions(api: ServiceClient, path: str, vault: str) -> Response[NoteVersions]:
+    return await api.get("/memory/versions", NoteVersions, path=path, vault=vault)
 
 
-async def _restore(api: ServiceClient, path: str, prefix: str, vault: str) -> dict[str, Any]:
-    versions = (await _list_versions(api, path, vault))["versions"]
-    matches = [version["version"] for version in versions if version["version"].startswith(prefix.lower())]
+async def _restore(api: ServiceClient, path: str, prefix: str, vault: str) -> Response[RestoredVersion]:
+    page = await _list_versions(api, path, vault)
+    matches = [note.version for note in page.value.versions if note.version.startswith(prefix.lower())]
     if len(matches) != 1:
         problem = "More than one version" if matches else "No version"
         raise CommandFailed(
             f"{problem} of {path} begins with {prefix}. List them with `stentor history {path}`.", EXIT_USAGE
         )
-    document = (await api.get(f"/memory/versions/{matches[0]}", path=path, vault=vault))["document"]
-    body = {"operation": "write", "vault": vault, "document": document}
-    return {"version": matches[0], **await api.post("/memory/write", body)}
+    stored = await api.get(f"/memory/versions/{matches[0]}", VersionDocument, path=path, vault=vault)
+    body = {"operation": "write", "vault": vault, "document": stored.value.document}
+    written = await api.post("/memory/write", JsonObject, body)
+    return Response({"version": matches[0], **written.value}, RestoredVersion)
 
 
-def _show_versions(page: dict[str, Any]) -> None:
-    for version in page["versions"]:
-        mark = "  (current)" if version["current"] else ""
+def _show_versions(page: NoteVersions) -> None:
+    for note in page.versions:
+        mark = "  (current)" if note.current else ""
         # A change that did not go through the service is detected in the file.
-        origin = "written" if version["origin"] == "bus" else "detected"
-        line = f"{version['version'][:12]}  {version['created_at'][:19]}  {version['size']:>8} bytes  {origin}{mark}"
+        origin = "written" if note.origin == "bus" else "detected"
+        line = f"{note.version[:12]}  {note.created_at[:19]}  {note.size:>8} bytes  {origin}{mark}"
         console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_restored(answer: dict[str, Any]) -> None:
-    console.print(f"Restored version {answer['version'][:12]}; the previous content is stored as a version as well.")
+def _show_restored(restored: RestoredVersion) -> None:
+    console.print(f"Restored version {restored.version[:12]}; the previous content is stored as a version as well.")
 
 
-def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClient], Awaitable[dict[str, Any]]]:
+def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClient], Awaitable[Response[IndexReport]]]:
     """Return the function that calls a route batch by batch until all notes are done, with a progress bar."""
 
-    async def work(api: ServiceClient) -> dict[str, Any]:
-
+    async def work(api: ServiceClient) -> Response[IndexReport]:
         columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        done, differences = 0, list[Any]()
+        done, differences = 0, list[JsonObject]()
         after: str | None = ""
         with Progress(*columns, console=error_console, transient=True) as progress:
             bar = progress.add_task(word, total=None)
             while after is not None:
-                answer = await api.post(f"/memory/{route}", {"after": after, "vault": vault})
-                done, after = done + answer["done"], answer["next"]
-                differences += answer.get("differences", [])
-                progress.update(bar, completed=done, total=max(done, answer["total"]))
-        return {"notes": done, "differences": differences} if route == "verify" else {"notes": done}
+                batch = (await api.post(f"/memory/{route}", IndexBatch, {"after": after, "vault": vault})).value
+                done, after = done + batch.done, batch.next
+                differences += batch.differences
+                progress.update(bar, completed=done, total=max(done, batch.total))
+        document = {"notes": done, "differences": differences} if route == "verify" else {"notes": done}
+        return Response(document, IndexReport)
 
     return work
 
 
-def _show_indexed(answer: dict[str, Any]) -> None:
-    console.print(f"Indexed {answer['notes']} notes.")
+def _show_indexed(report: IndexReport) -> None:
+    console.print(f"Indexed {report.notes} notes.")
 
 
-def _show_differences(answer: dict[str, Any]) -> None:
-    differences = answer["differences"]
+def _show_differences(report: IndexReport) -> None:
+    differences = report.differences
     for difference in differences[:MAX_DIFFERENCES_SHOWN]:
         console.print(
-            strip_controls(f"{difference['path']} {_PROBLEM_TEXTS[difference['problem']]}"),
+            strip_controls(f"{difference.path} {_PROBLEM_TEXTS[difference.problem]}"),
             markup=False,
             soft_wrap=True,
         )
     if len(differences) > MAX_DIFFERENCES_SHOWN:
         console.print(f"and {len(differences) - MAX_DIFFERENCES_SHOWN} more")
     if differences:
-        console.print(
-            f"{len(differences)} of {answer['notes']} notes differ. Run `stentor reindex` to repair the index."
-        )
+        console.print(f"{len(differences)} of {report.notes} notes differ. Run `stentor reindex` to repair the index.")
     else:
-        console.print(f"{answer['notes']} notes are consistent.")
+        console.print(f"{report.notes} notes are consistent.")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from urllib.parse import quote
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
+from stentor.cli import checkpoint_sources, run_log
 from stentor.cli import provenance_view as view
-from stentor.cli import run_log
-from stentor.cli.client import ServiceClient
+from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands.servers.witness import witness
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
+from stentor.cli.provenance_view import Run
+from stentor.cli.responses import Response
+from stentor.cli.run_log import InclusionProof, VerifiedProof
 
 app = typer.Typer(help="Verify and export the run log, show runs, prove events.", no_args_is_help=True)
 app.command()(witness)
@@ -47,13 +49,13 @@ def verify(
     """Recompute all hashes directly from the database; the exit code is 1 if it was tampered with."""
     with report_errors(as_json=as_json):
         chosen = run_log.load_run_log_settings(data_dir)
-        keys = run_log.load_verifiers(chosen, verifier or [], file)
-        witnesses = run_log.select_witnesses(chosen, witness or [], is_own_log=file is None)
-        outside = run_log.read_checkpoint_files(checkpoints or [], keys, witnesses.policy.witnesses)
+        keys = checkpoint_sources.load_verifiers(chosen, verifier or [], file)
+        witnesses = checkpoint_sources.select_witnesses(chosen, witness or [], is_own_log=file is None)
+        outside = checkpoint_sources.read_checkpoint_files(checkpoints or [], keys, witnesses.policy.witnesses)
         if file is None:
-            outside += run_log.read_local_checkpoints(chosen, keys, witnesses.policy.witnesses)
+            outside += checkpoint_sources.read_local_checkpoints(chosen, keys, witnesses.policy.witnesses)
         if not offline:
-            outside += run_log.fetch_witness_checkpoints(witnesses, keys)
+            outside += checkpoint_sources.fetch_witness_checkpoints(witnesses, keys)
         with view.progress_bar("Verifying") as progress:
             report = run_log.verify_database(chosen, file, keys, outside, progress, witnesses.policy)
         if as_json:
@@ -86,17 +88,12 @@ def accept(
 @app.command()
 def show(record_id: Id, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Show the run of an event or a task as a tree."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-
-        run: dict[str, Any] = await api.get(f"/provenance/{quote(record_id, safe='')}")
-        return run
-
-    def show_run(run: dict[str, Any]) -> None:
-
-        view.show_run(run)
-
-    run_command(ServiceTarget(data_dir, url, key), work, show_run, as_json=as_json)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get(f"/provenance/{quote_segment(record_id)}", Run),
+        view.show_run,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -111,20 +108,19 @@ def proof(
 ) -> None:
     """Fetch and verify the proof that an event is in the log; the exit code is 1 if it is invalid."""
 
-    async def work(api: ServiceClient) -> dict[str, Any]:
+    async def work(api: ServiceClient) -> Response[VerifiedProof]:
+        response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", InclusionProof, size=size)
+        keys = checkpoint_sources.load_verifiers(run_log.load_run_log_settings(data_dir), verifier or [], None)
+        result = run_log.verify_proof(response.value, keys)
+        return Response(response.document | result, VerifiedProof)
 
-        query = {} if size is None else {"size": size}
-        response: dict[str, Any] = await api.get(f"/provenance/{quote(record_id, safe='')}/proof", **query)
-        keys = run_log.load_verifiers(run_log.load_run_log_settings(data_dir), verifier or [], None)
-        return run_log.verify_proof(response, keys)
-
-    def show_proof(result: dict[str, Any]) -> None:
-
-        view.show_proof(result)
-
-    result = run_command(ServiceTarget(data_dir, url, key), work, show_proof, as_json=as_json)
-    if not result["holds"]:
-        raise typer.Exit(EXIT_FAILED)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        work,
+        view.show_proof,
+        as_json=as_json,
+        is_success=lambda proof: proof.holds,
+    )
 
 
 @app.command()

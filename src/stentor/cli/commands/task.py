@@ -6,22 +6,25 @@ Following a task over its event stream is in `task_stream`, printing of routing 
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
+import msgspec
 import typer
 from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli import decisions, output
-from stentor.cli.client import ServiceClient, quote_segment
+from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
-from stentor.cli.output import EXIT_FAILED, console, print_notice, strip_controls
+from stentor.cli.decisions import Explanation
+from stentor.cli.output import console, print_notice, strip_controls
+from stentor.cli.responses import Response, RunEvent, TaskActivity, TaskRecord
 from stentor.cli.task_stream import follow_task
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)
 
@@ -29,6 +32,33 @@ TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Priority = Literal["high", "normal", "low"]
 Prefer = Literal["quality", "balanced", "fast", "cheap"]
 Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
+
+
+class SubmittedTask(msgspec.Struct, frozen=True):
+    """A task that was submitted, retried or cancelled; `notice` is why it may have to wait."""
+
+    task_id: str
+    status: str
+    notice: str | None = None
+
+
+class TaskRow(msgspec.Struct, frozen=True):
+    task_id: str
+    type: str
+    status: str
+    assigned_agent: str | None
+    created_at: str
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    tasks: list[TaskRow]
+    total: int
+
+
+class TaskGrade(msgspec.Struct, frozen=True):
+    task_id: str
+    grade: float
+    learned: bool
 
 
 @app.command()
@@ -50,22 +80,35 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a task; with --wait the exit code is 0 only if it completes."""
-    body: dict[str, Any] = {"type": type_, "input": _read_input(text, input_json, file)}
-    body["required_capabilities"] = list(capability)
-    metadata = _without_none({"priority": priority, "prefer": prefer})
-    timeouts = {"timeout_seconds": timeout, "queue_timeout_seconds": queue_timeout}
-    body |= _without_none({"id": task_id, **timeouts, "metadata": metadata or None})
+    optional = {
+        "id": task_id,
+        "timeout_seconds": timeout,
+        "queue_timeout_seconds": queue_timeout,
+        "metadata": omit_none({"priority": priority, "prefer": prefer}) or None,
+    }
+    body = {
+        "type": type_,
+        "input": _read_input(text, input_json, file),
+        "required_capabilities": list(capability),
+        **omit_none(optional),
+    }
+    target = ServiceTarget(data_dir, url, key)
 
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        submitted: dict[str, Any] = await api.post("/tasks", body)
-        if wait:
-            show_notice(submitted)
-        return await _follow(api, submitted["task_id"]) if wait else submitted
+    async def submit_and_follow(api: ServiceClient) -> Response[TaskRecord]:
+        submitted = (await api.post("/tasks", SubmittedTask, body)).value
+        show_notice(submitted)
+        return await follow_task(api, submitted.task_id)
 
-    show = show_result if wait else show_submitted
-    record = run_command(ServiceTarget(data_dir, url, key), work, show, as_json=as_json, access="create")
     if wait:
-        _exit_with_status(record)
+        run_command(target, submit_and_follow, show_result, as_json=as_json, access="create", is_success=_is_completed)
+    else:
+        run_command(
+            target,
+            lambda api: api.post("/tasks", SubmittedTask, body),
+            show_submitted,
+            as_json=as_json,
+            access="create",
+        )
 
 
 @app.command()
@@ -78,9 +121,11 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show one task."""
-    show_response = show_trail if activity else show_task
-    suffix, params = ("/activity", {"limit": 500}) if activity else ("", {})
-    run_command(ServiceTarget(data_dir, url, key), _get(task_id, suffix, **params), show_response, as_json=as_json)
+    target = ServiceTarget(data_dir, url, key)
+    if activity:
+        run_command(target, lambda api: _get_activity(api, task_id), show_activity, as_json=as_json)
+    else:
+        run_command(target, lambda api: api.get(_path(task_id), JsonObject), show_task, as_json=as_json)
 
 
 @app.command()
@@ -89,12 +134,17 @@ def explain(
 ) -> None:
     """Explain why the agent was chosen, and recompute the decision; the exit code is 1 if it differs."""
 
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return decisions.explain_task(await api.get(_path(task_id) + "/activity", limit=500))
+    async def work(api: ServiceClient) -> Response[Explanation]:
+        activity = await _get_activity(api, task_id)
+        return Response(decisions.explain_task(activity.value), Explanation)
 
-    explanation = run_command(ServiceTarget(data_dir, url, key), work, decisions.show_explanation, as_json=as_json)
-    if explanation["recomputation"] and explanation["recomputation"]["differences"]:
-        raise typer.Exit(EXIT_FAILED)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        work,
+        decisions.show_explanation,
+        as_json=as_json,
+        is_success=Explanation.is_reproduced,
+    )
 
 
 @app.command()
@@ -108,12 +158,14 @@ def grade(
     as_json: AsJson = False,
 ) -> None:
     """Rate a completed task; routing learns from the grade."""
-    body = _without_none({"grade": value, "comment": comment})
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.post(_path(task_id) + "/grade", body))
-
-    run_command(ServiceTarget(data_dir, url, key), work, show_grade, as_json=as_json, access="change")
+    body = omit_none({"grade": value, "comment": comment})
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(task_id)}/grade", TaskGrade, body),
+        show_grade,
+        as_json=as_json,
+        access="change",
+    )
 
 
 @app.command()
@@ -121,15 +173,14 @@ def watch(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     """Follow a task to its end; the output of its agent is printed as it arrives."""
     # With --json, standard output is reserved for the document.
     tokens = TokenPrinter(sys.stderr if as_json else sys.stdout)
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return await _follow(api, task_id, tokens.print)
-
-    def show_ended(record: dict[str, Any]) -> None:
-        show_result(record, is_printed=tokens.end())
-
-    record = run_command(ServiceTarget(data_dir, url, key), work, show_ended, as_json=as_json, access="change")
-    _exit_with_status(record)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: follow_task(api, task_id, tokens.print),
+        lambda record: show_result(record, is_printed=tokens.end()),
+        as_json=as_json,
+        access="change",
+        is_success=_is_completed,
+    )
 
 
 @app.command()
@@ -137,20 +188,25 @@ def cancel(
     task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Cancel a task that has not ended."""
-
-    def show_cancelled(response: dict[str, Any]) -> None:
-        output.print_line(f"Task {response['task_id']} is cancelled.")
-
     run_command(
-        ServiceTarget(data_dir, url, key), _post(task_id, "/cancel"), show_cancelled, as_json=as_json, access="change"
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(task_id)}/cancel", SubmittedTask),
+        lambda cancelled: output.print_line(f"Task {cancelled.task_id} is cancelled."),
+        as_json=as_json,
+        access="change",
     )
 
 
 @app.command()
 def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Retry a failed or aborted task."""
-    work = _post(task_id, "/retry")
-    run_command(ServiceTarget(data_dir, url, key), work, show_submitted, as_json=as_json, access="change")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(task_id)}/retry", SubmittedTask),
+        show_submitted,
+        as_json=as_json,
+        access="change",
+    )
 
 
 @app.command("list")
@@ -168,37 +224,20 @@ def list_tasks(
 ) -> None:
     """List tasks, newest first."""
     params = {"status": status, "agent_id": agent, "created_after": _parse_time(created_after), "limit": limit}
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.get("/tasks", **params))
-
-    run_command(ServiceTarget(data_dir, url, key), work, show_list, as_json=as_json)
-
-
-def _get(task_id: str, suffix: str, **params: Any) -> Callable[[ServiceClient], Awaitable[Any]]:
-    async def work(api: ServiceClient) -> Any:
-        return await api.get(_path(task_id) + suffix, **params)
-
-    return work
-
-
-def _post(task_id: str, suffix: str) -> Callable[[ServiceClient], Awaitable[Any]]:
-    async def work(api: ServiceClient) -> Any:
-        return await api.post(_path(task_id) + suffix)
-
-    return work
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get("/tasks", TaskPage, **params),
+        show_list,
+        as_json=as_json,
+    )
 
 
 def _path(task_id: str) -> str:
     return f"/tasks/{quote_segment(task_id)}"
 
 
-async def _follow(api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None) -> dict[str, Any]:
-    return await follow_task(api, task_id, on_token)
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+async def _get_activity(api: ServiceClient, task_id: str) -> Response[TaskActivity]:
+    return await api.get(f"{_path(task_id)}/activity", TaskActivity, limit=500)
 
 
 def _read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:
@@ -232,9 +271,8 @@ def _parse_time(text: str | None) -> str | None:
         raise typer.BadParameter(f"{text!r} is not an ISO 8601 time, such as 2026-11-20T21:45.") from None
 
 
-def _exit_with_status(record: dict[str, Any]) -> None:
-    if record["status"] != "completed":
-        raise typer.Exit(EXIT_FAILED)
+def _is_completed(task: TaskRecord) -> bool:
+    return task.status == "completed"
 
 
 class TokenPrinter:
@@ -256,65 +294,65 @@ class TokenPrinter:
         return self._has_printed
 
 
-def show_submitted(response: dict[str, Any]) -> None:
+def show_submitted(task: SubmittedTask) -> None:
     """Print id and status of a submitted task."""
-    output.print_line(f"Task {response['task_id']} is {response['status']}.")
-    show_notice(response)
+    output.print_line(f"Task {task.task_id} is {task.status}.")
+    show_notice(task)
 
 
-def show_notice(response: dict[str, Any]) -> None:
+def show_notice(task: SubmittedTask) -> None:
     """Print to standard error why the task may have to wait, if the service reports a reason."""
-    if response.get("notice"):
-        print_notice(f"Notice: {response['notice']}.", "yellow")
+    if task.notice:
+        print_notice(f"Notice: {task.notice}.", "yellow")
 
 
-def show_grade(response: dict[str, Any]) -> None:
+def show_grade(graded: TaskGrade) -> None:
     """Print the grade, and whether routing learned from it."""
-    effect = "learning was updated" if response["learned"] else "learning is not affected"
-    output.print_line(f"Graded task {response['task_id']} {response['grade']:g}; {effect}.")
+    effect = "learning was updated" if graded.learned else "learning is not affected"
+    output.print_line(f"Graded task {graded.task_id} {graded.grade:g}; {effect}.")
 
 
-def show_result(record: dict[str, Any], *, is_printed: bool = False) -> None:
+def show_result(task: TaskRecord, *, is_printed: bool = False) -> None:
     """Print the result to standard output unless it was streamed; the error of a failed task to standard error."""
-    if record["status"] == "completed":
+    if _is_completed(task):
         if not is_printed:
-            output.print_value(record["result"])
+            output.print_value(task.result)
         return
-    error = record["error"]
+    error = task.error
     reason = f" {error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else ""
-    print_notice(f"Task {record['task_id']} is {record['status']}.{reason}", "red")
+    print_notice(f"Task {task.task_id} is {task.status}.{reason}", "red")
 
 
-def show_task(record: dict[str, Any]) -> None:
+def show_task(record: JsonObject) -> None:
     """Print a task without its empty fields."""
     console.print(output.render_record({name: value for name, value in record.items() if value not in (None, [], {})}))
 
 
-def show_list(page: dict[str, Any]) -> None:
+def show_list(page: TaskPage) -> None:
     """Print a page of tasks."""
     rows = [
-        (t["task_id"], t["type"], t["status"], t["assigned_agent"], output.format_age(t["created_at"]))
-        for t in page["tasks"]
+        (task.task_id, task.type, task.status, task.assigned_agent, output.format_age(task.created_at))
+        for task in page.tasks
     ]
     console.print(output.render_table(("id", "type", "status", "agent", "created"), rows))
-    if page["total"] > len(rows):
-        console.print(f"Showing {len(rows)} of {page['total']}; use --limit for more.", style="dim")
+    if page.total > len(rows):
+        console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
 
 
-def show_trail(trail: dict[str, Any]) -> None:
+def show_activity(activity: TaskActivity) -> None:
     """Print the task, its routing decision, and its events as a tree of causes."""
-    if trail["task"]:
-        show_task(trail["task"])
-    if trail["routing"]:
-        decisions.show_decision(trail["routing"])
+    if activity.task:
+        show_task(activity.task)
+    if activity.routing:
+        decisions.show_decision(activity.routing)
     tree = Tree("Events")
     nodes: dict[str | None, Tree] = {}
-    for event in trail["events"]:
-        parent = nodes.get(event["parent_provenance_id"], tree)
-        nodes[event["provenance_id"]] = parent.add(_format_event(event))
+    for event in activity.events:
+        parent = nodes.get(event.parent_provenance_id, tree)
+        nodes[event.provenance_id] = parent.add(_format_event(event))
     console.print(tree)
 
 
-def _format_event(event: dict[str, Any]) -> Text:
-    time = event["timestamp"][11:-4]
-    return Text.assemble((event["event_type"], "cyan"), (f" {time} ", "dim"), strip_controls(event["message"]))
+def _format_event(event: RunEvent) -> Text:
+    time = event.timestamp[11:-4]
+    return Text.assemble((event.event_type, "cyan"), (f" {time} ", "dim"), strip_controls(event.message))

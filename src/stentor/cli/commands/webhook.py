@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+import msgspec
 import typer
 
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.output import EXIT_FAILED, console
+from stentor.cli.output import console
+from stentor.cli.responses import Response
 
 app = typer.Typer(help="Subscribe other services to events; test and replay deliveries.", no_args_is_help=True)
 
@@ -19,14 +21,66 @@ Scope = Literal["undelivered", "all"]
 BASE = "/webhooks"
 
 
+class WebhookState(msgspec.Struct, frozen=True):
+    id: str
+    enabled: bool
+
+
+class WebhookRow(WebhookState, frozen=True):
+    url: str
+    events: list[str]
+    disabled_reason: str | None
+    description: str
+
+
+class WebhookPage(msgspec.Struct, frozen=True):
+    webhooks: list[WebhookRow]
+
+
+class SigningSecret(msgspec.Struct, frozen=True):
+    """A new secret; until `old_secret_until` the old one signs as well."""
+
+    secret: str
+    old_secret_until: str | None = None
+
+
+class AddedWebhook(SigningSecret, frozen=True, kw_only=True):
+    id: str
+    events: list[str]
+
+
+class DeletedWebhook(msgspec.Struct, frozen=True):
+    id: str
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A delivery with the outcome of its last attempt; without an attempt both outcomes are None."""
+
+    id: str
+    created_at: str
+    event: str
+    status: str
+    attempts: int
+    error: str | None
+    status_code: int | None
+
+
+class DeliveryPage(msgspec.Struct, frozen=True):
+    deliveries: list[Delivery]
+    next_cursor: str | None
+
+
+class Replay(msgspec.Struct, frozen=True):
+    """The replay of one delivery, or of `queued` deliveries up to `next_since`."""
+
+    queued: int = 1
+    next_since: str | None = None
+
+
 @app.command("list")
 def list_webhooks(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """List webhooks, oldest first."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.get(BASE))
-
-    run_command(ServiceTarget(data_dir, url, key), work, _show_list, as_json=as_json)
+    run_command(ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, WebhookPage), _show_list, as_json=as_json)
 
 
 @app.command()
@@ -42,14 +96,17 @@ def add(
     """Subscribe a URL to events; the signing secret is shown only once."""
     body = {"url": address, "events": list(event), "description": description}
 
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.post(BASE, body))
+    def show_added(webhook: AddedWebhook) -> None:
+        output.print_line(f"Created webhook {webhook.id} for {', '.join(webhook.events)}.")
+        _print_secret(webhook)
 
-    def show_added(response: dict[str, Any]) -> None:
-        output.print_line(f"Created webhook {response['id']} for {', '.join(response['events'])}.")
-        _print_secret(response)
-
-    run_command(ServiceTarget(data_dir, url, key), work, show_added, as_json=as_json, access="create")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(BASE, AddedWebhook, body),
+        show_added,
+        as_json=as_json,
+        access="create",
+    )
 
 
 @app.command()
@@ -57,14 +114,13 @@ def remove(
     webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Delete a webhook with its delivery log; pending deliveries are dropped."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.delete(_path(webhook_id)))
-
-    def show_removed(response: dict[str, Any]) -> None:
-        output.print_line(f"Deleted webhook {response['id']}.")
-
-    run_command(ServiceTarget(data_dir, url, key), work, show_removed, as_json=as_json, access="change")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.request("DELETE", _path(webhook_id), DeletedWebhook),
+        lambda webhook: output.print_line(f"Deleted webhook {webhook.id}."),
+        as_json=as_json,
+        access="change",
+    )
 
 
 @app.command()
@@ -94,15 +150,18 @@ def rotate(
 ) -> None:
     """Generate a new signing secret, which is shown only once."""
 
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.post(f"{_path(webhook_id)}/rotate", {"overlap_seconds": overlap}))
+    def show_rotated(secret: SigningSecret) -> None:
+        _print_secret(secret)
+        if secret.old_secret_until:
+            output.print_line(f"The old secret also signs until {secret.old_secret_until}.")
 
-    def show_rotated(response: dict[str, Any]) -> None:
-        _print_secret(response)
-        if response["old_secret_until"]:
-            output.print_line(f"The old secret also signs until {response['old_secret_until']}.")
-
-    run_command(ServiceTarget(data_dir, url, key), work, show_rotated, as_json=as_json, access="change")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(webhook_id)}/rotate", SigningSecret, {"overlap_seconds": overlap}),
+        show_rotated,
+        as_json=as_json,
+        access="change",
+    )
 
 
 @app.command("test")
@@ -110,16 +169,14 @@ def ping(
     webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Deliver webhook.ping immediately; the exit code is 1 if the receiver does not accept it."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.post(f"{_path(webhook_id)}/test"))
-
-    def show_tested(response: dict[str, Any]) -> None:
-        output.print_line(f"Ping {response['status']}: {_last_outcome(response)}.")
-
-    response = run_command(ServiceTarget(data_dir, url, key), work, show_tested, as_json=as_json, access="change")
-    if response["status"] != "delivered":
-        raise typer.Exit(EXIT_FAILED)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(webhook_id)}/test", Delivery),
+        lambda delivery: output.print_line(f"Ping {delivery.status}: {_last_outcome(delivery)}."),
+        as_json=as_json,
+        access="change",
+        is_success=lambda delivery: delivery.status == "delivered",
+    )
 
 
 @app.command()
@@ -134,11 +191,12 @@ def deliveries(
     as_json: AsJson = False,
 ) -> None:
     """Show the delivery log, newest first."""
-
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.get(f"{_path(webhook_id)}/deliveries", status=status, event=event, limit=limit))
-
-    run_command(ServiceTarget(data_dir, url, key), work, _show_deliveries, as_json=as_json)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get(f"{_path(webhook_id)}/deliveries", DeliveryPage, status=status, event=event, limit=limit),
+        _show_deliveries,
+        as_json=as_json,
+    )
 
 
 @app.command()
@@ -156,65 +214,55 @@ def replay(
     if (delivery is None) == (since is None):
         raise typer.BadParameter("Pass either --delivery or --since.")
 
-    async def work(api: ServiceClient) -> dict[str, Any]:
+    async def work(api: ServiceClient) -> Response[Replay]:
         if delivery is not None:
-            return dict(await api.post(f"{_path(webhook_id)}/deliveries/{_segment(delivery)}/replay"))
-        return dict(await api.post(f"{_path(webhook_id)}/replay", {"since": since, "scope": scope}))
+            return await api.post(f"{_path(webhook_id)}/deliveries/{quote_segment(delivery)}/replay", Replay)
+        return await api.post(f"{_path(webhook_id)}/replay", Replay, {"since": since, "scope": scope})
 
-    def show_replayed(response: dict[str, Any]) -> None:
-        output.print_line(f"Queued deliveries: {response.get('queued', 1)}.")
-        if response.get("next_since"):
-            output.print_line(f"There are more: continue with --since {response['next_since']}")
+    def show_replayed(replay: Replay) -> None:
+        output.print_line(f"Queued deliveries: {replay.queued}.")
+        if replay.next_since:
+            output.print_line(f"There are more: continue with --since {replay.next_since}")
 
     run_command(ServiceTarget(data_dir, url, key), work, show_replayed, as_json=as_json, access="change")
 
 
 def _set_enabled(target: ServiceTarget, webhook_id: str, *, enabled: bool, as_json: bool) -> None:
-    async def work(api: ServiceClient) -> dict[str, Any]:
-        return dict(await api.patch(_path(webhook_id), {"enabled": enabled}))
-
-    def show_switched(response: dict[str, Any]) -> None:
-        output.print_line(f"Webhook {response['id']} is {_state(response)}.")
-
-    run_command(target, work, show_switched, as_json=as_json, access="change")
-
-
-def _segment(text: str) -> str:
-    return quote_segment(text)
+    run_command(
+        target,
+        lambda api: api.request("PATCH", _path(webhook_id), WebhookState, {"enabled": enabled}),
+        lambda webhook: output.print_line(f"Webhook {webhook.id} is {_state(webhook)}."),
+        as_json=as_json,
+        access="change",
+    )
 
 
 def _path(webhook_id: str) -> str:
-    return f"{BASE}/{_segment(webhook_id)}"
+    return f"{BASE}/{quote_segment(webhook_id)}"
 
 
-def _print_secret(response: dict[str, Any]) -> None:
-    output.print_line(f"Signing secret (not shown again): {response['secret']}")
+def _print_secret(response: SigningSecret) -> None:
+    output.print_line(f"Signing secret (not shown again): {response.secret}")
 
 
-def _state(webhook: dict[str, Any]) -> str:
-    return "enabled" if webhook["enabled"] else "disabled"
+def _state(webhook: WebhookState) -> str:
+    return "enabled" if webhook.enabled else "disabled"
 
 
-def _last_outcome(delivery: dict[str, Any]) -> str:
+def _last_outcome(delivery: Delivery) -> str:
     """Describe the outcome of the last attempt."""
-    if delivery["error"]:
-        return str(delivery["error"]).rstrip(".")
-    return "no attempt yet" if delivery["status_code"] is None else f"receiver returned {delivery['status_code']}"
+    if delivery.error:
+        return delivery.error.rstrip(".")
+    return "no attempt yet" if delivery.status_code is None else f"receiver returned {delivery.status_code}"
 
 
-def _show_list(page: dict[str, Any]) -> None:
-    rows = [
-        (w["id"], w["url"], ", ".join(w["events"]), w["disabled_reason"] or _state(w), w["description"])
-        for w in page["webhooks"]
-    ]
+def _show_list(page: WebhookPage) -> None:
+    rows = [(w.id, w.url, ", ".join(w.events), w.disabled_reason or _state(w), w.description) for w in page.webhooks]
     console.print(output.render_table(("id", "address", "events", "state", "description"), rows))
 
 
-def _show_deliveries(page: dict[str, Any]) -> None:
-    rows = [
-        (d["id"], d["created_at"], d["event"], d["status"], str(d["attempts"]), _last_outcome(d))
-        for d in page["deliveries"]
-    ]
+def _show_deliveries(page: DeliveryPage) -> None:
+    rows = [(d.id, d.created_at, d.event, d.status, str(d.attempts), _last_outcome(d)) for d in page.deliveries]
     console.print(output.render_table(("id", "created", "event", "status", "attempts", "last"), rows))
-    if page["next_cursor"]:
+    if page.next_cursor:
         console.print("Older deliveries exist; use --limit for more.", style="dim")
