@@ -1,8 +1,4 @@
-"""Runs the demo: starts a temporary service, drives it over HTTP, stops it and prints the report.
-
-The report shows which agent got which task and why, how the weights changed, and the events of one task; the parts from
-`scenarios` follow.
-"""
+"""Run the demo: start a temporary service, drive it over HTTP, stop it and print the report (`report`)."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,18 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.tree import Tree
 
-from stentor.cli.demo import scenarios
+from stentor.cli.demo import governance_scenarios, scenarios
+from stentor.cli.demo.report import DemoReport, print_report
+from stentor.cli.demo.sections import DemoSection, read_sections, take_sections
 from stentor.cli.output import CommandFailed, console, error_console, print_json
+from stentor.cli.responses import read_fields
+from stentor.core.jsontext import JsonObject
 
 TASK_TIMEOUT_SECONDS = 30
 ADMIN_NAMES = ("ANNA", "BERT")
 """Two admins, because the proposer of an update may not approve it."""
-AGENTS: dict[str, dict[str, Any]] = {
+AGENTS: dict[str, JsonObject] = {
     "quick": {
         "capabilities": ["summarize"],
         "alignment_score": 0.70,
@@ -65,14 +61,14 @@ def run_demo(rounds: int, *, as_json: bool) -> None:
             error_console.print(f"A temporary service listens on [cyan]{address}[/]; its data is in {folder}.")
             figures = _tour(address, keys, rounds)
         error_console.print("The service is stopped. Verifying its run log, editing a row, and verifying again.")
-        figures |= {"proof": scenarios.tamper_with_run_log(Path(folder))}
+        figures |= {"proof": governance_scenarios.tamper_with_run_log(Path(folder))}
     if as_json:
         print_json(figures)
     else:
-        print_report(console, figures)
+        print_report(console, read_fields(figures, DemoReport))
 
 
-def _tour(address: str, keys: list[str], rounds: int) -> dict[str, Any]:
+def _tour(address: str, keys: list[str], rounds: int) -> JsonObject:
     """Run all parts that need the running service; return their results."""
     with _client(address, keys[0]) as api, _client(address, keys[1]) as second:
         call = partial(_call, api)
@@ -83,13 +79,13 @@ def _tour(address: str, keys: list[str], rounds: int) -> dict[str, Any]:
         phases = scenarios.run_learning(call)
         error_console.print("Writing the documentation to notes and asking the librarian about it.")
         answers = scenarios.ask_librarian(call, partial(_wait, api))
-        figures = collect_report(api, agents, rows) | {"answers": answers, "model": scenarios.stream_chat(api)}
+        figures = _collect_report(api, agents, rows) | {"answers": answers, "model": scenarios.stream_chat(api)}
         figures |= {"learning": phases}
         error_console.print(
             "An agent attempts forbidden access; an update is approved with a second key and rolled back."
         )
-        figures |= {"caught": scenarios.quarantine_agent(call)}
-        figures |= {"update": scenarios.update_agent(call, partial(_call, second), agents["quick"])}
+        figures |= {"caught": governance_scenarios.quarantine_agent(call)}
+        figures |= {"update": governance_scenarios.update_agent(call, partial(_call, second), agents["quick"])}
         call("POST", "/provenance/checkpoint")
         return figures
 
@@ -98,21 +94,21 @@ def _client(address: str, key: str) -> httpx.Client:
     return httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}, timeout=30)
 
 
-def _register(api: httpx.Client, name: str, fields: dict[str, Any]) -> str:
+def _register(api: httpx.Client, name: str, fields: JsonObject) -> str:
     return str(_call(api, "POST", "/registry/agents", {"name": name, **fields})["agent_id"])
 
 
-def _drive(api: httpx.Client, rounds: int) -> list[dict[str, Any]]:
+def _drive(api: httpx.Client, rounds: int) -> list[JsonObject]:
     """Run rounds of two short summaries, a long one and a keyword task; routing learns from each round."""
-    long, short = scenarios.read_sections()
-    rows: list[dict[str, Any]] = []
+    long, short = read_sections()
+    rows: list[JsonObject] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=error_console) as progress:
         bar = progress.add_task("Running tasks", total=rounds * 4)
         for number in range(rounds):
-            bodies = [_summary(s, "summarize", 1) for s in scenarios.take_sections(short, number * 2, 2)]
-            bodies += [_summary(s, "summarize-long", 2) for s in scenarios.take_sections(long, number, 1)]
-            bodies += [_keywords(s) for s in scenarios.take_sections(short, number, 1)]
+            bodies = [_summary(s, "summarize", 1) for s in take_sections(short, number * 2, 2)]
+            bodies += [_summary(s, "summarize-long", 2) for s in take_sections(long, number, 1)]
+            bodies += [_keywords(s) for s in take_sections(short, number, 1)]
             submitted = [(body, _call(api, "POST", "/tasks", body)["task_id"]) for body in bodies]
             for body, task_id in submitted:
                 rows.append({"round": number + 1, "capability": body["required_capabilities"][0]} | _wait(api, task_id))
@@ -120,22 +116,22 @@ def _drive(api: httpx.Client, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _summary(section: scenarios.DemoSection, capability: str, sentences: int) -> dict[str, Any]:
+def _summary(section: DemoSection, capability: str, sentences: int) -> JsonObject:
     text = {"text": section.text, "sentences": sentences}
     return {"type": "summarize", "input": text, "required_capabilities": [capability], **_title_tag(section)}
 
 
-def _keywords(section: scenarios.DemoSection) -> dict[str, Any]:
+def _keywords(section: DemoSection) -> JsonObject:
     text = {"text": section.text, "top": 5}
     return {"type": "keywords", "input": text, "required_capabilities": ["keywords"], **_title_tag(section)}
 
 
-def _title_tag(section: scenarios.DemoSection) -> dict[str, Any]:
+def _title_tag(section: DemoSection) -> JsonObject:
     title = "".join(c for c in section.title if c.isprintable())[:200]
     return {"metadata": {"tags": [title]}}
 
 
-def _wait(api: httpx.Client, task_id: str) -> dict[str, Any]:
+def _wait(api: httpx.Client, task_id: str) -> JsonObject:
     """Return a completed task with its events. Raises CommandFailed if it fails or takes too long."""
     deadline = time.monotonic() + TASK_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
@@ -153,6 +149,13 @@ def _call(api: httpx.Client, method: str, path: str, body: Any = None) -> Any:
     if not response.is_success:
         raise CommandFailed(f"{method} {path} returned {response.status_code}: {response.text}")
     return response.json()
+
+
+def _collect_report(api: httpx.Client, agents: dict[str, str], rows: list[JsonObject]) -> JsonObject:
+    """Return the figures of the report: the task rows, and the weights and trust scores from the service."""
+    weights = {n: api.get("/hebbian/weights", params={"agent_id": i}).json()["weights"] for n, i in agents.items()}
+    trust = {n: api.get(f"/registry/agents/{i}").json()["trust_score"] for n, i in agents.items()}
+    return {"tasks": len(rows), "weights": weights, "trust": trust, "rows": rows}
 
 
 @contextmanager
@@ -208,100 +211,3 @@ def _process(command: list[str], environ: dict[str, str], **options: Any) -> Ite
                 process.wait(10)
             except subprocess.TimeoutExpired:
                 process.kill()
-
-
-MAX_TITLE_LENGTH = 24
-
-
-def collect_report(api: httpx.Client, agents: dict[str, str], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the figures of the report: the task rows, and the weights and trust scores from the service."""
-    weights = {n: api.get("/hebbian/weights", params={"agent_id": i}).json()["weights"] for n, i in agents.items()}
-    trust = {n: api.get(f"/registry/agents/{i}").json()["trust_score"] for n, i in agents.items()}
-    return {"tasks": len(rows), "weights": weights, "trust": trust, "rows": rows}
-
-
-def print_report(out: Console, figures: dict[str, Any]) -> None:
-    """Print all parts of the report."""
-    rows = figures["rows"]
-    out.print(_assignments(rows))
-    out.print(_routing_shift(rows))
-    out.print(_learning(figures))
-    out.print(scenarios.render_learning(figures["learning"]))
-    out.print(_trail(next(row for row in reversed(rows) if row["capability"] == "summarize")))
-    out.print(scenarios.render_librarian(figures["answers"]))
-    out.print(scenarios.render_chat(figures["model"]))
-    out.print(scenarios.render_governance(figures["caught"], figures["update"]))
-    out.print(scenarios.render_tampering(figures["proof"]))
-    out.print(
-        f"\n[bold green]{figures['tasks']} tasks completed.[/] Start your own service with [cyan]stentor serve[/]."
-    )
-
-
-def _assignments(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Tasks by agent", title_justify="left")
-    for name in ("capability", "agent", "tasks", "performance", "example"):
-        table.add_column(name, justify="right" if name in ("tasks", "performance") else "left", no_wrap=True)
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        groups[row["capability"], row["agent_name"]].append(row)
-    for (capability, agent), tasks in sorted(groups.items()):
-        mean = sum(_performance(row) for row in tasks) / len(tasks)
-        title = tasks[0]["task"]["metadata"]["tags"][0]
-        table.add_row(capability, agent, str(len(tasks)), f"{mean:.3f}", _short(title))
-    return table
-
-
-def _routing_shift(rows: list[dict[str, Any]]) -> Table:
-    """Show three short summaries, which two agents can do: the first, the first by the other agent, the last."""
-    short = [row for row in rows if row["capability"] == "summarize"]
-    first, last = short[0], short[-1]
-    other = next((row for row in short if row["agent_name"] != first["agent_name"]), last)
-    table = Table(title="Why: score = expected + uncertainty", title_justify="left")
-    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "+", "score"):
-        table.add_column(name, justify="left" if name in ("chosen", "candidate") else "right")
-    for row in {row["task_id"]: row for row in (first, other, last)}.values():
-        for i, candidate in enumerate(row["routing"]["candidates"]):
-            terms = [f"{candidate['composite']:.3f}", f"{candidate['outcomes']:.0f}"]
-            terms += [f"{candidate[name]:.3f}" for name in ("expected", "uncertainty", "blended")]
-            head = [str(row["round"]), row["agent_name"]] if i == 0 else ["", ""]
-            table.add_row(*head, candidate["name"], *terms)
-        table.add_section()
-    routing = last["routing"]
-    table.caption = (
-        "expected: the declared scores count as four outcomes, then the agent's own count; +: uncertainty bonus; "
-        f"decided in {routing['duration_us']} µs"
-    )
-    return table
-
-
-def _learning(figures: dict[str, Any]) -> Table:
-    table = Table(title="Learned weights", title_justify="left")
-    for name in ("agent", "task type", "before", "after", "trust"):
-        table.add_column(name, justify="left" if name in ("agent", "task type") else "right")
-    for agent, weights in figures["weights"].items():
-        trust = figures["trust"][agent]
-        for task_type, weight in weights.items():
-            trust_text = "unscored" if trust is None else f"{trust:.2f}"
-            table.add_row(agent, task_type, "1.000", f"{weight:.3f}", trust_text)
-    return table
-
-
-def _trail(row: dict[str, Any]) -> Tree:
-    """Show the events of one task as a tree of causes."""
-    tree = Tree(f"Events of one task [dim]({row['task_id']})[/]")
-    nodes = {None: tree}
-    for event in row["events"]:
-        parent = nodes.get(event["parent_provenance_id"], tree)
-        time = event["timestamp"][11:-4]
-        nodes[event["provenance_id"]] = parent.add(f"[cyan]{event['event_type']}[/] [dim]{time}[/] {event['message']}")
-    return tree
-
-
-def _short(title: str) -> str:
-    """Shorten a title, so that the table fits into 80 columns."""
-    return title if len(title) <= MAX_TITLE_LENGTH else title[: MAX_TITLE_LENGTH - 1] + "…"
-
-
-def _performance(row: dict[str, Any]) -> float:
-    completed = next(e for e in row["events"] if e["event_type"] == "task_completed")
-    return float(completed["metadata"].get("performance", 1.0))
