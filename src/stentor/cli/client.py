@@ -27,6 +27,7 @@ from stentor.core import jsontext
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.filesystem import LockHolder, read_lock_holder
+from stentor.core.jsontext import JsonObject
 from stentor.core.settings import Settings
 
 T = TypeVar("T")
@@ -198,7 +199,7 @@ class ServiceClient:
         return await self.request("POST", path, kind, body)
 
     async def request(
-        self, method: str, path: str, kind: type[T], body: Any = None, params: dict[str, Any] | None = None
+        self, method: str, path: str, kind: type[T], body: Any = None, params: JsonObject | None = None
     ) -> Response[T]:
         """Send a request until it is not rate limited. Raises CommandFailed; RequestFailed for an error response."""
         content = None if body is None else jsontext.encode(body)
@@ -262,7 +263,7 @@ class ServiceClient:
         return RequestFailed(response.status_code, reason, str(body.get("message", error)))
 
 
-def omit_none(values: dict[str, Any]) -> dict[str, Any]:
+def omit_none(values: JsonObject) -> JsonObject:
     return {name: value for name, value in values.items() if value is not None}
 
 

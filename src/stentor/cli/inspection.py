@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -54,7 +54,7 @@ class ConfigInspection(msgspec.Struct, frozen=True):
 
 def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> ConfigInspection:
     """Read all settings and keys from the environment; never raises on invalid values."""
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     sources: dict[str, str] = {}
     rows: list[tuple[str, SettingInfo, str | None]] = []
     for name, meta in settings_module.setting_infos().items():

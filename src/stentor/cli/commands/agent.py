@@ -81,12 +81,7 @@ def register(
         "trust_tier": tier,
         "key_name": key_name,
     }
-    body = {
-        "name": name,
-        "capabilities": list(capability),
-        "runtime": omit_none(runtime_fields),
-        **omit_none(optional),
-    }
+    body = {"name": name, "capabilities": list(capability), "runtime": omit_none(runtime_fields), **omit_none(optional)}
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.post(BASE, RegisteredAgent, body),

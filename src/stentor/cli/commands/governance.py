@@ -256,12 +256,7 @@ def rollback(
 ) -> None:
     """Roll an agent back to a checkpoint, and wait until the rollback is verified."""
 
-    body = {
-        "checkpoint_id": checkpoint_id,
-        "initiated_by": _current_user(),
-        "reason": reason,
-        "details": details or "",
-    }
+    body = {"checkpoint_id": checkpoint_id, "initiated_by": _current_user(), "reason": reason, "details": details or ""}
 
     async def work(api: ServiceClient) -> Response[Rollback]:
         started = await api.post(f"{BASE}/rollbacks", StartedRollback, body)

@@ -19,6 +19,7 @@ from stentor.cli.inspection import ConfigInspection, inspect_config
 from stentor.cli.output import EXIT_FAILED, console, print_json, print_notice, report_errors
 from stentor.core import settings
 from stentor.core.errors import StartRefused
+from stentor.core.jsontext import JsonObject
 from stentor.core.security.sealing import Sealer
 from stentor.domains.provenance import keyfile
 
@@ -33,7 +34,7 @@ def config(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             _show_settings(inspection)
 
 
-def settings_document(inspection: ConfigInspection) -> dict[str, Any]:
+def settings_document(inspection: ConfigInspection) -> JsonObject:
     """Return `{settings: [...], keys: [...], problem}` as plain values."""
     settings, keys = msgspec.to_builtins(inspection.settings), msgspec.to_builtins(inspection.keys)
     return {"settings": settings, "keys": keys, "problem": inspection.problem}

@@ -171,9 +171,7 @@ def _show_differences(report: IndexReport) -> None:
     differences = report.differences
     for difference in differences[:MAX_DIFFERENCES_SHOWN]:
         console.print(
-            strip_controls(f"{difference.path} {_PROBLEM_TEXTS[difference.problem]}"),
-            markup=False,
-            soft_wrap=True,
+            strip_controls(f"{difference.path} {_PROBLEM_TEXTS[difference.problem]}"), markup=False, soft_wrap=True
         )
     if len(differences) > MAX_DIFFERENCES_SHOWN:
         console.print(f"and {len(differences) - MAX_DIFFERENCES_SHOWN} more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from stentor.cli import output
 from stentor.cli.command import AsJson
 from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, console, print_json, report_errors
 from stentor.core import settings
+from stentor.core.jsontext import JsonObject
 from stentor.core.security import policy as policy_files
 from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyDecision, PolicyEntity, PolicySet
 
@@ -65,7 +66,7 @@ def _load(given: Path | None) -> tuple[Path, PolicySet]:
     return path, policy_files.load_policies(path)
 
 
-def _read_requests(file: Path) -> list[dict[str, Any]]:
+def _read_requests(file: Path) -> list[JsonObject]:
     try:
         requests = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -77,7 +78,7 @@ def _read_requests(file: Path) -> list[dict[str, Any]]:
     return requests
 
 
-def _evaluate(rules: PolicySet, number: int, request: dict[str, Any]) -> dict[str, Any]:
+def _evaluate(rules: PolicySet, number: int, request: JsonObject) -> JsonObject:
     name, expect = str(request.get("name", f"request {number + 1}")), request.get("expect")
     if expect not in (None, "allow", "deny"):
         raise CommandFailed(f"{name}: expect must be allow or deny.", EXIT_USAGE)
@@ -92,7 +93,7 @@ def _evaluate(rules: PolicySet, number: int, request: dict[str, Any]) -> dict[st
     }
 
 
-def _decide(rules: PolicySet, name: str, request: dict[str, Any]) -> PolicyDecision:
+def _decide(rules: PolicySet, name: str, request: JsonObject) -> PolicyDecision:
 
     action, context = request.get("action"), request.get("context", {})
     if action not in ACTION_TYPES:

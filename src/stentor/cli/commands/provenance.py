@@ -39,8 +39,7 @@ def verify(
     ] = None,
     verifier: Keys = None,
     witness: Annotated[
-        list[str] | None,
-        typer.Option(help="Key (or file) of a witness that must have signed; repeatable."),
+        list[str] | None, typer.Option(help="Key (or file) of a witness that must have signed; repeatable.")
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not query the configured witnesses.")] = False,
     data_dir: DataDir = None,
@@ -115,11 +114,7 @@ def proof(
         return Response(response.document | result, VerifiedProof)
 
     run_command(
-        ServiceTarget(data_dir, url, key),
-        work,
-        view.show_proof,
-        as_json=as_json,
-        is_success=lambda proof: proof.holds,
+        ServiceTarget(data_dir, url, key), work, view.show_proof, as_json=as_json, is_success=lambda proof: proof.holds
     )
 
 

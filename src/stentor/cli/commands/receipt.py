@@ -33,6 +33,7 @@ from stentor.cli.output import (
 from stentor.core import settings
 from stentor.core.clock import SystemClock
 from stentor.core.errors import AuthorityRefused
+from stentor.core.jsontext import JsonObject
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
@@ -124,7 +125,7 @@ def verify(
             _show(authority)
 
 
-def receipt_document(authority: AuthorityContext) -> dict[str, Any]:
+def receipt_document(authority: AuthorityContext) -> JsonObject:
     """Return the authority as plain values."""
     return {
         "principal": authority.principal,

@@ -225,10 +225,7 @@ def list_tasks(
     """List tasks, newest first."""
     params = {"status": status, "agent_id": agent, "created_after": _parse_time(created_after), "limit": limit}
     run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.get("/tasks", TaskPage, **params),
-        show_list,
-        as_json=as_json,
+        ServiceTarget(data_dir, url, key), lambda api: api.get("/tasks", TaskPage, **params), show_list, as_json=as_json
     )
 
 
