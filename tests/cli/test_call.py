@@ -28,7 +28,8 @@ def test_an_operation_takes_its_parameters_and_its_body(program: Program, tmp_pa
     file.write_text(json.dumps({"type": "echo", "input": 1, "required_capabilities": ["echo"]}))
     task = program("call", "tasks.submit", "--body", f"@{file}").json
     listed = program("call", "tasks.list", "status=queued", "limit=1").json
-    assert listed["tasks"][0]["task_id"] == task["task_id"]
+    assert (listed["tasks"][0]["task_id"], listed["limit"]) == (task["task_id"], 1)
+    assert program("call", "tasks.list", "status=failed").json["tasks"] == []
 
 
 def test_all_operations_are_listed(program: Program) -> None:

@@ -104,6 +104,7 @@ def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:
     as_json = program("provenance", "show", task_id, "--json").json
     assert as_json["root"] == as_json["events"][0]["provenance_id"]
     assert program("provenance", "show", "nobody").code == 3
+    assert program("provenance", "show", "..").code == 3, "an id, not a relative path"
 
 
 @requirement("provenance.inclusion-and-consistency")

@@ -207,7 +207,9 @@ def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path
         redactor.add_secret(secret)
     try:
         sides = open_side(ends[0], write=False), open_side(ends[1], write=True)
-        return _copy_and_verify(chosen, ends, sides, _load_keys(chosen, ends, verifiers))
+        # Without given keys: the one beside the SQLite file, else the one of the data folder.
+        keys = load_verifiers(chosen, verifiers, ends[0].path or ends[1].path) or load_verifiers(chosen, [], None)
+        return _copy_and_verify(chosen, ends, sides, keys)
     except StentorError as error:
         raise CommandFailed(redactor.redact(error.message), EXIT_REFUSED) from None
 
@@ -217,12 +219,6 @@ def _parse_url(name: str, text: str) -> DatabaseUrl:
         return parse_database_url(text)
     except ValueError as error:
         raise CommandFailed(f"{name} {error}.", EXIT_USAGE) from None
-
-
-def _load_keys(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl], given: list[str]) -> list[NoteVerifier]:
-    """Return the given verifier keys, else the one beside the SQLite file or in the data folder."""
-    paths = [end.path for end in ends if end.path is not None]
-    return load_verifiers(chosen, given, paths[0]) or load_verifiers(chosen, [], None)
 
 
 def _copy_and_verify(

@@ -85,7 +85,6 @@ def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> 
 
 
 def _startup_problem(environ: Mapping[str, str], data_dir: Path | None, keys: tuple[ApiKeyVariable, ...]) -> str | None:
-
     try:
         settings = settings_module.load(environ, {"SERVICE_DATA_DIR": data_dir})
         names = {variable.name for variable in keys if variable.problem is None}
@@ -111,7 +110,6 @@ def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:
 
 def inspect_key_variables(environ: Mapping[str, str]) -> tuple[ApiKeyVariable, ...]:
     """Parse all SERVICE_API_KEY_* variables, invalid ones included."""
-
     variables = []
     for variable in sorted(name for name in environ if name.startswith(api_keys.KEY_VARIABLE_PREFIX)):
         name = variable.removeprefix(api_keys.KEY_VARIABLE_PREFIX).lower()

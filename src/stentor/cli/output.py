@@ -132,7 +132,6 @@ def format_age(moment: str | None, now: datetime | None = None) -> str:
 
 def print_value(value: Any) -> None:
     """Print a result on standard output, not wrapped: text as it is, anything else as indented JSON."""
-
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     sys.stdout.write(strip_controls(text) + "\n")
     sys.stdout.flush()

@@ -53,7 +53,6 @@ def check_embeddings(context: CheckContext) -> Iterator[CheckFinding]:
 
 def _check_local_model(folder: str) -> CheckFinding:
     # Check for the files only: loading the model takes a second and 150 MB.
-
     try:
         model = local.find_model_files(Path(folder) if folder else None)
     except StentorError as error:

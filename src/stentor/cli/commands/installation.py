@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import typer
@@ -58,13 +57,10 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         if as_json:
             print_json({"ok": not has_problem, "checks": msgspec.to_builtins(findings)})
         else:
-            _show_findings([(f.level, f.check, f.message) for f in findings])
+            rows = [(finding.level, finding.check, finding.message) for finding in findings]
+            console.print(output.render_table(("", "check", "finding"), rows))
         if has_problem:
             raise typer.Exit(EXIT_FAILED)
-
-
-def _show_findings(rows: list[tuple[Any, ...]]) -> None:
-    console.print(output.render_table(("", "check", "finding"), rows))
 
 
 keys_app = typer.Typer(help="Keys that the instances of one service share.", no_args_is_help=True)

@@ -35,8 +35,6 @@ def mcp(
     """
     if context.invoked_subcommand is not None:
         return
-    # Imported late, as the protocol takes half a second to load: keeps `stentor --help` fast.
-
     redactor = Redactor()
     with report_errors(as_json=as_json):
         chosen = settings.load(
@@ -64,7 +62,6 @@ def install(
     data_dir: DataDir = None,
 ) -> None:
     """Print the configuration for an MCP client; no file is changed."""
-
     with report_errors():
         chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
         launch = mcp_client_config.create_launch_command(

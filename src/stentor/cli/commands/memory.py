@@ -73,8 +73,13 @@ def reindex(
     vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working meanwhile."""
-    work = _run_in_batches("reindex", "Indexing", vault)
-    run_command(ServiceTarget(data_dir, url, key), work, _show_indexed, as_json=as_json, access="memory")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        _run_in_batches("reindex", "Indexing", vault),
+        lambda report: console.print(f"Indexed {report.notes} notes."),
+        as_json=as_json,
+        access="memory",
+    )
 
 
 def verify(
@@ -106,10 +111,16 @@ def history(
         run_command(
             target, lambda api: _list_versions(api, path, vault), _show_versions, as_json=as_json, access="memory"
         )
-    else:
-        run_command(
-            target, lambda api: _restore(api, path, restore, vault), _show_restored, as_json=as_json, access="memory"
-        )
+        return
+    run_command(
+        target,
+        lambda api: _restore(api, path, restore, vault),
+        lambda note: console.print(
+            f"Restored version {note.version[:12]}; the previous content is stored as a version as well."
+        ),
+        as_json=as_json,
+        access="memory",
+    )
 
 
 async def _list_versions(api: ServiceClient, path: str, vault: str) -> Response[NoteVersions]:
@@ -139,10 +150,6 @@ def _show_versions(page: NoteVersions) -> None:
         console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)
 
 
-def _show_restored(restored: RestoredVersion) -> None:
-    console.print(f"Restored version {restored.version[:12]}; the previous content is stored as a version as well.")
-
-
 def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClient], Awaitable[Response[IndexReport]]]:
     """Return the function that calls a route batch by batch until all notes are done, with a progress bar."""
 
@@ -161,10 +168,6 @@ def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClien
         return Response(document, IndexReport)
 
     return work
-
-
-def _show_indexed(report: IndexReport) -> None:
-    console.print(f"Indexed {report.notes} notes.")
 
 
 def _show_differences(report: IndexReport) -> None:

@@ -94,7 +94,6 @@ def _evaluate(rules: PolicySet, number: int, request: JsonObject) -> JsonObject:
 
 
 def _decide(rules: PolicySet, name: str, request: JsonObject) -> PolicyDecision:
-
     action, context = request.get("action"), request.get("context", {})
     if action not in ACTION_TYPES:
         raise CommandFailed(f"{name}: action must be request of {', '.join(ACTION_TYPES)}.", EXIT_USAGE)

@@ -183,7 +183,6 @@ def _contents(path: Path) -> bytes:
 
 
 def _thumbprint(path: Path) -> str:
-
     try:
         return thumbprint(parse_public_key_file(_contents(path)))
     except OSError as error:

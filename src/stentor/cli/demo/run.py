@@ -72,7 +72,10 @@ def _tour(address: str, keys: list[str], rounds: int) -> JsonObject:
     """Run all parts that need the running service; return their results."""
     with _client(address, keys[0]) as api, _client(address, keys[1]) as second:
         call = partial(_call, api)
-        agents = {name: _register(api, name, fields) for name, fields in AGENTS.items()}
+        agents = {
+            name: str(call("POST", "/registry/agents", {"name": name, **fields})["agent_id"])
+            for name, fields in AGENTS.items()
+        }
         with _worker(address, keys[0], agents["keyworder"]):
             rows = _drive(api, rounds)
         error_console.print("Two agents compete for sixty tasks and take turns failing.")
@@ -92,10 +95,6 @@ def _tour(address: str, keys: list[str], rounds: int) -> JsonObject:
 
 def _client(address: str, key: str) -> httpx.Client:
     return httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}, timeout=30)
-
-
-def _register(api: httpx.Client, name: str, fields: JsonObject) -> str:
-    return str(_call(api, "POST", "/registry/agents", {"name": name, **fields})["agent_id"])
 
 
 def _drive(api: httpx.Client, rounds: int) -> list[JsonObject]:

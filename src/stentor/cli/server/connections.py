@@ -46,15 +46,12 @@ class ConnectionLimits:
 
 def compute_limits(settings: ConnectionSettings) -> ConnectionLimits:
     """Return the configured limits, lowered to what the limit of open files allows."""
-    connections = min(settings.max_connections, _connections_for(_raise_file_limit()))
+    files = _raise_file_limit()
+    connections = min(settings.max_connections, files - min(RESERVED_FILE_DESCRIPTORS, files // 2))
     if connections < settings.max_connections:
         log.warning("edge: connections limited by open files connections=%d", connections)
     per_address = min(settings.max_connections_per_address, connections)
     return ConnectionLimits(settings.head_timeout, settings.body_timeout, settings.keep_alive, connections, per_address)
-
-
-def _connections_for(files: int) -> int:
-    return files - min(RESERVED_FILE_DESCRIPTORS, files // 2)
 
 
 def _raise_file_limit() -> int:
