@@ -5,6 +5,7 @@ Imported at every start, so heavy imports stay inside functions. The client is i
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
@@ -71,3 +72,12 @@ def run_command(
             show(response.value)
         if is_success is not None and not is_success(response.value):
             raise typer.Exit(EXIT_FAILED)
+
+
+def current_user() -> str:
+    """Return the user of this machine, marked as such: no name of an API key has this form."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        name = "unknown"
+    return f"{name[:200]} (command line)"

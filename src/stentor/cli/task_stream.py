@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import httpx
 
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
-from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice
+from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice, strip_controls
 from stentor.cli.responses import AgentRecord, Response, TaskRecord
 from stentor.core.jsontext import JsonObject
 
@@ -53,6 +53,25 @@ async def follow_task(
             EXIT_FAILED,
         )
     return ended
+
+
+class TokenPrinter:
+    """Prints streamed tokens as they arrive."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._has_printed = False
+
+    def print(self, text: str) -> None:
+        self._has_printed = True
+        self._stream.write(strip_controls(text))
+        self._stream.flush()
+
+    def end(self) -> bool:
+        """End the line; return whether anything was printed."""
+        if self._has_printed:
+            self._stream.write("\n")
+        return self._has_printed
 
 
 async def read_events(api: ServiceClient, path: str) -> AsyncIterator[StreamEvent]:

@@ -1,12 +1,12 @@
-"""`stentor governance ...`: propose, review, approve and reject updates of agents; checkpoints and rollbacks."""
+"""`stentor governance ...`: propose, review, approve and reject updates of agents.
+
+Its commands `checkpoints` and `rollback` are in `rollback`.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import getpass
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,10 +14,11 @@ import msgspec
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.client import quote_segment
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, current_user, run_command
+from stentor.cli.commands.rollback import checkpoints, rollback
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
-from stentor.cli.responses import Response, read_fields
+from stentor.cli.responses import read_fields
 from stentor.core import json_diff
 from stentor.core.jsontext import JsonObject
 
@@ -27,10 +28,8 @@ UpdateId = Annotated[str, typer.Argument(metavar="ID", help="The update's id.")]
 Status = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
 Tier = Literal["auto", "monitored", "human"]
 TIERS = {1: "auto", 2: "monitored", 3: "human"}
-BASE = "/governance"
+BASE = "/governance/updates"
 STYLES: dict[str, str] = {"-": "red", "+": "green"}
-ROLLBACK_TIMEOUT_SECONDS = 300.0
-"""How long a command waits for a rollback, which usually takes less than a second."""
 
 
 class RejectedUpdate(msgspec.Struct, frozen=True):
@@ -85,33 +84,6 @@ class UpdateReview(msgspec.Struct, frozen=True):
     diff: list[AgentChange]
 
 
-class CheckpointRow(msgspec.Struct, frozen=True):
-    checkpoint_id: str
-    agent_id: str
-    cause: str
-    taken_by: str
-    taken_at: str
-    intact: bool
-
-
-class CheckpointPage(msgspec.Struct, frozen=True):
-    checkpoints: list[CheckpointRow]
-
-
-class StartedRollback(msgspec.Struct, frozen=True):
-    rollback_id: str
-
-
-class Rollback(msgspec.Struct, frozen=True):
-    """A rollback; `completed_at` is set once it has succeeded or failed."""
-
-    rollback_id: str
-    status: str
-    completed_at: str | None
-    verified: bool
-    notes: str | None
-
-
 @app.command("list")
 def list_updates(
     status: Annotated[Status | None, typer.Option(help="Only updates with this status.")] = None,
@@ -127,7 +99,7 @@ def list_updates(
     params = {"status": status, "tier": tier, "agent_id": agent, "limit": limit}
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(f"{BASE}/updates", UpdatePage, **params),
+        lambda api: api.get(BASE, UpdatePage, **params),
         _show_list,
         as_json=as_json,
     )
@@ -140,7 +112,7 @@ def show(
     """Show one update, with the reasons for its tier and the diff of its patch."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(_path("updates", update_id), JsonObject),
+        lambda api: api.get(_path(update_id), JsonObject),
         _show,
         as_json=as_json,
     )
@@ -158,7 +130,7 @@ def propose(
     body = _read_json(file, as_json=as_json)
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{BASE}/updates", UpdateStatus, body),
+        lambda api: api.post(BASE, UpdateStatus, body),
         lambda update: output.print_line(
             f"Update {update.update_id} is {update.status}; its tier is {TIERS[update.tier]}."
         ),
@@ -184,7 +156,7 @@ def approve(
     if not yes and not as_json:
         show(update_id, data_dir, url, key)
         typer.confirm("Approve this update?", abort=True)
-    body = {"approved_by": _current_user(), "rationale": rationale, "override_risk": override_risk}
+    body = {"approved_by": current_user(), "rationale": rationale, "override_risk": override_risk}
 
     def show_approved(update: ApprovedUpdate) -> None:
         next_step = "it is being deployed" if update.deployment_scheduled else "deploy it and report the deployment"
@@ -192,7 +164,7 @@ def approve(
 
     run_command(
         target,
-        lambda api: api.post(f"{_path('updates', update_id)}/approve", ApprovedUpdate, body),
+        lambda api: api.post(f"{_path(update_id)}/approve", ApprovedUpdate, body),
         show_approved,
         as_json=as_json,
         access="change",
@@ -210,94 +182,19 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Reject an update."""
-    body = {"rejected_by": _current_user(), "reason": reason, "feedback": feedback or ""}
+    body = {"rejected_by": current_user(), "reason": reason, "feedback": feedback or ""}
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path('updates', update_id)}/reject", RejectedUpdate, body),
+        lambda api: api.post(f"{_path(update_id)}/reject", RejectedUpdate, body),
         lambda update: output.print_line(f"Update {update.update_id} is rejected."),
         as_json=as_json,
         access="change",
     )
 
 
-@app.command()
-def checkpoints(
-    agent: Annotated[str | None, typer.Option(help="Only checkpoints of this agent.")] = None,
-    take: Annotated[bool, typer.Option("--take", help="Create a checkpoint of --agent first.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of checkpoints.")] = 100,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """List checkpoints, newest first; with --take create one first."""
-    if take and agent is None:
-        with report_errors(as_json=as_json):
-            raise CommandFailed("--take needs --agent.", EXIT_USAGE)
-
-    async def work(api: ServiceClient) -> Response[CheckpointPage]:
-        if take:
-            await api.post(f"{BASE}/checkpoints", JsonObject, {"agent_id": agent})
-        return await api.get(f"{BASE}/checkpoints", CheckpointPage, agent_id=agent, limit=limit)
-
-    access: Literal["change", "read"] = "change" if take else "read"
-    run_command(ServiceTarget(data_dir, url, key), work, _show_checkpoints, as_json=as_json, access=access)
-
-
-@app.command()
-def rollback(
-    checkpoint_id: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's id.")],
-    reason: Annotated[str, typer.Option(help="Reason, stored with the rollback.")],
-    details: Annotated[str | None, typer.Option(help="Further details.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
-    """Roll an agent back to a checkpoint, and wait until the rollback is verified."""
-
-    body = {"checkpoint_id": checkpoint_id, "initiated_by": _current_user(), "reason": reason, "details": details or ""}
-
-    async def work(api: ServiceClient) -> Response[Rollback]:
-        started = await api.post(f"{BASE}/rollbacks", StartedRollback, body)
-        return await wait_for_rollback(api, started.value.rollback_id)
-
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        work,
-        _show_rollback,
-        as_json=as_json,
-        access="change",
-        is_success=lambda rollback: rollback.status != "failed",
-    )
-
-
-def _current_user() -> str:
-    """Return the user of this machine, marked as such: no name of an API key has this form."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):
-        name = "unknown"
-    return f"{name[:200]} (command line)"
-
-
-async def wait_for_rollback(
-    api: ServiceClient, rollback_id: str, timeout_seconds: float = ROLLBACK_TIMEOUT_SECONDS
-) -> Response[Rollback]:
-    """Return the rollback once it has succeeded or failed. Raises CommandFailed if it is still running after a time."""
-    deadline, pause = time.monotonic() + timeout_seconds, 0.1
-    while True:
-        response = await api.get(_path("rollbacks", rollback_id), Rollback)
-        if response.value.completed_at is not None:
-            return response
-        if time.monotonic() + pause > deadline:
-            raise CommandFailed(
-                f"Rollback {rollback_id} is still {response.value.status} after {timeout_seconds:g} s. It continues in "
-                f"the service. Check it with: stentor call rollbacks.get rollback_id={rollback_id}"
-            )
-        await asyncio.sleep(pause)
-        # A rollback that takes longer must not use up the rate limit of the key.
-        pause = min(1.0, pause * 1.5)
+# Registered after the commands of this file: the help lists them in this order.
+app.command()(checkpoints)
+app.command()(rollback)
 
 
 def _read_json(file: Path, *, as_json: bool) -> Any:
@@ -310,8 +207,8 @@ def _read_json(file: Path, *, as_json: bool) -> Any:
             raise CommandFailed(f"{file} is not valid JSON: {error}.", EXIT_USAGE) from None
 
 
-def _path(kind: str, record_id: str) -> str:
-    return f"{BASE}/{kind}/{quote_segment(record_id)}"
+def _path(update_id: str) -> str:
+    return f"{BASE}/{quote_segment(update_id)}"
 
 
 def _show_list(page: UpdatePage) -> None:
@@ -350,18 +247,3 @@ def _show_diff(diff: list[AgentChange]) -> None:
         for sign, line in json_diff.diff_lines(change.before, change.after):
             if sign in STYLES:
                 console.print(f"{sign} {strip_controls(line)}", style=STYLES[sign], markup=False, soft_wrap=True)
-
-
-def _show_checkpoints(page: CheckpointPage) -> None:
-    rows = [
-        (c.checkpoint_id, c.agent_id, c.cause, c.taken_by, output.format_age(c.taken_at), "yes" if c.intact else "no")
-        for c in page.checkpoints
-    ]
-    console.print(output.render_table(("id", "agent", "cause", "by", "created", "intact"), rows))
-
-
-def _show_rollback(rollback: Rollback) -> None:
-    verified = " and verified" if rollback.verified else ""
-    output.print_line(
-        f"Rollback {rollback.rollback_id} is {rollback.status}{verified}. {rollback.notes or ''}".rstrip()
-    )

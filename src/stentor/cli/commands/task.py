@@ -1,6 +1,6 @@
 """`stentor task ...`: submit tasks, list them, follow them to their end, explain their routing, grade them.
 
-Following a task over its event stream is in `task_stream`, printing of routing decisions in `decisions`.
+Following a task over its event stream is in `task_stream`, printing in `task_view` and `decisions`.
 """
 
 from __future__ import annotations
@@ -8,20 +8,17 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TextIO
+from typing import Annotated, Any, Literal
 
-import msgspec
 import typer
-from rich.text import Text
-from rich.tree import Tree
 
-from stentor.cli import decisions, output
+from stentor.cli import decisions, output, task_view
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.decisions import Explanation
-from stentor.cli.output import console, print_notice, strip_controls
-from stentor.cli.responses import Response, RunEvent, TaskActivity, TaskRecord
-from stentor.cli.task_stream import follow_task
+from stentor.cli.responses import Response, TaskActivity, TaskRecord
+from stentor.cli.task_stream import TokenPrinter, follow_task
+from stentor.cli.task_view import SubmittedTask, TaskGrade, TaskPage, is_completed
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
@@ -32,33 +29,6 @@ TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
 Priority = Literal["high", "normal", "low"]
 Prefer = Literal["quality", "balanced", "fast", "cheap"]
 Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
-
-
-class SubmittedTask(msgspec.Struct, frozen=True):
-    """A task that was submitted, retried or cancelled; `notice` is why it may have to wait."""
-
-    task_id: str
-    status: str
-    notice: str | None = None
-
-
-class TaskRow(msgspec.Struct, frozen=True):
-    task_id: str
-    type: str
-    status: str
-    assigned_agent: str | None
-    created_at: str
-
-
-class TaskPage(msgspec.Struct, frozen=True):
-    tasks: list[TaskRow]
-    total: int
-
-
-class TaskGrade(msgspec.Struct, frozen=True):
-    task_id: str
-    grade: float
-    learned: bool
 
 
 @app.command()
@@ -96,16 +66,18 @@ def submit(
 
     async def submit_and_follow(api: ServiceClient) -> Response[TaskRecord]:
         submitted = (await api.post("/tasks", SubmittedTask, body)).value
-        show_notice(submitted)
+        task_view.show_notice(submitted)
         return await follow_task(api, submitted.task_id)
 
     if wait:
-        run_command(target, submit_and_follow, show_result, as_json=as_json, access="create", is_success=_is_completed)
+        run_command(
+            target, submit_and_follow, task_view.show_result, as_json=as_json, access="create", is_success=is_completed
+        )
     else:
         run_command(
             target,
             lambda api: api.post("/tasks", SubmittedTask, body),
-            show_submitted,
+            task_view.show_submitted,
             as_json=as_json,
             access="create",
         )
@@ -123,9 +95,9 @@ def show(
     """Show one task."""
     target = ServiceTarget(data_dir, url, key)
     if activity:
-        run_command(target, lambda api: _get_activity(api, task_id), show_activity, as_json=as_json)
+        run_command(target, lambda api: _get_activity(api, task_id), task_view.show_activity, as_json=as_json)
     else:
-        run_command(target, lambda api: api.get(_path(task_id), JsonObject), show_task, as_json=as_json)
+        run_command(target, lambda api: api.get(_path(task_id), JsonObject), task_view.show_task, as_json=as_json)
 
 
 @app.command()
@@ -162,7 +134,7 @@ def grade(
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.post(f"{_path(task_id)}/grade", TaskGrade, body),
-        show_grade,
+        task_view.show_grade,
         as_json=as_json,
         access="change",
     )
@@ -176,10 +148,10 @@ def watch(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: follow_task(api, task_id, tokens.print),
-        lambda record: show_result(record, is_printed=tokens.end()),
+        lambda record: task_view.show_result(record, is_printed=tokens.end()),
         as_json=as_json,
         access="change",
-        is_success=_is_completed,
+        is_success=is_completed,
     )
 
 
@@ -203,7 +175,7 @@ def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.post(f"{_path(task_id)}/retry", SubmittedTask),
-        show_submitted,
+        task_view.show_submitted,
         as_json=as_json,
         access="change",
     )
@@ -225,7 +197,10 @@ def list_tasks(
     """List tasks, newest first."""
     params = {"status": status, "agent_id": agent, "created_after": _parse_time(created_after), "limit": limit}
     run_command(
-        ServiceTarget(data_dir, url, key), lambda api: api.get("/tasks", TaskPage, **params), show_list, as_json=as_json
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get("/tasks", TaskPage, **params),
+        task_view.show_list,
+        as_json=as_json,
     )
 
 
@@ -266,90 +241,3 @@ def _parse_time(text: str | None) -> str | None:
         return datetime.fromisoformat(text).astimezone().isoformat()
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text!r} is not an ISO 8601 time, such as 2026-11-20T21:45.") from None
-
-
-def _is_completed(task: TaskRecord) -> bool:
-    return task.status == "completed"
-
-
-class TokenPrinter:
-    """Prints streamed tokens as they arrive."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._has_printed = False
-
-    def print(self, text: str) -> None:
-        self._has_printed = True
-        self._stream.write(strip_controls(text))
-        self._stream.flush()
-
-    def end(self) -> bool:
-        """End the line; return whether anything was printed."""
-        if self._has_printed:
-            self._stream.write("\n")
-        return self._has_printed
-
-
-def show_submitted(task: SubmittedTask) -> None:
-    """Print id and status of a submitted task."""
-    output.print_line(f"Task {task.task_id} is {task.status}.")
-    show_notice(task)
-
-
-def show_notice(task: SubmittedTask) -> None:
-    """Print to standard error why the task may have to wait, if the service reports a reason."""
-    if task.notice:
-        print_notice(f"Notice: {task.notice}.", "yellow")
-
-
-def show_grade(graded: TaskGrade) -> None:
-    """Print the grade, and whether routing learned from it."""
-    effect = "learning was updated" if graded.learned else "learning is not affected"
-    output.print_line(f"Graded task {graded.task_id} {graded.grade:g}; {effect}.")
-
-
-def show_result(task: TaskRecord, *, is_printed: bool = False) -> None:
-    """Print the result to standard output unless it was streamed; the error of a failed task to standard error."""
-    if _is_completed(task):
-        if not is_printed:
-            output.print_value(task.result)
-        return
-    error = task.error
-    reason = f" {error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else ""
-    print_notice(f"Task {task.task_id} is {task.status}.{reason}", "red")
-
-
-def show_task(record: JsonObject) -> None:
-    """Print a task without its empty fields."""
-    console.print(output.render_record({name: value for name, value in record.items() if value not in (None, [], {})}))
-
-
-def show_list(page: TaskPage) -> None:
-    """Print a page of tasks."""
-    rows = [
-        (task.task_id, task.type, task.status, task.assigned_agent, output.format_age(task.created_at))
-        for task in page.tasks
-    ]
-    console.print(output.render_table(("id", "type", "status", "agent", "created"), rows))
-    if page.total > len(rows):
-        console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
-
-
-def show_activity(activity: TaskActivity) -> None:
-    """Print the task, its routing decision, and its events as a tree of causes."""
-    if activity.task:
-        show_task(activity.task)
-    if activity.routing:
-        decisions.show_decision(activity.routing)
-    tree = Tree("Events")
-    nodes: dict[str | None, Tree] = {}
-    for event in activity.events:
-        parent = nodes.get(event.parent_provenance_id, tree)
-        nodes[event.provenance_id] = parent.add(_format_event(event))
-    console.print(tree)
-
-
-def _format_event(event: RunEvent) -> Text:
-    time = event.timestamp[11:-4]
-    return Text.assemble((event.event_type, "cyan"), (f" {time} ", "dim"), strip_controls(event.message))

@@ -1,0 +1,107 @@
+"""The output of `stentor task`: tasks, results and events. Routing decisions are printed in `decisions`."""
+
+from __future__ import annotations
+
+import msgspec
+from rich.text import Text
+from rich.tree import Tree
+
+from stentor.cli import decisions, output
+from stentor.cli.output import console, print_notice, strip_controls
+from stentor.cli.responses import RunEvent, TaskActivity, TaskRecord
+from stentor.core.jsontext import JsonObject
+
+
+class SubmittedTask(msgspec.Struct, frozen=True):
+    """A task that was submitted, retried or cancelled; `notice` is why it may have to wait."""
+
+    task_id: str
+    status: str
+    notice: str | None = None
+
+
+class TaskRow(msgspec.Struct, frozen=True):
+    task_id: str
+    type: str
+    status: str
+    assigned_agent: str | None
+    created_at: str
+
+
+class TaskPage(msgspec.Struct, frozen=True):
+    tasks: list[TaskRow]
+    total: int
+
+
+class TaskGrade(msgspec.Struct, frozen=True):
+    task_id: str
+    grade: float
+    learned: bool
+
+
+def show_submitted(task: SubmittedTask) -> None:
+    """Print id and status of a submitted task."""
+    output.print_line(f"Task {task.task_id} is {task.status}.")
+    show_notice(task)
+
+
+def show_notice(task: SubmittedTask) -> None:
+    """Print to standard error why the task may have to wait, if the service reports a reason."""
+    if task.notice:
+        print_notice(f"Notice: {task.notice}.", "yellow")
+
+
+def show_grade(graded: TaskGrade) -> None:
+    """Print the grade, and whether routing learned from it."""
+    effect = "learning was updated" if graded.learned else "learning is not affected"
+    output.print_line(f"Graded task {graded.task_id} {graded.grade:g}; {effect}.")
+
+
+def is_completed(task: TaskRecord) -> bool:
+    return task.status == "completed"
+
+
+def show_result(task: TaskRecord, *, is_printed: bool = False) -> None:
+    """Print the result to standard output unless it was streamed; the error of a failed task to standard error."""
+    if is_completed(task):
+        if not is_printed:
+            output.print_value(task.result)
+        return
+    error = task.error
+    reason = f" {error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else ""
+    print_notice(f"Task {task.task_id} is {task.status}.{reason}", "red")
+
+
+def show_task(record: JsonObject) -> None:
+    """Print a task without its empty fields."""
+    console.print(output.render_record({name: value for name, value in record.items() if value not in (None, [], {})}))
+
+
+def show_list(page: TaskPage) -> None:
+    """Print a page of tasks."""
+    rows = [
+        (task.task_id, task.type, task.status, task.assigned_agent, output.format_age(task.created_at))
+        for task in page.tasks
+    ]
+    console.print(output.render_table(("id", "type", "status", "agent", "created"), rows))
+    if page.total > len(rows):
+        console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
+
+
+def show_activity(activity: TaskActivity) -> None:
+    """Print the task, its routing decision, and its events as a tree of causes."""
+    if activity.task:
+        show_task(activity.task)
+    if activity.routing:
+        decisions.show_decision(activity.routing)
+    tree = Tree("Events")
+    nodes: dict[str | None, Tree] = {}
+    for event in activity.events:
+        parent = nodes.get(event.parent_provenance_id, tree)
+        nodes[event.provenance_id] = parent.add(_format_event(event))
+    console.print(tree)
+
+
+def _format_event(event: RunEvent) -> Text:
+    time = event.timestamp[11:-4]
+    return Text.assemble((event.event_type, "cyan"), (f" {time} ", "dim"), strip_controls(event.message))
