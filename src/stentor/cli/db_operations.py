@@ -16,10 +16,11 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stentor import bootstrap
-from stentor.cli import output, provenance_view
-from stentor.cli.checkpoint_sources import load_verifiers
+from stentor.cli import output
 from stentor.cli.local_service import require_database
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, error_console, print_notice
+from stentor.cli.provenance import view as provenance_view
+from stentor.cli.provenance.checkpoint_sources import load_verifiers
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock, format_iso
 from stentor.core.db import backup as backups

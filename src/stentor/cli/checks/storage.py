@@ -13,9 +13,9 @@ from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
 from stentor.auth.authority.issuers import load_trusted_issuers
 from stentor.bootstrap.parts.provenance import external_state
-from stentor.cli import run_log
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
+from stentor.cli.provenance import run_log
 from stentor.core import filesystem, migrations
 from stentor.core.db.driver import ReadOnlyDriver
 from stentor.core.errors import StartRefused, StentorError, StoreUnavailable

@@ -11,7 +11,7 @@ from stentor.cli import db_operations
 from stentor.cli import db_operations as schema
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
-from stentor.cli.provenance_view import progress_bar
+from stentor.cli.provenance.view import progress_bar
 
 app = typer.Typer(help="Upgrade the database schema, back up, copy to another database.", no_args_is_help=True)
 

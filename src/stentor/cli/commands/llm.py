@@ -7,11 +7,12 @@ from typing import Annotated
 import msgspec
 import typer
 
-from stentor.cli import decisions, output
+from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
-from stentor.cli.decisions import Explanation
 from stentor.cli.responses import Response
+from stentor.cli.tasks import decisions
+from stentor.cli.tasks.decisions import Explanation
 from stentor.core.jsontext import JsonObject
 from stentor.domains.modelrouting.model import explain_choice
 

@@ -9,15 +9,14 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from stentor.cli import checkpoint_sources, run_log
-from stentor.cli import provenance_view as view
 from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands.servers.witness import witness
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
-from stentor.cli.provenance_view import Run
+from stentor.cli.provenance import checkpoint_sources, run_log, view
+from stentor.cli.provenance.run_log import InclusionProof, VerifiedProof
+from stentor.cli.provenance.view import Run
 from stentor.cli.responses import Response
-from stentor.cli.run_log import InclusionProof, VerifiedProof
 
 app = typer.Typer(help="Verify and export the run log, show runs, prove events.", no_args_is_help=True)
 app.command()(witness)

@@ -1,6 +1,6 @@
 """`stentor task ...`: submit tasks, list them, follow them to their end, explain their routing, grade them.
 
-Following a task over its event stream is in `task_stream`, printing in `task_view` and `decisions`.
+The work is in `cli.tasks`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from stentor.cli import decisions, output, task_view
+from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
-from stentor.cli.decisions import Explanation
 from stentor.cli.responses import Response, TaskActivity, TaskRecord
-from stentor.cli.task_stream import TokenPrinter, follow_task
-from stentor.cli.task_view import SubmittedTask, TaskGrade, TaskPage, is_completed
+from stentor.cli.tasks import decisions
+from stentor.cli.tasks import view as task_view
+from stentor.cli.tasks.decisions import Explanation
+from stentor.cli.tasks.stream import TokenPrinter, follow_task
+from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskPage, is_completed
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject

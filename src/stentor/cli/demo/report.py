@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
-from stentor.cli.decisions import Decision
 from stentor.cli.demo import governance_scenarios, scenarios
 from stentor.cli.responses import RunEvent
+from stentor.cli.tasks.decisions import Decision
 
 MAX_TITLE_LENGTH = 24
 

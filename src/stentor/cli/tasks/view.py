@@ -6,9 +6,10 @@ import msgspec
 from rich.text import Text
 from rich.tree import Tree
 
-from stentor.cli import decisions, output
+from stentor.cli import output
 from stentor.cli.output import console, print_notice, strip_controls
 from stentor.cli.responses import RunEvent, TaskActivity, TaskRecord
+from stentor.cli.tasks import decisions
 from stentor.core.jsontext import JsonObject
 
 

@@ -12,8 +12,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli.output import console, error_console, print_line, print_notice, strip_controls
+from stentor.cli.provenance.run_log import VerifiedProof
 from stentor.cli.responses import RunEvent
-from stentor.cli.run_log import VerifiedProof
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
 

@@ -1,7 +1,7 @@
 """The work of `stentor provenance` that does not go through the service: verify, export and accept the run log.
 
 The keys and checkpoints to verify against come from `checkpoint_sources`. The hashes are recomputed in
-`domains.provenance.audit`; the output is in `provenance_view`.
+`domains.provenance.audit`; the output is in `view`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""What `stentor task` does: `stream` follows a task, `view` prints it, `decisions` explains its routing."""
