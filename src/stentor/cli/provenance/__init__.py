@@ -1,3 +1,4 @@
-"""What `stentor provenance` does: `run_log` verifies and exports, `checkpoint_sources` finds what to verify against, and
-`view` prints the results.
+"""What `stentor provenance` does: `run_log` verifies and exports, `view` prints the results.
+
+`checkpoint_sources` finds the keys and checkpoints to verify against.
 """
