@@ -25,7 +25,7 @@ from stentor.cli.output import CommandFailed, console, error_console, print_json
 from stentor.cli.responses import read_fields
 from stentor.core.jsontext import JsonObject
 
-TASK_TIMEOUT_SECONDS = 30
+TASK_TIMEOUT_SECONDS = 180
 ADMIN_NAMES = ("ANNA", "BERT")
 """Two admins, because the proposer of an update may not approve it."""
 AGENTS: dict[str, JsonObject] = {
