@@ -55,7 +55,7 @@ class AgentRecord(msgspec.Struct, frozen=True):
     runtime: RuntimeRow
 
 
-class TaskRecord(msgspec.Struct, frozen=True):
+class StoredTask(msgspec.Struct, frozen=True):
     """A task in full; `error` is an object with `code` and `message` if it failed."""
 
     task_id: str

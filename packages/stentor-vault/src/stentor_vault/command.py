@@ -94,7 +94,7 @@ async def serve(options: argparse.Namespace) -> None:
         await asyncio.gather(*background, return_exceptions=True)
 
 
-class _Server(uvicorn.Server):
+class _PortServer(uvicorn.Server):
     """uvicorn for one of several ports: the signals are for all of them, so it does not handle them."""
 
     @contextlib.contextmanager
@@ -104,7 +104,7 @@ class _Server(uvicorn.Server):
 
 def _server(
     app: VaultServer, sockets: contextlib.ExitStack, host: str, port: int, tls: ssl.SSLContext | None = None
-) -> tuple[tuple[_Server, socket.socket], str]:
+) -> tuple[tuple[_PortServer, socket.socket], str]:
     """Bind a port; return its server with its socket, and its address. Raises OSError that names the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -116,7 +116,7 @@ def _server(
     config.load()
     config.ssl = tls
     shown = f"[{host}]" if ":" in host else host
-    return (_Server(config), listener), f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}"
+    return (_PortServer(config), listener), f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}"
 
 
 async def _signalled() -> None:

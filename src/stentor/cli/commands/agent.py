@@ -40,15 +40,15 @@ class AgentPresence(msgspec.Struct, frozen=True):
     last_seen: str | None = None
 
 
-class AgentRow(AgentPresence, frozen=True, kw_only=True):
+class ListedAgent(AgentPresence, frozen=True, kw_only=True):
     agent_id: str
     name: str
     capabilities: list[str]
     status: str
 
 
-class AgentPage(msgspec.Struct, frozen=True):
-    agents: list[AgentRow]
+class AgentList(msgspec.Struct, frozen=True):
+    agents: list[ListedAgent]
     total: int
 
 
@@ -106,7 +106,7 @@ def list_agents(
     """List agents, oldest first."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(BASE, AgentPage, capability=capability, status=status, limit=limit),
+        lambda api: api.get(BASE, AgentList, capability=capability, status=status, limit=limit),
         _show_list,
         as_json=as_json,
     )
@@ -171,7 +171,7 @@ def _presence(agent: AgentPresence) -> str:
     return f"{word}, seen {output.format_age(agent.last_seen)}" if agent.last_seen else word
 
 
-def _show_list(page: AgentPage) -> None:
+def _show_list(page: AgentList) -> None:
     rows = [
         (a.agent_id, a.name, ", ".join(a.capabilities), _trust(a.trust_score), a.status, _presence(a))
         for a in page.agents

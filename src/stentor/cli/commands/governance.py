@@ -53,7 +53,7 @@ class UpdateRow(UpdateStatus, frozen=True):
     submitted_at: str
 
 
-class UpdatePage(msgspec.Struct, frozen=True):
+class UpdateList(msgspec.Struct, frozen=True):
     updates: list[UpdateRow]
 
 
@@ -99,7 +99,7 @@ def list_updates(
     params = {"status": status, "tier": tier, "agent_id": agent, "limit": limit}
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(BASE, UpdatePage, **params),
+        lambda api: api.get(BASE, UpdateList, **params),
         _show_list,
         as_json=as_json,
     )
@@ -211,7 +211,7 @@ def _path(update_id: str) -> str:
     return f"{BASE}/{quote_segment(update_id)}"
 
 
-def _show_list(page: UpdatePage) -> None:
+def _show_list(page: UpdateList) -> None:
     rows = [
         (u.update_id, u.agent_id, u.update_type, TIERS[u.tier], u.status, output.format_age(u.submitted_at))
         for u in page.updates

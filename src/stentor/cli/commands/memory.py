@@ -26,7 +26,7 @@ _PROBLEM_TEXTS = {
 VaultName = Annotated[str, typer.Option("--vault", help="Name of a vault in SERVICE_VAULTS.")]
 
 
-class Difference(msgspec.Struct, frozen=True):
+class NoteDifference(msgspec.Struct, frozen=True):
     """A note that differs; `problem` is a key of `_PROBLEM_TEXTS`."""
 
     path: str
@@ -37,7 +37,7 @@ class IndexReport(msgspec.Struct, frozen=True):
     """The number of notes that were indexed or compared, and how they differ."""
 
     notes: int
-    differences: list[Difference] = []
+    differences: list[NoteDifference] = []
 
 
 class IndexBatch(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ class IndexBatch(msgspec.Struct, frozen=True):
     differences: list[JsonObject] = []
 
 
-class NoteVersion(msgspec.Struct, frozen=True):
+class ListedVersion(msgspec.Struct, frozen=True):
     version: str
     created_at: str
     size: int
@@ -58,7 +58,7 @@ class NoteVersion(msgspec.Struct, frozen=True):
 
 
 class NoteVersions(msgspec.Struct, frozen=True):
-    versions: list[NoteVersion]
+    versions: list[ListedVersion]
 
 
 class VersionDocument(msgspec.Struct, frozen=True):

@@ -14,7 +14,7 @@ from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_co
 from stentor.cli.commands.servers.witness import witness
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
 from stentor.cli.provenance import checkpoint_sources, run_log, view
-from stentor.cli.provenance.run_log import InclusionProof, VerifiedProof
+from stentor.cli.provenance.run_log import CheckedEventProof, EventProof
 from stentor.cli.provenance.view import Run
 from stentor.cli.responses import Response
 
@@ -106,11 +106,11 @@ def proof(
 ) -> None:
     """Fetch and verify the proof that an event is in the log; the exit code is 1 if it is invalid."""
 
-    async def work(api: ServiceClient) -> Response[VerifiedProof]:
-        response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", InclusionProof, size=size)
+    async def work(api: ServiceClient) -> Response[CheckedEventProof]:
+        response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", EventProof, size=size)
         keys = checkpoint_sources.load_verifiers(run_log.load_run_log_settings(data_dir), verifier or [], None)
         result = run_log.verify_proof(response.value, keys)
-        return Response(response.document | result, VerifiedProof)
+        return Response(response.document | result, CheckedEventProof)
 
     run_command(
         ServiceTarget(data_dir, url, key), work, view.show_proof, as_json=as_json, is_success=lambda proof: proof.holds

@@ -30,7 +30,7 @@ class CheckpointRow(msgspec.Struct, frozen=True):
     intact: bool
 
 
-class CheckpointPage(msgspec.Struct, frozen=True):
+class CheckpointList(msgspec.Struct, frozen=True):
     checkpoints: list[CheckpointRow]
 
 
@@ -38,7 +38,7 @@ class StartedRollback(msgspec.Struct, frozen=True):
     rollback_id: str
 
 
-class Rollback(msgspec.Struct, frozen=True):
+class RollbackState(msgspec.Struct, frozen=True):
     """A rollback; `completed_at` is set once it has succeeded or failed."""
 
     rollback_id: str
@@ -62,10 +62,10 @@ def checkpoints(
         with report_errors(as_json=as_json):
             raise CommandFailed("--take needs --agent.", EXIT_USAGE)
 
-    async def work(api: ServiceClient) -> Response[CheckpointPage]:
+    async def work(api: ServiceClient) -> Response[CheckpointList]:
         if take:
             await api.post(CHECKPOINTS, JsonObject, {"agent_id": agent})
-        return await api.get(CHECKPOINTS, CheckpointPage, agent_id=agent, limit=limit)
+        return await api.get(CHECKPOINTS, CheckpointList, agent_id=agent, limit=limit)
 
     access: Access = "change" if take else "read"
     run_command(ServiceTarget(data_dir, url, key), work, _show_checkpoints, as_json=as_json, access=access)
@@ -83,7 +83,7 @@ def rollback(
     """Roll an agent back to a checkpoint, and wait until the rollback is verified."""
     body = {"checkpoint_id": checkpoint_id, "initiated_by": current_user(), "reason": reason, "details": details or ""}
 
-    async def work(api: ServiceClient) -> Response[Rollback]:
+    async def work(api: ServiceClient) -> Response[RollbackState]:
         started = await api.post(ROLLBACKS, StartedRollback, body)
         return await wait_for_rollback(api, started.value.rollback_id)
 
@@ -99,11 +99,11 @@ def rollback(
 
 async def wait_for_rollback(
     api: ServiceClient, rollback_id: str, timeout_seconds: float = ROLLBACK_TIMEOUT_SECONDS
-) -> Response[Rollback]:
+) -> Response[RollbackState]:
     """Return the rollback once it has succeeded or failed. Raises CommandFailed if it is still running after a time."""
     deadline, pause = time.monotonic() + timeout_seconds, 0.1
     while True:
-        response = await api.get(f"{ROLLBACKS}/{quote_segment(rollback_id)}", Rollback)
+        response = await api.get(f"{ROLLBACKS}/{quote_segment(rollback_id)}", RollbackState)
         if response.value.completed_at is not None:
             return response
         if time.monotonic() + pause > deadline:
@@ -116,7 +116,7 @@ async def wait_for_rollback(
         pause = min(1.0, pause * 1.5)
 
 
-def _show_checkpoints(page: CheckpointPage) -> None:
+def _show_checkpoints(page: CheckpointList) -> None:
     rows = [
         (c.checkpoint_id, c.agent_id, c.cause, c.taken_by, output.format_age(c.taken_at), "yes" if c.intact else "no")
         for c in page.checkpoints
@@ -124,7 +124,7 @@ def _show_checkpoints(page: CheckpointPage) -> None:
     console.print(output.render_table(("id", "agent", "cause", "by", "created", "intact"), rows))
 
 
-def _show_rollback(rollback: Rollback) -> None:
+def _show_rollback(rollback: RollbackState) -> None:
     verified = " and verified" if rollback.verified else ""
     output.print_line(
         f"Rollback {rollback.rollback_id} is {rollback.status}{verified}. {rollback.notes or ''}".rstrip()

@@ -15,12 +15,12 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
-from stentor.cli.responses import Response, TaskActivity, TaskRecord
+from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.decisions import Explanation
 from stentor.cli.tasks.stream import TokenPrinter, follow_task
-from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskPage, is_completed
+from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskList, is_completed
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
@@ -66,7 +66,7 @@ def submit(
     }
     target = ServiceTarget(data_dir, url, key)
 
-    async def submit_and_follow(api: ServiceClient) -> Response[TaskRecord]:
+    async def submit_and_follow(api: ServiceClient) -> Response[StoredTask]:
         submitted = (await api.post("/tasks", SubmittedTask, body)).value
         task_view.show_notice(submitted)
         return await follow_task(api, submitted.task_id)
@@ -200,7 +200,7 @@ def list_tasks(
     params = {"status": status, "agent_id": agent, "created_after": _parse_time(created_after), "limit": limit}
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get("/tasks", TaskPage, **params),
+        lambda api: api.get("/tasks", TaskList, **params),
         task_view.show_list,
         as_json=as_json,
     )

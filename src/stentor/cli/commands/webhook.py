@@ -53,7 +53,7 @@ class DeletedWebhook(msgspec.Struct, frozen=True):
     id: str
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class ListedDelivery(msgspec.Struct, frozen=True):
     """A delivery with the outcome of its last attempt; without an attempt both outcomes are None."""
 
     id: str
@@ -66,7 +66,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class DeliveryPage(msgspec.Struct, frozen=True):
-    deliveries: list[Delivery]
+    deliveries: list[ListedDelivery]
     next_cursor: str | None
 
 
@@ -171,7 +171,7 @@ def ping(
     """Deliver webhook.ping immediately; the exit code is 1 if the receiver does not accept it."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(webhook_id)}/test", Delivery),
+        lambda api: api.post(f"{_path(webhook_id)}/test", ListedDelivery),
         lambda delivery: output.print_line(f"Ping {delivery.status}: {_last_outcome(delivery)}."),
         as_json=as_json,
         access="change",
@@ -249,7 +249,7 @@ def _state(webhook: WebhookState) -> str:
     return "enabled" if webhook.enabled else "disabled"
 
 
-def _last_outcome(delivery: Delivery) -> str:
+def _last_outcome(delivery: ListedDelivery) -> str:
     """Describe the outcome of the last attempt."""
     if delivery.error:
         return delivery.error.rstrip(".")

@@ -19,14 +19,14 @@ from stentor.cli.tasks.decisions import Decision
 MAX_TITLE_LENGTH = 24
 
 
-class TaskMetadata(msgspec.Struct, frozen=True):
+class DemoMetadata(msgspec.Struct, frozen=True):
     """The first tag is the title of the section that the task is about."""
 
     tags: list[str]
 
 
-class SubmittedTask(msgspec.Struct, frozen=True):
-    metadata: TaskMetadata
+class DemoSubmission(msgspec.Struct, frozen=True):
+    metadata: DemoMetadata
 
 
 class DemoTask(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class DemoTask(msgspec.Struct, frozen=True):
     capability: str
     task_id: str
     agent_name: str
-    task: SubmittedTask
+    task: DemoSubmission
     routing: Decision
     events: list[RunEvent]
 

@@ -85,7 +85,7 @@ def _open_driver(chosen: Settings, file: Path | None) -> Driver:
     return driver
 
 
-class InclusionProof(msgspec.Struct, frozen=True):
+class EventProof(msgspec.Struct, frozen=True):
     """The service's proof that `event` (its JSON) is number `number` in a tree; `checkpoint` is a signed note of it."""
 
     provenance_id: str
@@ -97,7 +97,7 @@ class InclusionProof(msgspec.Struct, frozen=True):
     checkpoint: str | None
 
 
-class VerifiedProof(InclusionProof, frozen=True):
+class CheckedEventProof(EventProof, frozen=True):
     """A proof with the result of its verification.
 
     `holds` is whether it is valid, `reason` why not; `signed` is whether its root is in a signed checkpoint, None if no
@@ -109,8 +109,8 @@ class VerifiedProof(InclusionProof, frozen=True):
     reason: str | None
 
 
-def verify_proof(proof: InclusionProof, keys: list[NoteVerifier]) -> JsonObject:
-    """Verify a proof of the service; return the fields that `VerifiedProof` adds to it."""
+def verify_proof(proof: EventProof, keys: list[NoteVerifier]) -> JsonObject:
+    """Verify a proof of the service; return the fields that `CheckedEventProof` adds to it."""
     reason, signed = "", None
     try:
         path = [_decode_hash(text) for text in proof.hashes]

@@ -12,7 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli.output import console, error_console, print_line, print_notice, strip_controls
-from stentor.cli.provenance.run_log import VerifiedProof
+from stentor.cli.provenance.run_log import CheckedEventProof
 from stentor.cli.responses import RunEvent
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
@@ -116,7 +116,7 @@ def _label(event: RunEvent) -> Text:
     return head.append(strip_controls(f"{event.message}  {number}  {event.provenance_id}"), style="not bold")
 
 
-def show_proof(proof: VerifiedProof) -> None:
+def show_proof(proof: CheckedEventProof) -> None:
     """Print a proof and the result of its verification."""
     print_line(f"event {proof.provenance_id} is number {proof.number} in the tree of {proof.size} events")
     if not proof.holds:

@@ -15,7 +15,7 @@ import httpx
 
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice, strip_controls
-from stentor.cli.responses import AgentRecord, Response, TaskRecord
+from stentor.cli.responses import AgentRecord, Response, StoredTask
 from stentor.core.jsontext import JsonObject
 
 MAX_EMPTY_CONNECTIONS = 10
@@ -34,10 +34,10 @@ class StreamEvent(NamedTuple):
 
 async def follow_task(
     api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None
-) -> Response[TaskRecord]:
+) -> Response[StoredTask]:
     """Return the task's record once it has ended; print its events to standard error meanwhile."""
     path = f"/tasks/{quote_segment(task_id)}"
-    before = await api.get(path, TaskRecord)
+    before = await api.get(path, StoredTask)
     if api.is_in_process:
         await _require_progress(api, before.value)
     async for event in read_events(api, f"{path}/stream"):
@@ -45,7 +45,7 @@ async def follow_task(
             on_token(str(event.data.get("text", "")))
         elif event.kind in ("activity", "routing"):
             _print_event(event)
-    ended = await api.get(path, TaskRecord)
+    ended = await api.get(path, StoredTask)
     if ended.value.status not in TERMINAL_STATUSES:
         raise CommandFailed(
             f"The stream of task {task_id} ended, but the task is still {ended.value.status}. "
@@ -124,7 +124,7 @@ def _parse_event(block: bytes) -> StreamEvent | None:
     return StreamEvent(kind, json.loads(fields[b"data"]), id_.decode() if id_ else None)
 
 
-async def _require_progress(api: ServiceClient, task: TaskRecord) -> None:
+async def _require_progress(api: ServiceClient, task: StoredTask) -> None:
     """Raise CommandFailed if the task waits for an approval or a worker, which cannot happen in this process."""
     if task.status == "pending_approval":
         raise CommandFailed(

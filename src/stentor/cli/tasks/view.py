@@ -8,7 +8,7 @@ from rich.tree import Tree
 
 from stentor.cli import output
 from stentor.cli.output import console, print_notice, strip_controls
-from stentor.cli.responses import RunEvent, TaskActivity, TaskRecord
+from stentor.cli.responses import RunEvent, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.core.jsontext import JsonObject
 
@@ -29,7 +29,7 @@ class TaskRow(msgspec.Struct, frozen=True):
     created_at: str
 
 
-class TaskPage(msgspec.Struct, frozen=True):
+class TaskList(msgspec.Struct, frozen=True):
     tasks: list[TaskRow]
     total: int
 
@@ -58,11 +58,11 @@ def show_grade(graded: TaskGrade) -> None:
     output.print_line(f"Graded task {graded.task_id} {graded.grade:g}; {effect}.")
 
 
-def is_completed(task: TaskRecord) -> bool:
+def is_completed(task: StoredTask) -> bool:
     return task.status == "completed"
 
 
-def show_result(task: TaskRecord, *, is_printed: bool = False) -> None:
+def show_result(task: StoredTask, *, is_printed: bool = False) -> None:
     """Print the result to standard output unless it was streamed; the error of a failed task to standard error."""
     if is_completed(task):
         if not is_printed:
@@ -78,7 +78,7 @@ def show_task(record: JsonObject) -> None:
     console.print(output.render_record({name: value for name, value in record.items() if value not in (None, [], {})}))
 
 
-def show_list(page: TaskPage) -> None:
+def show_list(page: TaskList) -> None:
     """Print a page of tasks."""
     rows = [
         (task.task_id, task.type, task.status, task.assigned_agent, output.format_age(task.created_at))
