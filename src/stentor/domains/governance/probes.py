@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from stentor.core.errors import InvalidRequest, StentorError
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.registry.model import Agent, Runtime
+
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = lazy_module("aiohttp")
 
 PROBE_SECONDS = 10.0
 HEAD_UNSUPPORTED_STATUSES = frozenset((501,))
@@ -75,8 +82,6 @@ async def probe_worker(agent: Agent) -> ProbeResult:
 
 def http_probe(outbound: OutboundHttp) -> Probe:
     async def probe(agent: Agent) -> ProbeResult:
-        import aiohttp  # a fifth of all imports at the start, for the first such probe only
-
         try:
             return await _probe_endpoint(outbound, agent.runtime.endpoint or "")
         except InvalidRequest as error:
@@ -90,8 +95,6 @@ def http_probe(outbound: OutboundHttp) -> Probe:
 
 
 async def _probe_endpoint(outbound: OutboundHttp, endpoint: str) -> ProbeResult:
-    import aiohttp
-
     outbound.check_url(endpoint)
     timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
     async with outbound.session.head(endpoint, timeout=timeout, allow_redirects=False) as answer:

@@ -17,10 +17,13 @@ import msgspec
 from yarl import URL
 
 from stentor.core.errors import StartRefused
+from stentor.core.lazy_import import lazy_module
 from stentor_vault.notes.model import VaultKeyRejected, VaultProtocolError, VaultTimeout, VaultUnreachable
 
 if TYPE_CHECKING:
     import aiohttp
+else:
+    aiohttp = lazy_module("aiohttp")
 
 CONNECT_SECONDS, TOTAL_SECONDS = 5.0, 30.0
 KEEP_ALIVE_SECONDS = 3.0
@@ -89,8 +92,6 @@ class PluginClient:
 
         A status of the caller's own (404, 409, 412 and the like) is an Answer.
         """
-        import aiohttp  # a fifth of all imports at the start, for a vault behind a plugin only
-
         try:
             answer = await self._ask(method, path, headers or {}, body)
         except TimeoutError:
@@ -122,8 +123,6 @@ class PluginClient:
         return version if isinstance(version, str) else ""
 
     async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> PluginResponse:
-        import aiohttp
-
         url = URL(f"{self._base}{path}", encoded=True)
         timeout = aiohttp.ClientTimeout(total=self._seconds, sock_connect=min(CONNECT_SECONDS, self._seconds))
         sent = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", **headers}
@@ -148,8 +147,6 @@ class PluginClient:
     @property
     def session(self) -> aiohttp.ClientSession:
         """Opened on the event loop that asks first."""
-        import aiohttp
-
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS)
             self._session = aiohttp.ClientSession(

@@ -10,12 +10,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, StartRefused, StentorError
 from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.lazy_import import lazy_module
 from stentor.core.timers import wait_until_tick
 from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance.signed_note import (
@@ -29,6 +31,11 @@ from stentor.domains.provenance.signed_note import (
 )
 from stentor.domains.provenance.store import StoredCheckpoint, TileReader
 from stentor.domains.provenance.witness.wire import WitnessSubmission
+
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = lazy_module("aiohttp")
 
 REQUEST_TIMEOUT_SECONDS = 10.0
 RETRY_SECONDS = 30.0
@@ -224,8 +231,6 @@ class WitnessClient:
 
     async def _post(self, target: WitnessTarget, body: str) -> tuple[int, str]:
         """Return the status and the start of the response body. Raises CosigningFailed."""
-        import aiohttp  # a fifth of all imports at start-up: only for installations with witnesses
-
         url = f"{target.url}/add-checkpoint"
         try:
             self._outbound.check_url(url)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import Meta
@@ -12,8 +12,14 @@ from yarl import URL
 from stentor.core.errors import InvalidRequest
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.core.jsontext import JsonObject
+from stentor.core.lazy_import import lazy_module
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolFailed, ToolRequest, TypedTool, encode_content
 from stentor.domains.sandbox.model import Access
+
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = lazy_module("aiohttp")
 
 MAX_BODY_BYTES = 1 << 20
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
@@ -56,8 +62,6 @@ class HttpRequest(TypedTool):
         return msgspec.structs.replace(access, host=access.host or "", port=access.port or 0)
 
     async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
-        import aiohttp  # a fifth of all imports at start-up: only for the first such call
-
         arguments: HttpRequestArguments = self.parse_arguments(call)
         try:
             url = _parse_url(arguments.url)
