@@ -83,6 +83,7 @@ def _build_memory_mcp(
     origin = memory_mcp.public_origin(settings, address)
 
     def create() -> MemoryServer:
+        # On first use: the library of the protocol takes half a second and 25 MB.
         from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
         from stentor.surfaces.memory_mcp.streamable_http import MemoryServer
         from stentor.surfaces.memory_mcp.tools import LocalToolCaller

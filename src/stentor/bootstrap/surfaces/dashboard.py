@@ -65,6 +65,7 @@ def dashboard_key(settings: Settings) -> str | None:
 
 def key_check(settings: Settings) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
     """Return a function that checks whether headers carry the key of the dashboard service."""
+    # Here and below: templates and pages are only loaded where somebody opens the dashboard.
     from stentor.surfaces.dashboard import authentication
 
     return authentication.dashboard_key_check(dashboard_key(settings))

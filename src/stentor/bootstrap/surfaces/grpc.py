@@ -42,6 +42,7 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
 
 async def start(server: Server, service: Service) -> None:
     """Have the server answer for the service."""
+    # The packages are an extra; `bind` has found them.
     from stentor.surfaces.grpc.services import LlmServicer, TaskServicer, build_gate
 
     kernel, context = service.kernel, service.context

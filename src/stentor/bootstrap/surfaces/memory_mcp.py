@@ -18,6 +18,7 @@ from stentor.domains.memory.governed.authorization import MemoryAuthorizer
 from stentor.domains.memory.governed.service import GovernedMemory
 
 if TYPE_CHECKING:
+    # The module imports the library of the protocol, see `builder`.
     from stentor.surfaces.memory_mcp.streamable_http import PublicEndpoint
 
 LAUNCH_ISSUER = "launch"

@@ -67,7 +67,7 @@ def _connect_sqlite(path: Path) -> sqlite3.Connection:
 
 
 def _connect_postgres(url: str) -> Any:
-    import psycopg
+    import psycopg  # an extra: only where the database is PostgreSQL
 
     return psycopg.connect(url, connect_timeout=10)
 

@@ -148,6 +148,7 @@ class Side(Protocol):
 def open_side(address: DatabaseUrl, *, write: bool) -> Side:
     """Return the database for the URL, not opened yet. Raises StartRefused if PostgreSQL's client is not installed."""
     if address.path is not None:
+        # The module imports this one.
         from stentor.core.db.transfer.sqlite import SqliteSide
 
         return SqliteSide(address.path, write=write)
