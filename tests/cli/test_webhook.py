@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.cli.program import Program
-from tests.faults.test_kill import free_port
 from tests.faults.test_webhooks import receiving
+from tests.ports import free_port
 from tests.requirements import requirement
 
 
@@ -16,7 +16,7 @@ from tests.requirements import requirement
 def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[..., Any]) -> None:
     service = serve(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
     program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state})
-    port = free_port()
+    port = str(free_port())
     url = f"http://127.0.0.1:{port}"
     made = program("webhook", "add", url, "--event", "agent.*", "--description", "for tests", "--json").json
     hook, secret = made["id"], made["secret"]

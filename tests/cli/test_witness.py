@@ -15,8 +15,8 @@ from stentor.domains.provenance.signed_note import cosigned_at, parse_witness_ke
 from tests.cli.program import Program
 from tests.cli.test_rewritten import act, provenance, stop
 from tests.conftest import Service
-from tests.faults.test_kill import free_port
 from tests.patience import until
+from tests.ports import free_port
 from tests.requirements import requirement
 
 
@@ -110,7 +110,7 @@ def test_an_older_copy_of_the_whole_folder_is_found_by_the_witness(
 def test_a_witness_that_is_away_stops_nothing_and_is_caught_up_with(
     serve: Callable[..., Service], tmp_path: Path
 ) -> None:
-    data, port = tmp_path / "data", int(free_port())
+    data, port = tmp_path / "data", free_port()
     program = Program(data)
     assert program("keys", "make").code == 0
     with witnessing(program, tmp_path / "witness", data / "keys" / "provenance.pub") as (key, _):

@@ -18,9 +18,10 @@ from tests.conftest import ADMIN, Service
 from tests.deploy.described import DEPLOY
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries
-from tests.faults.test_kill import free_port
 from tests.patience import until
+from tests.ports import free_port
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 from tests.stub import Answer, serving
 from tests.system import need
 
@@ -63,8 +64,8 @@ def until_answers(address: str, process: subprocess.Popen[bytes]) -> str:
 
 def instances(serve: Serve, tmp_path: Path, url: str) -> list[Service]:
     """Two gateways on one database, with the same keys."""
-    common = {"SERVICE_DATABASE_URL": url, "SERVICE_VAULT_DIR": str(tmp_path / "vault")}
-    first = serve(tmp_path / "one", **common)
+    common = {"SERVICE_DATABASE_URL": url, "SERVICE_VAULT_DIR": str(tmp_path / "vault"), **SHORT_LEASE}
+    first = serve(tmp_path / "one", **common, SERVICE_GATEWAY_PORT=str(free_port()))
     shutil.copytree(tmp_path / "one" / "keys", tmp_path / "two" / "keys")
     return [first, serve(tmp_path / "two", **common)]
 

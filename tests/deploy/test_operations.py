@@ -18,8 +18,8 @@ from tests.deploy.described import options
 from tests.deploy.page import PAGE, Shell, section
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries
-from tests.faults.test_kill import free_port
 from tests.patience import until
+from tests.ports import free_port
 from tests.requirements import requirement
 from tests.system import need
 
@@ -76,7 +76,7 @@ def test_a_sqlite_service_is_backed_up_while_it_runs_and_restored(shell: Shell, 
             later = post(api, "/tasks", type="echo", input=1, required_capabilities=["echo"])["task_id"]
         stop(service)
     assert "intact" in shell.run(restore)
-    port = free_port()
+    port = str(free_port())
     with ExitStack() as stack:
         process = stack.enter_context(shell.running(start, SERVICE_GATEWAY_PORT=port))
         api = stack.enter_context(client(ready(f"http://127.0.0.1:{port}", process)))
@@ -127,7 +127,7 @@ def test_a_running_sqlite_service_becomes_two_gateways_and_no_task_is_lost(
     before, end, backup, copy, spread, one, two, look, balance, back, alone = section(
         "From SQLite to two gateways on PostgreSQL"
     )
-    ports = free_port(), free_port(), free_port()
+    ports = str(free_port()), str(free_port()), str(free_port())
     shell.environ |= {
         "SERVICE_VAULT_DIR": str(shell.folder / "shared-vault"),
         "STENTOR_SITE": f":{ports[2]}",

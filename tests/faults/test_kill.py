@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,18 +17,13 @@ from tests.databases import thorough
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, wait_for
 from tests.patience import until
+from tests.ports import free_port
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 
 TASKS, WORKED, KILLS = (1_800, 200, 10) if thorough() else (450, 50, 4)
 KEY = KEYS["ADMIN"].split(":")[0]
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
-
-
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @contextmanager
@@ -49,7 +43,7 @@ def worker(address: str, capability: str, seconds: float = 0, lease: int = 30) -
 @pytest.mark.only("sqlite", reason="the next test is its like")
 def test_tasks_survive_kills(serve: Callable[..., Service]) -> None:
     seed = random.randrange(10**6)  # other moments each time; a failure tells its seed
-    chance, port = random.Random(seed), free_port()
+    chance, port = random.Random(seed), str(free_port())
     service = serve(SERVICE_GATEWAY_PORT=port, SERVICE_TASK_MAX_ATTEMPTS="100")
     bodies = summaries(TASKS) + [
         {"id": f"work-{i:05}", "type": "work", "input": i, "required_capabilities": ["work"]} for i in range(WORKED)
@@ -76,7 +70,7 @@ def test_tasks_survive_kills(serve: Callable[..., Service]) -> None:
 @requirement("execution.survives-restart")
 @pytest.mark.only("postgresql", reason="the test before is its like")
 def test_a_kill_on_postgresql_loses_nothing_either(serve: Callable[..., Service]) -> None:
-    environ = {"SERVICE_GATEWAY_PORT": free_port(), **SHORT_LEASE}
+    environ = {"SERVICE_GATEWAY_PORT": str(free_port()), **SHORT_LEASE}
     service = serve(**environ)
     load = Load(service.address, KEY, summaries(300))
     load.start()

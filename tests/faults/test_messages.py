@@ -17,8 +17,8 @@ import pytest
 
 from tests.conftest import Service
 from tests.faults.checker import check
-from tests.faults.test_kill import free_port
 from tests.patience import PATIENCE_SECONDS, until
+from tests.ports import free_port
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 
@@ -135,7 +135,7 @@ def note(client: httpx.Client, n: int) -> Any:
 @requirement("atp.carried-out-once")
 @pytest.mark.only("sqlite", reason="the next test is its like")
 def test_messages_survive_kills_and_have_their_effect_once(serve: Callable[..., Service]) -> None:
-    environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_EMBEDDING_MODEL": "none"}
+    environ = {"SERVICE_GATEWAY_PORT": str(free_port()), "SERVICE_EMBEDDING_MODEL": "none"}
     senders = Senders("", "", messages(EACH))
     service = killed_while_sending(serve, KILLS, senders, SERVICE_TASK_MAX_ATTEMPTS="100", **environ)
     with service.client() as client:
@@ -151,7 +151,7 @@ def test_messages_survive_kills_and_have_their_effect_once(serve: Callable[..., 
 @pytest.mark.only("postgresql", reason="the test before is its like")
 def test_messages_survive_kills_on_postgresql_too(serve: Callable[..., Service]) -> None:
     """What was in hand at a kill comes back when its lease ends: other processes may live."""
-    environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_EMBEDDING_MODEL": "none", **SHORT_LEASE}
+    environ = {"SERVICE_GATEWAY_PORT": str(free_port()), "SERVICE_EMBEDDING_MODEL": "none", **SHORT_LEASE}
     senders = Senders("", "", messages(20))
     service = killed_while_sending(serve, 1, senders, **environ)
     with service.client() as client:

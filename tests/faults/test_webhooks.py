@@ -16,8 +16,8 @@ from standardwebhooks import Webhook
 
 from tests.conftest import KEYS, Service
 from tests.faults.load import Load, summaries
-from tests.faults.test_kill import free_port
 from tests.patience import until
+from tests.ports import free_port
 from tests.processes.calls import known, register
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
@@ -88,7 +88,7 @@ def in_order(sink: Sink) -> bool:
 
 def killed(serve: Callable[..., Service], sink: Sink, tasks: int, kills: int, **environ: str) -> list[str]:
     chance = random.Random()
-    environ = {"SERVICE_GATEWAY_PORT": free_port(), "SERVICE_OUTBOUND_ALLOW": "127.0.0.1", **environ}
+    environ = {"SERVICE_GATEWAY_PORT": str(free_port()), "SERVICE_OUTBOUND_ALLOW": "127.0.0.1", **environ}
     environ |= {"SERVICE_TASK_MAX_ATTEMPTS": "100", "SERVICE_MEMORY": "0"}
     service = serve(**environ)
     secret = subscribe(service, sink.url)

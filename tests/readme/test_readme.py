@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import httpx
 import pytest
 
 from tests.patience import until
+from tests.ports import free_port
 from tests.readme.blocks import README, ROOT, Block, blocks, demo_output
 
 LANGUAGES = ["console", "text", "bash", "bash", "bash", "python"]
@@ -99,12 +99,6 @@ class Checkout:
         finally:
             process.terminate()
             process.communicate(timeout=60)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

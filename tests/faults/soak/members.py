@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from tests.conftest import KEYS
-from tests.faults.test_kill import free_port
+from tests.ports import free_port
 
 KEY = KEYS["ADMIN"].split(":")[0]
 LEASE_SECONDS = 3
@@ -103,7 +103,7 @@ class Supervisor:
 
 def service(name: str, folder: Path, path: str, **environ: str) -> Member:
     """A `stentor serve` that has the same port whenever it is started; `path` is the PATH of its programs."""
-    port = free_port()
+    port = str(free_port())
     keys = {f"SERVICE_API_KEY_{key}": value for key, value in KEYS.items()}
     ports = {f"SERVICE_{other}_PORT": "0" for other in ("DASHBOARD", "VAULT", "VAULT_TLS", "NOTES", "MCP")}
     base = {"PATH": path, "HOME": str(folder), "SERVICE_GATEWAY_PORT": port, "SERVICE_MEMORY": "0"}
