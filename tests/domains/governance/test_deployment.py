@@ -95,12 +95,12 @@ async def test_a_patch_is_applied_only_to_what_it_was_judged_against(office: Off
 async def test_an_approved_patch_that_the_registry_would_not_take_any_more_ends(office: Office) -> None:
     agent = await office.trusted(0.8, capabilities=["echo", "sum"])
     update = await office.propose(agent, FEWER)
-    judging = office.world.kernel.governance.deployer._reviewer
+    reviewer = office.world.kernel.governance.deployer._reviewer
 
     def refusing(agent: Agent, document: dict[str, Any]) -> AgentConfig:
         raise SandboxUnavailable("There is no cage any more.")
 
-    judging._configuration = refusing
+    reviewer._build_config = refusing
     ended = await office.approve(update)
     assert (ended["status"], ended["deployed_at"]) == ("rolled_back", None)
     assert "There is no cage any more." in ended["notes"]
@@ -200,7 +200,7 @@ async def test_failed_tests_of_an_agent_of_elsewhere_leave_nothing_to_set_back(o
     await office.approve(update)
     answer = await office.post(f"updates/{update['update_id']}/deployed", {"test_results": FAILED})
     assert answer.json()["status"] == "rolled_back"
-    assert "nothing in this service was set back" in answer.json()["notes"]
+    assert "nothing was restored" in answer.json()["notes"]
 
 
 @requirement("governance.deployed-report")
@@ -223,7 +223,7 @@ async def test_an_http_agent_is_asked_whether_anything_answers(make_world: MakeW
         runtime = {"kind": "http", "endpoint": endpoint.url}
         agent = await office.trusted(capabilities=["echo", "sum"], runtime=runtime)
         update = await office.propose(agent, FEWER)
-    assert (update["status"], update["notes"]) == (ended, f"The endpoint answered {status} to HEAD.")
+    assert (update["status"], update["notes"]) == (ended, f"The endpoint responded to HEAD with {status}.")
     assert [call["body"] for call in endpoint.calls] == [None], "it is given no work"
 
 

@@ -1,8 +1,8 @@
-"""Checkpoints: the state of an agent with the hash of its canonical text, and how it is restored.
+"""Checkpoints: the state of an agent with a hash of its canonical JSON, and how a state is restored.
 
-A state holds the configuration (capabilities, runtime, whitelist), the three scores, the trust tier, and the trust
-score where there was one. It does not hold what the agent went through: status, violations and Hebbian weights are
-neither kept nor set back. Fails closed: a state that does not have its hash is never restored.
+A state has the configuration (capabilities, runtime, whitelist), the three scores, the trust tier, and the trust score
+if there was one. Status, violations and Hebbian weights are history: they are neither stored nor restored. Fails
+closed: a state that does not match its hash is never restored.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stentor.core import canonical_json, ids, jsontext
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.governance import impact, store
 from stentor.domains.governance.model import Checkpoint, CheckpointCause, CheckpointCorrupt
@@ -31,7 +32,7 @@ MAX_ID_LENGTH = 64
 
 
 class AgentState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a checkpoint says of an agent, and all that a rollback restores."""
+    """The content of a checkpoint, and everything that a rollback restores."""
 
     agent_id: str
     config: impact.AgentConfig
@@ -42,7 +43,7 @@ class AgentState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     trust_score: float | None = None
 
     @property
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         return dict(jsontext.load(jsontext.dump(self)))
 
     @property
@@ -51,12 +52,14 @@ class AgentState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
 
 class RestoreFailed(StentorError):
-    """What was read back is not what should have been restored; everything was undone."""
+    """The restored state does not match the checkpoint; the restore was undone."""
 
     code = "RESTORE_FAILED"
 
 
 class CheckpointService:
+    """Takes, reads, restores and expires checkpoints, which are kept for `keep_days`."""
+
     def __init__(
         self, db: Database, runlog: RunLog, registry: AgentRegistry, trust: TrustService, keep_days: int
     ) -> None:
@@ -67,11 +70,11 @@ class CheckpointService:
         self._keep = keep_days * DAY
 
     async def create(self, tenant: str, agent_id: str, by: str) -> Checkpoint:
-        """Raises NotFound."""
+        """Take a checkpoint on request. Raises NotFound."""
         return await self._db.write(lambda tx: self.take(tx, require_agent(tx, tenant, agent_id), "manual", by))
 
     async def get(self, tenant: str, checkpoint_id: str) -> Checkpoint:
-        """As it is stored; `intact` says whether it may be restored. Raises NotFound."""
+        """Return a checkpoint as it is stored, intact or not (see `is_intact`). Raises NotFound."""
         return await self._db.read(lambda tx: require_checkpoint(tx, tenant, checkpoint_id))
 
     async def list_page(
@@ -82,77 +85,77 @@ class CheckpointService:
     def take(self, tx: Tx, agent: Agent, cause: CheckpointCause, by: str, parent: str | None = None) -> Checkpoint:
         """Record the agent's state inside the transaction that is about to change it."""
         state = read_state(tx, agent).text
-        taken_id, digest = ids.new_id(), _digest(state)
-        meta = {"checkpoint_id": taken_id, "cause": cause, "state_hash": digest, "by": by}
+        checkpoint_id, digest = ids.new_id(), _digest(state)
+        meta = {"checkpoint_id": checkpoint_id, "cause": cause, "state_hash": digest, "by": by}
         message = f"Checkpoint of agent {agent.name} taken."
         draft = EventDraft("checkpoint_taken", "governance", message, meta, agent_id=agent.agent_id)
         event = self._runlog.append(tx, agent.tenant, [draft], parent=parent)
-        made = Checkpoint(agent.tenant, taken_id, agent.agent_id, cause, state, digest, by, tx.now, event)
-        store.insert_checkpoint(tx, made)
-        return made
+        checkpoint = Checkpoint(agent.tenant, checkpoint_id, agent.agent_id, cause, state, digest, by, tx.now, event)
+        store.insert_checkpoint(tx, checkpoint)
+        return checkpoint
 
     def before_clear(self, tx: Tx, tenant: str, agent_id: str, by: str) -> None:
-        """For the registry: violations are about to be cleared. An agent that is not there has no state."""
+        """Take a checkpoint before the registry clears an agent's violations; nothing for an unknown agent."""
         if (agent := agents.find(tx, tenant, agent_id)) is not None:
             self.take(tx, agent, "clear_violations", by)
 
     def before_trust_change(self, tx: Tx, tenant: str, entity_id: str, by: str) -> None:
-        """For trust: a score is about to be set. Not every entity is an agent."""
+        """Take a checkpoint before a trust score is set; nothing for an entity that is no agent."""
         if (agent := agents.find(tx, tenant, entity_id)) is not None:
             self.take(tx, agent, "trust_change", by)
 
     def restore(
         self, tx: Tx, checkpoint: Checkpoint, by: str, parent: str | None, only_fields: Sequence[str] = ()
     ) -> None:
-        """Set the agent back, read it back, compare the hashes; with `only` just these fields of the configuration.
+        """Restore an agent, read it back and compare the hashes; `only_fields` restricts it to these config fields.
 
         Raises CheckpointCorrupt, NotFound, RestoreFailed; then nothing was changed.
         """
         state = open_state(checkpoint)
         with tx.savepoint():
-            self._put_back(tx, checkpoint.tenant, state, by, parent, only_fields)
+            self._apply(tx, checkpoint.tenant, state, by, parent, only_fields)
             agent = require_agent(tx, checkpoint.tenant, checkpoint.agent_id)
             if only_fields:
-                sound = all(
-                    getattr(impact.agent_config(agent), name) == getattr(state.config, name) for name in only_fields
-                )
+                config = impact.agent_config(agent)
+                is_restored = all(getattr(config, name) == getattr(state.config, name) for name in only_fields)
             else:
-                sound = _digest(read_comparable_state(tx, agent, state).text) == checkpoint.state_hash
-            if not sound:
-                raise RestoreFailed("What was read back does not have the checkpoint's hash; nothing was changed.")
+                is_restored = _digest(read_comparable_state(tx, agent, state).text) == checkpoint.state_hash
+            if not is_restored:
+                raise RestoreFailed("The restored state does not match the checkpoint's hash, so nothing was changed.")
 
-    def _put_back(
-        self, tx: Tx, tenant: str, state: AgentState, by: str, parent: str | None, only: Sequence[str] = ()
+    def _apply(
+        self, tx: Tx, tenant: str, state: AgentState, by: str, parent: str | None, only_fields: Sequence[str]
     ) -> None:
-        fields: dict[str, Any] = {name: getattr(state.config, name) for name in only or impact.PATCHABLE_FIELDS}
-        if not only:
+        names = only_fields or impact.PATCHABLE_FIELDS
+        fields: dict[str, Any] = {name: getattr(state.config, name) for name in names}
+        if not only_fields:
             scores = ("alignment_score", "accuracy_score", "efficiency_score", "trust_tier")
             fields |= {name: getattr(state, name) for name in scores}
-        message = "Set back to a checkpoint."
+        message = "Restored to a checkpoint."
         self._registry.prepare_reconfigure(tenant, state.agent_id, fields, message, by, parent)(tx)
-        if state.trust_score is not None and not only:
+        if state.trust_score is not None and not only_fields:
             self._trust.set_score_in_tx(tx, tenant, state.agent_id, state.trust_score, None, by)
 
     async def expire(self, now: int) -> int:
-        """Remove what is older than it is kept; answers how many."""
+        """Delete a batch of checkpoints older than the retention; return how many."""
 
         def work(tx: Tx) -> int:
-            old = store.list_expired_checkpoints(tx, now - self._keep, EXPIRE_BATCH)
+            expired = store.list_expired_checkpoints(tx, now - self._keep, EXPIRE_BATCH)
             by_tenant: dict[str, list[str]] = {}
-            for tenant, checkpoint_id in old:
+            for tenant, checkpoint_id in expired:
                 store.delete_checkpoint(tx, tenant, checkpoint_id)
                 by_tenant.setdefault(tenant, []).append(checkpoint_id)
-            for tenant, gone in by_tenant.items():
-                message = f"{len(gone)} checkpoints were kept long enough."
-                draft = EventDraft("checkpoints_expired", "governance", message, {"checkpoint_ids": gone})
+            for tenant, deleted in by_tenant.items():
+                message = f"{len(deleted)} checkpoints expired."
+                draft = EventDraft("checkpoints_expired", "governance", message, {"checkpoint_ids": deleted})
                 self._runlog.append(tx, tenant, [draft])
-            return len(old)
+            return len(expired)
 
         return await self._db.write(work)
 
 
 def read_state(tx: Tx, agent: Agent) -> AgentState:
-    """The state now. Trust is the decayed score."""
+    """Return the current state; the trust score is the decayed one."""
     trust = trust_store.find(tx, agent.tenant, agent.agent_id)
     return AgentState(
         agent.agent_id,
@@ -165,10 +168,10 @@ def read_state(tx: Tx, agent: Agent) -> AgentState:
     )
 
 
-def read_comparable_state(tx: Tx, agent: Agent, wanted: AgentState) -> AgentState:
-    """The state now, of as much as a checkpoint speaks of: one without a trust score leaves trust as it is."""
+def read_comparable_state(tx: Tx, agent: Agent, target: AgentState) -> AgentState:
+    """Return the current state, without the trust score if `target` has none: a restore then leaves trust alone."""
     state = read_state(tx, agent)
-    return state if wanted.trust_score is not None else msgspec.structs.replace(state, trust_score=None)
+    return state if target.trust_score is not None else msgspec.structs.replace(state, trust_score=None)
 
 
 def is_intact(checkpoint: Checkpoint) -> bool:
@@ -180,20 +183,20 @@ def is_intact(checkpoint: Checkpoint) -> bool:
 
 
 def open_state(checkpoint: Checkpoint) -> AgentState:
-    """The state, if it is what was taken. Raises CheckpointCorrupt."""
+    """Return the state of an intact checkpoint. Raises CheckpointCorrupt."""
     if _digest(checkpoint.state) != checkpoint.state_hash:
-        raise _corrupt(checkpoint, "its state does not have its hash")
+        raise _corrupt(checkpoint, "its state does not match its hash")
     try:
         state = msgspec.json.decode(checkpoint.state, type=AgentState)
     except (msgspec.MsgspecError, UnicodeError):
         raise _corrupt(checkpoint, "its state is malformed") from None
     if state.agent_id != checkpoint.agent_id or state.text != checkpoint.state:
-        raise _corrupt(checkpoint, "its state is not the one of its agent in canonical form")
+        raise _corrupt(checkpoint, "its state belongs to another agent or is not in canonical form")
     return state
 
 
 def _corrupt(checkpoint: Checkpoint, reason: str) -> CheckpointCorrupt:
-    message = f"The checkpoint {checkpoint.checkpoint_id} is corrupt ({reason}), so it is never restored."
+    message = f"The checkpoint {checkpoint.checkpoint_id} is corrupt ({reason}). It will not be restored."
     return CheckpointCorrupt(message, {"checkpoint_id": checkpoint.checkpoint_id})
 
 
@@ -202,18 +205,20 @@ def _digest(text: str) -> str:
 
 
 def is_valid_id(record_id: str) -> bool:
-    """Whether something may have this id: PostgreSQL takes no NUL, not even to compare."""
+    """Return whether a record may have this id. PostgreSQL rejects NUL even in a comparison."""
     return 0 < len(record_id) <= MAX_ID_LENGTH and record_id.isprintable()
 
 
 def require_checkpoint(tx: Tx, tenant: str, checkpoint_id: str) -> Checkpoint:
-    found = store.find_checkpoint(tx, tenant, checkpoint_id) if is_valid_id(checkpoint_id) else None
-    if found is None:
+    """Return a checkpoint. Raises NotFound."""
+    checkpoint = store.find_checkpoint(tx, tenant, checkpoint_id) if is_valid_id(checkpoint_id) else None
+    if checkpoint is None:
         raise NotFound("No checkpoint has this id.")
-    return found
+    return checkpoint
 
 
 def require_agent(tx: Tx, tenant: str, agent_id: str) -> Agent:
+    """Return an agent. Raises NotFound."""
     agent = agents.find(tx, tenant, agent_id) if is_valid_id(agent_id) else None
     if agent is None:
         raise NotFound("No agent has this id.")

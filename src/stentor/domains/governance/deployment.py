@@ -1,10 +1,8 @@
-"""Deploys patches: checkpoint, apply, probe, then deployed or back. Taken up again after a kill at any point.
+"""Deploys patches (checkpoint, apply, probe, then keep or roll back), and runs deployments and rollbacks.
 
-The checkpoint, the change of the agent and the state `deploying` are one transaction. What follows is a probe, which
-changes nothing, and one transaction that ends it: so a killed process leaves either an approved update or one that is
-probed again.
-
-Carries deployments and rollbacks out in the background, and takes up at the start what an earlier process left.
+The checkpoint, the change of the agent and the status `deploying` are one transaction. Then comes a probe, which
+changes nothing, and one more transaction. So a killed process leaves either an approved update or one that is probed
+again.
 """
 
 from __future__ import annotations
@@ -32,6 +30,8 @@ log = logging.getLogger(__name__)
 
 
 class Deployer:
+    """Deploys the patch of an approved update."""
+
     def __init__(
         self,
         db: Database,
@@ -49,35 +49,35 @@ class Deployer:
         self.probe = probe
 
     async def deploy(self, tenant: str, update_id: str) -> None:
-        """Carry a patch to its end, from wherever it is."""
+        """Deploy a patch from whatever status its update has; does nothing if it has ended."""
         started = await self._db.write(lambda tx: self.begin(tx, tenant, update_id))
         if started is not None:
             update, agent = started
-            found = await self.probe(agent)
-            await self._db.write(lambda tx: self._end(tx, update, found))
+            result = await self.probe(agent)
+            await self._db.write(lambda tx: self._finish(tx, update, result))
 
     def begin(self, tx: Tx, tenant: str, update_id: str) -> tuple[Update, Agent] | None:
-        """The update, now deploying, and the agent as it is with the patch; None when there is nothing to probe."""
+        """Apply the patch; return the update and the patched agent, or None if there is nothing to probe."""
         update = store.find_update(tx, tenant, update_id)
         if update is None or update.status not in ("approved", "deploying") or not update.patched:
             return None
         if update.status == "deploying":
             agent = checkpoints.require_agent(tx, tenant, update.agent_id)
-            # Taken out of routing, it waits for a person: no probe is to end what could not be undone as deployed.
+            # Suspended because the deployment could not be undone: a person decides, not another probe.
             return None if agent.status == "suspended" else (update, agent)
         if (drift := self._reviewer.find_drift(tx, update)) is not None:
-            self._give_up(tx, update, drift)
+            self._roll_back_unapplied(tx, update, drift)
             return None
         agent = checkpoints.require_agent(tx, tenant, update.agent_id)
         try:
             target = self._reviewer.build_target(agent, update.changes.agent_patch or {})
         except (InvalidRequest, SandboxUnavailable) as error:
-            self._give_up(tx, update, f"The registry would not take the agent any more. {error.message}")
+            self._roll_back_unapplied(tx, update, f"The registry no longer accepts the patched agent. {error.message}")
             return None
-        taken = self._checkpoints.take(tx, agent, "deployment", model.SYSTEM_ACTOR, update.head_id)
-        meta = {"by": model.SYSTEM_ACTOR, "checkpoint_id": taken.checkpoint_id, "diff": update.basis.diff}
+        checkpoint = self._checkpoints.take(tx, agent, "deployment", model.SYSTEM_ACTOR, update.head_id)
+        meta = {"by": model.SYSTEM_ACTOR, "checkpoint_id": checkpoint.checkpoint_id, "diff": update.basis.diff}
         update = review.change_status(
-            tx, self._runlog, update, "deploying", "Deploying.", meta, checkpoint_id=taken.checkpoint_id
+            tx, self._runlog, update, "deploying", "Deploying.", meta, checkpoint_id=checkpoint.checkpoint_id
         )
         fields = {name: getattr(target, name) for name in impact.PATCHABLE_FIELDS}
         message = f"Update {update_id} applied."
@@ -86,42 +86,41 @@ class Deployer:
         )
         return update, change(tx)
 
-    def _give_up(self, tx: Tx, update: Update, reason: str) -> None:
-        """Nothing was applied: it goes through `deploying`, because only so an approved update comes back."""
+    def _roll_back_unapplied(self, tx: Tx, update: Update, reason: str) -> None:
+        # Through `deploying`, because the contract allows `rolled_back` only after it.
         update = review.change_status(tx, self._runlog, update, "deploying", reason, {"by": model.SYSTEM_ACTOR})
         review.change_status(tx, self._runlog, update, "rolled_back", reason, {}, rolled_back_at=tx.now, notes=reason)
 
-    def _end(self, tx: Tx, update: Update, found: ProbeResult) -> None:
-        now = store.find_update(tx, update.tenant, update.update_id)
-        if now is None or now.status != "deploying":
-            return  # a rollback or another process was faster
-        meta = {"by": model.SYSTEM_ACTOR, "probe": {"ok": found.is_ok, "what": found.detail}}
-        if found.is_ok:
-            review.change_status(
-                tx, self._runlog, now, "deployed", found.detail, meta, deployed_at=tx.now, notes=found.detail
-            )
+    def _finish(self, tx: Tx, update: Update, result: ProbeResult) -> None:
+        current = store.find_update(tx, update.tenant, update.update_id)
+        if current is None or current.status != "deploying":
+            return  # a rollback or another process ended it during the probe
+        detail = result.detail
+        meta = {"by": model.SYSTEM_ACTOR, "probe": {"ok": result.is_ok, "what": detail}}
+        if result.is_ok:
+            review.change_status(tx, self._runlog, current, "deployed", detail, meta, deployed_at=tx.now, notes=detail)
             return
         try:
-            self._set_back(tx, now)
+            self._restore(tx, current)
         except (CheckpointCorrupt, RestoreFailed) as error:
-            self._take_out(tx, now, error.message)
+            self._suspend(tx, current, error.message)
             return
         review.change_status(
-            tx, self._runlog, now, "rolled_back", found.detail, meta, rolled_back_at=tx.now, notes=found.detail
+            tx, self._runlog, current, "rolled_back", detail, meta, rolled_back_at=tx.now, notes=detail
         )
 
-    def _set_back(self, tx: Tx, update: Update) -> None:
-        """Only what the patch changed: what the agent learned or lost meanwhile stays."""
+    def _restore(self, tx: Tx, update: Update) -> None:
+        """Restore only the fields that the patch changed, so that later scores of the agent are kept."""
         checkpoint = store.find_checkpoint(tx, update.tenant, update.checkpoint_id or "")
         if checkpoint is None:
-            raise RestoreFailed("The checkpoint of the deployment is gone.")
+            raise RestoreFailed("The checkpoint of the deployment no longer exists.")
         fields = tuple(update.changes.agent_patch or ())
         if fields:
             self._checkpoints.restore(tx, checkpoint, model.SYSTEM_ACTOR, update.head_id, fields)
 
-    def _take_out(self, tx: Tx, update: Update, reason: str) -> None:
-        """An agent that neither works nor can be set back gets no more work. A rollback ends its update."""
-        log.error("update %s failed and cannot be undone: %s", update.update_id, reason)
+    def _suspend(self, tx: Tx, update: Update, reason: str) -> None:
+        """Suspend an agent that neither works nor can be restored; its update stays `deploying` until a rollback."""
+        log.error("governance: failed update cannot be undone update_id=%s reason=%s", update.update_id, reason)
         agent = agents.find(tx, update.tenant, update.agent_id)
         if agent is not None and agent.status == "active":
             why = f"Update {update.update_id} failed and could not be undone."
@@ -131,90 +130,93 @@ class Deployer:
 RUNNER_BATCH = 100
 EXPIRE_INTERVAL_US = HOUR
 WorkKey = tuple[str, str, str]
-log = logging.getLogger(__name__)
+"""Kind (deploy, rollback), tenant and id."""
 
 
 class GovernanceRunner:
-    """`wake` may be called from the event loop at any time. A deployment that has not moved for `left_alone`
-    microseconds, longer than a probe can take, belongs to nobody.
+    """Runs deployments and rollbacks, including those that another process left unfinished.
+
+    A deployment whose status has not changed for `stale_after_us` (longer than a probe takes) was left by a process
+    that ended.
     """
 
     def __init__(self, db: Database, clock: Clock, checkpoints: CheckpointService, stale_after_us: int) -> None:
         self._db = db
         self._clock = clock
         self._checkpoints = checkpoints
-        self._left_alone = stale_after_us
-        self._carry: dict[str, Callable[[str, str], Awaitable[None]]] = {}
-        self._work = asyncio.Event()
-        self._in_hand: dict[WorkKey, asyncio.Task[None]] = {}
+        self._stale_after_us = stale_after_us
+        self._handlers: dict[str, Callable[[str, str], Awaitable[None]]] = {}
+        self._wake_event = asyncio.Event()
+        self._running: dict[WorkKey, asyncio.Task[None]] = {}
         self._loop: asyncio.Task[None] | None = None
         self._expired_at = 0
-        self._looking = False
+        self._is_polling = False
 
     def set_handlers(self, deployer: Deployer, rollbacks: RollbackService) -> None:
-        self._carry = {"deploy": deployer.deploy, "rollback": rollbacks.execute}
+        self._handlers = {"deploy": deployer.deploy, "rollback": rollbacks.execute}
 
     def wake(self) -> None:
-        self._work.set()
+        """Poll soon. For the event loop's thread."""
+        self._wake_event.set()
 
     async def start(self, *, is_only_process: bool) -> None:
-        """`alone`: no other process has this database, so whatever is under way was left by an earlier one."""
-        await self._look(0 if is_only_process else self._left_alone)
+        """Start. If this is the only process on the database, everything unfinished is resumed at once."""
+        await self._poll(0 if is_only_process else self._stale_after_us)
         self._loop = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """What is in hand is taken up by the next process."""
-        tasks = [*self._in_hand.values(), *([self._loop] if self._loop else [])]
+        """Cancel running work, which the next process resumes."""
+        tasks = [*self._running.values(), *([self._loop] if self._loop else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is in hand or was asked for."""
-        return self._work.is_set() or self._looking or bool(self._in_hand)
+        """Whether work is running or was requested."""
+        return self._wake_event.is_set() or self._is_polling or bool(self._running)
 
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._work.wait(), self._left_alone / 2 / SECOND)
+                await asyncio.wait_for(self._wake_event.wait(), self._stale_after_us / 2 / SECOND)
             try:
-                await self._look(self._left_alone)
+                await self._poll(self._stale_after_us)
                 await self._expire()
             except StoreUnavailable:
-                continue  # the database says in the log that it is out; the next look finds what is left
+                continue  # the database logs its outage; the next poll finds the work again
             except Exception:
-                log.exception("the look for deployments and rollbacks failed")
+                log.exception("governance: poll failed")
 
-    async def _look(self, left_alone: int) -> None:
-        """Take in hand what is there and not in hand yet."""
+    async def _poll(self, stale_after_us: int) -> None:
+        """Start all work that is not running yet."""
         now = self._clock.now()
-        self._work.clear()
-        self._looking = True
+        self._wake_event.clear()
+        self._is_polling = True
 
         def read(tx: Tx) -> list[WorkKey]:
             updates: list[WorkKey] = [
-                ("deploy", *key) for key in store.list_deployable(tx, now - left_alone, RUNNER_BATCH)
+                ("deploy", *key) for key in store.list_deployable(tx, now - stale_after_us, RUNNER_BATCH)
             ]
             return updates + [("rollback", *key) for key in store.list_unfinished_rollbacks(tx, RUNNER_BATCH)]
 
         try:
             for key in await self._db.read(read):
-                if key not in self._in_hand:
-                    self._in_hand[key] = asyncio.create_task(self._do(key))
+                if key not in self._running:
+                    self._running[key] = asyncio.create_task(self._do(key))
         finally:
-            self._looking = False
+            self._is_polling = False
 
     async def _do(self, key: WorkKey) -> None:
         kind, tenant, record_id = key
         try:
-            await self._carry[kind](tenant, record_id)
+            await self._handlers[kind](tenant, record_id)
         except (StoreUnavailable, Conflict):
-            pass  # nothing was done, or another process did it; the next look finds what is left
+            pass  # nothing was written, or another process did it; the next poll finds what is left
         except Exception:
-            log.exception("%s of %s failed", kind, record_id)
+            log.exception("governance: work failed kind=%s id=%s", kind, record_id)
         finally:
-            self._in_hand.pop(key, None)
+            self._running.pop(key, None)
 
     async def _expire(self) -> None:
         now = self._clock.now()

@@ -1,9 +1,7 @@
-"""Patches of an agent: RFC 7386 over its configuration, what they change, and whether they widen anything. Pure.
+"""The effect of an update: what a patch changes, whether it widens access, and which tier it needs. Pure.
 
-Which tier an update needs: one pure function. Source: core contract, "Governance update".
-
-Fails closed: what is unknown means `human`. What the proposer says of its change is taken at its word where that makes
-the tier higher, and the files, the kind of update and the patch are looked at besides.
+Patches follow RFC 7386. The tier fails closed: unknown means `human`. The proposer's own statements can only raise the
+tier; files, kind of update and patch are checked as well. Source: core contract, "Governance update".
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import msgspec
 
 from stentor.core import canonical_json, jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
 from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 
@@ -22,15 +21,15 @@ PATCHABLE_FIELDS = ("capabilities", "runtime", "sandbox_whitelist")
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
-    """What a patch can change of an agent."""
+    """The part of an agent that a patch can change."""
 
     capabilities: tuple[str, ...]
     runtime: Runtime
     sandbox_whitelist: SandboxWhitelist
 
     @property
-    def document(self) -> dict[str, Any]:
-        """As JSON, in the shape of a registration."""
+    def document(self) -> JsonObject:
+        """The JSON form, as in a registration."""
         return dict(jsontext.load(jsontext.dump(self)))
 
     @property
@@ -43,7 +42,7 @@ def agent_config(agent: Agent) -> AgentConfig:
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386: objects are merged, null removes, everything else replaces."""
+    """Apply a JSON merge patch (RFC 7386): objects are merged, null removes, everything else replaces."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(target) if isinstance(target, dict) else {}
@@ -55,79 +54,79 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return merged
 
 
-def apply_patch(config: AgentConfig, patch: dict[str, Any]) -> dict[str, Any]:
-    """The document after the patch. Raises InvalidRequest for a patch of anything else."""
+def apply_patch(config: AgentConfig, patch: JsonObject) -> JsonObject:
+    """Return the patched document. Raises InvalidRequest for fields that cannot be patched."""
     if unknown := [name for name in patch if name not in PATCHABLE_FIELDS]:
         raise InvalidRequest(
             f"changes.agent_patch may change {', '.join(PATCHABLE_FIELDS)}, not {unknown[0]!r}.",
-            {"fields": {f"changes.agent_patch.{name}": "is not a field of the patch" for name in unknown}},
+            {"fields": {f"changes.agent_patch.{name}": "cannot be patched" for name in unknown}},
         )
-    document: dict[str, Any] = merge_patch(config.document, patch)
+    document: JsonObject = merge_patch(config.document, patch)
     return document
 
 
 def check_runtime_kind(before: AgentConfig, after: AgentConfig) -> None:
-    """Raises InvalidRequest: tasks that wait for the agent are bound to how it is reached."""
+    """Raise InvalidRequest if the runtime's kind changes: queued tasks of the agent depend on it."""
     if before.runtime.kind != after.runtime.kind:
         raise InvalidRequest(
-            f"changes.agent_patch may not make a runtime {after.runtime.kind!r} of {before.runtime.kind!r}: "
-            "register another agent."
+            f"changes.agent_patch may not change the runtime from {before.runtime.kind!r} to {after.runtime.kind!r}. "
+            "Register another agent."
         )
 
 
-def diff_documents(before: Any, after: Any, path: str = "") -> list[dict[str, Any]]:
-    """What differs: `{path, before, after}`, null where there is nothing; lists are compared as a whole."""
+def diff_documents(before: Any, after: Any, path: str = "") -> list[JsonObject]:
+    """Return the differences as `{path, before, after}`; a missing value is null, lists are compared as a whole."""
     if before == after:
         return []
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [{"path": path, "before": before, "after": after}]
-    found = []
+    differences = []
     for name in dict.fromkeys((*before, *after)):
-        found += diff_documents(before.get(name), after.get(name), f"{path}.{name}" if path else name)
-    return found
+        differences += diff_documents(before.get(name), after.get(name), f"{path}.{name}" if path else name)
+    return differences
 
 
 def is_widening(before: AgentConfig, after: AgentConfig) -> bool:
-    """Whether the agent may do anything afterwards that it may not do now. In doubt it does."""
+    """Return whether `after` allows anything that `before` does not. Fails closed: if in doubt, True."""
     if not set(after.capabilities) <= set(before.capabilities):
         return True
-    now, then = before.sandbox_whitelist, after.sandbox_whitelist
-    return _widens_network(now.network, then.network) or _widens_tools(now.tools, then.tools)
+    old, new = before.sandbox_whitelist, after.sandbox_whitelist
+    return _widens_network(old.network, new.network) or _widens_tools(old.tools, new.tools)
 
 
-def _widens_network(now: AllowedNetwork, then: AllowedNetwork) -> bool:
-    return not (set(then.allowlist) <= set(now.allowlist) and set(then.ports) <= set(now.ports))
+def _widens_network(old: AllowedNetwork, new: AllowedNetwork) -> bool:
+    return not (set(new.allowlist) <= set(old.allowlist) and set(new.ports) <= set(old.ports))
 
 
-def _widens_tools(now: tuple[AllowedTool, ...], then: tuple[AllowedTool, ...]) -> bool:
-    known, wanted = _by_name(now), _by_name(then)
-    return any(name not in known or _widens_tool(known[name], tool) for name, tool in wanted.items())
+def _widens_tools(old: tuple[AllowedTool, ...], new: tuple[AllowedTool, ...]) -> bool:
+    old_by_name, new_by_name = _by_name(old), _by_name(new)
+    return any(name not in old_by_name or _widens_tool(old_by_name[name], tool) for name, tool in new_by_name.items())
 
 
 def _by_name(tools: tuple[AllowedTool, ...]) -> dict[str, AllowedTool]:
-    """The one that counts: the sandbox takes the first of a name."""
+    # Reversed, because the sandbox uses the first tool of a name.
     return {tool.name: tool for tool in reversed(tools)}
 
 
-def _widens_tool(now: AllowedTool, then: AllowedTool) -> bool:
-    """Without paths a tool may be used without one, and with none of its own: neither is a part of the other."""
+def _widens_tool(old: AllowedTool, new: AllowedTool) -> bool:
     return (
-        not set(then.operations) <= set(now.operations)
-        or not set(then.paths) <= set(now.paths)
-        or bool(then.paths) != bool(now.paths)
-        or (now.rate_limit > 0 and not 0 < then.rate_limit <= now.rate_limit)
+        not set(new.operations) <= set(old.operations)
+        or not set(new.paths) <= set(old.paths)
+        # A tool without paths is not restricted to any, so neither form is contained in the other.
+        or bool(new.paths) != bool(old.paths)
+        or (old.rate_limit > 0 and not 0 < new.rate_limit <= old.rate_limit)
     )
 
 
 AUTO_MIN_TRUST, MONITORED_MIN_TRUST = 0.9, 0.7
-"""Auto above the first, monitored from the second."""
+"""Tier auto above the first, monitored from the second on."""
 AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
-"""Auto below the first, monitored up to the second."""
+"""Tier auto below the first, monitored up to the second."""
 _POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 
 
 class TierFacts(msgspec.Struct, frozen=True):
-    """What the tier depends on. `trust` is the decayed score at the moment of the proposal."""
+    """The inputs of the tier. `trust` is the decayed score at the time of the proposal."""
 
     update_type: str
     changes: Changes
@@ -140,19 +139,19 @@ class TierFacts(msgspec.Struct, frozen=True):
 
 
 class TierDecision(msgspec.Struct, frozen=True):
-    """`reasons` say why it is not a lower tier; for auto they are empty."""
+    """A tier, with the reasons why it is not a lower one; empty for auto."""
 
     tier: int
     reasons: tuple[str, ...]
 
 
 def classify_tier(facts: TierFacts) -> TierDecision:
-    """The tier of an update.
+    """Return the tier of an update.
 
-    human: the agent is unknown, not active or unscored; trust below 0.7; an unknown ratio or one above 10 percent; an
-    unknown flag; a breaking change; anything of policy or governance; a patch that widens the agent's capabilities
-    or whitelist, or changes its runtime; a `forbid` of the policy file.
-    auto: trust above 0.9, ratio below 1 percent, no new dependency. monitored: what is left.
+    human: the agent is unknown, not active or unscored; trust below 0.7; the ratio of changed lines unknown or above 10
+    percent; an unknown flag; a breaking change; a change of policy or governance; a patch that widens capabilities or
+    whitelist, or changes the runtime; a `forbid` of the policy file.
+    auto: trust above 0.9, ratio below 1 percent, no new dependency. monitored: everything else.
     """
     human = tuple(_human_reasons(facts))
     if human:
@@ -163,35 +162,35 @@ def classify_tier(facts: TierFacts) -> TierDecision:
 
 def _human_reasons(facts: TierFacts) -> list[str]:
     changes, trust, ratio = facts.changes, facts.trust, facts.changes.changed_ratio
-    found = {
+    conditions = {
         "the agent is unknown": not facts.known,
         "the agent is not active": facts.known and not facts.active,
         "the agent has no trust score": facts.known and trust is None,
         f"trust is below {MONITORED_MIN_TRUST:g}": trust is not None and trust < MONITORED_MIN_TRUST,
         "the share of changed lines is unknown": ratio is None,
         f"more than {MONITORED_MAX_RATIO:.0%} of the lines change": ratio is not None and ratio > MONITORED_MAX_RATIO,
-        "it is not said whether the change is breaking": changes.breaking is None,
+        "whether the change is breaking is unknown": changes.breaking is None,
         "the change is breaking": changes.breaking is True,
-        "it is not said whether there are new dependencies": changes.new_dependencies is None,
-        "it is not said whether policy is touched": changes.touches_policy is None,
+        "whether there are new dependencies is unknown": changes.new_dependencies is None,
+        "whether policy is touched is unknown": changes.touches_policy is None,
         "policy or governance is touched": changes.touches_policy is True or touches_governance(facts),
         "the patch widens what the agent may do": facts.widens,
         "the patch changes how the agent runs": facts.changes_runtime,
         "the policy file forbids it without a person": facts.forbidden,
     }
-    return [reason for reason, holds in found.items() if holds]
+    return [reason for reason, applies in conditions.items() if applies]
 
 
 def _monitored_reasons(facts: TierFacts) -> list[str]:
     trust, ratio = facts.trust, facts.changes.changed_ratio
-    found = {
+    conditions = {
         f"trust is not above {AUTO_MIN_TRUST:g}": trust is None or trust <= AUTO_MIN_TRUST,
         f"{AUTO_MAX_RATIO:.0%} of the lines or more change": ratio is None or ratio >= AUTO_MAX_RATIO,
         "there are new dependencies": facts.changes.new_dependencies is not False,
     }
-    return [reason for reason, holds in found.items() if holds]
+    return [reason for reason, applies in conditions.items() if applies]
 
 
 def touches_governance(facts: TierFacts) -> bool:
-    """Whether the kind of update or one of its files speaks of policy or governance, whatever the flag says."""
+    """Return whether the kind of update or a file names policy or governance, regardless of the proposer's flag."""
     return any(_POLICY_WORDS.search(text.lower()) for text in (facts.update_type, *facts.changes.files_modified))

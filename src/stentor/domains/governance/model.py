@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from stentor.core import canonical_json
 from stentor.core.clock import HOUR, SECOND
 from stentor.core.errors import Conflict, Forbidden, StentorError
+from stentor.core.jsontext import JsonObject
 
 UpdateStatus = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
 RollbackStatus = Literal["initiated", "in_progress", "completed", "failed"]
@@ -18,37 +19,37 @@ AUTO, MONITORED, HUMAN = 1, 2, 3
 TIER_NUMBERS = {"auto": AUTO, "monitored": MONITORED, "human": HUMAN}
 TIER_NAMES = {number: name for name, number in TIER_NUMBERS.items()}
 APPROVAL_DEADLINES = {AUTO: 300 * SECOND, MONITORED: 24 * HOUR, HUMAN: 72 * HOUR}
-"""How long an approval may take, in microseconds. Past it an update is overdue, and still waits."""
+"""Time for an approval, in microseconds. After it an update is overdue, but still waits."""
 SYSTEM_ACTOR: Final = "system"
-"""Who decides and deploys when no principal does."""
+"""The actor of decisions and deployments that no principal made."""
 
 
 class SelfApproval(Forbidden):
-    """Who proposed an update, or the updated agent itself, may not approve it."""
+    """The proposer of an update and the updated agent may not approve it."""
 
     code = "GOVERNANCE_SELF_APPROVAL"
 
 
 class RiskNotOverridden(Conflict):
-    """The update carries a risk that an approval must accept in so many words, with `override_risk`."""
+    """The update has a risk that an approval must accept explicitly, with `override_risk`."""
 
     code = "GOVERNANCE_RISK_NOT_OVERRIDDEN"
 
 
 class CheckpointCorrupt(Conflict):
-    """The stored state does not have the hash that was taken of it; it is never restored."""
+    """The stored state does not match its hash; it is never restored."""
 
     code = "CHECKPOINT_CORRUPT"
 
 
 class TrustNotComputable(StentorError):
-    """Nothing is known that trust could be computed from."""
+    """No metric is known from which trust could be computed."""
 
     code, status = "TRUST_NOT_COMPUTABLE", 422
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """What an update changes, as its proposer says. None: the proposer does not say."""
+    """The change as the proposer describes it; None means not stated."""
 
     files_modified: tuple[str, ...] = ()
     lines_added: int = 0
@@ -57,16 +58,16 @@ class Changes(msgspec.Struct, frozen=True):
     breaking: bool | None = None
     new_dependencies: bool | None = None
     touches_policy: bool | None = None
-    agent_patch: dict[str, Any] | None = None
+    agent_patch: JsonObject | None = None
 
     @property
     def changed_ratio(self) -> float | None:
-        """Changed lines over all lines; None when the total is unknown or zero."""
+        """Changed lines divided by all lines; None if the total is unknown or zero."""
         return (self.lines_added + self.lines_deleted) / self.lines_total if self.lines_total else None
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """An update as it was asked for."""
+    """An update as it was proposed."""
 
     update_id: str
     agent_id: str
@@ -81,17 +82,17 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class TierBasis(msgspec.Struct, frozen=True):
-    """What a tier was decided on. `risks` are the words that an approval must override; `diff` is of the patch."""
+    """The basis of a tier. `risks` must be overridden by an approval; `diff` is that of the patch."""
 
     trust: float | None
     ratio: float | None
     reasons: tuple[str, ...]
     risks: tuple[str, ...] = ()
-    diff: tuple[dict[str, Any], ...] = ()
+    diff: tuple[JsonObject, ...] = ()
 
 
 class Update(msgspec.Struct, frozen=True):
-    """A stored update. Times in microseconds; `provenance_id` is its first event, `head_id` its last."""
+    """A stored update. Times are in microseconds; `provenance_id` is its first event, `head_id` its latest."""
 
     tenant: str
     update_id: str
@@ -114,23 +115,23 @@ class Update(msgspec.Struct, frozen=True):
     head_id: str
     updated_at: int
     decided_by: str | None = None
-    decision: dict[str, Any] | None = None
+    decision: JsonObject | None = None
     approved_at: int | None = None
     rejected_at: int | None = None
     deployed_at: int | None = None
     rolled_back_at: int | None = None
     checkpoint_id: str | None = None
-    test_results: dict[str, Any] | None = None
+    test_results: JsonObject | None = None
     notes: str | None = None
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether this service deploys it itself."""
+        """Whether this service deploys the update itself."""
         return self.patched
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """`claimed` is the admin id of the body: it is kept as what was said, the principal is who did it."""
+    """An approval. `claimed` is the admin id in the body, stored as given; the principal is the actual actor."""
 
     claimed: str | None = None
     rationale: str | None = None
@@ -144,7 +145,7 @@ class Rejection(msgspec.Struct, frozen=True):
 
 
 class UpdateFilter(msgspec.Struct, frozen=True):
-    """Which updates; None means all. `before` is (submitted_at, update_id) of the last one that was seen."""
+    """A filter; None means all. `before` is (submitted_at, update_id) of the last update of the previous page."""
 
     status: str | None = None
     tier: int | None = None
@@ -153,7 +154,7 @@ class UpdateFilter(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """`state` is canonical JSON as it was stored, `state_hash` what was taken of it."""
+    """A stored checkpoint: `state` is canonical JSON, `state_hash` its hash when it was taken."""
 
     tenant: str
     checkpoint_id: str
@@ -174,7 +175,7 @@ class RollbackDraft(msgspec.Struct, frozen=True):
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """With `update_id` it undoes an update whose tests failed."""
+    """A stored rollback; `update_id` is the failed update that it undoes, if any."""
 
     tenant: str
     rollback_id: str

@@ -1,4 +1,4 @@
-"""Operations of governance; for admins, but for proposals. Source: core contract, "Governance"."""
+"""Operations of governance, for admins except for proposals. Source: core contract, "Governance"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Cursor = Annotated[str | None, Query(max_length=512)]
 
 
 class GovernanceOperations:
-    """What admins, and proposers of updates, can do. Each method is an operation: see the table below."""
+    """Each method is an operation, see the table below."""
 
     def __init__(
         self,
@@ -46,13 +46,13 @@ class GovernanceOperations:
     async def propose(
         self, caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None
     ) -> wire.ProposedOut:
-        """Propose an update of an agent; the answer says which tier has to approve it, and until when."""
+        """Propose an update of an agent. Returns the tier that must approve it, and the deadline."""
         proposal = body.to_proposal()
         has_id = "update_id" in body.model_fields_set
         digest = proposal.body_hash if has_id else canonical_json.digest(body.model_dump(exclude={"update_id"}))
         key = _idempotency_key(caller, "updates", idempotency_key, digest)
         update = await self._updates.propose(caller, proposal, key)
-        # The status of then, so that the same proposal always has the same answer.
+        # The original status, so that a repeated proposal gets the same response.
         return wire.ProposedOut.of(update, status=update.submitted_status)
 
     async def list_updates(
@@ -64,9 +64,9 @@ class GovernanceOperations:
         limit: Limit = 100,
         cursor: Cursor = None,
     ) -> wire.UpdatePage:
-        """Updates, newest first."""
-        wanted = UpdateFilter(_status(status), parse_tier(tier), agent_id, _before(cursor))
-        updates = await self._updates.list_page(caller.tenant, wanted, limit + 1)
+        """List updates, newest first."""
+        updates_filter = UpdateFilter(_status(status), parse_tier(tier), agent_id, _before(cursor))
+        updates = await self._updates.list_page(caller.tenant, updates_filter, limit + 1)
         return wire.UpdatePage(
             updates=[_update(update) for update in updates[:limit]],
             limit=limit,
@@ -74,7 +74,7 @@ class GovernanceOperations:
         )
 
     async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateOut:
-        """One update, with what its tier was decided on and the diff of its patch; without `admin` one's own."""
+        """Return an update with the basis of its tier and the diff of its patch. Without `admin` only one's own."""
         return _update(await self._updates.get_visible(caller, update_id))
 
     async def approvals(
@@ -85,16 +85,16 @@ class GovernanceOperations:
         limit: Limit = 100,
         offset: Offset = 0,
     ) -> wire.Approvals:
-        """What waits for approval, oldest first; `count` and `overdue` are of all that match."""
-        wanted = UpdateFilter(_status(status), parse_tier(tier))
-        updates, count, overdue = await self._updates.list_oldest(caller.tenant, wanted, limit, offset)
+        """List updates that wait for approval, oldest first; `count` and `overdue` are for all matching updates."""
+        updates_filter = UpdateFilter(_status(status), parse_tier(tier))
+        updates, count, overdue = await self._updates.list_oldest(caller.tenant, updates_filter, limit, offset)
         pending = [wire.PendingOut.of(update, risks=update.basis.risks) for update in updates]
         return wire.Approvals(pending=pending, count=count, overdue=overdue)
 
     async def approve(self, caller: Caller, update_id: UpdateId, body: wire.Approve) -> wire.ApprovedOut:
-        """Approve an update that somebody else proposed. A patch is deployed at once."""
+        """Approve an update that somebody else proposed. A patch is deployed immediately."""
         update = await self._updates.approve(caller, update_id, body.to_approval())
-        # What lives outside this service is deployed when somebody does it.
+        # When an update outside this service will be deployed is unknown.
         return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.is_scheduled else None)
 
     async def reject(self, caller: Caller, update_id: UpdateId, body: wire.Reject) -> wire.RejectedOut:
@@ -102,18 +102,18 @@ class GovernanceOperations:
         return wire.RejectedOut.of(await self._updates.reject(caller, update_id, body.to_rejection()))
 
     async def deployed(self, caller: Caller, update_id: UpdateId, body: wire.Deployed) -> wire.UpdateOut:
-        """Report an approved update that lives outside as deployed; failed tests roll it back."""
+        """Report that an approved update was deployed elsewhere; failed tests roll it back."""
         return _update(await self._updates.report_deployment(caller, update_id, body.test_results.model_dump()))
 
     async def take(self, caller: Caller, body: wire.TakeCheckpoint) -> wire.CheckpointOut:
-        """Record the state of an agent with its hash."""
+        """Take a checkpoint of an agent: its state with a hash."""
         checkpoint = await self._checkpoints.create(caller.tenant, body.agent_id, caller.name)
         return _checkpoint(checkpoint, with_state=True)
 
     async def list_checkpoints(
         self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
     ) -> wire.CheckpointPage:
-        """Checkpoints, newest first, without their states."""
+        """List checkpoints, newest first, without their states."""
         rows = await self._checkpoints.list_page(caller.tenant, agent_id, _before(cursor), limit + 1)
         return wire.CheckpointPage(
             checkpoints=[_checkpoint(row, with_state=False) for row in rows[:limit]],
@@ -122,31 +122,31 @@ class GovernanceOperations:
         )
 
     async def read_checkpoint(self, caller: Caller, checkpoint_id: CheckpointId) -> wire.CheckpointOut:
-        """One checkpoint; `intact` says whether it may be restored."""
+        """Return a checkpoint; `intact` is whether it may be restored."""
         return _checkpoint(await self._checkpoints.get(caller.tenant, checkpoint_id), with_state=True)
 
     async def start(
         self, caller: Caller, body: wire.StartRollback, idempotency_key: IdempotencyHeader = None
     ) -> wire.StartedOut:
-        """Set an agent back to a checkpoint."""
+        """Roll an agent back to a checkpoint."""
         key = _idempotency_key(caller, "rollbacks", idempotency_key, canonical_json.digest(body.model_dump()))
-        # As it was started, so that the same request always has the same answer.
+        # The original status, so that a repeated request gets the same response.
         return wire.StartedOut.of(await self._rollbacks.start(caller, body.to_draft(), key), status="initiated")
 
     async def list_rollbacks(
         self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
     ) -> wire.RollbackPage:
-        """Rollbacks, newest first."""
+        """List rollbacks, newest first."""
         rows = await self._rollbacks.list_page(caller.tenant, agent_id, _before(cursor), limit + 1)
         following = _next_cursor(rows, limit, "initiated_at", "rollback_id")
         return wire.RollbackPage.of(rollbacks=rows[:limit], limit=limit, next_cursor=following)
 
     async def read_rollback(self, caller: Caller, rollback_id: RollbackId) -> wire.RollbackOut:
-        """One rollback; `verified` is true only when what was read back has the checkpoint's hash."""
+        """Return a rollback; `verified` is true only if the restored state matches the checkpoint's hash."""
         return wire.RollbackOut.of(await self._rollbacks.get(caller.tenant, rollback_id))
 
     async def trust(self, caller: Caller, agent_id: AgentId, body: wire.ComputeTrust | None = None) -> wire.TrustOut:
-        """Compute an agent's trust from metrics, given or our own records, with the breakdown; stored by default."""
+        """Compute an agent's trust from given metrics or the service's records; stored by default."""
         request = body or wire.ComputeTrust()
         breakdown = await self._scoring.compute(
             caller.tenant, agent_id, request.to_metrics(), caller, persist=request.persist
@@ -221,14 +221,9 @@ OPERATIONS = [
 
 
 def parse_tier(text: str | None) -> int | None:
-    """A tier by its number or its name. Raises KeyError."""
-    return (
-        None
-        if text is None
-        else model.TIER_NUMBERS[text]
-        if text in model.TIER_NUMBERS
-        else {"1": 1, "2": 2, "3": 3}[text]
-    )
+    """Return the number of a tier given by number or name; None for None. Raises KeyError."""
+    numbers = model.TIER_NUMBERS | {str(number): number for number in model.TIER_NAMES}
+    return None if text is None else numbers[text]
 
 
 def _update(update: Update) -> wire.UpdateOut:
@@ -237,7 +232,7 @@ def _update(update: Update) -> wire.UpdateOut:
 
 
 def _checkpoint(checkpoint: Checkpoint, *, with_state: bool) -> wire.CheckpointOut:
-    """The state of a corrupt checkpoint is not shown: it is not what was taken."""
+    # The state of a corrupt checkpoint is not what was taken, so it is not shown.
     intact = states.is_intact(checkpoint)
     state = states.open_state(checkpoint).document if with_state and intact else None
     return wire.CheckpointOut.of(checkpoint, intact=intact, state=state)
@@ -256,7 +251,7 @@ def _before(cursor: str | None) -> tuple[int, str] | None:
 
 
 def _next_cursor(rows: Sequence[Any], limit: int, moment: str, record_id: str) -> str | None:
-    """The cursor after a page of which one row more than asked for was read."""
+    """Return the cursor of the next page, if one row more than `limit` was read."""
     if len(rows) <= limit:
         return None
     last = rows[limit - 1]

@@ -1,8 +1,8 @@
-"""What can be found out about an agent without giving it work, by its kind of runtime. Fails closed.
+"""Probes: whether an agent can work, checked without giving it a task, by runtime. Fails closed.
 
-builtin: the service has an agent of that name. http: something answers at the endpoint, over the guard that every call
-passes; not that it would do a task well. worker: nothing, because workers are not called; their next claim tells.
-llm and command: what a registration looks at.
+builtin: the service has an agent of that name. http: the endpoint responds, called through the SSRF guard; not whether
+it would do a task well. worker: always ok, because workers are never called. llm and command: what a registration
+checks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ else:
 
 PROBE_SECONDS = 10.0
 HEAD_UNSUPPORTED_STATUSES = frozenset((501,))
-"""What servers answer to a method that they do not have; they are there all the same."""
+"""5xx statuses of servers that do not support HEAD, but are up."""
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ Probe = Callable[[Agent], Awaitable[ProbeResult]]
 
 
 def probe_by_kind(probes: Mapping[str, Probe], seconds: float = PROBE_SECONDS) -> Probe:
-    """One probe out of one for each kind of runtime; a kind without a probe, and one that hangs, is not found well."""
+    """Return a probe that selects by runtime. A runtime without a probe and a timeout (seconds) count as failed."""
 
     async def probe(agent: Agent) -> ProbeResult:
         kind = agent.runtime.kind
@@ -55,15 +55,16 @@ def probe_by_kind(probes: Mapping[str, Probe], seconds: float = PROBE_SECONDS) -
 def builtin_probe(names: Collection[str]) -> Probe:
     async def probe(agent: Agent) -> ProbeResult:
         name = agent.runtime.name or ""
-        there = name in names
-        return ProbeResult(there, f"The builtin agent {name!r} is {'there' if there else 'not in this service'}.")
+        exists = name in names
+        return ProbeResult(exists, f"The builtin agent {name!r} {'exists' if exists else 'is not in this service'}.")
 
     return probe
 
 
 def registration_probe(check: Callable[[Runtime], None]) -> Probe:
-    """Whether a registration would take the runtime now: its program, its cage, the form of its options. A model is not
-    called, because that costs money.
+    """Return a probe that checks the runtime as a registration would: program, sandbox, options.
+
+    It calls no model, because that costs money.
     """
 
     async def probe(agent: Agent) -> ProbeResult:
@@ -71,13 +72,13 @@ def registration_probe(check: Callable[[Runtime], None]) -> Probe:
             await asyncio.to_thread(check, agent.runtime)
         except StentorError as error:
             return ProbeResult(False, error.message)
-        return ProbeResult(True, f"A registration with this {agent.runtime.kind} runtime would be taken.")
+        return ProbeResult(True, f"A registration with this {agent.runtime.kind} runtime would succeed.")
 
     return probe
 
 
 async def probe_worker(agent: Agent) -> ProbeResult:
-    return ProbeResult(True, "A worker cannot be probed: it pulls its work. Its next claim shows whether it works.")
+    return ProbeResult(True, "A worker pulls its work, so it cannot be probed. Its next claim shows whether it works.")
 
 
 def http_probe(outbound: OutboundHttp) -> Probe:
@@ -97,6 +98,6 @@ def http_probe(outbound: OutboundHttp) -> Probe:
 async def _probe_endpoint(outbound: OutboundHttp, endpoint: str) -> ProbeResult:
     outbound.check_url(endpoint)
     timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
-    async with outbound.session.head(endpoint, timeout=timeout, allow_redirects=False) as answer:
-        there = answer.status < 500 or answer.status in HEAD_UNSUPPORTED_STATUSES
-        return ProbeResult(there, f"The endpoint answered {answer.status} to HEAD.")
+    async with outbound.session.head(endpoint, timeout=timeout, allow_redirects=False) as response:
+        is_up = response.status < 500 or response.status in HEAD_UNSUPPORTED_STATUSES
+        return ProbeResult(is_up, f"The endpoint responded to HEAD with {response.status}.")

@@ -1,6 +1,6 @@
-"""What a proposal is judged on: the agent, its trust, its patch, the policy file. Reads; changes nothing.
+"""The review of a proposal, and the status changes of an update: row and event in one transaction.
 
-The moves of an update: the row and its event together.
+A review reads the agent, its trust, its patch and the policy file, and changes nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Tx
 from stentor.core.errors import Conflict
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.domains.governance import impact, model, store
@@ -23,13 +24,15 @@ from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 from stentor.domains.trust import store as trust_store
 
-ConfigBuilder = Callable[[Agent, dict[str, Any]], AgentConfig]
-"""A document in the shape of a registration, to a configuration that the registry would take. Raises InvalidRequest."""
+ConfigBuilder = Callable[[Agent, JsonObject], AgentConfig]
+"""Turns a registration document into a configuration that the registry would accept. Raises InvalidRequest."""
 WIDENS_ACCESS_RISK, POLICY_FORBIDS_RISK = "widens_access", "policy_forbids"
 
 
 class ProposalReview(msgspec.Struct, frozen=True):
-    """`impossible` says why it can never be deployed; `base_hash` is of the configuration that a patch starts from."""
+    """The result of a review. `rejection_reason` is set if the update can never be deployed; `base_hash` is the hash of
+    the configuration that a patch starts from.
+    """
 
     tier: int
     basis: TierBasis
@@ -38,59 +41,64 @@ class ProposalReview(msgspec.Struct, frozen=True):
 
 
 class ProposalReviewer:
-    def __init__(self, configuration: ConfigBuilder, rules: PolicySet | None) -> None:
-        self._configuration = configuration
+    """Reviews proposals; `rules` is the operator's policy file, if there is one."""
+
+    def __init__(self, build_config: ConfigBuilder, rules: PolicySet | None) -> None:
+        self._build_config = build_config
         self._rules = rules
 
     def review(self, tx: Tx, principal: Principal, proposal: Proposal, agent: Agent | None) -> ProposalReview:
-        """Tier and reasons as of now. Raises InvalidRequest for a patch that no agent could have."""
-        wanted = proposal.changes.agent_patch
+        """Return the tier and its reasons as of now. Raises InvalidRequest for an invalid patch."""
+        patch = proposal.changes.agent_patch
         trust = trust_store.find(tx, principal.tenant, proposal.agent_id) if agent else None
-        now = impact.agent_config(agent) if agent else None
-        then = self.build_target(agent, wanted) if agent and wanted is not None else now
+        before = impact.agent_config(agent) if agent else None
+        after = self.build_target(agent, patch) if agent and patch is not None else before
         facts = TierFacts(
             proposal.update_type,
             proposal.changes,
             agent is not None,
             agent is not None and agent.status == "active",
             trust.score_at(tx.now) if trust else None,
-            now is not None and then is not None and impact.is_widening(now, then),
-            now is not None and then is not None and now.runtime != then.runtime,
+            before is not None and after is not None and impact.is_widening(before, after),
+            before is not None and after is not None and before.runtime != after.runtime,
         )
-        found = impact.classify_tier(facts)
-        forbidden = self._forbidden(principal, proposal, agent, facts, found.tier)
-        if forbidden:
-            found = impact.classify_tier(msgspec.structs.replace(facts, forbidden=True))
-        risks = [
-            name for name, holds in ((WIDENS_ACCESS_RISK, facts.widens), (POLICY_FORBIDS_RISK, forbidden)) if holds
-        ]
-        diff = impact.diff_documents(now.document, then.document) if now and then else []
-        basis = TierBasis(facts.trust, proposal.changes.changed_ratio, found.reasons, tuple(risks), tuple(diff))
-        base = now.digest if now and wanted is not None else None
-        gone = "A patch needs an agent of this service." if agent is None and wanted is not None else None
-        return ProposalReview(HUMAN if gone else found.tier, basis, base, gone)
+        decision = impact.classify_tier(facts)
+        is_forbidden = self._is_forbidden(principal, proposal, agent, facts, decision.tier)
+        if is_forbidden:
+            decision = impact.classify_tier(msgspec.structs.replace(facts, forbidden=True))
+        risks = {WIDENS_ACCESS_RISK: facts.widens, POLICY_FORBIDS_RISK: is_forbidden}
+        basis = TierBasis(
+            facts.trust,
+            proposal.changes.changed_ratio,
+            decision.reasons,
+            tuple(name for name, applies in risks.items() if applies),
+            tuple(impact.diff_documents(before.document, after.document) if before and after else []),
+        )
+        base_hash = before.digest if before and patch is not None else None
+        if agent is None and patch is not None:
+            return ProposalReview(HUMAN, basis, base_hash, "A patch needs an agent of this service.")
+        return ProposalReview(decision.tier, basis, base_hash)
 
-    def build_target(self, agent: Agent, wanted: dict[str, Any]) -> AgentConfig:
-        """The configuration after a patch. Raises InvalidRequest."""
+    def build_target(self, agent: Agent, patch: JsonObject) -> AgentConfig:
+        """Return the patched configuration. Raises InvalidRequest."""
         before = impact.agent_config(agent)
-        after = self._configuration(agent, impact.apply_patch(before, wanted))
+        after = self._build_config(agent, impact.apply_patch(before, patch))
         impact.check_runtime_kind(before, after)
         return after
 
     def find_drift(self, tx: Tx, update: Update) -> str | None:
-        """Why a patch may not be applied any more: it was judged against a configuration that is not there now."""
+        """Return why a patch may no longer be applied: the agent's configuration differs from the reviewed one."""
         if not update.patched:
             return None
         agent = agents.find(tx, update.tenant, update.agent_id)
         if agent is None or impact.agent_config(agent).digest != update.base_hash:
-            return "The agent changed since the update was proposed: propose it again."
+            return "The agent changed since the update was proposed. Propose it again."
         return None
 
-    def _forbidden(
+    def _is_forbidden(
         self, principal: Principal, proposal: Proposal, agent: Agent | None, facts: TierFacts, tier: int
     ) -> bool:
-        """Asked about known agents alone: others need a person anyhow."""
-        if self._rules is None or agent is None:
+        if self._rules is None or agent is None:  # an unknown agent needs a person anyway
             return False
         changes = proposal.changes
         context = {
@@ -123,7 +131,7 @@ assert set(UPDATE_EVENTS) == set(get_args(UpdateStatus))
 def insert_submitted(
     tx: Tx, runlog: RunLog, principal: Principal, proposal: Proposal, review: ProposalReview, parent: str | None
 ) -> Update:
-    """Store a new update as submitted; the status that its proposer is told is decided with it."""
+    """Insert a new update with its event; `submitted_status` is the status that the proposer's response shows."""
     tier = review.tier
     meta = _event_metadata(proposal.update_id, tier) | {
         "by": principal.name,
@@ -134,7 +142,9 @@ def insert_submitted(
     }
     draft = EventDraft("update_submitted", "governance", "Update proposed.", meta, agent_id=proposal.agent_id)
     event = runlog.append(tx, principal.tenant, [draft], parent=parent)
-    told: UpdateStatus = "rejected" if review.rejection_reason else "approved" if tier == model.AUTO else "submitted"
+    submitted_status: UpdateStatus = "approved" if tier == model.AUTO else "submitted"
+    if review.rejection_reason:
+        submitted_status = "rejected"
     update = Update(
         tenant=principal.tenant,
         update_id=proposal.update_id,
@@ -148,7 +158,7 @@ def insert_submitted(
         named_checkpoint=proposal.checkpoint_id,
         proposed_by=principal.name,
         body_hash=proposal.body_hash,
-        submitted_status=told,
+        submitted_status=submitted_status,
         basis=review.basis,
         base_hash=review.base_hash,
         submitted_at=tx.now,
@@ -162,17 +172,17 @@ def insert_submitted(
 
 
 def change_status(
-    tx: Tx, runlog: RunLog, update: Update, status: UpdateStatus, message: str, meta: dict[str, Any], **fields: Any
+    tx: Tx, runlog: RunLog, update: Update, status: UpdateStatus, message: str, meta: JsonObject, **fields: Any
 ) -> Update:
-    """Make one move and record it. Raises Conflict when somebody else moved it at the same moment."""
-    shown = _event_metadata(update.update_id, update.tier) | {"from": update.status, "status": status} | meta
-    draft = EventDraft(UPDATE_EVENTS[status], "governance", message, shown, agent_id=update.agent_id)
+    """Change the status of an update and append the event. Raises Conflict after a concurrent change."""
+    metadata = _event_metadata(update.update_id, update.tier) | {"from": update.status, "status": status} | meta
+    draft = EventDraft(UPDATE_EVENTS[status], "governance", message, metadata, agent_id=update.agent_id)
     head = runlog.append(tx, update.tenant, [draft], parent=update.head_id)
-    moved = msgspec.structs.replace(update, status=status, head_id=head, updated_at=tx.now, **fields)
-    if not store.change_update(tx, update, moved):
-        raise Conflict("The update changed at the same moment. Look at it again.")
-    return moved
+    changed = msgspec.structs.replace(update, status=status, head_id=head, updated_at=tx.now, **fields)
+    if not store.change_update(tx, update, changed):
+        raise Conflict("The update was changed concurrently. Read it again.")
+    return changed
 
 
-def _event_metadata(update_id: str, tier: int) -> dict[str, Any]:
+def _event_metadata(update_id: str, tier: int) -> JsonObject:
     return {"update_id": update_id, "tier": tier}

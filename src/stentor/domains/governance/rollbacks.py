@@ -1,7 +1,7 @@
-"""Rollbacks: an agent goes back to a checkpoint, and it is shown that it did.
+"""Rollbacks: restore an agent to a checkpoint and verify the result.
 
-A rollback is stored first and carried out by the runner, so that a killed process takes it up again. The agent is set
-back, read back and compared in one transaction: it is back as a whole, or as it was.
+A rollback is stored first and executed by the runner of `deployment`, so that it survives a killed process. The agent
+is restored, read back and compared in one transaction: it is restored completely or not at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, NotFound
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.governance import checkpoints, impact, review, store
 from stentor.domains.governance.checkpoints import CheckpointService, RestoreFailed
@@ -41,7 +42,7 @@ ROLLBACK_EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
 
 
 class RollbackService:
-    """`wake` tells the runner that there is something to do."""
+    """Starts, reads and executes rollbacks. `wake` tells the runner that there is work."""
 
     def __init__(self, db: Database, runlog: RunLog, checkpoints: CheckpointService, wake: Callable[[], None]) -> None:
         self._db = db
@@ -50,7 +51,7 @@ class RollbackService:
         self._wake = wake
 
     async def start(self, principal: Principal, draft: RollbackDraft, key: IdempotencyKey | None = None) -> Rollback:
-        """Raises NotFound, CheckpointCorrupt, SelfApproval."""
+        """Start a rollback. Raises NotFound, CheckpointCorrupt, SelfApproval."""
 
         def work(tx: Tx) -> Rollback:
             if key is not None and (known := idempotency.find_response(tx, key)):
@@ -70,14 +71,14 @@ class RollbackService:
         parent: str | None = None,
         undone_update: Update | None = None,
     ) -> Rollback:
-        """The same as a part of somebody's own transaction; `of` is the update that it undoes."""
+        """Start a rollback inside the caller's transaction; `undone_update` is the update whose failure caused it."""
         checkpoint = checkpoints.require_checkpoint(tx, principal.tenant, draft.checkpoint_id)
         state = checkpoints.open_state(checkpoint)
         agent = checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
         if undone_update is None and authorization.can_work_as(principal, agent):
-            raise SelfApproval("An agent's own key may not roll it back: ask a person, whose key has the role admin.")
+            raise SelfApproval("An agent's own key may not roll it back. Ask a person whose key has the role admin.")
         if agent.key_name == principal.name and impact.is_widening(impact.agent_config(agent), state.config):
-            raise SelfApproval("An agent's own key may not roll it back to more than it may do now: ask another admin.")
+            raise SelfApproval("An agent's own key may not roll it back to wider access. Ask another admin.")
         rollback_id = ids.new_id()
         meta = {"rollback_id": rollback_id, "checkpoint_id": checkpoint.checkpoint_id, "status": "initiated"}
         meta |= {"by": principal.name, "reason": draft.reason}
@@ -107,27 +108,27 @@ class RollbackService:
         return rollback
 
     def undo_update(self, tx: Tx, principal: Principal, update: Update, reason: str) -> str | None:
-        """Roll a failed update back: to the checkpoint that it names, else to the one taken when it was approved.
+        """Roll back a failed update and return the rollback's id; None if the agent has no intact checkpoint.
 
-        Answers the rollback; without a checkpoint there is nothing in this service to set back.
+        Prefers the checkpoint that the update names to the one taken at its deployment.
         """
-        checkpoint = self._for(tx, update)
+        checkpoint = self._find_checkpoint(tx, update)
         if checkpoint is None:
-            note = f"{reason} There is no checkpoint of this agent, so nothing in this service was set back."
+            note = f"{reason} There is no checkpoint of this agent, so nothing was restored."
             review.change_status(tx, self._runlog, update, "rolled_back", note, {}, rolled_back_at=tx.now, notes=note)
             return None
         draft = RollbackDraft(checkpoint.checkpoint_id, reason)
         return self.start_in_tx(tx, principal, draft, update.head_id, update).rollback_id
 
-    def _for(self, tx: Tx, update: Update) -> Checkpoint | None:
-        for wanted in (update.named_checkpoint, update.checkpoint_id):
-            found = store.find_checkpoint(tx, update.tenant, wanted) if wanted else None
-            if found is not None and found.agent_id == update.agent_id and checkpoints.is_intact(found):
-                return found
+    def _find_checkpoint(self, tx: Tx, update: Update) -> Checkpoint | None:
+        for checkpoint_id in (update.named_checkpoint, update.checkpoint_id):
+            checkpoint = store.find_checkpoint(tx, update.tenant, checkpoint_id) if checkpoint_id else None
+            if checkpoint and checkpoint.agent_id == update.agent_id and checkpoints.is_intact(checkpoint):
+                return checkpoint
         return None
 
     async def get(self, tenant: str, rollback_id: str) -> Rollback:
-        """Raises NotFound."""
+        """Return a rollback. Raises NotFound."""
         return await self._db.read(lambda tx: require_rollback(tx, tenant, rollback_id))
 
     async def list_page(
@@ -136,14 +137,16 @@ class RollbackService:
         return await self._db.read(lambda tx: store.list_rollbacks(tx, tenant, agent_id, before, limit))
 
     async def execute(self, tenant: str, rollback_id: str) -> None:
-        """Carry a rollback to its end. Whoever comes second finds it ended; a killed process leaves it to the next."""
+        """Execute a rollback from whatever state it is in; does nothing if it has ended."""
+        # Two transactions, so that callers see `in_progress`. Both check the status again: another process may have
+        # finished the rollback, or been killed between the two.
         await self._db.write(lambda tx: self._begin(tx, tenant, rollback_id))
         await self._db.write(lambda tx: self._finish(tx, tenant, rollback_id))
 
     def _begin(self, tx: Tx, tenant: str, rollback_id: str) -> None:
         rollback = require_rollback(tx, tenant, rollback_id)
         if rollback.status == "initiated":
-            self._move(tx, rollback, "in_progress")
+            self._change_status(tx, rollback, "in_progress")
 
     def _finish(self, tx: Tx, tenant: str, rollback_id: str) -> None:
         rollback = require_rollback(tx, tenant, rollback_id)
@@ -153,33 +156,35 @@ class RollbackService:
             checkpoint = checkpoints.require_checkpoint(tx, tenant, rollback.checkpoint_id)
             self._checkpoints.restore(tx, checkpoint, rollback.initiated_by, rollback.head_id)
         except (CheckpointCorrupt, NotFound, RestoreFailed) as error:
-            self._move(tx, rollback, "failed", notes=error.message, completed_at=tx.now)
+            self._change_status(tx, rollback, "failed", notes=error.message, completed_at=tx.now)
             return
-        done = self._move(tx, rollback, "completed", verified=True, completed_at=tx.now, notes="Read back and hashed.")
-        self._mark(tx, done, checkpoint)
+        completed = self._change_status(
+            tx, rollback, "completed", verified=True, completed_at=tx.now, notes="Read back and compared by hash."
+        )
+        self._mark_undone_updates(tx, completed, checkpoint)
 
-    def _mark(self, tx: Tx, rollback: Rollback, checkpoint: Checkpoint) -> None:
-        """The updates that are undone now are rolled back."""
-        agent, taken = rollback.agent_id, checkpoint.checkpoint_id
+    def _mark_undone_updates(self, tx: Tx, rollback: Rollback, checkpoint: Checkpoint) -> None:
         note = f"Undone by the rollback {rollback.rollback_id}."
-        for update in store.list_undone_by(tx, rollback.tenant, agent, taken, rollback.update_id, checkpoint.taken_at):
+        for update in store.list_undone_by(
+            tx, rollback.tenant, rollback.agent_id, checkpoint.checkpoint_id, rollback.update_id, checkpoint.taken_at
+        ):
             meta = {"rollback_id": rollback.rollback_id}
             review.change_status(tx, self._runlog, update, "rolled_back", note, meta, rolled_back_at=tx.now, notes=note)
 
-    def _move(self, tx: Tx, rollback: Rollback, status: RollbackStatus, **fields: Any) -> Rollback:
+    def _change_status(self, tx: Tx, rollback: Rollback, status: RollbackStatus, **fields: Any) -> Rollback:
         event, message = ROLLBACK_EVENTS[status]
-        meta: dict[str, Any] = {"rollback_id": rollback.rollback_id, "checkpoint_id": rollback.checkpoint_id}
+        meta: JsonObject = {"rollback_id": rollback.rollback_id, "checkpoint_id": rollback.checkpoint_id}
         meta |= {"status": status, "verified": fields.get("verified", False), "notes": fields.get("notes")}
         draft = EventDraft(event, "governance", message, meta, agent_id=rollback.agent_id)
         head = self._runlog.append(tx, rollback.tenant, [draft], parent=rollback.head_id)
-        moved = msgspec.structs.replace(rollback, status=status, head_id=head, **fields)
-        if not store.change_rollback(tx, rollback, moved):
-            raise Conflict("The rollback changed at the same moment.")
-        return moved
+        changed = msgspec.structs.replace(rollback, status=status, head_id=head, **fields)
+        if not store.change_rollback(tx, rollback, changed):
+            raise Conflict("The rollback was changed concurrently. Read it again.")
+        return changed
 
 
 def require_rollback(tx: Tx, tenant: str, rollback_id: str) -> Rollback:
-    """Raises NotFound."""
+    """Return a rollback. Raises NotFound."""
     rollback = store.find_rollback(tx, tenant, rollback_id) if checkpoints.is_valid_id(rollback_id) else None
     if rollback is None:
         raise NotFound("No rollback has this id.")

@@ -1,6 +1,6 @@
-"""Use cases of updates: propose, decide, report, read. Every move and its event share one transaction.
+"""Use cases of governance: propose, decide, report and read updates; compute an agent's trust.
 
-Computes an agent's trust from metrics, given or the service's own records, and stores it if that is wanted.
+Every change of an update's status shares a transaction with its event. Deployment is in `deployment`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLog
 from stentor.domains.governance import model, review, store, trust_formula
 from stentor.domains.governance.checkpoints import CheckpointService, is_valid_id, require_agent
@@ -37,13 +38,15 @@ from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 from stentor.domains.trust.service import TrustService
 
-_RATIONALE_REQUIRED = {"fields": {"rationale": "who approves an update of their own says why"}}
+_RATIONALE_REQUIRED = {"fields": {"rationale": "required to approve your own update"}}
 SelfApprovalKind = Literal["agent", "key", "proposer"]
 
 
 class UpdateService:
-    """`wake` tells the runner that there may be something to deploy. `self_approval`: one admin is enough, also where
-    there are others.
+    """Updates and their approval.
+
+    `wake` tells the runner that there may be something to deploy. With `self_approval` an admin may approve their own
+    update although there are other admins.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class UpdateService:
     ) -> None:
         self._db = db
         self._runlog = runlog
-        self._judging = reviewer
+        self._reviewer = reviewer
         self._checkpoints = checkpoints
         self._rollbacks = rollbacks
         self._wake = wake
@@ -68,7 +71,7 @@ class UpdateService:
         self._self_approval = self_approval
 
     async def propose(self, principal: Principal, proposal: Proposal, key: IdempotencyKey | None = None) -> Update:
-        """Raises Conflict for an id that has another body, InvalidRequest for a patch that cannot be."""
+        """Propose an update. Raises Conflict for a known id with another body, InvalidRequest for an invalid patch."""
 
         def work(tx: Tx) -> Update:
             if key is not None and (known := idempotency.find_response(tx, key)):
@@ -81,97 +84,98 @@ class UpdateService:
         return await self._db.write(work)
 
     def propose_in_tx(self, tx: Tx, principal: Principal, proposal: Proposal, parent: str | None = None) -> Update:
-        """The same as a part of somebody's own transaction. The same id with the same body is the same update."""
+        """Propose inside the caller's transaction. The same id with the same body returns the known update."""
         known = store.find_update(tx, principal.tenant, proposal.update_id)
         if known is not None:
             if known.body_hash != proposal.body_hash:
-                raise Conflict(f"The update {proposal.update_id} was proposed before with another body. Take a new id.")
+                raise Conflict(f"The update {proposal.update_id} was already proposed with another body. Use a new id.")
             return known
         agent = agents.find(tx, principal.tenant, proposal.agent_id)
         _check_proposer(principal, agent)
-        _check_named(tx, principal.tenant, proposal)
-        judged = self._judging.review(tx, principal, proposal, agent)
-        update = review.insert_submitted(tx, self._runlog, principal, proposal, judged, parent)
-        if judged.rejection_reason is not None:
-            decision = {"reason": judged.rejection_reason}
+        _check_checkpoint(tx, principal.tenant, proposal)
+        reviewed = self._reviewer.review(tx, principal, proposal, agent)
+        update = review.insert_submitted(tx, self._runlog, principal, proposal, reviewed, parent)
+        if reviewed.rejection_reason is not None:
+            decision = {"reason": reviewed.rejection_reason}
             return self._reject(tx, update, model.SYSTEM_ACTOR, decision)
         if update.tier == model.AUTO:
             return self._approve(tx, update, model.SYSTEM_ACTOR, {"rationale": "Its tier is auto."})
         return update
 
     async def approve(self, principal: Principal, update_id: str, approval: Approval) -> Update:
-        """Raises NotFound, SelfApproval, RiskNotOverridden, Conflict unless it is submitted."""
+        """Approve an update. Raises NotFound, SelfApproval, RiskNotOverridden, and Conflict unless it is submitted."""
         return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, update_id, approval))
 
     def approve_in_tx(
         self, tx: Tx, principal: Principal, update_id: str, approval: Approval, event_extra: Any = None
     ) -> Update:
-        """The same as a part of somebody's own transaction; `via` goes into the event."""
-        update = _submitted(tx, principal.tenant, update_id, "approved")
-        own = self._own_hand(tx, principal, update, approval)
-        if own is not None and not self._may_alone(principal, update, own):
+        """Approve inside the caller's transaction; `event_extra` is added to the event's metadata."""
+        update = _require_submitted(tx, principal.tenant, update_id, "approved")
+        relation = self._find_relation(tx, principal, update, approval)
+        if relation is not None and not self._may_self_approve(principal, update, relation):
             raise SelfApproval(
-                "Who proposed an update, or the agent that it changes, may not approve it: ask another admin.",
+                "The proposer of an update and the agent that it changes may not approve it. Ask another admin.",
                 {"proposed_by": update.proposed_by},
             )
-        if own is not None and not approval.rationale:
-            raise InvalidRequest("rationale: who approves an update of their own says why", _RATIONALE_REQUIRED)
+        if relation is not None and not approval.rationale:
+            raise InvalidRequest("rationale: required to approve your own update", _RATIONALE_REQUIRED)
         if update.basis.risks and not approval.override_risk:
-            named = ", ".join(update.basis.risks)
             raise RiskNotOverridden(
-                f"Approving this accepts a risk ({named}): say so with override_risk.",
+                f"The update has risks ({', '.join(update.basis.risks)}). Accept them with override_risk.",
                 {"risks": list(update.basis.risks)},
             )
-        alone = {"self_approved": True} if own else {}
-        decision = msgspec.to_builtins(approval) | alone
-        return self._approve(tx, update, principal.name, decision, {**(event_extra or {}), **alone})
+        self_approved = {"self_approved": True} if relation else {}
+        decision = msgspec.to_builtins(approval) | self_approved
+        return self._approve(tx, update, principal.name, decision, {**(event_extra or {}), **self_approved})
 
     async def reject(self, principal: Principal, update_id: str, rejection: Rejection) -> Update:
-        """Raises NotFound, Conflict unless it is submitted. Who proposed it may take it back so."""
+        """Reject an update; its proposer may do so too. Raises NotFound, and Conflict unless it is submitted."""
         return await self._db.write(lambda tx: self.reject_in_tx(tx, principal, update_id, rejection))
 
     def reject_in_tx(
         self, tx: Tx, principal: Principal, update_id: str, rejection: Rejection, event_extra: Any = None
     ) -> Update:
-        """The same as a part of somebody's own transaction."""
-        update = _submitted(tx, principal.tenant, update_id, "rejected")
+        """Reject inside the caller's transaction; `event_extra` is added to the event's metadata."""
+        update = _require_submitted(tx, principal.tenant, update_id, "rejected")
         return self._reject(tx, update, principal.name, msgspec.to_builtins(rejection), event_extra)
 
-    async def report_deployment(self, principal: Principal, update_id: str, results: dict[str, Any]) -> Update:
-        """What the tests of an update that lives outside came to: failed ones roll back. Raises NotFound, Conflict."""
+    async def report_deployment(self, principal: Principal, update_id: str, results: JsonObject) -> Update:
+        """Record the tests of an update deployed elsewhere; failed ones roll it back. Raises NotFound, Conflict."""
         rollback_id = await self._db.write(lambda tx: self._report(tx, principal, update_id, results))
         if rollback_id is not None:
-            with suppress(Conflict):  # the runner, or another process, is at it
+            with suppress(Conflict):  # the runner or another process executes it already
                 await self._rollbacks.execute(principal.tenant, rollback_id)
         return await self.get(principal.tenant, update_id)
 
     async def get_visible(self, principal: Principal, update_id: str) -> Update:
-        """As `get`; who may only propose sees its own proposals alone."""
+        """Return an update; a principal without `admin` sees only its own proposals. Raises NotFound."""
         update = await self.get(principal.tenant, update_id)
         if not principal.may("admin") and update.proposed_by != principal.name:
-            raise _unknown()
+            raise _not_found()
         return update
 
     async def get(self, tenant: str, update_id: str) -> Update:
-        """Raises NotFound, the same for a foreign update as for none."""
+        """Return an update of the tenant. Raises NotFound."""
         return await self._db.read(lambda tx: require_update(tx, tenant, update_id))
 
-    async def list_page(self, tenant: str, wanted: UpdateFilter, limit: int) -> list[Update]:
-        return await self._db.read(lambda tx: store.list_updates(tx, tenant, wanted, limit))
+    async def list_page(self, tenant: str, updates: UpdateFilter, limit: int) -> list[Update]:
+        return await self._db.read(lambda tx: store.list_updates(tx, tenant, updates, limit))
 
     async def list_oldest(
-        self, tenant: str, wanted: UpdateFilter, limit: int, offset: int
+        self, tenant: str, updates: UpdateFilter, limit: int, offset: int
     ) -> tuple[list[Update], int, int]:
-        """Updates, oldest first; how many there are, and how many of them are past their deadline."""
+        """Return a page of updates, oldest first, with the total count and how many of all are overdue."""
 
         def read(tx: Tx) -> tuple[list[Update], int, int]:
-            found = store.list_oldest_updates(tx, tenant, wanted, limit, offset)
-            return found, *store.count_updates(tx, tenant, wanted)
+            page = store.list_oldest_updates(tx, tenant, updates, limit, offset)
+            return page, *store.count_updates(tx, tenant, updates)
 
         return await self._db.read(read)
 
-    def _own_hand(self, tx: Tx, principal: Principal, update: Update, approval: Approval) -> SelfApprovalKind | None:
-        """Whether the one who approves can work as the agent that it changes, has its key, or proposed it."""
+    def _find_relation(
+        self, tx: Tx, principal: Principal, update: Update, approval: Approval
+    ) -> SelfApprovalKind | None:
+        """Return how the approver is related to the update: works as its agent, has its key, or proposed it."""
         agent = agents.find(tx, update.tenant, update.agent_id)
         if agent is not None and authorization.can_work_as(principal, agent):
             return "agent"
@@ -180,49 +184,51 @@ class UpdateService:
         claimed = (approval.claimed or "").strip().lower()
         return "proposer" if update.proposed_by in (principal.name, claimed) else None
 
-    def _may_alone(self, principal: Principal, update: Update, own: SelfApprovalKind) -> bool:
-        """Whether a person may approve an update of their own: nobody else could, or the operator said so.
+    def _may_self_approve(self, principal: Principal, update: Update, relation: SelfApprovalKind) -> bool:
+        """Return whether a person may approve their own update: the only admin, or allowed by the operator.
 
-        An agent's key never may, and nobody in the name of another.
+        Fails closed: never for an agent's key, and never for a proposal under another name.
         """
         if principal.role != "admin":
             return False
-        if self._self_approval and own == "proposer":
+        if self._self_approval and relation == "proposer":
             return True
-        return self._roles.is_only_admin(principal) and (own == "key" or update.proposed_by == principal.name)
+        return self._roles.is_only_admin(principal) and (relation == "key" or update.proposed_by == principal.name)
 
-    def _approve(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
-        drift = self._judging.find_drift(tx, update)
+    def _approve(self, tx: Tx, update: Update, by: str, decision: JsonObject, event_extra: Any = None) -> Update:
+        drift = self._reviewer.find_drift(tx, update)
         if drift is not None:
             raise Conflict(drift)
         fields: dict[str, Any] = {"decided_by": by, "decision": decision, "approved_at": tx.now}
         agent = None if update.patched else agents.find(tx, update.tenant, update.agent_id)
         if agent is not None:
-            # What lives outside is deployed at any time from now on: this is the last moment before it.
-            taken = self._checkpoints.take(tx, agent, "deployment", by, update.head_id)
-            fields["checkpoint_id"] = taken.checkpoint_id
-        meta = {"by": by, **(via or {})}
-        moved = review.change_status(tx, self._runlog, update, "approved", f"Approved by {by}.", meta, **fields)
-        if moved.patched:
+            # Deployed elsewhere, at any time from now on, so this is the last moment for the checkpoint.
+            checkpoint = self._checkpoints.take(tx, agent, "deployment", by, update.head_id)
+            fields["checkpoint_id"] = checkpoint.checkpoint_id
+        meta = {"by": by, **(event_extra or {})}
+        approved = review.change_status(tx, self._runlog, update, "approved", f"Approved by {by}.", meta, **fields)
+        if approved.patched:
+            # After the commit: the runner reads the row, which must be there.
             tx.after_commit(self._wake)
-        return moved
+        return approved
 
-    def _reject(self, tx: Tx, update: Update, by: str, decision: dict[str, Any], via: Any = None) -> Update:
+    def _reject(self, tx: Tx, update: Update, by: str, decision: JsonObject, event_extra: Any = None) -> Update:
         fields = {"decided_by": by, "decision": decision, "rejected_at": tx.now}
-        meta = {"by": by, "reason": decision.get("reason"), **(via or {})}
+        meta = {"by": by, "reason": decision.get("reason"), **(event_extra or {})}
         return review.change_status(tx, self._runlog, update, "rejected", f"Rejected by {by}.", meta, **fields)
 
     def _report(self, tx: Tx, principal: Principal, update_id: str, results: Mapping[str, Any]) -> str | None:
-        """Answers the rollback that failed tests need."""
+        """Return the id of the rollback that failed tests started."""
         update = require_update(tx, principal.tenant, update_id)
         if update.patched:
-            raise Conflict("This service deploys the update itself; there is nothing to report.")
+            raise Conflict("This service deploys the update itself, so no deployment can be reported.")
         if update.status != "approved":
-            raise Conflict(f"The update is {update.status}; only of an approved one a deployment can be reported.")
+            raise Conflict(f"The update is {update.status}. A deployment can be reported only for an approved update.")
         failed = sum(part["failed"] for part in results.values() if part)
         meta = {"by": principal.name, "test_results": results}
-        kept = {"test_results": dict(results)}
-        update = review.change_status(tx, self._runlog, update, "deploying", "Deployed outside.", meta, **kept)
+        update = review.change_status(
+            tx, self._runlog, update, "deploying", "Deployed elsewhere.", meta, test_results=dict(results)
+        )
         if not failed:
             review.change_status(tx, self._runlog, update, "deployed", "Its tests passed.", meta, deployed_at=tx.now)
             return None
@@ -230,39 +236,41 @@ class UpdateService:
 
 
 def require_update(tx: Tx, tenant: str, update_id: str) -> Update:
-    """Raises NotFound."""
+    """Return an update. Raises NotFound."""
     update = store.find_update(tx, tenant, update_id) if is_valid_id(update_id) else None
     if update is None:
-        raise _unknown()
+        raise _not_found()
     return update
 
 
-def _unknown() -> NotFound:
+def _not_found() -> NotFound:
     return NotFound("No update has this id.")
 
 
 def _check_proposer(principal: Principal, agent: Agent | None) -> None:
-    """Raises Forbidden: an agent's key without `admin` proposes updates of its own agents, and of no others."""
+    """Raise Forbidden if an agent's key without `admin` proposes an update of an agent that is not its own."""
     if principal.is_bound_agent and (agent is None or agent.key_name != principal.name):
-        raise Forbidden(f"The key {principal.name!r} may propose updates of its own agents only.")
+        raise Forbidden(f"The key {principal.name!r} may only propose updates of its own agents.")
 
 
-def _check_named(tx: Tx, tenant: str, proposal: Proposal) -> None:
-    """A checkpoint that a proposal names must be there to go back to. Raises NotFound, Conflict for another agent's."""
+def _check_checkpoint(tx: Tx, tenant: str, proposal: Proposal) -> None:
+    """Raise NotFound for an unknown checkpoint in the proposal, Conflict for one of another agent."""
     if proposal.checkpoint_id is not None:
-        named = require_checkpoint(tx, tenant, proposal.checkpoint_id)
-        if named.agent_id != proposal.agent_id:
-            raise Conflict("The checkpoint that the proposal names is another agent's.")
+        checkpoint = require_checkpoint(tx, tenant, proposal.checkpoint_id)
+        if checkpoint.agent_id != proposal.agent_id:
+            raise Conflict("The proposal's checkpoint belongs to another agent.")
 
 
-def _submitted(tx: Tx, tenant: str, update_id: str, verb: str) -> Update:
+def _require_submitted(tx: Tx, tenant: str, update_id: str, verb: str) -> Update:
     update = require_update(tx, tenant, update_id)
     if update.status != "submitted":
-        raise Conflict(f"The update is {update.status} already, so it cannot be {verb}.")
+        raise Conflict(f"The update is already {update.status}, so it cannot be {verb}.")
     return update
 
 
 class TrustScoringService:
+    """Computes and stores trust scores from metrics."""
+
     def __init__(self, db: Database, trust: TrustService, checkpoints: CheckpointService) -> None:
         self._db = db
         self._trust = trust
@@ -271,8 +279,10 @@ class TrustScoringService:
     async def compute(
         self, tenant: str, agent_id: str, given: TrustMetrics | None, by: Principal, *, persist: bool
     ) -> TrustBreakdown:
-        """Raises NotFound, Forbidden, NoMetrics, InvalidRequest. Storing a score takes a checkpoint before; a score
-        of too little is not stored (`TrustBreakdown.not_stored_reason`).
+        """Compute a score from the given metrics or the service's records; `persist` stores it after a checkpoint.
+
+        A score from too few metrics is not stored, see `TrustBreakdown.not_stored_reason`. Raises NotFound, Forbidden,
+        TrustNotComputable, InvalidRequest.
         """
         work = self._store if persist else self._compute
 
@@ -286,26 +296,26 @@ class TrustScoringService:
 
     def _store(self, tx: Tx, agent: Agent, given: TrustMetrics | None, by: Principal) -> TrustBreakdown:
         authorization.authorize_change(by, "trust", agent)
-        found = self._compute(tx, agent, given, by)
-        if found.not_stored_reason:
-            return found
+        breakdown = self._compute(tx, agent, given, by)
+        if breakdown.not_stored_reason:
+            return breakdown
         self._checkpoints.take(tx, agent, "trust_change", by.name)
-        self._trust.set_score_in_tx(tx, agent.tenant, agent.agent_id, found.score, None, by.name)
-        return found
+        self._trust.set_score_in_tx(tx, agent.tenant, agent.agent_id, breakdown.score, None, by.name)
+        return breakdown
 
 
 def read_recorded_metrics(tx: Tx, agent: Agent) -> TrustMetrics:
-    """What the service knows itself; not the quality of code, nor hours of downtime.
+    """Return the metrics that the service records itself: outcomes, violations and decided updates.
 
-    An agent that never did anything has no violations because it had no chance: then they are unknown.
+    The violations of an agent without any outcome are unknown, not 0.
     """
     successes, outcomes = lessons.count_results(tx, agent.agent_id)
-    violated = bool(agents.list_violations(tx, agent.agent_id, cleared=True))
+    has_violations = bool(agents.list_violations(tx, agent.agent_id, cleared=True))
     approved, decided = store.count_decisions(tx, agent.tenant, agent.agent_id)
     return TrustMetrics(
         successful_executions=successes,
         total_executions=outcomes,
-        recent_violation_count=agent.violation_count if outcomes or violated else None,
+        recent_violation_count=agent.violation_count if outcomes or has_violations else None,
         approved_updates=approved,
         total_update_attempts=decided,
     )

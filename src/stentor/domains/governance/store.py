@@ -74,59 +74,59 @@ def insert_update(tx: Tx, update: Update) -> None:
 
 
 def change_update(tx: Tx, before: Update, after: Update) -> bool:
-    """Write what can change; false when somebody else was faster."""
+    """Write the mutable fields; return False after a concurrent change."""
     params = {name: value for name, value in _params(after).items() if name in _MUTABLE}
     key = {"tenant": before.tenant, "update_id": before.update_id}
     return tx.run(_CHANGE_UPDATE, **key, **params, from_status=before.status, from_head=before.head_id) == 1
 
 
-def list_updates(tx: Tx, tenant: str, wanted: UpdateFilter, limit: int) -> list[Update]:
-    """Newest first."""
-    before, before_id = wanted.before or (_EVER, _LAST)
-    rows = tx.rows(_LIST_UPDATES, **_where(tenant, wanted), before=before, before_id=before_id, limit=limit)
+def list_updates(tx: Tx, tenant: str, updates: UpdateFilter, limit: int) -> list[Update]:
+    """Return a page of updates, newest first."""
+    before, before_id = updates.before or (_EVER, _LAST)
+    rows = tx.rows(_LIST_UPDATES, **_where(tenant, updates), before=before, before_id=before_id, limit=limit)
     return [_to_update(row) for row in rows]
 
 
-def list_oldest_updates(tx: Tx, tenant: str, wanted: UpdateFilter, limit: int, offset: int) -> list[Update]:
-    """Oldest first."""
+def list_oldest_updates(tx: Tx, tenant: str, updates: UpdateFilter, limit: int, offset: int) -> list[Update]:
+    """Return a page of updates, oldest first."""
     return [
-        _to_update(row) for row in tx.rows(_LIST_OLDEST_UPDATES, **_where(tenant, wanted), limit=limit, offset=offset)
+        _to_update(row) for row in tx.rows(_LIST_OLDEST_UPDATES, **_where(tenant, updates), limit=limit, offset=offset)
     ]
 
 
-def count_updates(tx: Tx, tenant: str, wanted: UpdateFilter) -> tuple[int, int]:
-    """How many match, and how many of them wait past their deadline."""
-    row = tx.row(_COUNT_UPDATES, **_where(tenant, wanted), now=tx.now)
+def count_updates(tx: Tx, tenant: str, updates: UpdateFilter) -> tuple[int, int]:
+    """Return how many updates match, and how many of them are overdue."""
+    row = tx.row(_COUNT_UPDATES, **_where(tenant, updates), now=tx.now)
     assert row is not None
     return int(row[0]), int(row[1])
 
 
 def list_deployable(tx: Tx, until: int, limit: int) -> list[tuple[str, str]]:
-    """Updates that this service has to deploy, and those whose deployment has not moved since `until`."""
+    """Return updates to deploy, and those whose deployment has not changed since `until`."""
     return [(row[0], row[1]) for row in tx.rows(_TO_DEPLOY, until=until, limit=limit)]
 
 
 def list_undone_by(
     tx: Tx, tenant: str, agent_id: str, checkpoint_id: str, update_id: str | None, since: int
 ) -> list[Update]:
-    """What a restored checkpoint undoes: the updates that name it, and the patches deployed after it."""
+    """Return the updates that a restored checkpoint undoes: those that name it, and patches deployed after it."""
     key = {"tenant": tenant, "agent_id": agent_id, "checkpoint_id": checkpoint_id, "update_id": update_id or ""}
     return [_to_update(row) for row in tx.rows(_LIST_UNDONE, **key, since=since)]
 
 
 def count_decisions(tx: Tx, tenant: str, agent_id: str) -> tuple[int, int]:
-    """Of an agent's decided updates: those approved and not rolled back, and all."""
+    """Return how many decided updates of an agent are approved and not rolled back, and how many there are."""
     row = tx.row(_COUNT_DECISIONS, tenant=tenant, agent_id=agent_id)
     assert row is not None
     return int(row[0]), int(row[1])
 
 
-def _where(tenant: str, wanted: UpdateFilter) -> dict[str, Any]:
+def _where(tenant: str, updates: UpdateFilter) -> dict[str, Any]:
     return {
         "tenant": tenant,
-        "status": wanted.status or "",
-        "tier": wanted.tier or 0,
-        "agent_id": wanted.agent_id or "",
+        "status": updates.status or "",
+        "tier": updates.tier or 0,
+        "agent_id": updates.agent_id or "",
     }
 
 
@@ -207,12 +207,12 @@ def find_checkpoint(tx: Tx, tenant: str, checkpoint_id: str) -> Checkpoint | Non
 
 
 def list_checkpoints(tx: Tx, tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> list[Checkpoint]:
-    """Newest first."""
+    """Return a page of checkpoints, newest first."""
     return [Checkpoint(*row) for row in tx.rows(_LIST_CHECKPOINTS, **_page_params(tenant, agent_id, before, limit))]
 
 
 def list_expired_checkpoints(tx: Tx, before: int, limit: int) -> list[tuple[str, str]]:
-    """Those taken before that time, but for what an open update or rollback needs."""
+    """Return checkpoints taken before a time, except those that an open update or rollback needs."""
     return [(row[0], row[1]) for row in tx.rows(_LIST_EXPIRED_CHECKPOINTS, before=before, limit=limit)]
 
 
@@ -230,14 +230,14 @@ def find_rollback(tx: Tx, tenant: str, rollback_id: str) -> Rollback | None:
 
 
 def change_rollback(tx: Tx, before: Rollback, after: Rollback) -> bool:
-    """False when somebody else was faster."""
+    """Write the mutable fields; return False after a concurrent change."""
     names = ("tenant", "rollback_id", "status", "completed_at", "notes", "head_id")
     params = {name: getattr(after, name) for name in names}
     return tx.run(_CHANGE_ROLLBACK, **params, verified=int(after.verified), from_status=before.status) == 1
 
 
 def list_rollbacks(tx: Tx, tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> list[Rollback]:
-    """Newest first."""
+    """Return a page of rollbacks, newest first."""
     return [_to_rollback(row) for row in tx.rows(_LIST_ROLLBACKS, **_page_params(tenant, agent_id, before, limit))]
 
 

@@ -1,4 +1,7 @@
-"""Trust computed from metrics: weighted, with the breakdown. Pure. Source: core contract, "Governance"."""
+"""The trust score of an agent: a weighted sum of metrics, with its breakdown. Pure.
+
+Source: core contract, "Governance".
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from stentor.domains.governance.model import TrustNotComputable
 COMPONENT_WEIGHTS = {"success_rate": 0.35, "security": 0.25, "code_quality": 0.20, "audit": 0.15, "uptime": 0.05}
 VIOLATION_PENALTY = 0.1
 REQUIRED_COMPONENTS = ("success_rate", "security")
-"""A score is stored only when these are known: one metric alone could move an agent across two tiers."""
+"""A score is stored only if these are known, because one metric alone could move an agent across two tiers."""
 
 
 class TrustMetrics(msgspec.Struct, frozen=True):
-    """What is known of an agent; None is unknown."""
+    """Metrics of an agent; None is unknown."""
 
     successful_executions: int | None = None
     total_executions: int | None = None
@@ -29,7 +32,7 @@ class TrustMetrics(msgspec.Struct, frozen=True):
 
 
 class TrustBreakdown(msgspec.Struct, frozen=True):
-    """`weights` are as they counted: of the components that are known, adding up to 1."""
+    """A score with its parts. `weights` are those of the known components, scaled to a sum of 1."""
 
     score: float
     components: dict[str, float]
@@ -39,13 +42,16 @@ class TrustBreakdown(msgspec.Struct, frozen=True):
 
     @property
     def not_stored_reason(self) -> str | None:
-        """Why the score may not be stored; None when it may."""
+        """The reason why the score may not be stored; None if it may."""
         missing = [name for name in REQUIRED_COMPONENTS if name in self.missing]
-        return f"Not stored: {' and '.join(missing)} must be known for that." if missing else None
+        return f"Not stored: {' and '.join(missing)} must be known." if missing else None
 
 
 def compute_trust(metrics: TrustMetrics) -> TrustBreakdown:
-    """Raises NoMetrics when no component is known, InvalidRequest for a part that is larger than its whole."""
+    """Compute the score from the known components.
+
+    Raises TrustNotComputable if none is known, InvalidRequest for a part that is larger than its whole.
+    """
     known = {name: value for name, value in _components(metrics).items() if value is not None}
     if not known:
         raise TrustNotComputable(
@@ -71,7 +77,7 @@ def _components(metrics: TrustMetrics) -> dict[str, float | None]:
 
 
 def _share(metrics: TrustMetrics, part: str, whole: str) -> float | None:
-    """None without both, and for a whole of nothing."""
+    """Return part / whole; None if one of them is unknown or the whole is 0."""
     given, total = getattr(metrics, part), getattr(metrics, whole)
     if given is None or total is None:
         return None
