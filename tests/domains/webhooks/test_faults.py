@@ -140,7 +140,7 @@ async def test_a_receiver_that_never_answers_fails_after_the_timeout(make_world:
     told = await hooks.do("POST", f"/{made['id']}/test")
     gone.set()
     assert (told["status"], told["status_code"]) == ("failed", None)
-    assert told["error"] == "The receiver did not answer within 0.2 s."
+    assert told["error"] == "The receiver did not respond within 0.2 s."
 
 
 @requirement("webhooks.success-is-2xx", "webhooks.retries")
@@ -151,7 +151,7 @@ async def test_a_410_disables_the_webhook_and_says_so(hooks: Hooks) -> None:
     failed = await hooks.until(made["id"], status="failed")
     assert failed["attempts"] == 1
     shown = await hooks.do("GET", f"/{made['id']}")
-    assert (shown["enabled"], shown["disabled_reason"]) == (False, "The receiver answered 410 Gone.")
+    assert (shown["enabled"], shown["disabled_reason"]) == (False, "The receiver responded with 410 Gone.")
     ((_, metadata),) = await events(hooks)
     assert made["id"] in metadata
     await hooks.world.register("two")

@@ -77,7 +77,7 @@ class HealthOperations:
         self._health = health
 
     async def detailed(self, caller: Caller) -> Detailed:
-        """Each component with its detail."""
+        """Return each component with its details."""
         return _describe(await self._health.check_components())
 
 
@@ -99,7 +99,7 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
     @api.get("/health", response_model=Liveness, openapi_extra=public)
     @api.get(HEALTH_PATH, response_model=Liveness, openapi_extra=public)
     async def liveness() -> JsonResponse:
-        """The service answers."""
+        """Check that the service responds."""
         return JsonResponse({"status": "ok", "service": "stentor", "version": __version__})
 
     @api.get(
@@ -109,26 +109,26 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
         openapi_extra=public,
     )
     async def detailed(request: Request) -> JsonResponse:
-        """Each component, with its detail for callers with a key; 503 when one is unavailable."""
+        """Return each component, with details for callers with a key; 503 if one is unavailable."""
         components = await health.check_components()
-        known = "principal" in request.scope.get("state", {})
-        report = _describe(components if known else {name: one.without_details for name, one in components.items()})
+        has_key = "principal" in request.scope.get("state", {})
+        report = _describe(components if has_key else {name: one.without_details for name, one in components.items()})
         return JsonResponse(report.model_dump(), 503 if report.status == "unhealthy" else 200)
 
     @api.get(f"{HEALTH_PATH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
     async def ready() -> JsonResponse:
-        """Whether to send requests here."""
+        """Return whether to send requests here; 503 if not."""
         is_ready = await health.is_ready()
         return JsonResponse({"ready": is_ready}, 200 if is_ready else 503)
 
     @api.get(f"{HEALTH_PATH}/live", response_model=Live, openapi_extra=public)
     async def live() -> JsonResponse:
-        """The process lives."""
+        """Check that the process runs."""
         return JsonResponse({"alive": True})
 
     @api.get("/api/v1", response_model=Information, openapi_extra=public)
     async def information() -> JsonResponse:
-        """What this service is and where to go on."""
+        """Return name, version and the paths of the API."""
         return JsonResponse(
             {
                 "name": "stentor",
@@ -141,7 +141,7 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
 
     @api.get("/metrics", response_class=Response, responses=METRICS_RESPONSES)
     async def metrics() -> Response:
-        """Figures for Prometheus; needs a key that may read."""
+        """Return the metrics for Prometheus; needs a key with the permission `read`."""
         return Response(await scrape(), media_type=CONTENT_TYPE)
 
     return api

@@ -1,4 +1,4 @@
-"""Component checks. A component that is not part of this installation is disabled, not unavailable."""
+"""Health checks of components. A component that this installation does not have is disabled, not unavailable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stentor_vault.notes.model import Vault
 ComponentStatus = Literal["available", "unavailable", "disabled"]
 CHECK_SECONDS = 2.0
 CACHE_SECONDS = 1.0
-"""Health is public: its checks are run at most this often, whoever asks."""
+"""The health routes are public, so checks run at most this often, however many callers there are."""
 
 
 class HealthComponent(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class HealthComponent(msgspec.Struct, frozen=True):
 
     @property
     def without_details(self) -> HealthComponent:
-        """As everybody may see it: what is behind a component helps an attacker."""
+        """The public form: details of a component would help an attacker."""
         return HealthComponent(self.status, None)
 
 
@@ -34,34 +34,35 @@ Check = Callable[[], Awaitable[HealthComponent]]
 
 
 class HealthService:
-    """`apart` are components without which the service still takes requests: ready does not ask for them."""
+    """Runs the checks and caches the results; readiness ignores the `optional_components`."""
 
     def __init__(self, checks: Mapping[str, Check], optional_components: Iterable[str] = ()) -> None:
         self._checks = dict(checks)
-        self._apart = frozenset(optional_components)
+        self._optional = frozenset(optional_components)
         self._last: dict[str, HealthComponent] = {}
         self._at = float("-inf")
         self._lock = asyncio.Lock()
         self.is_stopping = False
-        """Whether nothing more should be sent here, because the process is being stopped."""
+        """Set while the process stops, so that load balancers send nothing more."""
 
     def set_check(self, name: str, check: Check) -> None:
-        """From now on this is how the component is asked."""
+        """Replace the check of a component."""
         self._checks[name] = check
 
     async def check_components(self) -> dict[str, HealthComponent]:
-        """All components by name. Fails closed: a check that raises or hangs is unavailable."""
+        """Return all components by name. Fails closed: a check that raises or times out is unavailable."""
         async with self._lock:
             if time.monotonic() - self._at >= CACHE_SECONDS:
-                found = await asyncio.gather(*(_run(check) for check in self._checks.values()))
-                self._last = dict(zip(self._checks, found, strict=True))
+                results = await asyncio.gather(*(_run(check) for check in self._checks.values()))
+                self._last = dict(zip(self._checks, results, strict=True))
                 self._at = time.monotonic()
             return self._last
 
     async def is_ready(self) -> bool:
-        found = await self.check_components()
+        """Return whether the service takes requests: no required component is unavailable, and it is not stopping."""
+        components = await self.check_components()
         return not self.is_stopping and all(
-            c.status != "unavailable" for name, c in found.items() if name not in self._apart
+            component.status != "unavailable" for name, component in components.items() if name not in self._optional
         )
 
 
@@ -71,7 +72,7 @@ async def _run(check: Check) -> HealthComponent:
         async with asyncio.timeout(CHECK_SECONDS):
             component = await check()
     except TimeoutError:
-        return HealthComponent("unavailable", f"no answer within {CHECK_SECONDS:g} s")
+        return HealthComponent("unavailable", f"no response within {CHECK_SECONDS:g} s")
     except Exception as error:  # noqa: BLE001
         # The reason goes to the operator's log; this route is public.
         return HealthComponent("unavailable", f"the check failed ({type(error).__name__})")
@@ -79,7 +80,7 @@ async def _run(check: Check) -> HealthComponent:
 
 
 def database_check(db: Database) -> Check:
-    """A real write transaction: a full disk is found here before a caller finds it."""
+    """Return a check that commits a write, so that a full disk shows here before it shows to a caller."""
 
     async def check() -> HealthComponent:
         await db.write(idempotency.probe_write, ())

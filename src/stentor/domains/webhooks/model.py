@@ -1,4 +1,4 @@
-"""Subscriptions and deliveries, and what becomes of a delivery after an attempt: pure.
+"""Subscriptions and deliveries, and the decision after an attempt. Pure.
 
 Source: core contract, "Webhooks"; Standard Webhooks 1.0.
 """
@@ -45,9 +45,9 @@ RETRY_DELAYS_US = (
     *(5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR),
     *(10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR),
 )
-"""How long after the first, second, ... failed attempt the next one comes, in microseconds."""
+"""Microseconds from the first, second, ... failed attempt to the next one."""
 JITTER_RATIO = 0.1
-"""A wait is lengthened by up to this share of it."""
+"""A delay is lengthened at random by up to this fraction."""
 MAX_HOLD_US = 24 * HOUR
 GONE_STATUS = 410
 BUSY_STATUSES = (429, 503)
@@ -56,7 +56,7 @@ DeliveryStatus = Literal["waiting", "sending", "delivered", "failed"]
 
 
 class WebhookSubscription(msgspec.Struct, frozen=True):
-    """`events` as they were asked for, patterns included. Nothing is sent before `hold_until`."""
+    """A webhook. `events` are names and patterns as requested. Nothing is sent before `hold_until`."""
 
     subscription_id: str
     tenant: str
@@ -75,12 +75,12 @@ class WebhookSubscription(msgspec.Struct, frozen=True):
 
     @property
     def seal_context(self) -> tuple[str, str, str]:
-        """What its secrets are sealed for."""
+        """The record that its encrypted secrets are bound to."""
         return "webhook", self.tenant, self.subscription_id
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """One event for one subscription. Of those with one `subject`, only the oldest that is open is sent."""
+    """One event for one subscription. Of the open deliveries with the same `subject` only the oldest is sent."""
 
     delivery_id: str
     tenant: str
@@ -100,12 +100,12 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def next_attempt_at(self) -> int | None:
-        """When the next attempt is due, in microseconds; None when there is none."""
+        """The time of the next attempt in microseconds; None if there is none."""
         return self.due_at if self.status == "waiting" else None
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
-    """What an attempt met: a status, or an error where no answer came. `retry_after` is in microseconds."""
+    """The result of an attempt: a status, or an error without a response. `retry_after` is in microseconds."""
 
     started_at: int
     duration_ms: int
@@ -120,7 +120,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
 
 
 class DeliveryAttempt(msgspec.Struct, frozen=True):
-    """An attempt as the log shows it."""
+    """An attempt in the delivery log."""
 
     attempt: int
     started_at: int
@@ -131,7 +131,10 @@ class DeliveryAttempt(msgspec.Struct, frozen=True):
 
 
 class DeliveryDecision(msgspec.Struct, frozen=True):
-    """`due_at` for waiting; `disable` is the reason to send this endpoint nothing more; `hold_until` for all of it."""
+    """The new status, with `due_at` if it waits.
+
+    `disable_reason` disables the webhook; `hold_until` pauses all its deliveries.
+    """
 
     status: DeliveryStatus
     due_at: int = 0
@@ -140,39 +143,39 @@ class DeliveryDecision(msgspec.Struct, frozen=True):
 
 
 def decide_delivery(delivery: Delivery, reply: AttemptResult, now: int, jitter: float) -> DeliveryDecision:
-    """What becomes of a delivery. `chance` from 0 to 1 is the draw of the jitter."""
+    """Return what happens to a delivery after an attempt. `jitter` is a random number from 0 to 1."""
     if reply.is_success:
         return DeliveryDecision("delivered")
     if delivery.event == PING:
         return DeliveryDecision("failed")
     if reply.status_code == GONE_STATUS:
-        return DeliveryDecision("failed", disable_reason="The receiver answered 410 Gone.")
+        return DeliveryDecision("failed", disable_reason="The receiver responded with 410 Gone.")
     if delivery.attempts >= len(RETRY_DELAYS_US):
         return DeliveryDecision("failed", disable_reason=f"A delivery failed {delivery.attempts + 1} times.")
-    asked = min(reply.retry_after or 0, MAX_HOLD_US)
-    wait = int(RETRY_DELAYS_US[delivery.attempts] * (1 + JITTER_RATIO * jitter))
-    hold = now + asked if asked and reply.status_code in BUSY_STATUSES else None
-    return DeliveryDecision("waiting", now + max(wait, asked), hold_until=hold)
+    requested = min(reply.retry_after or 0, MAX_HOLD_US)
+    delay = int(RETRY_DELAYS_US[delivery.attempts] * (1 + JITTER_RATIO * jitter))
+    hold = now + requested if requested and reply.status_code in BUSY_STATUSES else None
+    return DeliveryDecision("waiting", now + max(delay, requested), hold_until=hold)
 
 
 def validate_events(names: Iterable[str]) -> list[str]:
-    """The names without repetition. Raises InvalidRequest for one that no event has."""
-    asked = list(dict.fromkeys(names))
-    unknown = [name for name in asked if name not in EVENTS and name not in EVENT_PATTERNS]
+    """Return the distinct names. Raises InvalidRequest for one that is neither an event nor a pattern."""
+    distinct = list(dict.fromkeys(names))
+    unknown = [name for name in distinct if name not in EVENTS and name not in EVENT_PATTERNS]
     if unknown:
         shown = ", ".join(repr(name[:100]) for name in unknown[:5])
         events, patterns = ", ".join(EVENTS), ", ".join(EVENT_PATTERNS)
         raise InvalidRequest(
-            f"events: {shown} is no event. The events are {events}; the patterns {patterns}.",
+            f"events: {shown} is not an event. The events are {events}; the patterns {patterns}.",
             {"unknown": unknown[:5], "events": list(EVENTS), "patterns": list(EVENT_PATTERNS)},
         )
-    return asked
+    return distinct
 
 
 def expand_events(names: Iterable[str]) -> list[str]:
-    """The events that names and patterns stand for."""
-    found: set[str] = set()
+    """Return the events that names and patterns match."""
+    events: set[str] = set()
     for name in names:
         prefix = name.removesuffix("*")
-        found.update(event for event in EVENTS if event == name or (name != prefix and event.startswith(prefix)))
-    return sorted(found)
+        events.update(event for event in EVENTS if event == name or (name != prefix and event.startswith(prefix)))
+    return sorted(events)

@@ -23,7 +23,7 @@ DeliveryId = Annotated[str, Path(description="The delivery's id."), AfterValidat
 
 
 class WebhookOperations:
-    """What admins can do with webhooks. Each method is an operation: see the table below."""
+    """Each method is an operation, see the table below."""
 
     def __init__(self, webhooks: WebhookService, history: DeliveryLog) -> None:
         self._webhooks, self._history = webhooks, history
@@ -31,7 +31,7 @@ class WebhookOperations:
     async def subscribe(
         self, caller: Caller, body: wire.Subscribe, idempotency_key: IdempotencyHeader = None
     ) -> wire.Subscribed:
-        """Subscribe a URL to events. The secret that deliveries are signed with is shown here alone."""
+        """Subscribe a URL to events. Only this response shows the secret that signs the deliveries."""
         key = None
         if idempotency_key is not None:
             digest = jsontext.sorted_digest(body.model_dump())
@@ -40,31 +40,31 @@ class WebhookOperations:
         return wire.Subscribed.of(subscription, secret=secret)
 
     async def list_webhooks(self, caller: Caller) -> wire.Webhooks:
-        """All webhooks, oldest first, without their secrets."""
+        """List webhooks, oldest first, without their secrets."""
         subscriptions = await self._webhooks.list_subscriptions(caller.tenant)
         return wire.Webhooks.of(webhooks=subscriptions, total=len(subscriptions))
 
     async def read(self, caller: Caller, webhook_id: WebhookId) -> wire.WebhookOut:
-        """One webhook, without its secret."""
+        """Return a webhook without its secret."""
         return wire.WebhookOut.of(await self._webhooks.get(caller.tenant, webhook_id))
 
     async def change(self, caller: Caller, webhook_id: WebhookId, body: wire.Change) -> wire.WebhookOut:
-        """Change the URL, the events or the description; disable, or enable again."""
+        """Change the URL, the events or the description; disable or enable."""
         return wire.WebhookOut.of(await self._webhooks.change(caller, webhook_id, body.model_dump(exclude_none=True)))
 
     async def delete(self, caller: Caller, webhook_id: WebhookId) -> wire.Deleted:
-        """Delete a webhook; what still waits for it is not sent."""
+        """Delete a webhook; its waiting deliveries are not sent."""
         await self._webhooks.delete(caller, webhook_id)
         return wire.Deleted(id=webhook_id, deleted=True)
 
     async def rotate(self, caller: Caller, webhook_id: WebhookId, body: wire.Rotate | None = None) -> wire.Rotated:
-        """A new secret, shown here alone; for a while deliveries are signed with the old one too."""
+        """Rotate the secret. Only this response shows it; for a while deliveries are also signed with the old one."""
         overlap = (body or wire.Rotate()).overlap_seconds * SECOND
         subscription, secret = await self._webhooks.rotate(caller, webhook_id, overlap)
         return wire.Rotated(id=webhook_id, secret=secret, old_secret_until=subscription.old_until)
 
     async def test(self, caller: Caller, webhook_id: WebhookId) -> wire.DeliveryDetail:
-        """Deliver webhook.ping now, and answer how it went; also to a disabled webhook."""
+        """Deliver webhook.ping now and return the result; also to a disabled webhook."""
         delivery, attempts = await self._webhooks.ping(caller, webhook_id)
         return wire.DeliveryDetail.of(delivery, log=attempts)
 
@@ -78,9 +78,9 @@ class WebhookOperations:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> wire.Deliveries:
-        """The delivery log, newest first."""
+        """List deliveries, newest first."""
         if event is not None and event not in model.EVENTS:
-            raise InvalidRequest(f"event: is none of {', '.join(model.EVENTS)}")
+            raise InvalidRequest(f"event: must be one of {', '.join(model.EVENTS)}")
         filters = {
             "status": status,
             "event": event,
@@ -92,12 +92,12 @@ class WebhookOperations:
         return wire.Deliveries.of(deliveries=rows, limit=limit, next_cursor=following)
 
     async def delivery(self, caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> wire.DeliveryDetail:
-        """One delivery with every attempt."""
+        """Return a delivery with all attempts."""
         delivery, attempts = await self._history.get(caller.tenant, webhook_id, delivery_id)
         return wire.DeliveryDetail.of(delivery, log=attempts)
 
     async def replay_since(self, caller: Caller, webhook_id: WebhookId, body: wire.ReplaySince) -> wire.ReplayedOut:
-        """Queue again what happened since a time: what was never delivered, or everything."""
+        """Queue the events since a time again: undelivered ones or all."""
         since = micros_from_datetime(body.since)
         until = 2**53 if body.until is None else micros_from_datetime(body.until)
         if until <= since:
@@ -105,7 +105,7 @@ class WebhookOperations:
         return wire.ReplayedOut.of(await self._history.replay_since(caller, webhook_id, since, until, body.scope))
 
     async def replay(self, caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> wire.DeliveryOut:
-        """Deliver an ended delivery's event again, under the same message id."""
+        """Deliver the event of an ended delivery again, with the same message id."""
         return wire.DeliveryOut.of(await self._history.replay(caller, webhook_id, delivery_id))
 
 

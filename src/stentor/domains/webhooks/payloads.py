@@ -1,22 +1,22 @@
-"""Which events of the run log are events of webhooks, and what their payloads hold: pure.
+"""Maps run log events to webhook events, and builds their payloads. Pure.
 
-A new kind of event takes one line here.
+A new event needs one line in `EVENT_NAMES` and one in `model.EVENTS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import format_iso
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.webhooks.model import PING
 
 MAX_FIELD_BYTES = 256 * 1024
-"""Bytes of JSON that one field of `data` may have; a larger one is null and named in `truncated`."""
+"""Limit for the JSON of one field of `data`; a larger field becomes null and is listed in `truncated`."""
 
 EventNamer = Callable[[RunLogEvent], str | None]
 
@@ -28,7 +28,7 @@ def _status(event: RunLogEvent) -> str | None:
 
 
 def _failed(event: RunLogEvent) -> str | None:
-    """A task that nobody may take is told by its denial, which knows why."""
+    # A task without an eligible agent also has the event of its denial, which has the reason.
     return None if event.metadata.get("outcome_class") == "routing_failed" else "task.failed"
 
 
@@ -37,8 +37,8 @@ def _memory(event: RunLogEvent) -> str:
 
 
 def _trust(event: RunLogEvent) -> str | None:
-    moved = event.metadata.get("level") != event.metadata.get("previous_level")
-    return "trust.level_changed" if moved else None
+    is_changed = event.metadata.get("level") != event.metadata.get("previous_level")
+    return "trust.level_changed" if is_changed else None
 
 
 EVENT_NAMES: Mapping[str, str | EventNamer] = {
@@ -74,27 +74,27 @@ _TASK_STATUSES = {
 
 
 def event_name(event: RunLogEvent) -> str | None:
-    """The webhook event that an event of the run log is; None for most."""
+    """Return the name of the webhook event for a run log event; None for most."""
     name = EVENT_NAMES.get(event.event_type)
     return name if name is None or isinstance(name, str) else name(event)
 
 
 def event_subject(event: RunLogEvent) -> str:
-    """Events with one subject are delivered in their order; an empty subject has none."""
+    """Return the subject: events with the same subject are delivered in order. An empty subject has no order."""
     if event.task_id is not None:
         return f"task:{event.task_id}"
     return f"agent:{event.agent_id}" if event.agent_id is not None else ""
 
 
 def build_payload(name: str, event: RunLogEvent, result: str | None) -> bytes:
-    """The body of a delivery; `result` is a completed task's, as JSON text."""
-    data = _bounded(_data(name, event, result))
+    """Return the body of a delivery; `result` is the JSON text of a completed task's result."""
+    data = _truncate(_data(name, event, result))
     return jsontext.encode({"event": name, "type": name, "timestamp": format_iso(event.happened_at), "data": data})
 
 
-def _data(name: str, event: RunLogEvent, result: str | None) -> dict[str, Any]:
-    own: dict[str, Any] = {"task_id": event.task_id, "agent_id": event.agent_id, "duration_ms": event.duration_ms}
-    data = {field: value for field, value in own.items() if value is not None} | _details(event)
+def _data(name: str, event: RunLogEvent, result: str | None) -> JsonObject:
+    ids: JsonObject = {"task_id": event.task_id, "agent_id": event.agent_id, "duration_ms": event.duration_ms}
+    data = {field: value for field, value in ids.items() if value is not None} | _details(event)
     if name in _TASK_STATUSES:
         data["status"] = _TASK_STATUSES[name]
     if name == "task.completed":
@@ -104,17 +104,17 @@ def _data(name: str, event: RunLogEvent, result: str | None) -> dict[str, Any]:
     return data
 
 
-def _details(event: RunLogEvent) -> dict[str, Any]:
-    """The event's metadata; of a denial its error, as other failures have it."""
+def _details(event: RunLogEvent) -> JsonObject:
+    """Return the event's metadata; that of a denial in the form of other failures, with `error`."""
     if event.event_type != "dispatch_denied":
         return event.metadata
     error = ("code", "message", "details")
-    rest = {field: value for field, value in event.metadata.items() if field not in error}
-    return rest | {"error": {field: event.metadata.get(field) for field in error}}
+    other = {field: value for field, value in event.metadata.items() if field not in error}
+    return other | {"error": {field: event.metadata.get(field) for field in error}}
 
 
-def _bounded(data: dict[str, Any]) -> dict[str, Any]:
+def _truncate(data: JsonObject) -> JsonObject:
     if len(jsontext.encode(data)) <= MAX_FIELD_BYTES:
         return data
-    cut = [field for field, value in data.items() if len(jsontext.encode(value)) > MAX_FIELD_BYTES]
-    return data | dict.fromkeys(cut) | {"truncated": cut}
+    truncated = [field for field, value in data.items() if len(jsontext.encode(value)) > MAX_FIELD_BYTES]
+    return data | dict.fromkeys(truncated) | {"truncated": truncated}

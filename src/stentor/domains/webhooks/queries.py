@@ -1,7 +1,4 @@
-"""SQL of the delivery log: pages, attempts, the events of a delivery, what is purged, figures.
-
-What metrics tell of webhooks.
-"""
+"""SQL of the delivery log (pages, attempts, events, deletion) and the webhooks' metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from stentor.domains.webhooks.payloads import EVENT_NAMES
 from stentor.domains.webhooks.store import DELIVERY_COLUMNS, to_delivery
 
 MAX_CLOCK_SKEW_US = HOUR
-"""How far the clocks that ids and times come from may lie apart."""
+"""Largest assumed difference between the clocks behind ids and timestamps."""
 _WHERE = "tenant = :tenant and subscription_id = :subscription_id"
 _FIND_DELIVERY = Sql(f"select {DELIVERY_COLUMNS} from webhook_deliveries where {_WHERE} and delivery_id = :delivery_id")
 _FILTERS = {
@@ -63,7 +60,7 @@ _BACKLOG = Sql(
 _SENDING = Sql("select count(*) from webhook_deliveries where status = 'sending'")
 _SUBSCRIPTIONS = Sql("select enabled, count(*) from webhook_subscriptions group by enabled")
 MAX_COUNTED_DELIVERIES = 1_000
-"""A backlog is counted up to one more than this."""
+"""Counts of a backlog stop at one more than this."""
 _COUNT_WAITING = Sql(
     f"""select count(*) from (select 1 from webhook_deliveries where subscription_id = :subscription_id
         and tenant = :tenant and status = 'waiting' limit {MAX_COUNTED_DELIVERIES + 1}) as counted"""
@@ -79,7 +76,7 @@ _pages: dict[tuple[str, ...], Sql] = {}
 
 
 class WebhookBacklog(msgspec.Struct, frozen=True):
-    """Deliveries that wait. `since` is when the event of the next one happened, in ISO 8601."""
+    """Waiting deliveries. `since` is the time of the next one's event, in ISO 8601."""
 
     count: int
     since: str | None
@@ -91,7 +88,7 @@ def find_delivery(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -
 
 
 def read_page(tx: Tx, tenant: str, subscription_id: str, limit: int, filters: dict[str, Any]) -> list[Delivery]:
-    """Newest first. `wanted` may have status, event, created_after, and `before` which it goes on."""
+    """Return a page, newest first. `filters` may have status, event, created_after and `before` (a delivery id)."""
     names = tuple(name for name in _FILTERS if filters.get(name) is not None)
     sql = _pages.get(names) or _pages.setdefault(names, _page_sql(names))
     params = {name: filters[name] for name in names}
@@ -107,12 +104,12 @@ def _page_sql(names: tuple[str, ...]) -> Sql:
 
 
 def list_attempts(tx: Tx, delivery_id: str) -> list[DeliveryAttempt]:
-    """Oldest first."""
+    """Return the attempts of a delivery, oldest first."""
     return [DeliveryAttempt(*row) for row in tx.rows(_ATTEMPTS, delivery_id=delivery_id)]
 
 
 def read_backlogs(tx: Tx, tenant: str, subscription_ids: Iterable[str]) -> dict[str, WebhookBacklog]:
-    """Return what waits for each subscription."""
+    """Return the backlog of each subscription."""
     backlogs = {}
     for subscription_id in subscription_ids:
         params = {"tenant": tenant, "subscription_id": subscription_id}
@@ -123,7 +120,7 @@ def read_backlogs(tx: Tx, tenant: str, subscription_ids: Iterable[str]) -> dict[
 
 
 def count_disabled(tx: Tx, tenant: str) -> int:
-    """Count the webhooks that were disabled, by failing or by hand."""
+    """Count the disabled webhooks, whether by failures or by an admin."""
     return int(tx.rows(_COUNT_DISABLED, tenant=tenant)[0][0])
 
 
@@ -133,32 +130,34 @@ def find_event(tx: Tx, event_id: str) -> RunLogEvent | None:
 
 
 def list_events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[RunLogEvent]:
-    """A tenant's events of a span of time that may be events of webhooks, in the order of their ids, after an id."""
+    """Return run log events of a tenant in a time range that webhooks may have, by id, after the id `after`."""
     low, high = ids.min_id_at(since - MAX_CLOCK_SKEW_US), ids.min_id_at(until + MAX_CLOCK_SKEW_US)
-    span = {"since": since, "until": until, "after": max(after, low), "before": high}
-    return [_to_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **span)]
+    window = {"since": since, "until": until, "after": max(after, low), "before": high}
+    return [_to_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **window)]
 
 
 def is_handled(tx: Tx, subscription_id: str, event_id: str) -> bool:
-    """Whether an event was delivered to a subscription, or will be."""
+    """Return whether an event was delivered to a subscription or still will be."""
     return tx.row(_HANDLED, subscription_id=subscription_id, event_id=event_id) is not None
 
 
 def purge_ended(tx: Tx, before: str, limit: int) -> int:
-    """Forget what ended, and what waits for nobody, with ids below `before`; answers how many deliveries."""
+    """Delete ended deliveries, and waiting ones of disabled webhooks, with ids below `before`; return how many."""
     tx.run(_PURGE_ATTEMPTS, before=before, limit=limit)
     return tx.run(_PURGE, before=before, limit=limit)
 
 
 def purge_subscription(tx: Tx, subscription_id: str, limit: int) -> int:
-    """Forget deliveries of a subscription that is gone; answers how many."""
+    """Delete deliveries of a deleted subscription; return how many."""
     tx.run(_ORPHAN_ATTEMPTS, subscription_id=subscription_id, limit=limit)
     return tx.run(_ORPHAN_DELIVERIES, subscription_id=subscription_id, limit=limit)
 
 
 def count_deliveries(tx: Tx) -> dict[str, int]:
-    """Subscriptions `enabled` and `disabled`, deliveries `waiting` of enabled ones and `sending`, and the `oldest` that
-    waits (microseconds; 0 for none)."""
+    """Return counts: subscriptions `enabled` and `disabled`, deliveries `waiting` (of enabled ones) and `sending`.
+
+    `oldest` is the creation time of the oldest waiting delivery in microseconds, 0 if there is none.
+    """
     subscriptions = {row[0]: int(row[1]) for row in tx.rows(_SUBSCRIPTIONS)}
     waiting, oldest = tx.rows(_BACKLOG)[0]
     sending = tx.rows(_SENDING)[0][0]
@@ -175,23 +174,23 @@ ATTEMPT_RESULTS = ("delivered", "retried", "failed")
 
 
 def collect_metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:
-    """`counts` are the deliverer's."""
-    found = count_deliveries(tx)
+    """Return the metrics; `counts` are those of the dispatcher, by attempt result and `disabled`."""
+    stored = count_deliveries(tx)
     attempts = CounterMetricFamily("stentor_webhook_attempts", "Attempts since the start.", labels=["result"])
     for result in ATTEMPT_RESULTS:
         attempts.add_metric([result], counts.get(result, 0))
     subscriptions = GaugeMetricFamily("stentor_webhooks", "Webhooks by whether they are enabled.", labels=["state"])
     for state in ("enabled", "disabled"):
-        subscriptions.add_metric([state], found[state])
+        subscriptions.add_metric([state], stored[state])
     disabled = counts.get("disabled", 0)
-    oldest = (tx.now - found["oldest"]) / SECOND if found["oldest"] else 0.0
+    oldest = (tx.now - stored["oldest"]) / SECOND if stored["oldest"] else 0.0
     return [
         GaugeMetricFamily(
-            "stentor_webhook_backlog", "Deliveries that wait, of enabled webhooks.", value=found["waiting"]
+            "stentor_webhook_backlog", "Waiting deliveries of enabled webhooks.", value=stored["waiting"]
         ),
-        GaugeMetricFamily("stentor_webhook_oldest_seconds", "Age of the oldest that waits.", value=oldest),
-        GaugeMetricFamily("stentor_webhook_sending", "Deliveries under way.", value=found["sending"]),
+        GaugeMetricFamily("stentor_webhook_oldest_seconds", "Age of the oldest waiting delivery.", value=oldest),
+        GaugeMetricFamily("stentor_webhook_sending", "Deliveries being sent.", value=stored["sending"]),
         attempts,
-        CounterMetricFamily("stentor_webhooks_disabled", "Webhooks switched off by the service.", value=disabled),
+        CounterMetricFamily("stentor_webhooks_disabled", "Webhooks disabled by the service.", value=disabled),
         subscriptions,
     ]

@@ -1,4 +1,4 @@
-"""SQL of subscriptions, and of the queue of deliveries: claimed in order, moved under their epoch."""
+"""SQL of subscriptions and of the delivery queue: claims in order, updates fenced by the epoch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HOLD = Sql(
 )
 
 CLAIM_ROUNDS, CLAIM_LOOKAHEAD = 10, 32
-"""How many rows a claim looks at beyond those it wants, and how often when they stand behind others."""
+"""How often a claim reads due rows, and how many more than it needs: some may wait behind others of their subject."""
 DELIVERY_FIELDS = Delivery.__struct_fields__
 DELIVERY_COLUMNS = ", ".join(DELIVERY_FIELDS)
 _OPEN = "status in ('waiting', 'sending')"
@@ -61,7 +61,7 @@ _CLAIM = Sql(
     f"""update webhook_deliveries set status = 'sending', epoch = epoch + 1, lease_until = :lease_until
     where delivery_id = :delivery_id and status = 'waiting' and epoch = :epoch returning {DELIVERY_COLUMNS}"""
 )
-_BEHIND = Sql(
+_POSTPONE = Sql(
     """update webhook_deliveries set due_at = (
         select coalesce(h.lease_until, h.due_at) from webhook_deliveries h where h.delivery_id = :head)
     where delivery_id = :delivery_id and status = 'waiting'"""
@@ -71,13 +71,13 @@ _RELEASE = Sql(
         select min(n.delivery_id) from webhook_deliveries n
         where n.subscription_id = :subscription_id and n.subject = :subject and n.{_OPEN})"""
 )
-_MOVE = Sql(
+_END_ATTEMPT = Sql(
     f"""update webhook_deliveries set status = :status, attempts = attempts + 1, due_at = :due_at,
         lease_until = null, ended_at = :ended_at, last_status = :last_status, last_error = :last_error
     where {_HELD}"""
 )
-_GIVE_BACK = Sql(f"update webhook_deliveries set status = 'waiting', lease_until = null where {_HELD}")
-_LOST = Sql(
+_REQUEUE = Sql(f"update webhook_deliveries set status = 'waiting', lease_until = null where {_HELD}")
+_LEASE_EXPIRED = Sql(
     f"""select {DELIVERY_COLUMNS} from webhook_deliveries
     where status = 'sending' and lease_until < :before limit :limit"""
 )
@@ -92,12 +92,12 @@ def update(tx: Tx, subscription: WebhookSubscription) -> None:
 
 
 def delete(tx: Tx, tenant: str, subscription_id: str) -> bool:
-    """Without its deliveries: there may be many."""
+    """Delete a subscription; its deliveries, which may be many, are deleted later in batches."""
     return tx.run(_DELETE, tenant=tenant, subscription_id=subscription_id) == 1
 
 
 def disable(tx: Tx, subscription_id: str, reason: str) -> bool:
-    """Whether it was enabled until now."""
+    """Disable a subscription; return whether it was enabled."""
     return tx.run(_DISABLE, subscription_id=subscription_id, reason=reason, now=tx.now) == 1
 
 
@@ -111,13 +111,13 @@ def find(tx: Tx, tenant: str, subscription_id: str) -> WebhookSubscription | Non
 
 
 def find_in_any_tenant(tx: Tx, subscription_id: str) -> WebhookSubscription | None:
-    """Whatever its tenant: for the service itself, never for a caller."""
+    """Find a subscription of any tenant. For the service itself, never for a caller."""
     row = tx.row(_BY_ID, subscription_id=subscription_id)
     return _subscription(row) if row else None
 
 
 def list_subscriptions(tx: Tx, tenant: str) -> list[WebhookSubscription]:
-    """Oldest first."""
+    """Return the subscriptions of a tenant, oldest first."""
     return [_subscription(row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
 
 
@@ -126,7 +126,7 @@ def list_all_subscriptions(tx: Tx) -> list[WebhookSubscription]:
 
 
 def insert_delivery(tx: Tx, delivery: Delivery, lease_until: int | None = None) -> None:
-    """Written at the commit, many at once."""
+    """Insert a delivery, together with all others of the commit."""
     tx.append(DELIVERIES, (*msgspec.structs.astuple(delivery), lease_until))
 
 
@@ -135,57 +135,59 @@ def has_due(tx: Tx, subscription_id: str) -> bool:
 
 
 def claim_due(tx: Tx, subscription_id: str, lease_us: int, limit: int) -> list[Delivery]:
-    """Take deliveries that are due, the oldest first. One that stands behind another of its subject is put off
-    until that one's next step, so that it is looked at once and not at every claim."""
-    taken: list[Delivery] = []
+    """Claim due deliveries, oldest first.
+
+    One that waits behind another of its subject is postponed to that one's lease or due time, so that not every claim
+    reads it again.
+    """
+    claimed: list[Delivery] = []
     for _ in range(CLAIM_ROUNDS):
         due = tx.rows(_DUE, subscription_id=subscription_id, now=tx.now, limit=limit + CLAIM_LOOKAHEAD)
         for delivery_id, epoch, head in due:
             if head != delivery_id:
-                tx.run(_BEHIND, delivery_id=delivery_id, head=head)
-            elif len(taken) < limit:
+                tx.run(_POSTPONE, delivery_id=delivery_id, head=head)
+            elif len(claimed) < limit:
                 key = {"delivery_id": delivery_id, "epoch": epoch}
-                taken += [to_delivery(row) for row in tx.rows(_CLAIM, **key, lease_until=tx.now + lease_us)]
-        if len(taken) == limit or len(due) < limit + CLAIM_LOOKAHEAD:
+                claimed += [to_delivery(row) for row in tx.rows(_CLAIM, **key, lease_until=tx.now + lease_us)]
+        if len(claimed) == limit or len(due) < limit + CLAIM_LOOKAHEAD:
             break
-    return taken
+    return claimed
 
 
-def record_attempt(tx: Tx, held: Delivery, reply: AttemptResult, verdict: DeliveryDecision) -> bool:
-    """Write an attempt and what becomes of the delivery; False when it is in other hands."""
-    ended = None if verdict.status == "waiting" else tx.now
-    moved = tx.run(
-        _MOVE,
+def record_attempt(tx: Tx, held: Delivery, reply: AttemptResult, decision: DeliveryDecision) -> bool:
+    """Record an attempt and its decision; return False if another process has claimed the delivery since."""
+    updated = tx.run(
+        _END_ATTEMPT,
         delivery_id=held.delivery_id,
         epoch=held.epoch,
-        status=verdict.status,
-        due_at=verdict.due_at or held.due_at,
-        ended_at=ended,
+        status=decision.status,
+        due_at=decision.due_at or held.due_at,
+        ended_at=None if decision.status == "waiting" else tx.now,
         last_status=reply.status_code,
         last_error=reply.error,
     )
-    if not moved:
+    if not updated:
         return False
-    rest = (reply.started_at, reply.duration_ms, reply.status_code, reply.error, reply.response)
-    tx.append(ATTEMPTS, (held.delivery_id, held.attempts + 1, *rest))
+    result = (reply.started_at, reply.duration_ms, reply.status_code, reply.error, reply.response)
+    tx.append(ATTEMPTS, (held.delivery_id, held.attempts + 1, *result))
     return True
 
 
 def release_next(tx: Tx, held: Delivery) -> bool:
-    """Let the next one of the subject go; whether there was one that waited for this."""
+    """Make the next delivery of the subject due; return whether one was waiting."""
     if not held.subject:
         return False
     return tx.run(_RELEASE, subscription_id=held.subscription_id, subject=held.subject, now=tx.now) == 1
 
 
 def requeue(tx: Tx, deliveries: list[Delivery]) -> int:
-    """They were not sent, or nobody knows: they are due as before, and no attempt is counted."""
-    return sum(tx.run(_GIVE_BACK, delivery_id=one.delivery_id, epoch=one.epoch) for one in deliveries)
+    """Requeue deliveries that were not sent, or whose result is unknown, without counting an attempt."""
+    return sum(tx.run(_REQUEUE, delivery_id=d.delivery_id, epoch=d.epoch) for d in deliveries)
 
 
 def list_lease_expired(tx: Tx, before: int, limit: int) -> list[Delivery]:
-    """Deliveries whose lease ended before a time."""
-    return [to_delivery(row) for row in tx.rows(_LOST, before=before, limit=limit)]
+    """Return deliveries whose lease ended before a time."""
+    return [to_delivery(row) for row in tx.rows(_LEASE_EXPIRED, before=before, limit=limit)]
 
 
 def to_delivery(row: tuple[Any, ...]) -> Delivery:

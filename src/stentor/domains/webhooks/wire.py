@@ -1,4 +1,4 @@
-"""Bodies and answers of the webhooks' routes."""
+"""Request and response bodies of the webhook operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ State = Literal["waiting", "sending", "delivered", "failed"]
 
 
 class Subscribe(RequestModel):
-    """`events` are names, `*`, or all of a kind such as `task.*`."""
+    """`events` are names, `*` for all, or all of a kind such as `task.*`."""
 
     model_config = example_config(
         url="https://hooks.example.com/stentor", events=["task.completed", "agent.quarantined"]
@@ -44,7 +44,7 @@ class Subscribe(RequestModel):
 
 
 class Change(RequestModel):
-    """What is left out stays as it is."""
+    """Omitted fields stay unchanged."""
 
     model_config = example_config(enabled=True)
 
@@ -61,7 +61,7 @@ class Rotate(RequestModel):
 
 
 class ReplaySince(RequestModel):
-    """From `since` up to `until`, which is now when left out."""
+    """From `since` up to `until`; default: now."""
 
     model_config = example_config(since="2026-11-20T21:45:00Z", scope="undelivered")
 
@@ -84,7 +84,7 @@ class WebhookOut(ResponseModel):
 
 
 class Subscribed(ResponseModel):
-    """The only answer but for that of a rotation that holds the secret."""
+    """Has the secret, as only the response of a rotation does besides."""
 
     id: Annotated[str, Field(validation_alias="subscription_id")]
     url: str
@@ -111,7 +111,7 @@ class Deleted(ResponseModel):
 
 
 class DeliveryOut(ResponseModel):
-    """`message_id` is the webhook-id that the receiver sees. `next_attempt_at` is set while it waits."""
+    """`message_id` is the header webhook-id of the receiver. `next_attempt_at` is set while the delivery waits."""
 
     id: Annotated[str, Field(validation_alias="delivery_id")]
     webhook_id: Annotated[str, Field(validation_alias="subscription_id")]
@@ -137,7 +137,7 @@ class AttemptOut(ResponseModel):
 
 
 class DeliveryDetail(DeliveryOut):
-    """With every attempt."""
+    """A delivery with all attempts."""
 
     log: list[AttemptOut]
 
@@ -149,7 +149,7 @@ class Deliveries(ResponseModel):
 
 
 class ReplayedOut(ResponseModel):
-    """`next_since` is set when there is more: ask again from there."""
+    """`next_since` is set if there are more events: replay again from there."""
 
     queued: int
     next_since: Timestamp | None
