@@ -139,9 +139,12 @@ class Server:
             return self._migrated()
         known = self._shared / "template"
         with locked(self._shared / "template.lock"):
-            if not known.exists():
-                known.write_text(self._migrated())
-        return known.read_text()
+            name = known.read_text() if known.exists() else ""
+            # The last process that leaves deletes the server; the next one that needs it starts an empty one.
+            if not self._admin.execute("select 1 from pg_database where datname = %s", (name,)).fetchone():
+                name = self._migrated()
+                known.write_text(name)
+        return name
 
     def _migrated(self) -> str:
         name = self.empty()
