@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.clock import format_iso
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.reports import model as reports
 from stentor.domains.reports.model import VaultReport
@@ -39,7 +40,7 @@ class TaskEvents(msgspec.Struct, frozen=True):
         return self.page[-1].event_id if self.has_more else None
 
 
-def event_out(event: RunLogEvent) -> dict[str, Any]:
+def event_out(event: RunLogEvent) -> JsonObject:
     """Return an event in its JSON form; the exact task id is in its metadata."""
     return {
         "event_id": event.event_id,
@@ -54,9 +55,7 @@ def event_out(event: RunLogEvent) -> dict[str, Any]:
     }
 
 
-def build_trail(
-    task_id: str, task: dict[str, Any] | None, events: TaskEvents, linked: Sequence[VaultReport]
-) -> dict[str, Any]:
+def build_trail(task_id: str, task: JsonObject | None, events: TaskEvents, linked: Sequence[VaultReport]) -> JsonObject:
     """Return the activity log; a field that no event has is null. `linked` are the task's reports."""
     outline = events.outline
     root = next((event for event in outline if event.event_type == "prompt_received"), None)
@@ -88,7 +87,7 @@ def _last(events: Sequence[RunLogEvent], name: str) -> Any:
     return next((event.metadata[name] for event in reversed(events) if name in event.metadata), None)
 
 
-def completion_data(task: Task, agent_name: str | None, learning_error: str | None) -> dict[str, Any]:
+def completion_data(task: Task, agent_name: str | None, learning_error: str | None) -> JsonObject:
     """Return the data of the terminal event `complete`; `error` is set if learning from the outcome failed."""
     return {
         "task_id": task.task_id,

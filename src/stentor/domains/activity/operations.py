@@ -6,11 +6,12 @@ Source: core contract, "Kernel (tasks)"; the shape of a report: second contract,
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.activity.service import ActivityService
@@ -43,7 +44,7 @@ class EventOut(ResponseModel):
     event_type: str
     component: str
     message: str
-    metadata: dict[str, Any]
+    metadata: JsonObject
     duration_ms: int | None
     provenance_id: str
     parent_provenance_id: str | None
@@ -63,12 +64,12 @@ class ReportOut(ResponseModel):
 
 class Trail(ResponseModel):
     task_id: str
-    task: dict[str, Any] | None
+    task: JsonObject | None
     status: str
     provenance_id: str | None
     agent_name: str | None
     capability: str | None
-    routing: dict[str, Any] | None
+    routing: JsonObject | None
     provider: str | None
     outcome_class: str | None
     learning_eligible: bool | None

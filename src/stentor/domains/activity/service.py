@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -15,6 +15,7 @@ from stentor.auth.principal import Principal
 from stentor.core import runlog
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.core.live import Hub, RunLogChanged, StreamedToken, TaskWatcher
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.activity import model
@@ -35,7 +36,7 @@ class StreamStep(msgspec.Struct, frozen=True):
     """One event of a stream. `id` is the Last-Event-ID from which a reader resumes."""
 
     kind: Literal["routing", "activity", "token", "complete", "error"]
-    data: dict[str, Any]
+    data: JsonObject
     id: str | None = None
 
 
@@ -125,7 +126,7 @@ class ActivityService:
         if (await self._history(principal, task_id, 1, "")).task is None:
             raise NotFound("No task has this id.")
 
-    async def read_envelope(self, tenant: str, task_id: str) -> dict[str, Any]:
+    async def read_envelope(self, tenant: str, task_id: str) -> JsonObject:
         """Return the `provenance_id` and `atp` for the events of a stream. Raises NotFound."""
         task, events = await self._read(tenant, task_id, most=1)
         if task is None:

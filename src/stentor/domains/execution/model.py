@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.model import LEARNABLE_OUTCOMES, OutcomeClass, Task, TaskStatus
 
 DEFAULT_LEASE_SECONDS, MAX_LEASE_SECONDS = 30, 3_600
@@ -23,7 +24,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
 
     outcome_class: OutcomeClass
     result: Any = None
-    error: dict[str, Any] | None = None
+    error: JsonObject | None = None
     performance: float | None = None
     cost: float | None = None
 

@@ -8,11 +8,12 @@ updates need no approver. Only keys of role agent are limited; docs/decisions/00
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Protocol
 
 from stentor.auth.principal import RoleRegistry
 from stentor.core.db import Tx
 from stentor.core.errors import LeaseLost, StoreConflict
+from stentor.core.jsontext import JsonObject
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.execution.model import AttemptOutcome
@@ -177,7 +178,7 @@ class OutcomeRecorder:
 
 
 def _outcome_event(outcome: AttemptOutcome, agent_id: str, duration: int, *, learnable: bool) -> EventDraft:
-    meta: dict[str, Any] = {
+    meta: JsonObject = {
         "status": outcome.status,
         "outcome_class": outcome.outcome_class,
         "learning_eligible": learnable,

@@ -6,13 +6,14 @@ The broker checks each call against the agent's allow-list first; the other tool
 from __future__ import annotations
 
 import unicodedata
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 from msgspec import Meta
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.call_guard import LlmCaller as LlmCaller
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.llm.results import ChatResult
@@ -55,7 +56,7 @@ class MemorySearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 class MemoryWriteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1, max_length=1024, description="Such as team/decisions.md.")]
     content: Annotated[str, Meta(max_length=MAX_CONTENT_LENGTH)]
-    frontmatter: dict[str, Any] | None = None
+    frontmatter: JsonObject | None = None
 
 
 class ChatMessageArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,7 +105,7 @@ class MemorySearch(_MemoryTool):
     def to_access(self, call: ToolRequest) -> Access:
         return Access(self.name, self.resolve_operation(call), path=self.parse_arguments(call).folder)
 
-    async def execute(self, run: SandboxRun, call: ToolRequest) -> dict[str, Any]:
+    async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
         arguments = self.parse_arguments(call)
         caller = self.caller(run, "read")
         matches, total = await self._search.hybrid(
@@ -128,7 +129,7 @@ class MemoryWrite(_MemoryTool):
     def to_access(self, call: ToolRequest) -> Access:
         return Access(self.name, self.resolve_operation(call), path=self.parse_arguments(call).path)
 
-    async def execute(self, run: SandboxRun, call: ToolRequest) -> dict[str, Any]:
+    async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
         arguments = self.parse_arguments(call)
         draft = WriteDraft("write", arguments.path, arguments.content, arguments.frontmatter)
         result = await self._memory.write(self.caller(run, "write"), draft)
@@ -151,7 +152,7 @@ class LlmChat(TypedTool):
         self.parse_arguments(call)  # rejects invalid arguments before the access is checked and recorded
         return Access(self.name, self.resolve_operation(call))
 
-    async def execute(self, run: SandboxRun, call: ToolRequest) -> dict[str, Any]:
+    async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
         arguments = self.parse_arguments(call)
         messages = tuple(LlmMessage(message.role, (TextPart(message.content),)) for message in arguments.messages)
         request = ChatRequest(arguments.model, messages, arguments.max_tokens, arguments.temperature)

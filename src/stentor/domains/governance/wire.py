@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, StringConstraints, model_validator
 
 from stentor.core import ids
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.model import (
     Approval,
     Changes,
@@ -35,7 +36,7 @@ class ChangesIn(RequestModel):
     breaking: bool | None = None
     new_dependencies: bool | None = None
     touches_policy: bool | None = None
-    agent_patch: dict[str, Any] | None = None
+    agent_patch: JsonObject | None = None
 
 
 class Propose(RequestModel):
@@ -189,7 +190,7 @@ class UpdateOut(ResponseModel):
     submitted_at: Timestamp
     approved_at: Timestamp | None
     deployed_at: Timestamp | None
-    test_results: dict[str, Any] | None
+    test_results: JsonObject | None
     rejected_at: Timestamp | None
     rolled_back_at: Timestamp | None
     approval_deadline: Timestamp
@@ -203,7 +204,7 @@ class UpdateOut(ResponseModel):
     reasons: list[str]
     risks: list[str]
     decided_by: str | None
-    decision: dict[str, Any] | None
+    decision: JsonObject | None
     checkpoint_id: str | None
     named_checkpoint: str | None
     notes: str | None
@@ -254,7 +255,7 @@ class CheckpointOut(ResponseModel):
     intact: bool
     taken_by: str
     taken_at: Timestamp
-    state: dict[str, Any] | None
+    state: JsonObject | None
 
 
 class CheckpointPage(ResponseModel):

@@ -12,6 +12,7 @@ import msgspec
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import model, store
 from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, TaskTypeProgress, Weight
@@ -225,7 +226,7 @@ class LearningService:
 
 def learning_skipped_event(outcome_class: str, reason: str | None = None) -> EventDraft:
     """Return the event of an outcome that is not learned from; `reason` if its class alone does not explain it."""
-    meta: dict[str, Any] = {"outcome_class": outcome_class, "learning_eligible": False}
+    meta: JsonObject = {"outcome_class": outcome_class, "learning_eligible": False}
     message = f"Nothing is learned from the outcome {outcome_class}."
     if reason is not None:
         meta["reason"] = reason
@@ -233,7 +234,7 @@ def learning_skipped_event(outcome_class: str, reason: str | None = None) -> Eve
     return EventDraft("learning_skipped", "learning", message, meta)
 
 
-def _learning_metadata(outcome: EligibleOutcome, result: str, before: float, weight: Weight) -> dict[str, Any]:
+def _learning_metadata(outcome: EligibleOutcome, result: str, before: float, weight: Weight) -> JsonObject:
     rewards, outcomes = weight.counted_rewards
     return {
         "task_type": outcome.task_type,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from prometheus_client.core import Metric
@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 from stentor.core.clock import SECOND, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.core.db.leader import LeaderElection
+from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import gauge_family
 from stentor.domains.memory import store
 from stentor.domains.memory.caches import DocumentCache
@@ -56,7 +57,7 @@ class MemoryHealth:
         self._embedding_worker = embedding_worker
         self._cache = cache
 
-    async def report(self) -> dict[str, Any]:
+    async def report(self) -> JsonObject:
         """Return the body of the health route. Fails closed: a part that does not respond in time is unhealthy."""
         vault, vectors = await asyncio.gather(
             _check(self._vault.check, self._indexer.lag), _check(self._read_index, self._embedding_worker.lag)
@@ -84,7 +85,7 @@ class MemoryHealth:
     async def _read_index(self) -> None:
         await self._index.totals()
 
-    def _stats(self, totals: IndexTotals | None) -> dict[str, Any]:
+    def _stats(self, totals: IndexTotals | None) -> JsonObject:
         if totals is None:
             return _UNKNOWN_STATS
         return {

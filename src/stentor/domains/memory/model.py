@@ -8,13 +8,14 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
+from stentor.core.jsontext import JsonObject
 from stentor_vault.notes import merge
 from stentor_vault.notes.model import ANY_STATE, NO_FILE, content_hash
 from stentor_vault.notes.paths import MAX_PATH_LENGTH, MAX_SEGMENT_BYTES
@@ -41,7 +42,7 @@ class WriteDraft(msgspec.Struct, frozen=True):
     operation: WriteOperation
     path: str
     content: str | None = None
-    frontmatter: dict[str, Any] | None = None
+    frontmatter: JsonObject | None = None
     source_agent: str | None = None
     priority: Priority = "normal"
     resolution: ConflictResolution = "last_write_wins"

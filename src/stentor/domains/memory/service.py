@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -18,6 +18,7 @@ from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
 from stentor.domains.memory.caches import CallerIdentity, DocumentCache, LastSeen
@@ -316,7 +317,7 @@ class VersionHistory:
 
 
 def _write_event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, status: str) -> EventDraft:
-    meta: dict[str, Any] = {
+    meta: JsonObject = {
         "write_id": intent.write_id,
         "path": intent.path,
         "operation": draft.operation,

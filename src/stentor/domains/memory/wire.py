@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.vaults import DEFAULT_VAULT
@@ -22,7 +23,7 @@ VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE
 class DocumentIn(RequestModel):
     path: Annotated[str, StringConstraints(max_length=4096)]
     content: str | None = None
-    frontmatter: dict[str, Any] | None = None
+    frontmatter: JsonObject | None = None
 
 
 class WriteMetadata(RequestModel):
@@ -90,7 +91,7 @@ class WrittenOut(ResponseModel):
 class DocumentOut(ResponseModel):
     path: str
     content: str
-    frontmatter: dict[str, Any]
+    frontmatter: JsonObject
     frontmatter_problem: str | None = OmittedWhenNone
 
 
@@ -154,7 +155,7 @@ class SemanticMatchOut(ResponseModel):
     content_preview: str
     similarity_score: float
     source_level: Literal["document", "section"]
-    hebbian_weights: dict[str, Any]
+    hebbian_weights: JsonObject
 
 
 class SemanticOut(ResponseModel):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+from stentor.core.jsontext import JsonObject
 
 TrustTier = Literal["auto", "monitored", "human"]
 AgentStatus = Literal["active", "suspended", "quarantined"]
@@ -59,7 +61,7 @@ class Runtime(msgspec.Struct, frozen=True):
     kind: RuntimeKind = "worker"
     name: str | None = None
     endpoint: str | None = None
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     command: tuple[str, ...] = ()
 
 

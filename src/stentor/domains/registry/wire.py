@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.registry.model import (
     AgentStatus,
     AllowedNetwork,
@@ -53,7 +54,7 @@ class RuntimeIn(RequestModel):
     kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
     name: Name | None = None
     endpoint: Annotated[str, StringConstraints(max_length=2048)] | None = None
-    options: dict[str, Any] = {}
+    options: JsonObject = {}
     command: Annotated[list[Annotated[str, StringConstraints(max_length=65_536)]], Field(max_length=256)] = []
 
     @model_validator(mode="after")
@@ -69,7 +70,7 @@ class RuntimeIn(RequestModel):
         return self
 
 
-def _check_llm(options: dict[str, Any]) -> None:
+def _check_llm(options: JsonObject) -> None:
     try:
         llm_options = msgspec.convert(options, LlmOptions)
     except msgspec.ValidationError as error:
@@ -182,7 +183,7 @@ class RuntimeOut(ResponseModel):
     kind: str
     name: str | None
     endpoint: str | None
-    options: dict[str, Any]
+    options: JsonObject
     command: list[str]
 
 

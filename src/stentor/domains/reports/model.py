@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.clock import format_iso
+from stentor.core.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
 from stentor_vault.notes.model import Stat
@@ -32,7 +33,7 @@ class VaultReport(msgspec.Struct, frozen=True):
     summary: str | None
 
 
-def report_out(report: VaultReport) -> dict[str, Any]:
+def report_out(report: VaultReport) -> JsonObject:
     """Return a report in its JSON form."""
     return dict(msgspec.structs.asdict(report))
 

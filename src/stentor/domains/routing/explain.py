@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.routing.model import RoutingDecision
 from stentor.domains.routing.ranking import (
     COST_OFFSET_USD,
@@ -225,7 +226,7 @@ def _close(a: float, b: float) -> bool:
     return isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
-def classify_terms(record: dict[str, Any]) -> Literal["evidence", "shares"] | None:
+def classify_terms(record: JsonObject) -> Literal["evidence", "shares"] | None:
     """Return which terms the candidates of a decision have: of this formula, or the fixed shares of an earlier one.
 
     None for a record that has neither: it is damaged.
@@ -239,14 +240,14 @@ def classify_terms(record: dict[str, Any]) -> Literal["evidence", "shares"] | No
     return "shares" if is_complete and all(each.keys() >= _SHARES_CANDIDATE_FIELDS for each in listed) else None
 
 
-def _is_readable(record: dict[str, Any]) -> bool:
+def _is_readable(record: JsonObject) -> bool:
     try:
         return bool(msgspec.convert(record, RoutingDecision).candidates)
     except msgspec.ValidationError:
         return False
 
 
-def explain_decision(record: dict[str, Any]) -> str:
+def explain_decision(record: JsonObject) -> str:
     """Return in one or two sentences who was chosen and why, for a decision by any rule."""
     if classify_terms(record) is None:
         return "The recorded decision cannot be read."
@@ -269,13 +270,13 @@ def explain_decision(record: dict[str, Any]) -> str:
     return f"{name} was chosen among {total} candidates with the highest score, {scores}{advantage}.{offline_note}"
 
 
-def _tie_breaker(first: dict[str, Any], second: dict[str, Any]) -> str:
+def _tie_breaker(first: JsonObject, second: JsonObject) -> str:
     if first["composite"] != second["composite"]:
         return "the higher composite score decides"
     return "the name decides"
 
 
-def _advantage(record: dict[str, Any], first: dict[str, Any], second: dict[str, Any]) -> str:
+def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str:
     """Name the term of the score in which the first is furthest ahead of the second."""
     beta = record["beta"]
     reasons = {

@@ -7,7 +7,6 @@ with the code of the furthest check that any candidate reached. Source: core con
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -21,6 +20,7 @@ from stentor.core.errors import (
     TenantDenied,
     TrustFloorExcludedAll,
 )
+from stentor.core.jsontext import JsonObject
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing.ranking import (
     NEUTRAL_TRUST,
@@ -216,7 +216,7 @@ def _decision(
 def build_denial(request: RoutingRequest, denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> RoutingDenied:
     """Return the error for a request without an admitted candidate."""
     furthest = max((reason for _, reason in denied), key=ADMISSION_CHECKS.index, default=CapabilityUnavailable)
-    details: dict[str, Any] = {"required_capabilities": list(request.capabilities)}
+    details: JsonObject = {"required_capabilities": list(request.capabilities)}
     if request.preferred_agent_id is not None:
         details |= {"agent_preference": request.preferred_agent_id, "reason": furthest.code}
         message = "The preferred agent is not eligible for this task; `details.reason` says why."

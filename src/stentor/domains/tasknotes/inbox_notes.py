@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.tasknotes.model import INBOX_FOLDER
 from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TaskDraft, TaskMetadata
 from stentor_vault.notes import frontmatter
@@ -129,7 +130,7 @@ def _text(content: bytes) -> str | None:
     return text
 
 
-def _draft(values: dict[str, Any], body: str) -> TaskDraft:
+def _draft(values: JsonObject, body: str) -> TaskDraft:
     reader = _FrontmatterReader(values)
     kind = reader.name("type", "for example `summarize`")
     capabilities = reader.names("required_capabilities", required=True)
@@ -148,7 +149,7 @@ def _draft(values: dict[str, Any], body: str) -> TaskDraft:
 class _FrontmatterReader:
     """Reads fields of a frontmatter and collects their problems. Unknown fields are ignored."""
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, values: JsonObject) -> None:
         self.problems: list[str] = []
         nested = values.get("metadata")
         self._values = {**values, **(nested if isinstance(nested, dict) else {})}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Any
 
 import msgspec
 
 from stentor.core.clock import format_iso
+from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.model import OutcomeClass, TaskMetadata, TaskStatus
 
 TASKS_FOLDER = "Tasks"
@@ -96,7 +96,7 @@ def rewind_cursor(event_id: str, milliseconds: int) -> str:
     return f"{text[:8]}-{text[8:]}"
 
 
-def build_frontmatter(record: TaskNoteRecord) -> dict[str, Any]:
+def build_frontmatter(record: TaskNoteRecord) -> JsonObject:
     """Return the fields of the frontmatter in their order; times in ISO 8601."""
     meta, error = record.metadata, _error(record.error)
     fields = {
@@ -137,7 +137,7 @@ class _StoredError(msgspec.Struct):
 _decode_error = msgspec.json.Decoder(_StoredError).decode
 
 
-def _error(stored: str | None) -> dict[str, Any]:
+def _error(stored: str | None) -> JsonObject:
     """Return the code of an error if it has one; an agent's error may have any form."""
     if stored is None:
         return {}

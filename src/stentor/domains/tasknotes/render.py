@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
+from stentor.core.jsontext import JsonObject
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, RenderedNote, TaskNoteRecord, build_frontmatter, locate_note
 from stentor_vault.notes import yaml_codec
 
@@ -92,7 +93,7 @@ def render_answer(record: TaskNoteRecord, agent: str | None, *, note_changed: bo
 
     `note_changed`: the note was changed after it was submitted.
     """
-    values: dict[str, Any] = {
+    values: JsonObject = {
         "task_id": record.task_id,
         "status": record.display_status,
         "agent": agent or record.assigned_agent,
@@ -139,14 +140,14 @@ def _citations(value: Any) -> str:
     return "\n" + "".join(lines) if lines else ""
 
 
-def _citation(number: int, value: dict[str, Any]) -> str:
+def _citation(number: int, value: JsonObject) -> str:
     path, heading = value.get("path"), value.get("heading")
     link = "".join(c for c in str(path) if c.isprintable() and c not in "[]|").removesuffix(".md")
     where = f", {' '.join(str(heading).split())}" if heading else ""
     return f"{number}. [[{link}]]{where}\n"
 
 
-def _render_other_keys(rest: dict[str, Any]) -> str:
+def _render_other_keys(rest: JsonObject) -> str:
     return "\n" + render_stored_json(jsontext.dump(rest)) if rest else ""
 
 

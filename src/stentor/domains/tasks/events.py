@@ -7,12 +7,11 @@ Source: core contract, "Routing rules".
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import RoutingDenied
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLogEvent
 from stentor.domains.atp import model as atp
 from stentor.domains.atp.model import AtpHeader
@@ -27,7 +26,7 @@ def submission_events(
     principal: Principal, draft: TaskDraft, placement: Placement, header: AtpHeader | None = None
 ) -> list[EventDraft]:
     """Return the first events of a submitted task. `header` is the header of its ATP message, if it came as one."""
-    meta: dict[str, Any] = {
+    meta: JsonObject = {
         "type": draft.type,
         "required_capabilities": draft.required_capabilities,
         "by": principal.name,
@@ -42,7 +41,7 @@ def submission_events(
     ]
 
 
-def placement_events(placement: Placement, priority: int, extra: dict[str, Any]) -> list[EventDraft]:
+def placement_events(placement: Placement, priority: int, extra: JsonObject) -> list[EventDraft]:
     """Return the events of a routing result; `extra` goes into the metadata of the first one."""
     if placement.denial is not None:
         error = denial_error(placement.denial) | {"outcome_class": "routing_failed", "learning_eligible": False}
@@ -77,11 +76,11 @@ def queued_event(priority: int) -> EventDraft:
     return EventDraft("task_queued", "execution", "Queued.", {"priority": priority})
 
 
-def denial_error(denial: RoutingDenied, **details: str) -> dict[str, Any]:
+def denial_error(denial: RoutingDenied, **details: str) -> JsonObject:
     return {"code": denial.code, "message": denial.message, "details": (denial.details or {}) | details}
 
 
-def build_envelope(provenance_id: str, priority: str | None, header: dict[str, Any] | None = None) -> dict[str, Any]:
+def build_envelope(provenance_id: str, priority: str | None, header: JsonObject | None = None) -> JsonObject:
     """Return `provenance_id` and `atp {header}`. Without a `header`, build the default one from `priority`."""
     default_header = {
         "mode": "async",
@@ -93,7 +92,7 @@ def build_envelope(provenance_id: str, priority: str | None, header: dict[str, A
     return {"provenance_id": provenance_id, "atp": {"header": header or default_header}}
 
 
-def task_envelope(task: Task, root: RunLogEvent | None) -> dict[str, Any]:
+def task_envelope(task: Task, root: RunLogEvent | None) -> JsonObject:
     """Return the envelope of a stored task; `root` is its first event, None if the run log no longer has it."""
     header = root.metadata.get("atp") if root is not None else None
     return build_envelope(task.provenance_id, task.metadata.priority, header)

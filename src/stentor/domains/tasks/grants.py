@@ -6,12 +6,11 @@ See docs/delegation.md.
 
 from __future__ import annotations
 
-from typing import Any
-
 from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, DelegationDenied, Forbidden, LeaseLost, NotFound
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
@@ -152,7 +151,7 @@ class GrantService:
         return grant
 
     def _record(self, tx: Tx, task: Task, grant: Grant, event: str, message: str, principal: Principal) -> None:
-        meta: dict[str, Any] = {
+        meta: JsonObject = {
             "grant_id": grant.grant_id,
             "to_agent": grant.to_agent,
             "by": principal.name,

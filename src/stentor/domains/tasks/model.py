@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from stentor.core import jsontext
+from stentor.core.jsontext import JsonObject
 from stentor.domains.routing.ranking import Preference
 
 TaskStatus = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
@@ -276,7 +277,7 @@ class TaskStreamStep(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def data(self) -> dict[str, Any]: ...
+    def data(self) -> JsonObject: ...
     @property
     def id(self) -> str | None: ...
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from stentor.core.clock import DAY, Clock
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import NotFound
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.trust import model, store
 from stentor.domains.trust.model import ChangeKind, TrustChange, TrustEntity
@@ -140,7 +140,7 @@ class TrustService:
         level = model.find_level(previous.score if previous else model.INITIAL_SCORE).name
         return self._write(tx, tenant, entity, kind, before, cause, by, level)
 
-    async def build_report(self, tenant: str) -> dict[str, Any]:
+    async def build_report(self, tenant: str) -> JsonObject:
         """Return all entities with their scores now, counts by level and type, the average and the latest changes."""
 
         def read(tx: Tx) -> tuple[list[TrustEntity], list[TrustChange]]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
@@ -24,7 +25,7 @@ class RuntimeDriver(Protocol):
         ...
 
 
-def task_payload(claim: TaskClaim) -> dict[str, Any]:
+def task_payload(claim: TaskClaim) -> JsonObject:
     """Return the JSON that an endpoint or a program receives."""
     return {
         "task_id": claim.task_id,

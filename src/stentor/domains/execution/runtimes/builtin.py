@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.execution.runtimes.summarizer import MAX_SENTENCES, SUMMARY_METHODS, SummaryCancelled, summarize
@@ -68,7 +69,7 @@ async def _run_summarizer(claim: TaskClaim, agent: Agent, emit: EmitToken) -> At
     return AttemptOutcome("success", result, performance=max(0.01, summary.coverage))
 
 
-def _summary_request(value: Any, options: dict[str, Any]) -> tuple[str, int]:
+def _summary_request(value: Any, options: JsonObject) -> tuple[str, int]:
     """Return the text and the number of sentences of an input: a string, or `{text, sentences?}`."""
     text, sentences = value, options.get("sentences", 3)
     if isinstance(value, dict):
@@ -132,7 +133,7 @@ def _librarian_request(value: Any) -> tuple[str, int]:
     return question, most
 
 
-def _citation(number: int, passage: Passage) -> dict[str, Any]:
+def _citation(number: int, passage: Passage) -> JsonObject:
     return {
         "number": number,
         "path": passage.path,

@@ -16,6 +16,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, LeaseLost, SandboxUnavailable, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution import runtimes
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
@@ -182,7 +183,7 @@ class OutputParser:
             self._tokens.append(token)
 
 
-_decoder = msgspec.json.Decoder(dict[str, Any], float_hook=jsontext.parse_float)
+_decoder = msgspec.json.Decoder(JsonObject, float_hook=jsontext.parse_float)
 
 
 def _token(line: bytes) -> str | None:

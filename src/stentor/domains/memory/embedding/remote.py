@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
 
@@ -92,7 +93,7 @@ class RemoteEmbedder:
             await asyncio.sleep(min(MAX_RETRY_AFTER_SECONDS, delay))
         raise EmbeddingUnavailable(f"{self._url} returned status {status}.")
 
-    async def _post(self, body: dict[str, Any]) -> tuple[int, Any, float | None]:
+    async def _post(self, body: JsonObject) -> tuple[int, Any, float | None]:
         """Return the status, the parsed body of a 200, and the Retry-After in seconds."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_TOTAL_TIMEOUT_SECONDS, connect=_CONNECT_TIMEOUT_SECONDS)

@@ -6,7 +6,7 @@ Fails closed, and records each decision in the run log: `tool_called` or `tool_d
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from stentor.auth.authority.context import TASKS_NAMESPACE, AuthorityContext, re
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import AuthorityDenied
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings.listeners import MEMORY_CAPABILITIES
 from stentor.domains.memory.service import MemoryCaller
@@ -77,7 +78,7 @@ class MemoryAuthorizer:
         self, tx: Tx, context: AuthorityContext | None, request: AccessRequest, denial: AuthorityDenied | None
     ) -> str:
         """Record the decision and return the event's id. A denial belongs to the tenant of the requested memory."""
-        meta: dict[str, Any] = {
+        meta: JsonObject = {
             "tool": request.tool,
             "capability": request.capability,
             "namespace": request.namespace[:MAX_NAMESPACE_CHARS],

@@ -5,11 +5,12 @@ The descriptions are published in the tools' schemas.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.governed.records import Disposition, NonEmptyStr, SearchMode, Sha256Hex
 
 MAX_CONTENT = 4_000_000
@@ -36,9 +37,9 @@ class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base_hash: Annotated[
         Sha256Hex | None, Meta(description="The content_sha256 that was read; any other state is a conflict.")
     ] = None
-    metadata: Annotated[
-        dict[str, Any] | None, Meta(description="The complete frontmatter; null leaves it unchanged.")
-    ] = None
+    metadata: Annotated[JsonObject | None, Meta(description="The complete frontmatter; null leaves it unchanged.")] = (
+        None
+    )
 
 
 class ReadAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,7 +82,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
     namespace: str
     key: str
     content: str
-    metadata: dict[str, Any]
+    metadata: JsonObject
     version: int
     content_sha256: str
     provenance_id: str

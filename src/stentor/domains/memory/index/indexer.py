@@ -10,11 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
+from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import LONG_BUCKETS_S, create_histogram
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
@@ -300,7 +301,7 @@ def parse_entry(note: Note) -> IndexEntry | None:
     return None if document is None else build_entry(note, document, _parse_created_at(document.frontmatter))
 
 
-def _parse_created_at(frontmatter: dict[str, Any]) -> int | None:
+def _parse_created_at(frontmatter: JsonObject) -> int | None:
     """Return the frontmatter's `created_at`, as UTC if it has no zone; None if it is not an ISO time."""
     value = frontmatter.get("created_at")
     if not isinstance(value, str):
