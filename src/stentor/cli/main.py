@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "reindex": Target(
         "stentor.cli.commands.memory:reindex",
-        "Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working meanwhile.",
+        "Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working.",
     ),
     "verify": Target(
         "stentor.cli.commands.memory:verify",

@@ -228,12 +228,12 @@ async def test_without_bubblewrap_command_agents_are_refused_at_registration_and
 @requirement("sandbox.cage-off")
 async def test_an_operator_may_do_without_a_cage(make_caged: MakeCaged, caplog: pytest.LogCaptureFixture) -> None:
     caged = await make_caged(SERVICE_CAGE="off")
-    assert "WITHOUT A CAGE" in caplog.text
+    assert "NO SANDBOX" in caplog.text
     await caged.python("answer([os.getuid(), call('write_file', path='a', content='x')['ok']])", tools=FILES)
     task = await caged.do()
     assert task["result"][1] is True
     health = (await caged.world.admin.get("/api/v1/health/detailed")).json()["components"]["cage"]
-    assert "WITHOUT A CAGE" in health["detail"]
+    assert "NO SANDBOX" in health["detail"]
 
 
 @requirement("execution.cancel-reaches-runtime")

@@ -56,15 +56,14 @@ class CommandAgents:
         if self.command is None:
             return {}
         if not self.sandbox.is_enabled:
-            return {
-                "cage": fixed_check("disabled", "WITHOUT A CAGE: programs of agents have all rights of the service")
-            }
+            return {"cage": fixed_check("disabled", "NO SANDBOX: programs of agents have all rights of the service")}
 
         async def check() -> HealthComponent:
             if self.sandbox.problem is None:
-                return HealthComponent("available", "programs run caged")
+                return HealthComponent("available", "programs run in a sandbox")
             # Without the reason: it names folders of the host, and health is public.
-            return HealthComponent("disabled", "no cage, so command agents are refused; `stentor doctor` says why")
+            detail = "no sandbox, so command agents are refused; `stentor doctor` shows the reason"
+            return HealthComponent("disabled", detail)
 
         return {"cage": check}
 
@@ -90,9 +89,9 @@ def open_command_agents(
         return CommandAgents(sandbox, None, outbound)
     sandbox.open()
     if not sandbox.is_enabled:
-        log.warning("SERVICE_CAGE=off: the programs of command agents run WITHOUT A CAGE, with all rights of this user")
+        log.warning("sandbox: SERVICE_CAGE=off, command agents run with NO SANDBOX and all rights of this user")
     elif sandbox.problem is not None:
-        log.error("command agents will be refused: %s", sandbox.problem)
+        log.error("sandbox: unavailable, command agents are refused reason=%s", sandbox.problem)
     registry = agents.registry.agents
     dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
     broker = ToolBroker(dispatcher, sandbox.give_to_sandbox_user)

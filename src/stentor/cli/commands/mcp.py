@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stentor.cli import mcp_client_config
 from stentor.cli.command import DataDir
 from stentor.cli.output import CommandFailed, print_notice, report_errors
-from stentor.cli.server import mcp_server
 from stentor.core import settings
 from stentor.core.filesystem import read_lock_holder
+from stentor.core.lazy_import import lazy_module
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
+
+if TYPE_CHECKING:
+    from stentor.cli.server import mcp_server
+else:
+    # Not for `stentor mcp install`: the library of the protocol takes half a second.
+    mcp_server = lazy_module("stentor.cli.server.mcp_server")
 
 app = typer.Typer(help="Serve the governed memory to MCP clients.")
 

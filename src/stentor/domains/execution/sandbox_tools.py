@@ -50,7 +50,7 @@ class ChatCompletion(Protocol):
 class MemorySearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     query: Annotated[str, Meta(min_length=1, max_length=10_000)]
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
-    folder: Annotated[str, Meta(min_length=1, max_length=1024, description="Notes of this folder alone.")] | None = None
+    folder: Annotated[str, Meta(min_length=1, max_length=1024, description="Only notes of this folder.")] | None = None
 
 
 class MemoryWriteArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -193,7 +193,7 @@ class MessageLifecycle:
         try:
             await self._db.write(fail)
         except StaleEpoch:
-            log.info("messaging: overdue message ended meanwhile message=%s", stored.message_id)
+            log.info("messaging: overdue message has ended message=%s", stored.message_id)
 
 
 def _batch_response(stored: StoredMessage, status: MessageStatus, response: JsonObject) -> JsonObject:

@@ -254,7 +254,7 @@ def explain_decision(record: JsonObject) -> str:
     name, listed, total = record["agent_name"], record["candidates"], record["candidates_total"]
     offline_note = "" if record.get("online", True) else f" No worker is online, so the task waits for {name}."
     if record.get("preferred"):
-        return f"{name} was chosen because the task asked for it.{offline_note}"
+        return f"{name} was chosen because the task requested it.{offline_note}"
     if total == 1:
         return f"{name} was chosen as the only agent that was admitted.{offline_note}"
     if len(listed) < 2:

@@ -146,7 +146,7 @@ def _initialize(broker: BrokerClient, parameters: Object) -> Object:
             "protocolVersion": version if version in PROTOCOLS else PROTOCOLS[0],
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "stentor-tool", "version": "1"},
-            "instructions": "The tools of this agent. What it may not do is denied and counts as a violation.",
+            "instructions": "The tools of this agent. A call that it may not make is denied and counts as a violation.",
         }
     }
 

@@ -43,9 +43,9 @@ class CommandDriver:
     """Runs a program in the sandbox. `redact` removes secrets from what it wrote to standard error."""
 
     def __init__(
-        self, cage: ProcessSandbox, broker: ToolBroker, db: Database, runlog: RunLog, redact: Callable[[str], str]
+        self, sandbox: ProcessSandbox, broker: ToolBroker, db: Database, runlog: RunLog, redact: Callable[[str], str]
     ) -> None:
-        self._sandbox = cage
+        self._sandbox = sandbox
         self.broker = broker
         self._db = db
         self._runlog = runlog
