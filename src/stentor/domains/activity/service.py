@@ -109,15 +109,15 @@ class ActivityService:
         return await self._db.read(read)
 
     async def _read(
-        self, tenant: str, task_id: str, after: str = "", most: int = MAX_EVENTS
+        self, tenant: str, task_id: str, after: str = "", limit: int = MAX_EVENTS
     ) -> tuple[Task | None, list[RunLogEvent]]:
-        """Return the task and at most `most` events after the event `after`."""
+        """Return the task and at most `limit` events after the event `after`."""
         if not _is_storable(task_id):
             return None, []
         return await self._db.read(
             lambda tx: (
                 task_store.find(tx, tenant, task_id),
-                runlog.read_task_events(tx, tenant, task_id, most, after),
+                runlog.read_task_events(tx, tenant, task_id, limit, after),
             )
         )
 
@@ -128,7 +128,7 @@ class ActivityService:
 
     async def read_envelope(self, tenant: str, task_id: str) -> JsonObject:
         """Return the `provenance_id` and `atp` for the events of a stream. Raises NotFound."""
-        task, events = await self._read(tenant, task_id, most=1)
+        task, events = await self._read(tenant, task_id, limit=1)
         if task is None:
             raise NotFound("No task has this id.")
         return envelope.task_envelope(task, next(iter(events), None))

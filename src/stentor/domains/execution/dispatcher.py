@@ -46,8 +46,8 @@ class Dispatcher(TaskQueue, Protocol):
         """Return how many attempts run in this process."""
         ...
 
-    async def claim(self, agent_id: str, most: int, lease: int) -> list[TaskClaim]:
-        """Claim up to `most` queued tasks of an agent, by priority, then age; `lease` in microseconds."""
+    async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
+        """Claim up to `limit` queued tasks of an agent, by priority, then age; `lease` in microseconds."""
         ...
 
     async def wait_for_task(self, agent_id: str, seconds: float) -> bool:

@@ -46,7 +46,7 @@ class TaskExecutor:
         runlog: RunLog,
         routing: RoutingEngine,
         snapshot: AgentCache,
-        ending: OutcomeRecorder,
+        outcomes: OutcomeRecorder,
         hub: Hub,
         drivers: Mapping[str, RuntimeDriver],
         grants: GrantService,
@@ -56,7 +56,7 @@ class TaskExecutor:
         self._runlog = runlog
         self._routing = routing
         self._snapshot = snapshot
-        self._outcomes = ending
+        self._outcomes = outcomes
         self._hub = hub
         self._drivers = drivers
         self._grants = grants

@@ -105,11 +105,11 @@ class InMemoryDispatcher:
     def count_running(self) -> int:
         return len(self._running)
 
-    async def claim(self, agent_id: str, most: int, lease: int) -> list[TaskClaim]:
+    async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
         """Claim queued tasks; puts them back if the store fails."""
         # A refill may enqueue again what was claimed while it read, so all taken tasks may be claimed already. Only an
         # empty queue may give an empty result: otherwise the worker would wait although tasks are queued.
-        while taken := self._take(agent_id, most):
+        while taken := self._take(agent_id, limit):
             try:
                 if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), ()):
                     return claims
@@ -148,10 +148,10 @@ class InMemoryDispatcher:
         await self._running.stop_all()
         return []  # cancelled tasks stay executing; the next start recovers them
 
-    def _take(self, agent_id: str, most: int) -> list[QueuedTask]:
+    def _take(self, agent_id: str, limit: int) -> list[QueuedTask]:
         queue = self._queues.get(agent_id)
         taken: list[QueuedTask] = []
-        while queue and queue.heap and len(taken) < most:
+        while queue and queue.heap and len(taken) < limit:
             queued = queue.pop()
             key = (queued.tenant, queued.task_id)
             if self._waiting.get(key) == queued.head_id:

@@ -48,7 +48,7 @@ class PostgresDispatcher:
         self,
         db: Database,
         attempts: TaskExecutor,
-        known: RegistryFreshness,
+        freshness: RegistryFreshness,
         fanout: Fanout,
         concurrency: int,
         *,
@@ -56,7 +56,7 @@ class PostgresDispatcher:
     ) -> None:
         self._db = db
         self._executor = attempts
-        self._freshness = known
+        self._freshness = freshness
         self._fanout = fanout
         self._concurrency = concurrency
         self._runs_agents = runs_agents
@@ -109,7 +109,7 @@ class PostgresDispatcher:
     def count_running(self) -> int:
         return len(self._running)
 
-    async def claim(self, agent_id: str, most: int, lease: int) -> list[TaskClaim]:
+    async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
         arrival = self._arrivals.setdefault(agent_id, ArrivalEvent())
         if not self._open or not arrival.is_set():
             return []
@@ -117,8 +117,8 @@ class PostgresDispatcher:
 
         def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
             if not self._freshness.are_current(tx, [agent_id]):
-                return most, []  # `most`: the event stays set, and the next call tries again
-            tasks = store.next_for_agent(tx, agent_id, most)
+                return limit, []  # `limit`: the event stays set, and the next call tries again
+            tasks = store.next_for_agent(tx, agent_id, limit)
             claims = (self._executor.claim(tx, queued, lease) for queued in tasks)
             return len(tasks), [claim for claim in claims if claim is not None]
 
@@ -126,7 +126,7 @@ class PostgresDispatcher:
         if claims:
             self._change_depth(agent_id, -len(claims))
         # The queue is empty, unless a task arrived after the transaction had read it.
-        if count < most and arrival.set_count == seen:
+        if count < limit and arrival.set_count == seen:
             arrival.clear()
         return claims
 

@@ -41,14 +41,14 @@ class Reconciler:
         runlog: RunLog,
         dispatcher: Dispatcher,
         attempts: TaskExecutor,
-        ending: OutcomeRecorder,
+        outcomes: OutcomeRecorder,
         max_attempts: int,
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._dispatcher = dispatcher
         self._executor = attempts
-        self._outcomes = ending
+        self._outcomes = outcomes
         self._max_attempts = max_attempts
         self._renew_every = attempts.lease_us // (3 * SECOND)
 

@@ -29,7 +29,7 @@ MAX_CONTENT_LENGTH = 1 << 20
 
 class HybridSearch(Protocol):
     async def hybrid(
-        self, caller: MemoryCaller, query: str, most: int, filters: SearchFilters
+        self, caller: MemoryCaller, query: str, limit: int, filters: SearchFilters
     ) -> tuple[list[HybridMatch], int]:
         """Return the best matches and the total number of matches."""
         ...
@@ -122,9 +122,9 @@ class MemoryWrite(_MemoryTool):
     operations = ("write",)
     arguments_type = MemoryWriteArguments
 
-    def __init__(self, bus: MemoryWriter, tenant: str) -> None:
+    def __init__(self, memory: MemoryWriter, tenant: str) -> None:
         super().__init__(tenant)
-        self._memory = bus
+        self._memory = memory
 
     def to_access(self, call: ToolRequest) -> Access:
         return Access(self.name, self.resolve_operation(call), path=self.parse_arguments(call).path)

@@ -38,7 +38,7 @@ class WorkerService:
         db: Database,
         snapshot: AgentCache,
         dispatcher: Dispatcher,
-        ending: OutcomeRecorder,
+        outcomes: OutcomeRecorder,
         hub: Hub,
         presence: Presence,
     ) -> None:
@@ -46,19 +46,19 @@ class WorkerService:
         self._presence = presence
         self._snapshot = snapshot
         self._dispatcher = dispatcher
-        self._outcomes = ending
+        self._outcomes = outcomes
         self._hub = hub
 
     async def claim(
         self,
         principal: Principal,
         agent_id: str,
-        most: int,
+        limit: int,
         wait: float,
         lease: int,
         gone: Callable[[], Awaitable[bool]],
     ) -> list[TaskClaim]:
-        """Claim up to `most` tasks, waiting up to `wait` seconds for the first; `lease` in seconds.
+        """Claim up to `limit` tasks, waiting up to `wait` seconds for the first; `lease` in seconds.
 
         `gone` returns whether the client has disconnected; then nothing is claimed.
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
@@ -69,10 +69,10 @@ class WorkerService:
                 # In each round: the agent may be suspended or deleted while the request waits.
                 self._require_worker(principal, agent_id)
                 self._presence.record_seen(agent_id)
-                self._presence.record_poll(agent_id, most)
+                self._presence.record_poll(agent_id, limit)
                 if self._hub.closing.is_set() or await gone():
                     return []
-                if claims := await self._dispatcher.claim(agent_id, most, lease * SECOND):
+                if claims := await self._dispatcher.claim(agent_id, limit, lease * SECOND):
                     for claim in claims:
                         self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
                     return claims

@@ -39,8 +39,8 @@ class ReportService:
         reports = await _require_readable(self._newest(MAX_CACHED))
         return [report for report in reports if report.task_id == task_id][:MAX_REPORTS]
 
-    async def _newest(self, most: int) -> list[VaultReport]:
-        return await self._read(await self._stats(), most)
+    async def _newest(self, limit: int) -> list[VaultReport]:
+        return await self._read(await self._stats(), limit)
 
     async def _stats(self) -> list[Stat]:
         if self._vault is None:
@@ -48,9 +48,9 @@ class ReportService:
         stats = [stat for stat in await self._vault.walk(REPORTS_FOLDER) if stat.path.endswith(NOTE_SUFFIX)]
         return sorted(stats, key=lambda stat: (-stat.modified_at, stat.path))
 
-    async def _read(self, stats: list[Stat], most: int) -> list[VaultReport]:
+    async def _read(self, stats: list[Stat], limit: int) -> list[VaultReport]:
         reports = []
-        for stat in stats[:most]:
+        for stat in stats[:limit]:
             cached = self._cache.get(stat.path)
             report = cached[1] if cached and cached[0] == stat else await self._read_note(stat)
             if report is not None:

@@ -269,19 +269,19 @@ class VaultMaintenance:
         self._db = db
         self._tenant = tenant
 
-    async def reindex(self, after: str, most: int) -> MaintenanceStep:
+    async def reindex(self, after: str, limit: int) -> MaintenanceStep:
         """Rebuild the index of the notes, then write the task notes that are missing or altered."""
         if not after.startswith(TASKS_CURSOR_PREFIX):
-            return await self._with_task_count(await self._first.reindex(after, most))
-        records, step = await self._read_page(after, most)
+            return await self._with_task_count(await self._first.reindex(after, limit))
+        records, step = await self._read_page(after, limit)
         await self._mirror.rewrite_notes(records)
         return step
 
-    async def verify(self, after: str, most: int) -> MaintenanceStep:
+    async def verify(self, after: str, limit: int) -> MaintenanceStep:
         """Compare the notes with the index, then the tasks with their notes; change nothing."""
         if not after.startswith(TASKS_CURSOR_PREFIX):
-            return await self._with_task_count(await self._first.verify(after, most))
-        records, step = await self._read_page(after, most)
+            return await self._with_task_count(await self._first.verify(after, limit))
+        records, step = await self._read_page(after, limit)
         differing = await self._mirror.find_differing(records)
         differences = [IndexDifference(path, "altered" if has_file else "unwritten") for path, has_file in differing]
         return MaintenanceStep(step.done, step.total, step.next, differences)
@@ -291,17 +291,17 @@ class VaultMaintenance:
         next_cursor = step.next or (TASKS_CURSOR_PREFIX if task_count else None)
         return MaintenanceStep(step.done, step.total + task_count, next_cursor, step.differences)
 
-    async def _read_page(self, after: str, most: int) -> tuple[list[TaskNoteRecord], MaintenanceStep]:
+    async def _read_page(self, after: str, limit: int) -> tuple[list[TaskNoteRecord], MaintenanceStep]:
         created_at, _, task_id = after.removeprefix(TASKS_CURSOR_PREFIX).partition("/")
         # The cursor comes from a client: fewer than 19 digits fit the column, anything else starts from the beginning.
         since = int(created_at) if created_at.isascii() and created_at.isdigit() and len(created_at) < 19 else -1
-        most = min(most, MAX_TASKS_PER_STEP)
+        limit = min(limit, MAX_TASKS_PER_STEP)
 
         def read(tx: Tx) -> list[TaskNoteRecord]:
-            return store.list_records_after(tx, self._tenant, since, task_id, most)
+            return store.list_records_after(tx, self._tenant, since, task_id, limit)
 
         records = await self._db.read(read)
-        has_more = len(records) == most
+        has_more = len(records) == limit
         next_cursor = f"{TASKS_CURSOR_PREFIX}{records[-1].created_at}/{records[-1].task_id}" if has_more else None
         return records, MaintenanceStep(len(records), await self._count(), next_cursor)
 

@@ -91,9 +91,9 @@ class PendingChanges:
         """Collect changes in memory again. Call it before choosing `replay_until`: no change may fall in between."""
         self._collecting = True
 
-    def take_batch(self, most: int) -> list[str]:
+    def take_batch(self, limit: int) -> list[str]:
         """Return the next tasks; they count as not written until `commit_batch`."""
-        self._batch = dict(islice(self._waiting.items(), most))
+        self._batch = dict(islice(self._waiting.items(), limit))
         for task_id in self._batch:
             del self._waiting[task_id]
         return list(self._batch)

@@ -92,8 +92,8 @@ async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
 
 
 class PassageSearch(Protocol):
-    async def passages(self, caller: MemoryCaller, question: str, most: int) -> list[Passage]:
-        """Return at most `most` passages, the best first."""
+    async def passages(self, caller: MemoryCaller, question: str, limit: int) -> list[Passage]:
+        """Return at most `limit` passages, the best first."""
         ...
 
 
@@ -106,13 +106,13 @@ class LibrarianAgent:
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         """Answer a question: a string, or `{question or text, passages?}`. Result: `{answer, citations}`."""
-        question, most = _librarian_request(claim.input)
+        question, limit = _librarian_request(claim.input)
         if claim.tenant != self._tenant:
             raise AgentFailed("MEMORY_DENIED", "The notes belong to another tenant.")
         principal = Principal("librarian", "agent", frozenset(("read",)), claim.tenant)
         caller = MemoryCaller(principal, agent.agent_id, claim.task_id)
         try:
-            passages = await self._memory.passages(caller, question, most)
+            passages = await self._memory.passages(caller, question, limit)
         except StentorError as error:
             raise ProviderFailed("MEMORY_UNAVAILABLE", error.message) from None
         numbered = list(enumerate(passages, 1))
@@ -123,14 +123,14 @@ class LibrarianAgent:
 
 
 def _librarian_request(value: Any) -> tuple[str, int]:
-    question, most = value, 3
+    question, limit = value, 3
     if isinstance(value, dict):
-        question, most = value.get("question", value.get("text")), value.get("passages", 3)
+        question, limit = value.get("question", value.get("text")), value.get("passages", 3)
     if not isinstance(question, str) or not question.strip():
         raise AgentFailed("INPUT_INVALID", "The librarian needs a question: a string, or an object with 'question'.")
-    if not isinstance(most, int) or not 1 <= most <= MAX_PASSAGES:
+    if not isinstance(limit, int) or not 1 <= limit <= MAX_PASSAGES:
         raise AgentFailed("INPUT_INVALID", f"'passages' must be a number from 1 to {MAX_PASSAGES}.")
-    return question, most
+    return question, limit
 
 
 def _citation(number: int, passage: Passage) -> JsonObject:
