@@ -28,9 +28,10 @@ $(VENV)/.main: $(VENV)/.python requirements/main.txt pyproject.toml packages/ste
 	  -e packages/stentor-vault -e packages/stentor-worker -e .
 	@touch $@
 
+# Not compiled: most of the modules of these packages are never imported, and compiling all of them takes ten seconds.
 $(VENV)/.dev: $(VENV)/.main requirements/dev.txt
 	@echo "Setting up the tests' tools ..."
-	@$(PIP) -r requirements/dev.txt
+	@$(PIP) --no-compile -r requirements/dev.txt
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
