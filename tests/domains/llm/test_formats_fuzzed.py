@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stentor.core.errors import ProviderError
 from stentor.domains.llm import formats
-from stentor.domains.llm.formats import FORMATS, FormatName
+from stentor.domains.llm.formats.base import FORMATS, FormatName
 from stentor.domains.llm.model import ChatReply, EmbeddingReply, ReplyDelta
 
 ANSWERS: dict[FormatName, list[Any]] = {

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from stentor.core.errors import InvalidRequest, StartRefused
-from stentor.domains.llm.formats import ProviderQuirks, anthropic, gemini, openai
+from stentor.domains.llm.formats import anthropic, gemini, openai
+from stentor.domains.llm.formats.base import ProviderQuirks
 from stentor.domains.llm.model import (
     ChatRequest,
     ImagePart,

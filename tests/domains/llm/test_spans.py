@@ -21,7 +21,7 @@ from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import RedactingFormatter, Redactor
 from stentor.domains.llm import tracing
-from stentor.domains.llm.formats import FormatName
+from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.model import TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider

@@ -4,7 +4,7 @@
 a SQLite file are in `db/backup`. See docs/decisions/0027-moving-up.md.
 """
 
-from stentor.core.db.transfer.database_copy import DatabaseCopy, Side, open_side
-from stentor.core.db.transfer.model import CopiedTable, CopyPlan, Table
+from stentor.core.db.transfer.database_copy import DatabaseCopy, open_side
+from stentor.core.db.transfer.model import CopiedTable, CopyPlan, Side, Table
 
 __all__ = ["CopiedTable", "CopyPlan", "DatabaseCopy", "Side", "Table", "open_side"]

@@ -7,14 +7,14 @@ starts on partial data, and the next copy empties the target and restarts.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 
 from stentor.core import migrations
 from stentor.core.db.database_url import DatabaseUrl
-from stentor.core.db.driver import Driver, Row
-from stentor.core.db.transfer.model import CopiedTable, CopyPlan, RowValidator, Table, plan_copy
+from stentor.core.db.driver import Row
+from stentor.core.db.transfer.model import CopiedTable, CopyPlan, RowValidator, Side, Table, plan_copy
+from stentor.core.db.transfer.sqlite import SqliteSide
 from stentor.core.errors import StartRefused
 
 ROWS_PER_PROGRESS = 1_000
@@ -105,52 +105,9 @@ def _validated(rows: Iterator[Row], validator: RowValidator, total: int, progres
     progress(validator.table, validator.count, max(total, validator.count))
 
 
-class Side(Protocol):
-    """The source or the target database; while it is open, no other process writes to it.
-
-    Database failures raise StoreUnavailable.
-    """
-
-    display: str
-
-    @property
-    def driver(self) -> Driver: ...
-
-    def open(self) -> AbstractContextManager[None]:
-        """Open it exclusively, in one snapshot. Raises StartRefused that names the process that uses it."""
-        ...
-
-    def tables(self) -> dict[str, Table]: ...
-
-    def count_rows(self, table: Table) -> int: ...
-
-    def read_rows(self, table: Table) -> Generator[Row]:
-        """Yield all rows, in any order."""
-        ...
-
-    def set_schema_version(self, version: str) -> None:
-        """Write the schema version and commit."""
-        ...
-
-    def load_transaction(self) -> AbstractContextManager[None]:
-        """Run the block in one transaction."""
-        ...
-
-    def clear(self, tables: Iterable[Table]) -> None: ...
-
-    def load_rows(self, table: Table, rows: Iterable[Row]) -> None: ...
-
-    def finish_load(self, tables: Iterable[Table]) -> None:
-        """Set what depends on the rows: sequences and statistics."""
-        ...
-
-
 def open_side(address: DatabaseUrl, *, write: bool) -> Side:
     """Return the database for the URL, not opened yet. Raises StartRefused if PostgreSQL's client is not installed."""
     if address.path is not None:
-        # The module imports this one.
-        from stentor.core.db.transfer.sqlite import SqliteSide
-
         return SqliteSide(address.path, write=write)
     try:
         module = importlib.import_module("stentor.core.db.transfer.postgres")
@@ -158,21 +115,3 @@ def open_side(address: DatabaseUrl, *, write: bool) -> Side:
         raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
     side: Side = module.PostgresSide(address, write=write)
     return side
-
-
-def require_current_schema(driver: Driver, display: str, *, write: bool) -> None:
-    """Raise StartRefused if the schema is not the one of this program.
-
-    A target (`write`) may also be empty, and then gets its schema, or have the mark of an interrupted copy.
-    """
-    current = migrations.current_version(driver)
-    if write and current == migrations.COPYING_PREFIX + migrations.HEAD:
-        return
-    migrations.require_supported(current)
-    if write and current is None:
-        migrations.upgrade(driver)
-    elif current != migrations.HEAD:
-        raise StartRefused(
-            f"{display} has schema {current or 'none'}, but a copy needs {migrations.HEAD}. Upgrade it first: "
-            f"{migrations.UPGRADE_COMMAND}."
-        )

@@ -1,16 +1,18 @@
-"""The plan of a copy (tables, columns and their order) and the validation of the copied rows."""
+"""A database as one side of a copy, the plan of a copy (tables and their order), and the validation of rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager
 from graphlib import TopologicalSorter
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
-from stentor.core.db.driver import Row
+from stentor.core import migrations
+from stentor.core.db.driver import Driver, Row
 from stentor.core.errors import StartRefused
 
 VERSION_TABLE = "alembic_version"
@@ -57,6 +59,46 @@ class CopiedTable(msgspec.Struct, frozen=True):
 
 class InvalidValue(Exception):
     """A value that the other database cannot store; the message gives the reason but not the value."""
+
+
+class Side(Protocol):
+    """The source or the target database; while it is open, no other process writes to it.
+
+    Database failures raise StoreUnavailable.
+    """
+
+    display: str
+
+    @property
+    def driver(self) -> Driver: ...
+
+    def open(self) -> AbstractContextManager[None]:
+        """Open it exclusively, in one snapshot. Raises StartRefused that names the process that uses it."""
+        ...
+
+    def tables(self) -> dict[str, Table]: ...
+
+    def count_rows(self, table: Table) -> int: ...
+
+    def read_rows(self, table: Table) -> Generator[Row]:
+        """Yield all rows, in any order."""
+        ...
+
+    def set_schema_version(self, version: str) -> None:
+        """Write the schema version and commit."""
+        ...
+
+    def load_transaction(self) -> AbstractContextManager[None]:
+        """Run the block in one transaction."""
+        ...
+
+    def clear(self, tables: Iterable[Table]) -> None: ...
+
+    def load_rows(self, table: Table, rows: Iterable[Row]) -> None: ...
+
+    def finish_load(self, tables: Iterable[Table]) -> None:
+        """Set what depends on the rows: sequences and statistics."""
+        ...
 
 
 def plan_copy(source: Mapping[str, Table], target: Mapping[str, Table]) -> CopyPlan:
@@ -168,3 +210,21 @@ class RowValidator:
         """The number and the digest of the rows so far."""
         digest = (self._sum % 2 ** (8 * _DIGEST_BYTES)).to_bytes(_DIGEST_BYTES).hex()
         return CopiedTable(self._table.name, self.count, digest)
+
+
+def require_current_schema(driver: Driver, display: str, *, write: bool) -> None:
+    """Raise StartRefused if the schema is not the one of this program.
+
+    A target (`write`) may also be empty, and then gets its schema, or have the mark of an interrupted copy.
+    """
+    current = migrations.current_version(driver)
+    if write and current == migrations.COPYING_PREFIX + migrations.HEAD:
+        return
+    migrations.require_supported(current)
+    if write and current is None:
+        migrations.upgrade(driver)
+    elif current != migrations.HEAD:
+        raise StartRefused(
+            f"{display} has schema {current or 'none'}, but a copy needs {migrations.HEAD}. Upgrade it first: "
+            f"{migrations.UPGRADE_COMMAND}."
+        )

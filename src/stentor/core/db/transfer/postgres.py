@@ -13,8 +13,7 @@ from stentor.core.db import locks
 from stentor.core.db.database_url import DatabaseUrl
 from stentor.core.db.driver import Row
 from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.transfer.database_copy import require_current_schema
-from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table
+from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table, require_current_schema
 from stentor.core.errors import StartRefused, StoreUnavailable
 
 _TABLES = """

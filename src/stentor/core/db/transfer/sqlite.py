@@ -11,8 +11,7 @@ from stentor.core.clock import SystemClock, format_iso
 from stentor.core.db import backup
 from stentor.core.db.driver import Row
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.db.transfer.database_copy import require_current_schema
-from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table
+from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table, require_current_schema
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.filesystem import DataFolderLock, read_lock_holder
 

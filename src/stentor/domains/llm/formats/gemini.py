@@ -11,7 +11,7 @@ import msgspec
 from stentor.core import ids
 from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats import (
+from stentor.domains.llm.formats.base import (
     ProviderQuirks,
     convert_vector,
     decode_arguments,

@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.core.errors import ProviderError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats import ProviderQuirks, convert_vector, decode_response, omit_none
+from stentor.domains.llm.formats.base import ProviderQuirks, convert_vector, decode_response, omit_none
 from stentor.domains.llm.model import (
     ChatReply,
     ChatRequest,

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats import omit_none
+from stentor.domains.llm.formats.base import omit_none
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, ToolDefinition
 from stentor.domains.llm.openai_api import responses_input
 from stentor.domains.llm.openai_api.responses_input import InputItem

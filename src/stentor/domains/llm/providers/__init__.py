@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from stentor.core.errors import InvalidRequest, StartRefused
 from stentor.core.settings import Settings
-from stentor.domains.llm.formats import FormatName, ProviderQuirks
+from stentor.domains.llm.formats.base import FormatName, ProviderQuirks
 
 OLLAMA_PORT = 11434
 LOCAL_OLLAMA_URL = f"http://127.0.0.1:{OLLAMA_PORT}/v1"

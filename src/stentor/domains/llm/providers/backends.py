@@ -9,6 +9,7 @@ import msgspec
 
 from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.domains.llm import formats
+from stentor.domains.llm.formats.base import StreamReader, require_texts
 from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingInput, EmbeddingReply, ReplyDelta
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers.registry import EXTRACTIVE_MODEL, LOCAL_MODELS
@@ -75,9 +76,7 @@ class _HttpDeltaSource:
     has the result of the first.
     """
 
-    def __init__(
-        self, source: EventSource, reader: formats.StreamReader, evidence: CallEvidence, *, one_call: bool
-    ) -> None:
+    def __init__(self, source: EventSource, reader: StreamReader, evidence: CallEvidence, *, one_call: bool) -> None:
         self._source, self._reader, self._evidence = source, reader, evidence
         self._one_call = one_call
         self._first_call: int | None = None
@@ -128,7 +127,7 @@ class LocalBackend:
     ) -> EmbeddingReply:
         if self._embed is None:
             raise InvalidRequest("The local baseline has no embedding model on this machine. Use another model.")
-        texts = formats.require_texts("The local baseline", inputs)
+        texts = require_texts("The local baseline", inputs)
         vectors = [[float(number) for number in row] for row in await self._embed(texts)]
         return EmbeddingReply(target.name, vectors, degraded=True)
 

@@ -21,7 +21,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.security.sealing import Sealer
 from stentor.domains.llm import store
-from stentor.domains.llm.formats import FormatName
+from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.providers import KNOWN_PROVIDERS, LOCAL_OLLAMA_URL, Provider, ProviderDefaults, normalize_url
 from stentor.domains.llm.providers.transport import ProviderTransport
 from stentor.domains.llm.store import ProviderRow

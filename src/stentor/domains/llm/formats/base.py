@@ -1,0 +1,113 @@
+"""What the API formats share: their interface, the quirks of servers, and strict decoding of responses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal, Protocol, TypeVar
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.core.jsontext import JsonObject
+from stentor.domains.llm.model import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingInput,
+    EmbeddingReply,
+    ProviderRequest,
+    ReplyDelta,
+)
+
+FormatName = Literal["openai", "anthropic", "gemini"]
+FORMATS: tuple[FormatName, ...] = ("openai", "anthropic", "gemini")
+T = TypeVar("T")
+
+
+class ProviderQuirks(msgspec.Struct, frozen=True):
+    """Differences between servers of one format.
+
+    `max_tokens` is the name of the field for the token limit; `stream_usage`: the server accepts `stream_options`;
+    `key_header` is the header of the API key where it is not the format's own.
+    """
+
+    max_tokens: str = "max_tokens"
+    stream_usage: bool = True
+    key_header: str = ""
+
+
+class StreamReader(Protocol):
+    """Parser of the events of one stream. Raises ProviderError for an event that is not of the format."""
+
+    def read(self, event: str, data: bytes) -> list[ReplyDelta]: ...
+
+
+class ProviderFormat(Protocol):
+    """API format of a provider. Every parser raises ProviderError for a response that is not of the format."""
+
+    MODELS_PATH: str
+
+    def build_headers(self, key: str, quirks: ProviderQuirks) -> dict[str, str]: ...
+    def build_chat_request(self, request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest: ...
+    def parse_reply(self, body: bytes, model: str) -> ChatReply: ...
+    def stream_reader(self) -> StreamReader: ...
+    def build_embedding_request(
+        self, model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None
+    ) -> ProviderRequest:
+        """Build the request. Raises InvalidRequest for input that the format does not support."""
+        ...
+
+    def parse_embeddings(self, body: bytes, model: str) -> EmbeddingReply: ...
+    def parse_models(self, body: bytes) -> list[str]: ...
+
+
+@cache
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type_, float_hook=jsontext.parse_float)
+
+
+def decode_response(body: bytes, type_: type[T]) -> T:
+    """Decode the JSON of a response. Raises ProviderError, whose message has none of the content."""
+    cache_key: Any = type_
+    try:
+        jsontext.check_shape(body)
+        response: T = _decoder(cache_key).decode(body)
+    except (InvalidRequest, msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise ProviderError("The provider's response does not match its API format.") from None
+    return response
+
+
+def convert_vector(numbers: list[Any]) -> list[float]:
+    """Convert a decoded embedding to floats. Raises ProviderError for a value that is not a number.
+
+    Embeddings are decoded as `list[Any]` and converted here, because a decoder of `list[float]` ignores its
+    `float_hook`.
+    """
+    try:
+        return msgspec.convert(numbers, list[float])
+    except msgspec.ValidationError:
+        raise ProviderError("The provider's response does not match its API format.") from None
+
+
+def require_texts(embedder: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
+    """Return the inputs for an embedder that accepts only strings. Raises InvalidRequest for token ids."""
+    texts = [item for item in inputs if isinstance(item, str)]
+    if len(texts) != len(inputs):
+        fields = {"input": "must be a string or a list of strings"}
+        raise InvalidRequest(f"{embedder} embeds text only. Send strings instead of token ids.", {"fields": fields})
+    return texts
+
+
+def decode_arguments(text: str) -> JsonObject:
+    """Decode the arguments of a tool call, for formats that send an object; invalid JSON becomes a string in one."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"arguments": text}
+
+
+def omit_none(**fields: Any) -> JsonObject:
+    return {name: value for name, value in fields.items() if value is not None}
