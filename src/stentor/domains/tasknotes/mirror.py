@@ -28,7 +28,7 @@ from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasknotes.pending_changes import PendingChanges
 from stentor.domains.tasks import queries
 from stentor.domains.tasks.model import TaskFilter
-from stentor_vault.notes import batch_io
+from stentor_vault.notes import projection
 from stentor_vault.notes.model import NameTaken, NoSuchNote, VaultUnavailable
 
 TASKS_PER_BATCH = 64
@@ -200,7 +200,7 @@ class TaskNoteMirror:
         temp_name = f".stentor-task-{self._writer_id}"
         with self._lock:
             return sum(
-                batch_io.write_projection(self._root, folder, notes, temp_name=temp_name, skip_unchanged=compare)
+                projection.write_projection(self._root, folder, notes, temp_name=temp_name, skip_unchanged=compare)
                 for folder, notes in folders.items()
             )
 
@@ -237,7 +237,7 @@ class TaskNoteMirror:
             for record in records:
                 if record.task_id not in self.changes:
                     note = render.render_note(self._tenant, record)
-                    differing = batch_io.find_differing(self._root, note.folder, [(note.name, note.content)])
+                    differing = projection.find_differing(self._root, note.folder, [(note.name, note.content)])
                     paths += [(note.path, has_file) for _, has_file in differing]
             return paths
 

@@ -1,1 +1,1 @@
-"""Files of notes: paths, reads and conditional writes, frontmatter, three-way merges."""
+"""Note files: paths, reads and conditional writes, frontmatter, three-way merges."""

@@ -18,8 +18,9 @@ from typing import TypeVar
 import watchfiles
 
 from stentor_vault.notes import batch_io, model, paths, safe_files
-from stentor_vault.notes.batch_io import FsyncPool, ThreadBatcher, WriteRequest
+from stentor_vault.notes.batch_io import FsyncPool, WriteRequest
 from stentor_vault.notes.model import ANY_STATE, FileChange, NoSuchNote, Note, NoteChanged, Stat, matches_state
+from stentor_vault.notes.thread_batcher import ThreadBatcher
 
 T = TypeVar("T")
 TRASH_FOLDER = ".trash"

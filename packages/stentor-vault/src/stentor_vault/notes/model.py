@@ -1,6 +1,7 @@
-"""What a vault is: files with bytes, a state that can be compared, and changes that lose nobody's work.
+"""The vault port: files with bytes, conditional changes that never overwrite someone else's work, and their errors.
 
-How a vault plugin fails. No message holds what the plugin answered, nor the key it was asked with.
+Implementations: `folder_vault` (a folder) and Stentor's client of Obsidian's vault plugin. No message of an error
+contains the plugin's response or the API key.
 """
 
 from __future__ import annotations
@@ -14,14 +15,36 @@ import msgspec
 from stentor_vault.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable, Timeout
 
 ANY_STATE = "*"
-"""As an expected state: whatever is there, or nothing."""
+"""As the expected state: any content, or no file."""
 NO_FILE = ""
-"""As an expected state: no file."""
+"""As the expected state: no file."""
 MAX_NOTE_BYTES = 20 * 1024 * 1024
 
 
 class VaultUnavailable(ServiceUnavailable):
-    """The vault cannot be reached: its folder is gone, its disk full, its plugin down."""
+    """The vault cannot be used: its folder is missing, its disk full, its plugin down."""
+
+
+class VaultUnreachable(VaultUnavailable):
+    """The vault plugin is unreachable, or the connection broke."""
+
+    code, status = "VAULT_UNREACHABLE", 502
+
+
+class VaultKeyRejected(VaultUnavailable):
+    """The vault plugin rejects the API key; the operator has to correct NOTES_API_KEY."""
+
+    code, status = "VAULT_KEY_REFUSED", 502
+
+
+class VaultProtocolError(VaultUnavailable):
+    """An unexpected response of the vault plugin: a failure of its own, a redirect, invalid JSON."""
+
+    code, status = "VAULT_BROKEN", 502
+
+
+class VaultTimeout(Timeout, VaultUnavailable):
+    """The vault plugin took too long. Whether a change was made is not known."""
 
 
 class NoSuchNote(NotFound):
@@ -29,25 +52,28 @@ class NoSuchNote(NotFound):
 
 
 class NoteChanged(Conflict):
-    """The file is not in the state that the change was made for. `current` is its hash, empty for no file."""
+    """The file is not in the expected state. `current` is its content hash, empty for no file."""
 
     code = "NOTE_CHANGED"
 
     def __init__(self, path: str, current: str) -> None:
-        super().__init__(f"{path!r} was changed meanwhile; read it again.", {"path": path, "content_hash": current})
+        super().__init__(
+            f"{path!r} was modified concurrently. Read it again and repeat the change.",
+            {"path": path, "content_hash": current},
+        )
         self.current = current
 
 
 class NameTaken(Conflict):
-    """Another file of the folder has this name in other letters, which some systems cannot tell apart."""
+    """The folder has a name that differs only in case or Unicode form: the same name on some systems."""
 
 
 class NoteTooLarge(InvalidRequest):
-    """The file is larger than a note may be."""
+    """The file is larger than MAX_NOTE_BYTES."""
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """A file of the vault; times in microseconds, the size in bytes."""
+    """Metadata of a file in the vault; times in microseconds, the size in bytes."""
 
     path: str
     size: int
@@ -71,80 +97,58 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class FileChange(msgspec.Struct, frozen=True):
-    """What a write or delete did: the file afterwards (None when it is gone) and the bytes before (None for none)."""
+    """The result of a write or delete: the new file (None if deleted) and the previous content (None if no file)."""
 
     stat: Stat | None
     previous: bytes | None
 
 
-def content_hash(content: bytes) -> str:
-    """SHA-256 in hex."""
-    return hashlib.sha256(content).hexdigest()
-
-
 class Vault(Protocol):
     """A tree of notes. Paths are relative and in NFC; every method may raise InvalidPath and VaultUnavailable.
 
-    `expected` is the state that a change is made for: a content hash, ANYTHING or NOTHING. A change
-    for another state than the present one raises NoteChanged and does nothing.
+    `expected` is the precondition of a change: a content hash, ANY_STATE or NO_FILE. If the file is in another
+    state, the change raises NoteChanged and does nothing.
     """
 
     async def read(self, path: str) -> Note:
-        """Raises NoSuchNote."""
+        """Return the note. Raises NoSuchNote."""
         ...
 
     async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
-        """The whole file at once, or nothing of it; makes its folders. Raises NoteChanged, NameTaken."""
+        """Write the whole file atomically and create missing folders. Raises NoteChanged, NameTaken, NoteTooLarge."""
         ...
 
     async def delete(self, path: str, expected: str = ANY_STATE) -> FileChange:
-        """Into the vault's trash. Raises NoSuchNote, NoteChanged."""
+        """Move the file to the vault's trash. Raises NoSuchNote, NoteChanged."""
         ...
 
     async def list_folder(self, folder: str = "") -> list[str]:
-        """One level: names in order, those of folders end in a slash. Raises NoSuchNote for an unknown folder."""
+        """List one level, sorted by name; folders end in a slash. Raises NoSuchNote if the folder does not exist."""
         ...
 
     async def walk(self, folder: str = "") -> list[Stat]:
-        """Every file below the folder, in the order of the paths; none for an unknown folder."""
+        """List every file below the folder, sorted by path; none if the folder does not exist."""
         ...
 
     async def check(self) -> None:
-        """Whether the vault can be used now."""
+        """Raise VaultUnavailable if the vault cannot be used now."""
         ...
 
 
-def matches_state(expected: str, present: bytes | None) -> bool:
-    """Whether the present bytes (None for no file) are the expected state."""
+def content_hash(content: bytes) -> str:
+    """Return the SHA-256 in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def matches_state(expected: str, current: bytes | None) -> bool:
+    """Whether the current content (None for no file) is the expected state."""
     if expected == ANY_STATE:
         return True
-    return expected == (NO_FILE if present is None else content_hash(present))
+    return expected == (NO_FILE if current is None else content_hash(current))
 
 
 def iter_ancestors(path: str) -> Iterator[str]:
-    """`a/b/c.md`: `a`, then `a/b`."""
+    """Yield the folders above a path, outermost first; for `a/b/c.md`: `a`, then `a/b`."""
     parts = path.split("/")[:-1]
     for end in range(1, len(parts) + 1):
         yield "/".join(parts[:end])
-
-
-class VaultUnreachable(VaultUnavailable):
-    """Nobody answers at the vault plugin's address, or the connection broke off."""
-
-    code, status = "VAULT_UNREACHABLE", 502
-
-
-class VaultKeyRejected(VaultUnavailable):
-    """The vault plugin does not know the key that it was asked with; the operator has to set NOTES_API_KEY."""
-
-    code, status = "VAULT_KEY_REFUSED", 502
-
-
-class VaultProtocolError(VaultUnavailable):
-    """The vault plugin answered what it never should: a failure of its own, a redirect, no JSON where JSON is due."""
-
-    code, status = "VAULT_BROKEN", 502
-
-
-class VaultTimeout(Timeout, VaultUnavailable):
-    """The vault plugin took longer than it may. Whether a change was made is not known."""

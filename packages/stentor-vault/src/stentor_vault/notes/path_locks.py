@@ -1,4 +1,4 @@
-"""One lock per path, for as long as somebody holds it or waits for it."""
+"""One asyncio lock per path, which exists while a caller holds it or waits for it."""
 
 from __future__ import annotations
 
@@ -14,42 +14,41 @@ LOCK_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass
-class _Place:
+class _PathLock:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
 
 
 class PathLocks:
-    """For one event loop. Paths that some system takes for the same name share a lock."""
+    """Locks by path, for one event loop. Paths that some file system treats as the same name share a lock."""
 
     def __init__(self, timeout_s: float = LOCK_TIMEOUT_SECONDS) -> None:
-        self._patience = timeout_s
-        self._places: dict[str, _Place] = {}
+        self._timeout_s = timeout_s
+        self._locks: dict[str, _PathLock] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._locks)
 
     @asynccontextmanager
     async def hold(self, path: str) -> AsyncIterator[None]:
-        """Nobody else is in here with this path. Raises VaultTimeout when that takes too long."""
+        """Hold the lock of this path. Raises VaultTimeout if it is not free in time."""
         key = fold_path(path)
-        place = self._places.setdefault(key, _Place())
-        place.users += 1
+        entry = self._locks.setdefault(key, _PathLock())
+        entry.users += 1
         try:
-            await self._acquire(place.lock, path)
+            # If the vault hangs, the callers in the queue must not each wait for the vault's own timeout in turn.
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await entry.lock.acquire()
+            except TimeoutError:
+                raise VaultTimeout(
+                    f"Other requests locked {display_path(path)} for too long; nothing was changed. Retry."
+                ) from None
             try:
                 yield
             finally:
-                place.lock.release()
+                entry.lock.release()
         finally:
-            place.users -= 1
-            if not place.users:
-                del self._places[key]
-
-    async def _acquire(self, lock: asyncio.Lock, path: str) -> None:
-        """Behind a vault that hangs, a queue must not take the vault's timeout for each that waits."""
-        try:
-            async with asyncio.timeout(self._patience):
-                await lock.acquire()
-        except TimeoutError:
-            raise VaultTimeout(f"Others kept {display_path(path)} too long; nothing was done.") from None
+            entry.users -= 1
+            if not entry.users:
+                del self._locks[key]

@@ -1,13 +1,9 @@
-"""Folders opened one name at a time beneath a root, without following a link anywhere.
+"""File operations below a vault's root: folders opened one name at a time without following links, single files
+read, written to a temporary file and renamed into place.
 
-So a link that somebody puts into the vault, even between the check and the use, leads nowhere.
-
-Renames that exchange two names at once, where the kernel can: Linux since 3.15.
-
-With an exchange nobody's bytes are ever overwritten unseen: what was under the name is afterwards
-under the other one, and can be compared and put back.
-
-Single files in an open folder: read, written aside, put under their name.
+A symbolic link in the vault is never followed, even if it appears between the check and the use. Where the kernel
+can exchange two names at once (renameat2, Linux since 3.15), no bytes are overwritten unseen: the previous file is
+at the temporary name afterwards, and can be compared and put back. Which paths are valid is decided in `paths`.
 """
 
 from __future__ import annotations
@@ -29,155 +25,275 @@ from stentor_vault.notes import model, paths
 from stentor_vault.notes.model import NameTaken, NoSuchNote, Note, NoteChanged, Stat, VaultUnavailable, matches_state
 from stentor_vault.notes.paths import fold_path, is_hidden
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM}
+TEMP_PREFIX = ".stentor-"
+"""Prefix of the names of temporary files, which no vault lists."""
+
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: opening a FIFO must not wait for its writer.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_UNAVAILABLE_ERRNOS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EACCES,
+    errno.EPERM,
+}
+_NO_FILE_ERRNOS = {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}
+_RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 
 
 @contextmanager
 def open_root(path: Path) -> Iterator[int]:
-    """The vault's own folder, which may be a link; an open descriptor."""
+    """Open the vault's root folder, which may be a symbolic link; yield the descriptor. Raises VaultUnavailable."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        # Without the path, which is the machine's business: agents read this message too.
-        raise VaultUnavailable(f"The vault's folder cannot be opened: {error.strerror}.") from error
+        # Without the path, which agents must not learn: they read this message too.
+        raise VaultUnavailable(
+            f"The vault's folder cannot be opened: {error.strerror}. The operator has to check that it exists."
+        ) from error
     try:
-        yield opened
+        yield descriptor
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 @contextmanager
 def open_folder(top: int, parts: list[str], *, make: bool = False) -> Iterator[int]:
-    """The folder below `top`; `make` creates what is missing. Raises NoSuchNote."""
-    opened = os.dup(top)
+    """Open the folder below `top` and yield its descriptor; `make` creates missing folders. Raises NoSuchNote."""
+    descriptor = os.dup(top)
     try:
         for part in parts:
-            deeper = _step(opened, part, make=make)
-            os.close(opened)
-            opened = deeper
-        yield opened
+            child = _open_child(descriptor, part, make=make)
+            os.close(descriptor)
+            descriptor = child
+        yield descriptor
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
-def _step(above: int, part: str, *, make: bool) -> int:
-    name = find_name(above, part)
-    if name is None:
-        if not make:
-            raise NoSuchNote(f"The vault has no folder {part!r} there.")
-        reject_case_collision(above, part)
-        name = part
-        try:
-            os.mkdir(name, dir_fd=above)
-        except FileExistsError:
-            pass
-        else:
-            opened = _opened(above, name, part)
-            # Added to what it has: a folder that gives its group to what is made in it goes on doing so.
-            os.fchmod(opened, os.fstat(opened).st_mode & stat.S_ISGID | file_modes.inherited_mode(above, 0o777))
-            os.fsync(above)
-            return opened
-    return _opened(above, name, part)
-
-
-def _opened(above: int, name: str, part: str) -> int:
+def find_name(parent: int, name: str) -> str | None:
+    """Return the name as stored in the folder, composed or decomposed; None if there is no such entry."""
     try:
-        return os.open(name, _FOLDER, dir_fd=above)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise NoSuchNote(f"{part!r} is no folder of the vault.") from None
-        raise
-
-
-def find_name(above: int, name: str) -> str | None:
-    """The name as the folder spells it: composed or decomposed letters are the same. None when it has none."""
-    try:
-        os.stat(name, dir_fd=above, follow_symlinks=False)
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         if name.isascii():
             return None
-        return next((n for n in os.listdir(above) if unicodedata.normalize("NFC", n) == name), None)
+        return next((n for n in os.listdir(parent) if unicodedata.normalize("NFC", n) == name), None)
     return name
 
 
-def reject_case_collision(above: int, name: str) -> None:
-    """Raises NameTaken when the folder has the name in other letters."""
-    for taken in find_case_collisions(above, [name]).values():
-        raise taken
+def reject_case_collision(parent: int, name: str) -> None:
+    """Raise NameTaken if the folder has a name that differs only in case or Unicode form."""
+    for error in find_case_collisions(parent, [name]).values():
+        raise error
 
 
-def find_case_collisions(above: int, names: Iterable[str]) -> dict[str, NameTaken]:
-    """Those of the names that the folder has in other letters, with what to say of each."""
-    wanted = {fold_path(name): name for name in names}
-    # A folder may have thousands: names of plain letters and other lengths are out without a closer look.
-    lengths = {len(name) for name in wanted.values()}
-    plain = all(name.isascii() for name in wanted.values())
-    found: dict[str, NameTaken] = {}
-    for known in os.listdir(above):
-        if plain and known.isascii() and len(known) not in lengths:
+def find_case_collisions(parent: int, names: Iterable[str]) -> dict[str, NameTaken]:
+    """Return those of the names that collide with an entry of the folder, each with the error to raise."""
+    name_by_folded = {fold_path(name): name for name in names}
+    # A folder may have thousands of entries: among ASCII names, another length excludes a collision without folding.
+    lengths = {len(name) for name in name_by_folded.values()}
+    all_ascii = all(name.isascii() for name in name_by_folded.values())
+    collisions: dict[str, NameTaken] = {}
+    for entry in os.listdir(parent):
+        if all_ascii and entry.isascii() and len(entry) not in lengths:
             continue
-        name = wanted.get(fold_path(known))
-        if name is not None and name != known:
-            found[name] = NameTaken(
-                f"{name!r} and {known!r} are the same name on some systems; use the one that is there."
+        name = name_by_folded.get(fold_path(entry))
+        if name is not None and name != entry:
+            collisions[name] = NameTaken(
+                f"{name!r} and the existing {entry!r} are the same name on some systems. Use {entry!r}."
             )
-    return found
+    return collisions
 
 
-def scan_folder(above: int) -> Iterator[tuple[str, os.stat_result]]:
-    """The vault's files and folders in an open folder: nothing hidden, no link, no device."""
-    with os.scandir(above) as found:
-        for entry in found:
-            if is_hidden(entry.name) or not _text(entry.name):
+def scan_folder(parent: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files and folders of an open folder that belong to the vault: nothing hidden, no links or devices."""
+    with os.scandir(parent) as entries:
+        for entry in entries:
+            # Surrogates stand for bytes of the name that are not UTF-8; no vault path can address such a file.
+            if is_hidden(entry.name) or any("\ud800" <= c <= "\udfff" for c in entry.name):
                 continue
             try:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue  # gone since
+                continue  # deleted since the scan
             if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
                 yield entry.name, info
 
 
-def _text(name: str) -> bool:
-    return not any("\ud800" <= c <= "\udfff" for c in name)
-
-
 @contextmanager
 def translate_os_errors(what: str) -> Iterator[None]:
-    """Failures of the file system as VaultUnavailable, with the reason and what it was about."""
+    """Turn file system failures (disk full, no permission) into VaultUnavailable with `what` and the reason."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in _UNAVAILABLE_ERRNOS:
             raise VaultUnavailable(f"{what}: {error.strerror}.") from error
         raise
 
 
-_NOREPLACE, _EXCHANGE = 1, 2
+def exchange_names(folder: int, first: str, second: str) -> bool:
+    """Exchange two names in an open folder; False if the system cannot. Raises OSError, FileNotFoundError."""
+    return _rename(folder, first, second, _RENAME_EXCHANGE)
 
 
-def exchange_names(folder: int, one: str, other: str) -> bool:
-    """Exchange two names in an open folder; False when this system cannot. Raises OSError, FileNotFoundError."""
-    return _rename(folder, one, other, _EXCHANGE)
+def rename_noreplace(folder: int, source: str, target: str) -> bool:
+    """Rename to a name that must be free; False if the system cannot ensure it. Raises FileExistsError, OSError."""
+    return _rename(folder, source, target, _RENAME_NOREPLACE)
 
 
-def rename_noreplace(folder: int, one: str, other: str) -> bool:
-    """Rename where nothing is; False when this system cannot be sure. Raises FileExistsError, OSError."""
-    return _rename(folder, one, other, _NOREPLACE)
+def require_file_name(folder: int, name: str, path: str) -> str:
+    """Return the name of a regular file as stored in its folder. Raises NoSuchNote."""
+    stored_name = find_name(folder, name)
+    if stored_name is None or not stat.S_ISREG(os.stat(stored_name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise NoSuchNote(f"The vault has no file {paths.display_path(path)}.")
+    return stored_name
 
 
-def _rename(folder: int, one: str, other: str, flags: int) -> bool:
+def read_note(folder: int, name: str, path: str) -> Note:
+    return Note(stat_file(folder, name, path), read_content(folder, name))
+
+
+def read_content(folder: int, name: str) -> bytes:
+    """Return the bytes of a regular file. Raises NoSuchNote."""
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _NO_FILE_ERRNOS:
+            raise NoSuchNote(f"{name!r} is not a file of the vault ({error.strerror}).") from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NoSuchNote(f"{name!r} is not a file of the vault.")
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def stat_file(folder: int, name: str, path: str) -> Stat:
+    return to_stat(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
+
+
+def to_stat(info: os.stat_result, path: str) -> Stat:
+    """Return the `Stat` for the vault path; systems without a birth time report the last inode change instead."""
+    birth_time = getattr(info, "st_birthtime", None)
+    created_at = info.st_ctime_ns // 1000 if birth_time is None else int(birth_time * 1_000_000)
+    return Stat(path, info.st_size, info.st_mtime_ns // 1000, created_at)
+
+
+def create_temp_file(folder: int) -> tuple[str, int]:
+    """Create an empty file under a name that no vault lists; return the name and a descriptor open for writing."""
+    name = f"{TEMP_PREFIX}{secrets.token_hex(12)}"
+    descriptor = os.open(name, _CREATE_FLAGS, 0o666, dir_fd=folder)
+    os.fchmod(descriptor, file_modes.inherited_mode(folder, 0o666))
+    return name, descriptor
+
+
+def copy_mode(folder: int, name: str, descriptor: int) -> None:
+    """Give an open file the mode of the file that it will replace."""
+    with contextlib.suppress(FileNotFoundError):
+        os.fchmod(descriptor, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
+
+
+def replace_if_expected(folder: int, temp_name: str, name: str, path: str, expected: str) -> bytes | None:
+    """Rename the temporary file into place and return the previous content, None if there was no file.
+
+    Raises NoteChanged and leaves the file alone if it is not in the expected state.
+    """
+    while True:
+        current = _read_if_exists(folder, name)
+        if not matches_state(expected, current):
+            raise NoteChanged(path, "" if current is None else model.content_hash(current))
+        try:
+            if current is None:
+                if not rename_noreplace(folder, temp_name, name):
+                    os.rename(temp_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+                return None
+            if not exchange_names(folder, temp_name, name):
+                os.replace(temp_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+                return current
+        except (FileExistsError, FileNotFoundError):
+            continue  # another program created or deleted the file since the read: compare again
+        # Another program may have written between the read and the exchange; its bytes are in the temporary file now.
+        previous = read_content(folder, temp_name)
+        if previous == current or matches_state(expected, previous):
+            return previous
+        exchange_names(folder, temp_name, name)  # undo; the next round reports the conflict
+
+
+def unlink_if_exists(folder: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
+def find_unused_name(folder: int, name: str) -> str:
+    """Return a free name in the folder: `a.md`, `a 2.md`, `a 3.md`."""
+    stem, dot, suffix = name.rpartition(".")
+    taken = set(os.listdir(folder))
+    candidates = (f"{stem} {n}{dot}{suffix}" if stem else f"{name} {n}" for n in range(2, 1_000_000))
+    return name if name not in taken else next(candidate for candidate in candidates if candidate not in taken)
+
+
+def _open_child(parent: int, part: str, *, make: bool) -> int:
+    name = find_name(parent, part)
+    if name is None:
+        if not make:
+            raise NoSuchNote(f"The vault has no folder {part!r} there.")
+        reject_case_collision(parent, part)
+        name = part
+        try:
+            os.mkdir(name, dir_fd=parent)
+        except FileExistsError:
+            pass  # another writer created it
+        else:
+            descriptor = _open_child_folder(parent, name, part)
+            # Keep the setgid bit that mkdir inherited: files created in the folder go on belonging to its group.
+            mode = os.fstat(descriptor).st_mode & stat.S_ISGID | file_modes.inherited_mode(parent, 0o777)
+            os.fchmod(descriptor, mode)
+            os.fsync(parent)
+            return descriptor
+    return _open_child_folder(parent, name, part)
+
+
+def _open_child_folder(parent: int, name: str, part: str) -> int:
+    try:
+        return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise NoSuchNote(f"{part!r} is not a folder of the vault.") from None
+        raise
+
+
+def _read_if_exists(folder: int, name: str) -> bytes | None:
+    # Not `read_content` alone: a link or a device at this name is an error here, not a missing file.
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return read_content(folder, name)
+
+
+def _rename(folder: int, first: str, second: str, flags: int) -> bool:
     if _renameat2 is None:
         return False
-    if _renameat2(folder, os.fsencode(one), folder, os.fsencode(other), flags) == 0:
+    if _renameat2(folder, os.fsencode(first), folder, os.fsencode(second), flags) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-        return False  # this file system has no such rename
-    raise OSError(number, os.strerror(number), one, None, other)
+        return False  # this file system does not support the flag
+    raise OSError(number, os.strerror(number), first, None, second)
 
 
 def _load_renameat2() -> ctypes._NamedFuncPointer | None:
@@ -192,109 +308,3 @@ def _load_renameat2() -> ctypes._NamedFuncPointer | None:
 
 
 _renameat2 = _load_renameat2()
-
-
-TEMP_PREFIX = ".stentor-"
-"""Of the names of temporary files, which no vault shows."""
-_NO_FILE = {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def require_file_name(folder: int, name: str, path: str) -> str:
-    """The name of a regular file as its folder spells it. Raises NoSuchNote."""
-    spelled = find_name(folder, name)
-    if spelled is None or not stat.S_ISREG(os.stat(spelled, dir_fd=folder, follow_symlinks=False).st_mode):
-        raise NoSuchNote(f"The vault has no file {paths.display_path(path)}.")
-    return spelled
-
-
-def read_note(folder: int, name: str, path: str) -> Note:
-    return Note(stat_file(folder, name, path), read_content(folder, name))
-
-
-def read_content(folder: int, name: str) -> bytes:
-    try:
-        opened = os.open(name, _READ, dir_fd=folder)
-    except OSError as error:
-        if error.errno in _NO_FILE:
-            raise NoSuchNote(f"{name!r} is no file of the vault ({error.strerror}).") from error
-        raise
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise NoSuchNote(f"{name!r} is no file of the vault.")
-    with os.fdopen(opened, "rb") as file:
-        return file.read()
-
-
-def stat_file(folder: int, name: str, path: str) -> Stat:
-    return to_stat(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
-
-
-def to_stat(info: os.stat_result, path: str) -> Stat:
-    born = getattr(info, "st_birthtime", None)
-    created = info.st_ctime_ns // 1000 if born is None else int(born * 1_000_000)
-    return Stat(path, info.st_size, info.st_mtime_ns // 1000, created)
-
-
-def create_temp_file(folder: int) -> tuple[str, int]:
-    """A new empty file under a name that no vault shows, open for writing."""
-    name = f"{TEMP_PREFIX}{secrets.token_hex(12)}"
-    opened = os.open(name, _MAKE, 0o666, dir_fd=folder)
-    os.fchmod(opened, file_modes.inherited_mode(folder, 0o666))
-    return name, opened
-
-
-def copy_mode(folder: int, name: str, opened: int) -> None:
-    """Give an open file the mode of the one that it is to replace."""
-    with contextlib.suppress(FileNotFoundError):
-        os.fchmod(opened, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
-
-
-def write_all(opened: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(opened, left) :]
-
-
-def replace_if_expected(folder: int, aside: str, name: str, path: str, expected: str) -> bytes | None:
-    """The temporary file under the name, and what was there before. Raises NoteChanged and leaves it as it was."""
-    while True:
-        present = _read_if_exists(folder, name)
-        if not matches_state(expected, present):
-            raise NoteChanged(path, "" if present is None else model.content_hash(present))
-        try:
-            if present is None:
-                if not rename_noreplace(folder, aside, name):
-                    os.rename(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-                return None
-            if not exchange_names(folder, aside, name):
-                os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
-                return present
-        except (FileExistsError, FileNotFoundError):
-            continue  # somebody was faster: look again
-        before = read_content(folder, aside)
-        if before == present or matches_state(expected, before):
-            return before
-        exchange_names(folder, aside, name)
-
-
-def _read_if_exists(folder: int, name: str) -> bytes | None:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return read_content(folder, name)
-
-
-def unlink_if_exists(folder: int, name: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
-
-
-def find_unused_name(folder: int, name: str) -> str:
-    """A name in the trash that nothing has: `a.md`, `a 2.md`, `a 3.md`."""
-    stem, dot, suffix = name.rpartition(".")
-    taken = set(os.listdir(folder))
-    choices = (f"{stem} {n}{dot}{suffix}" if stem else f"{name} {n}" for n in range(2, 1_000_000))
-    return name if name not in taken else next(choice for choice in choices if choice not in taken)
