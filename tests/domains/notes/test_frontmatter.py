@@ -98,7 +98,7 @@ def test_a_note_without_frontmatter_gets_one() -> None:
         ("a: &x 1\n", "anchors"),
         ("b: *x\n", "alias"),
         ("a: 1\na: 2\n", "twice"),
-        ("- a\n", "no list of keys"),
+        ("- a\n", "not a mapping"),
         ("a: [\n", "line"),
         ("\ta: 1\n", "line 1"),
         ("a: " + "[" * 30 + "]" * 30 + "\n", "deeper"),
@@ -107,8 +107,8 @@ def test_a_note_without_frontmatter_gets_one() -> None:
         ("a: \x01\n", ""),
         ("x: " + "y" * 70_000 + "\n", "more than"),
         ("a: b: c\n", "line"),
-        ('a: "x\\ud83d"\n', "half a sign (a lone surrogate) in line 1"),
-        ('"\\ude00": 1\n', "half a sign"),
+        ('a: "x\\ud83d"\n', "unpaired surrogate in line 1"),
+        ('"\\ude00": 1\n', "unpaired surrogate"),
     ],
 )
 def test_what_cannot_be_read_is_told_and_cannot_be_edited(block: str, reason: str) -> None:

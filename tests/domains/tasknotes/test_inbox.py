@@ -157,8 +157,8 @@ async def test_a_routing_denial_is_answered_and_the_note_is_tried_again_when_it_
     [
         ("---\ntype: echo\n---\ntext\n", "`required_capabilities` must name"),
         ("---\nrequired_capabilities: echo\n---\ntext\n", "`type` must be a name"),
-        ("---\ntype: [\n---\ntext\n", "frontmatter cannot be read"),
-        ("---\n- a\n---\ntext\n", "frontmatter cannot be read"),
+        ("---\ntype: [\n---\ntext\n", "frontmatter is invalid"),
+        ("---\n- a\n---\ntext\n", "frontmatter is invalid"),
         ("---\ntype: echo\nrequired_capabilities: echo\n---\n \n", "there is no text"),
         ("---\ntype: echo\nrequired_capabilities: echo\ntimeout_seconds: soon\n---\nx\n", "`timeout_seconds` must be"),
         ("---\ntype: echo\nrequired_capabilities: echo\npriority: now\n---\nx\n", "`priority` must be one of"),

@@ -1,6 +1,6 @@
-"""A vault in a folder: atomic writes that compare before they replace, and no path out of it.
+"""A vault in a folder: atomic conditional writes that never leave the folder, and a watch on its file events.
 
-What changes in a folder, as the system tells it.
+The file operations are in `safe_files` and `batch_io`; other programs may change the same files at any time.
 """
 
 from __future__ import annotations
@@ -23,23 +23,28 @@ from stentor_vault.notes.model import ANY_STATE, FileChange, NoSuchNote, Note, N
 from stentor_vault.notes.thread_batcher import ThreadBatcher
 
 T = TypeVar("T")
+
 TRASH_FOLDER = ".trash"
+POLL_MS = 40
+"""Interval between polls for file events; each poll wakes the processor, even if nothing changed."""
+DEBOUNCE_MS = 100
+"""The longest time that events of continuous changes are collected before they are reported."""
 _TRASH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BATCH_MAX_BYTES = 1 << 18
-"""Bytes from which a note is written alone."""
+"""Notes above this size are written alone, so that the small ones do not wait for them."""
 
 
 class FolderVault:
-    """Implements the port `Vault`. Other programs may change the same files at any time.
+    """Implements the port `Vault`, and synchronous methods (`*_sync`) for callers that are in a thread already.
 
-    `unlisted` says which folders `walk` leaves out; their files can be read all the same.
+    `walk` leaves out the folders for which `is_unlisted` is true; their files can still be read.
     """
 
     def __init__(self, root: Path, is_unlisted: Callable[[str], bool] = lambda folder: False) -> None:
         self.root = root
-        self._unlisted = is_unlisted
+        self._is_unlisted = is_unlisted
         self._locks = [threading.Lock() for _ in range(256)]
-        self._flush = FsyncPool()
+        self._fsync_pool = FsyncPool()
         self._reads: ThreadBatcher[str, Note | Exception] = ThreadBatcher(self.read_batch_sync, 2)
         self._writes: ThreadBatcher[WriteRequest, FileChange | Exception] = ThreadBatcher(self.write_batch_sync, 1)
 
@@ -47,7 +52,7 @@ class FolderVault:
         return _result(await self._reads.submit(path))
 
     async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
-        if len(content) > BATCH_MAX_BYTES:  # the small ones do not wait for it
+        if len(content) > BATCH_MAX_BYTES:
             return await self.run_in_thread(self.write_sync, path, content, expected)
         return _result(await self._writes.submit(WriteRequest(path, content, expected)))
 
@@ -61,130 +66,149 @@ class FolderVault:
         return await self.run_in_thread(self.walk_sync, folder)
 
     async def check(self) -> None:
-        def touch() -> None:
+        def check_access() -> None:
             with (
                 safe_files.open_root(self.root),
-                safe_files.translate_os_errors(f"The vault's folder {self.root} cannot be used"),
+                safe_files.translate_os_errors(f"Cannot use the vault's folder {self.root}"),
             ):
                 if not os.access(self.root, os.W_OK):
-                    raise model.VaultUnavailable(f"The vault's folder {self.root} cannot be written.")
+                    raise model.VaultUnavailable(f"No write permission for the vault's folder {self.root}.")
 
-        await self.run_in_thread(touch)
+        await self.run_in_thread(check_access)
 
     def read_sync(self, path: str) -> Note:
         return _result(self.read_batch_sync([path])[0])
 
-    def read_batch_sync(self, wanted: Sequence[str]) -> list[Note | Exception]:
-        """The note of each path, or why there is none."""
-        return batch_io.read_batch(self.root, wanted)
+    def read_batch_sync(self, note_paths: Sequence[str]) -> list[Note | Exception]:
+        """Return the note of each path, or the error that reading it raised."""
+        return batch_io.read_batch(self.root, note_paths)
 
     def write_sync(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
         return _result(self.write_batch_sync([WriteRequest(path, content, expected)])[0])
 
-    def write_batch_sync(self, wishes: Sequence[WriteRequest]) -> list[FileChange | Exception]:
-        """What came of each, in their order; those of one path are done one after the other."""
+    def write_batch_sync(self, requests: Sequence[WriteRequest]) -> list[FileChange | Exception]:
+        """Return the result of each write, in order; writes of one path run one after the other."""
         outcomes: dict[int, FileChange | Exception] = {}
-        left = dict(enumerate(wishes))
-        while left:
-            first = {paths.fold_path(wish.path): i for i, wish in reversed(left.items())}
-            chosen = {i: left.pop(i) for i in sorted(first.values())}
-            outcomes |= zip(chosen, self._write_distinct(list(chosen.values())), strict=True)
-        return [outcomes[i] for i in range(len(wishes))]
+        pending = dict(enumerate(requests))
+        while pending:
+            # Each round takes the first pending write of every path: `write_batch` requires distinct paths.
+            first = {paths.fold_path(request.path): i for i, request in reversed(pending.items())}
+            batch = {i: pending.pop(i) for i in sorted(first.values())}
+            outcomes |= zip(batch, self._write_distinct(list(batch.values())), strict=True)
+        return [outcomes[i] for i in range(len(requests))]
 
-    def _write_distinct(self, wishes: list[WriteRequest]) -> list[FileChange | Exception]:
+    def _write_distinct(self, requests: list[WriteRequest]) -> list[FileChange | Exception]:
         with ExitStack() as stack:
-            for number in sorted({self._number(wish.path) for wish in wishes}):  # in order: nobody waits in a ring
-                stack.enter_context(self._locks[number])
-            return batch_io.write_batch(self.root, wishes, self._flush)
+            # In ascending order, so that two batches cannot deadlock.
+            for index in sorted({self._lock_index(request.path) for request in requests}):
+                stack.enter_context(self._locks[index])
+            return batch_io.write_batch(self.root, requests, self._fsync_pool)
 
     def delete_sync(self, path: str, expected: str = ANY_STATE, *, permanent: bool = False) -> FileChange:
-        """Takes the file into the trash, looks at it there, and puts it back when it is not the expected one."""
-        with self._lock(path), self._parent(path) as (folder, name), ExitStack() as stack:
-            spelled = safe_files.require_file_name(folder, name, path)
-            trash = stack.enter_context(self._trash())
-            aside = safe_files.find_unused_name(trash, spelled)
-            os.rename(spelled, aside, src_dir_fd=folder, dst_dir_fd=trash)
-            before = safe_files.read_content(trash, aside)
-            if not matches_state(expected, before):
-                os.rename(aside, spelled, src_dir_fd=trash, dst_dir_fd=folder)
-                raise NoteChanged(path, model.content_hash(before))
+        """Move the file to the trash, or delete it if `permanent`. Raises NoSuchNote, NoteChanged."""
+        lock = self._locks[self._lock_index(path)]
+        with lock, self._open_parent(path) as (folder, name), ExitStack() as stack:
+            stored_name = safe_files.require_file_name(folder, name, path)
+            trash = stack.enter_context(self._open_trash())
+            trash_name = safe_files.find_unused_name(trash, stored_name)
+            # Compared after the move: no program can replace the file between the comparison and the deletion.
+            os.rename(stored_name, trash_name, src_dir_fd=folder, dst_dir_fd=trash)
+            previous = safe_files.read_content(trash, trash_name)
+            if not matches_state(expected, previous):
+                os.rename(trash_name, stored_name, src_dir_fd=trash, dst_dir_fd=folder)
+                raise NoteChanged(path, model.content_hash(previous))
             if permanent:
-                os.unlink(aside, dir_fd=trash)
+                os.unlink(trash_name, dir_fd=trash)
             os.fsync(trash)
             os.fsync(folder)
-            return FileChange(None, before)
+            return FileChange(None, previous)
 
     def move_sync(self, source: str, target: str, *, overwrite: bool = False) -> FileChange:
-        """The file under another path, by one rename. Raises NoSuchNote, NoteChanged when the target exists."""
-        with self._parent(source) as (old, name), self._parent(target, make=True) as (new, wanted):
-            spelled = safe_files.require_file_name(old, name, source)
-            taken = safe_files.find_name(new, wanted)
-            if taken is not None and not overwrite:
-                raise NoteChanged(target, model.content_hash(safe_files.read_content(new, taken)))
-            if taken is None:
-                safe_files.reject_case_collision(new, wanted)
-            before = None if taken is None else safe_files.read_content(new, taken)
-            os.rename(spelled, taken or wanted, src_dir_fd=old, dst_dir_fd=new)
-            os.fsync(new)
-            os.fsync(old)
-            return FileChange(safe_files.stat_file(new, taken or wanted, target), before)
+        """Move a file by one rename. Raises NoSuchNote, and NoteChanged if the target exists without `overwrite`."""
+        with (
+            self._open_parent(source) as (source_folder, source_name),
+            self._open_parent(target, make=True) as (target_folder, target_name),
+        ):
+            stored_name = safe_files.require_file_name(source_folder, source_name, source)
+            existing_name = safe_files.find_name(target_folder, target_name)
+            if existing_name is None:
+                safe_files.reject_case_collision(target_folder, target_name)
+            previous = None if existing_name is None else safe_files.read_content(target_folder, existing_name)
+            if previous is not None and not overwrite:
+                raise NoteChanged(target, model.content_hash(previous))
+            new_name = existing_name or target_name
+            os.rename(stored_name, new_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+            os.fsync(target_folder)
+            os.fsync(source_folder)
+            return FileChange(safe_files.stat_file(target_folder, new_name, target), previous)
 
     def list_folder_sync(self, folder: str = "") -> list[str]:
-        parts = paths.split_path(folder) if (folder := paths.normalize_folder(folder)) else []
-        with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as opened:
-            found = safe_files.scan_folder(opened)
-            return sorted(f"{name}/" if stat.S_ISDIR(info.st_mode) else name for name, info in found)
+        with self._open_folder(paths.normalize_folder(folder)) as descriptor:
+            entries = safe_files.scan_folder(descriptor)
+            return sorted(f"{name}/" if stat.S_ISDIR(info.st_mode) else name for name, info in entries)
 
     def walk_sync(self, folder: str = "") -> list[Stat]:
-        parts = paths.split_path(folder) if (folder := paths.normalize_folder(folder)) else []
+        folder = paths.normalize_folder(folder)
+        prefix = f"{folder}/" if folder else ""
         try:
-            with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as opened:
-                return sorted(
-                    _walk(opened, f"{folder}/" if folder else "", self._unlisted), key=lambda found: found.path
-                )
+            with self._open_folder(folder) as descriptor:
+                return sorted(_walk(descriptor, prefix, self._is_unlisted), key=lambda file: file.path)
         except NoSuchNote:
             return []
 
     def list_nonempty_sync(self, folder: str = "") -> list[str]:
-        """`names_now` without the folders that have no file anywhere below; looks no further than to the first."""
-        parts = paths.split_path(folder) if (folder := paths.normalize_folder(folder)) else []
-        with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as opened:
+        """List one level like `list_folder_sync`, without the folders that have no file anywhere below."""
+        with self._open_folder(paths.normalize_folder(folder)) as descriptor:
             return sorted(
                 f"{name}/" if stat.S_ISDIR(info.st_mode) else name
-                for name, info in safe_files.scan_folder(opened)
-                if stat.S_ISREG(info.st_mode) or _has_file(opened, name)
+                for name, info in safe_files.scan_folder(descriptor)
+                if stat.S_ISREG(info.st_mode) or _has_file(descriptor, name)
             )
 
+    async def run_in_thread(self, function: Callable[..., T], *args: object, **options: object) -> T:
+        """Run one of the synchronous methods in a thread."""
+        return await asyncio.to_thread(function, *args, **options)
+
     @contextmanager
-    def _parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+    def _open_folder(self, folder: str) -> Iterator[int]:
+        parts = paths.split_path(folder) if folder else []
+        with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as descriptor:
+            yield descriptor
+
+    @contextmanager
+    def _open_parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
         *parts, name = paths.split_path(path)
         with (
-            safe_files.translate_os_errors(f"{path!r} cannot be used"),
+            safe_files.translate_os_errors(f"Cannot use {path!r}"),
             safe_files.open_root(self.root) as top,
             safe_files.open_folder(top, parts, make=make) as folder,
         ):
             yield folder, name
 
     @contextmanager
-    def _trash(self) -> Iterator[int]:
+    def _open_trash(self) -> Iterator[int]:
         with safe_files.open_root(self.root) as top:
             with suppress(FileExistsError):
                 os.mkdir(TRASH_FOLDER, dir_fd=top)
-            opened = os.open(TRASH_FOLDER, _TRASH_FLAGS, dir_fd=top)
+            descriptor = os.open(TRASH_FOLDER, _TRASH_FLAGS, dir_fd=top)
             try:
-                yield opened
+                yield descriptor
             finally:
-                os.close(opened)
+                os.close(descriptor)
 
-    def _lock(self, path: str) -> threading.Lock:
-        return self._locks[self._number(path)]
-
-    def _number(self, path: str) -> int:
+    def _lock_index(self, path: str) -> int:
         return hash(path) % len(self._locks)
 
-    async def run_in_thread(self, function: Callable[..., T], *args: object, **options: object) -> T:
-        """One of the synchronous methods in a thread."""
-        return await asyncio.to_thread(function, *args, **options)
+
+async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:
+    """Yield sets of changed paths, collected until no event arrives for a poll interval.
+
+    `poll` checks the files themselves instead of the system's file events. Raises OSError, RuntimeError if the folder
+    is missing or cannot be watched.
+    """
+    events = watchfiles.awatch(root, watch_filter=None, step=POLL_MS, debounce=DEBOUNCE_MS, force_polling=poll or None)
+    async for changes in events:
+        yield {path for _, path in changes}
 
 
 def _result(outcome: T | Exception) -> T:
@@ -193,40 +217,24 @@ def _result(outcome: T | Exception) -> T:
     return outcome
 
 
-def _has_file(above: int, name: str) -> bool:
+def _has_file(parent: int, name: str) -> bool:
     try:
-        with safe_files.open_folder(above, [name]) as folder:
+        with safe_files.open_folder(parent, [name]) as folder:
             return next(_walk(folder, "", lambda _: False), None) is not None
     except (NoSuchNote, FileNotFoundError):
         return False
 
 
-def _walk(folder: int, prefix: str, unlisted: Callable[[str], bool]) -> Iterator[Stat]:
+def _walk(folder: int, prefix: str, is_unlisted: Callable[[str], bool]) -> Iterator[Stat]:
     for name, info in safe_files.scan_folder(folder):
         path = f"{prefix}{name}"
         if stat.S_ISREG(info.st_mode):
             yield safe_files.to_stat(info, unicodedata.normalize("NFC", path))
             continue
-        if unlisted(path):
+        if is_unlisted(path):
             continue
         try:
-            with safe_files.open_folder(folder, [name]) as deeper:
-                yield from _walk(deeper, f"{path}/", unlisted)
+            with safe_files.open_folder(folder, [name]) as subfolder:
+                yield from _walk(subfolder, f"{path}/", is_unlisted)
         except (NoSuchNote, FileNotFoundError):
-            continue  # gone since, or made a link
-
-
-POLL_MS = 40
-"""Milliseconds between two looks at what the system told: each one wakes the processor, however quiet the folder is."""
-DEBOUNCE_MS = 100
-"""Milliseconds that changes which go on and on are gathered at most."""
-
-
-async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:
-    """The paths that changed, gathered until nothing comes for a step; `poll` looks at the files themselves.
-
-    Raises OSError, RuntimeError when the folder is not there, or cannot be followed.
-    """
-    told = watchfiles.awatch(root, watch_filter=None, step=POLL_MS, debounce=DEBOUNCE_MS, force_polling=poll or None)
-    async for found in told:
-        yield {path for _, path in found}
+            continue  # deleted since the scan, or replaced by a link

@@ -1,6 +1,7 @@
-"""The YAML block at the head of a note: found, read, and edited so that every other byte stays as it is.
+"""The YAML block at the start of a note: find, parse and edit it without changing any other byte.
 
-YAML 1.2 without aliases and without duplicate keys. Times stay texts, `on` is a word. Pure.
+YAML 1.2 without aliases and duplicate keys; times stay strings and `on` is a string. Pure. The YAML itself is
+read and written by `yaml_codec`.
 Source: facts of the vault sync ("Frontmatter").
 """
 
@@ -20,37 +21,42 @@ MAX_BLOCK_CHARS = 64 * 1024
 _OPENING = re.compile(r"---[ \t]*(\r\n|\n|\r)")
 _CLOSING = re.compile(r"^---[ \t]*(\r\n|\n|\r|\Z)", re.MULTILINE)
 
-_UNEDITABLE = "The frontmatter is written in a way that cannot be edited key by key; edit the note."
-_UNREADABLE = "The frontmatter is too large or nested too deep to be read again."
+_UNEDITABLE = "The frontmatter has a syntax that cannot be edited key by key. Edit the note's text instead."
+_UNREADABLE = "The new frontmatter is too large or nested too deep."
 
 
 class InvalidFrontmatter(InvalidRequest):
-    """The note's frontmatter cannot be read, so that it cannot be edited either."""
+    """The note's frontmatter cannot be parsed, or not be edited."""
 
     is_not_mapping = False
-    """Whether it is YAML without any keys, which may well be text between two rules."""
+    """Whether it is YAML without keys, and thus probably text between two thematic breaks."""
 
 
 class NoteParts(msgspec.Struct, frozen=True):
-    """A note's text in four parts; joined they are the text again. `block` is None without frontmatter."""
+    """A note's text in four parts, which joined are the text again.
 
-    head: str
+    `opening` is the byte order mark and the line before the YAML block, `closing` the line after it. `block` is None
+    without frontmatter.
+    """
+
+    opening: str
     block: str | None
-    tail: str
+    closing: str
     body: str
 
     @property
     def text(self) -> str:
-        return f"{self.head}{self.block or ''}{self.tail}{self.body}"
+        return f"{self.opening}{self.block or ''}{self.closing}{self.body}"
 
     @property
     def newline(self) -> str:
-        found = re.search(r"\r\n|\n|\r", self.text)
-        return found[0] if found else "\n"
+        """The first line break of the note, "\\n" without one."""
+        match = re.search(r"\r\n|\n|\r", self.text)
+        return match[0] if match else "\n"
 
 
 def split(text: str) -> NoteParts:
-    """The parts of a note. A block that is never closed is body."""
+    """Split a note into its parts. A block without a closing line belongs to the body."""
     opening = _OPENING.match(text, len(BOM) if text.startswith(BOM) else 0)
     closing = None if opening is None else _CLOSING.search(text, opening.end())
     if opening is None or closing is None:
@@ -60,27 +66,27 @@ def split(text: str) -> NoteParts:
 
 
 def body_only(text: str) -> NoteParts:
-    """The parts of a text that is all body, whatever it begins with."""
+    """Return the parts of a text that is all body, even if it begins like frontmatter."""
     bom = BOM if text.startswith(BOM) else ""
     return NoteParts(bom, None, "", text[len(bom) :])
 
 
 def escape_body(text: str) -> str:
-    """A note with this text as its body, behind an empty block; one that nobody could take for another stays."""
+    """Return a note with this text as its body, after an empty block if it would be read as frontmatter otherwise."""
     if split(text).block is None:
         return text
     parts = body_only(text)
-    rule = f"---{parts.newline}"
-    return f"{parts.head}{rule}{rule}{parts.body}"
+    line = f"---{parts.newline}"
+    return f"{parts.opening}{line}{line}{parts.body}"
 
 
 def read(text: str) -> dict[str, Any]:
-    """The frontmatter of a note as JSON values; empty without one. Raises BadFrontmatter."""
+    """Return the frontmatter of a note as JSON values; empty without frontmatter. Raises InvalidFrontmatter."""
     return parse_values(split(text))
 
 
 def parse_values(parts: NoteParts) -> dict[str, Any]:
-    """The same of parts."""
+    """Return the frontmatter of a split note as JSON values. Raises InvalidFrontmatter."""
     if parts.block is None or not parts.block.strip():
         return {}
     if len(parts.block) > MAX_BLOCK_CHARS:
@@ -88,107 +94,101 @@ def parse_values(parts: NoteParts) -> dict[str, Any]:
     try:
         return yaml_codec.load_mapping(parts.block)
     except yaml_codec.InvalidYaml as error:
-        bad = InvalidFrontmatter(f"The frontmatter cannot be read: {error}.")
-        bad.is_not_mapping = isinstance(error, yaml_codec.NotAMapping)
-        raise bad from None
+        invalid = InvalidFrontmatter(f"The frontmatter is invalid: {error}.")
+        invalid.is_not_mapping = isinstance(error, yaml_codec.NotAMapping)
+        raise invalid from None
 
 
 def validate(text: str) -> None:
-    """Whether the block is YAML at all, of whatever kind. Raises BadFrontmatter."""
+    """Raise InvalidFrontmatter if the block is not YAML; its values are not checked."""
     try:
         yaml_codec.find_key_spans(split(text).block or "")
     except yaml_codec.InvalidYaml as error:
-        raise InvalidFrontmatter(f"The frontmatter cannot be read: {error}.") from None
+        raise InvalidFrontmatter(f"The frontmatter is invalid: {error}.") from None
 
 
 def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozenset()) -> str:
-    """The note with these keys set and those removed. Keys that have the value already are left alone.
+    """Set the keys of `changes` and remove those of `removed`. Keys that have the value already stay as written.
 
-    Raises BadFrontmatter when the present block cannot be read.
+    Raises InvalidFrontmatter if the current block is invalid or cannot be edited.
     """
     parts = split(text)
-    known = parse_values(parts)
-    todo = {key: value for key, value in changes.items() if key not in known or not _same(known[key], value)}
-    gone = {key for key in removed if key in known}
-    if not todo and not gone:
+    current = parse_values(parts)
+    changed = {key: value for key, value in changes.items() if key not in current or not _is_equal(current[key], value)}
+    deleted = {key for key in removed if key in current}
+    if not changed and not deleted:
         return text
-    edited = _rejoined(parts, _edited(parts.block or "", todo, gone, parts.newline))
-    wanted = {key: value for key, value in (known | dict(changes)).items() if key not in gone}
-    if not _reads_as(edited, wanted):
-        raise InvalidFrontmatter(_UNEDITABLE if known else _UNREADABLE)
-    return edited
+    expected = {key: value for key, value in (current | dict(changes)).items() if key not in deleted}
+    block = _edit_block(parts.block or "", changed, deleted, parts.newline)
+    return _replace_block(parts, block, expected, _UNEDITABLE if current else _UNREADABLE)
 
 
 def rename_key(text: str, old: str, new: str) -> str:
-    """The note with another name for a key; its value and its place stay. Raises BadFrontmatter."""
+    """Rename a key; its value and its position stay. Raises InvalidFrontmatter."""
     parts = split(text)
-    known, (start, end) = parse_values(parts), _span(parts, old)
+    current, (start, end) = parse_values(parts), _find_span(parts, old)
     block = parts.block or ""
-    entry, name = block[start:end], yaml_codec.dump_scalar(new) + ":"
-    renamed = (
-        name + entry[len(old) + 1 :]
-        if entry.startswith(f"{old}:")
-        else yaml_codec.dump_entry(new, known[old], parts.newline)
-    )
-    return _checked(parts, block[:start] + renamed + block[end:], {new if k == old else k: v for k, v in known.items()})
+    entry = block[start:end]
+    if entry.startswith(f"{old}:"):
+        entry = f"{yaml_codec.dump_scalar(new)}:{entry[len(old) + 1 :]}"
+    else:  # the key is quoted, or has a space before its colon
+        entry = yaml_codec.dump_entry(new, current[old], parts.newline)
+    expected = {new if key == old else key: value for key, value in current.items()}
+    return _replace_block(parts, block[:start] + entry + block[end:], expected)
 
 
 def insert_keys(text: str, beside: str, added: Mapping[str, Any], *, after: bool) -> str:
-    """The note with new keys directly before or after one that is there. Raises BadFrontmatter."""
+    """Insert new keys directly before or after the existing key `beside`. Raises InvalidFrontmatter."""
     parts = split(text)
-    start, end = _span(parts, beside)
-    at, block = (end if after else start), parts.block or ""
+    start, end = _find_span(parts, beside)
+    position, block = (end if after else start), parts.block or ""
     lines = "".join(yaml_codec.dump_entry(key, value, parts.newline) for key, value in added.items())
-    joint = parts.newline if at > 0 and not block[:at].endswith(("\n", "\r")) else ""
-    return _checked(parts, block[:at] + joint + lines + block[at:], parse_values(parts) | dict(added))
+    separator = parts.newline if position > 0 and not block[:position].endswith(("\n", "\r")) else ""
+    edited = block[:position] + separator + lines + block[position:]
+    return _replace_block(parts, edited, parse_values(parts) | dict(added))
 
 
-def _span(parts: NoteParts, key: str) -> tuple[int, int]:
+def _find_span(parts: NoteParts, key: str) -> tuple[int, int]:
     span = yaml_codec.find_key_spans(parts.block or "").get(key)
     if span is None:
         raise InvalidFrontmatter(_UNEDITABLE)
     return span
 
 
-def _checked(parts: NoteParts, block: str, wanted: Mapping[str, Any]) -> str:
-    edited = f"{parts.head}{block}{parts.tail}{parts.body}"
-    if not _reads_as(edited, dict(wanted)):
-        raise InvalidFrontmatter(_UNEDITABLE)
+def _replace_block(parts: NoteParts, block: str, expected: Mapping[str, Any], error_message: str = _UNEDITABLE) -> str:
+    opening, closing = parts.opening, parts.closing
+    if parts.block is None:
+        line = f"---{parts.newline}"
+        opening, closing = f"{opening}{line}", line
+    edited = f"{opening}{block}{closing}{parts.body}"
+    # Parse the result: anchors, flow mappings or odd indentation can make an edit of lines mean something else.
+    try:
+        is_expected = _is_equal(read(edited), dict(expected))
+    except InvalidFrontmatter:
+        is_expected = False
+    if not is_expected:
+        raise InvalidFrontmatter(error_message)
     return edited
 
 
-def _rejoined(parts: NoteParts, block: str) -> str:
-    if parts.block is not None:
-        return f"{parts.head}{block}{parts.tail}{parts.body}"
-    line = f"---{parts.newline}"
-    return f"{parts.head}{line}{block}{line}{parts.body}"
-
-
-def _edited(block: str, todo: Mapping[str, Any], gone: set[str], newline: str) -> str:
+def _edit_block(block: str, changed: Mapping[str, Any], deleted: set[str], newline: str) -> str:
     spans = yaml_codec.find_key_spans(block)
     pieces: list[str] = []
-    at = 0
+    position = 0
     for key, (start, end) in spans.items():
-        pieces.append(block[at:start])
-        at = end
-        if key in todo:
-            pieces.append(yaml_codec.dump_entry(key, todo[key], newline))
-        elif key not in gone:
+        pieces.append(block[position:start])
+        position = end
+        if key in changed:
+            pieces.append(yaml_codec.dump_entry(key, changed[key], newline))
+        elif key not in deleted:
             pieces.append(block[start:end])
-    rest = block[at:]
+    rest = block[position:]
     if rest and not rest.endswith(("\n", "\r")):
         rest += newline
-    added = [yaml_codec.dump_entry(key, value, newline) for key, value in todo.items() if key not in spans]
+    added = [yaml_codec.dump_entry(key, value, newline) for key, value in changed.items() if key not in spans]
     return "".join([*pieces, rest, *added])
 
 
-def _reads_as(text: str, wanted: Any) -> bool:
-    try:
-        return _same(read(text), wanted)
-    except InvalidFrontmatter:
-        return False
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON: 1 is not true, and 1 is 1.0."""
-    return bool(yaml_codec.to_comparable(one) == yaml_codec.to_comparable(other))
+def _is_equal(first: Any, second: Any) -> bool:
+    """Whether two values are equal as JSON: 1 is not true, and 1 is 1.0."""
+    return bool(yaml_codec.to_comparable(first) == yaml_codec.to_comparable(second))

@@ -145,8 +145,10 @@ def _replace_values(text: str, values: Mapping[str, Any], *, replace_all: bool) 
 def _replace_body(text: str, body: str, bom: str) -> str:
     """Replace the body; if its beginning would be read as frontmatter, an empty block before it prevents that."""
     parts = _split(text)
-    tail = parts.tail + (parts.newline if body and parts.tail and not parts.tail.endswith(("\n", "\r")) else "")
-    joined = f"{bom}{parts.head.removeprefix(BOM)}{parts.block or ''}{tail}{body}"
+    closing = parts.closing
+    if body and closing and not closing.endswith(("\n", "\r")):
+        closing += parts.newline
+    joined = f"{bom}{parts.opening.removeprefix(BOM)}{parts.block or ''}{closing}{body}"
     return joined if parts.block is not None or _split(joined).block is None else frontmatter.escape_body(joined)
 
 
