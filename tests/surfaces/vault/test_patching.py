@@ -190,7 +190,7 @@ def test_rows_of_a_table_are_added_and_replaced() -> None:
         assert f"# Two\n{head}{rows}\n^table\n" in patched(NOTE, "block", "table", operation, value=[["x", "y|z"]])
     with pytest.raises(PatchFailed, match="columns"):
         patched(NOTE, "block", "table", "append", value=[["x"]])
-    with pytest.raises(PatchFailed, match="no table"):
+    with pytest.raises(PatchFailed, match="not a table"):
         patched(NOTE, "block", "one", "append", value=[["x"]])
     with pytest.raises(InvalidInstruction, match="line end"):
         patched(NOTE, "block", "table", "append", value=[["x", "a\nb"]])

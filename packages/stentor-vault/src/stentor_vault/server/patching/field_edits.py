@@ -1,4 +1,4 @@
-"""Edits of single frontmatter fields; all others keep every sign. Pure."""
+"""Edits of single frontmatter fields; the others keep every character. Pure."""
 
 from __future__ import annotations
 
@@ -14,26 +14,31 @@ from stentor_vault.server.patching.instruction import (
 )
 
 
-def patch_field(text: str, wanted: PatchInstruction) -> str:
-    """Raises NoSuchTarget, PatchFailed, FieldTaken, BadFrontmatter."""
-    known = frontmatter.read(text)
-    if wanted.name not in known:
-        return frontmatter.edit(text, _made(known, wanted))
-    if wanted.scope == "marker":
-        if wanted.text != wanted.name and wanted.text in known:
-            raise FieldExists(f"The frontmatter has a field {wanted.text!r} already.")
-        return frontmatter.rename_key(text, wanted.name, wanted.text)
-    if wanted.operation == "delete":
-        if wanted.scope == "content":
-            return frontmatter.edit(text, {wanted.name: None})
-        return _without(text, wanted.name)
-    if wanted.scope == "markerAndContent":
-        return (_instead if wanted.operation == "replace" else _beside)(text, known, wanted)
-    return frontmatter.edit(text, {wanted.name: merge_values(known[wanted.name], wanted.value, wanted.operation)})
+def patch_field(text: str, instruction: PatchInstruction) -> str:
+    """Apply an instruction to a field. Raises NoSuchTarget, PatchFailed, FieldExists, InvalidFrontmatter."""
+    current = frontmatter.read(text)
+    if instruction.name not in current:
+        return frontmatter.edit(text, _new_fields(current, instruction))
+    if instruction.scope == "marker":
+        if instruction.text != instruction.name and instruction.text in current:
+            raise FieldExists(f"The frontmatter already has a field {instruction.text!r}.")
+        return frontmatter.rename_key(text, instruction.name, instruction.text)
+    if instruction.operation == "delete":
+        if instruction.scope == "content":
+            return frontmatter.edit(text, {instruction.name: None})
+        return _delete_field(text, instruction.name)
+    if instruction.scope == "markerAndContent":
+        if instruction.operation == "replace":
+            return _replace_field(text, current, instruction)
+        fields = _require_fields(current, instruction)
+        return frontmatter.insert_keys(text, instruction.name, fields, after=instruction.operation == "append")
+    return frontmatter.edit(
+        text, {instruction.name: merge_values(current[instruction.name], instruction.value, instruction.operation)}
+    )
 
 
-def _without(text: str, name: str) -> str:
-    """With its last field the whole frontmatter goes."""
+def _delete_field(text: str, name: str) -> str:
+    """Delete a field; without any field left, delete the whole frontmatter."""
     edited = frontmatter.edit(text, {}, frozenset([name]))
     if frontmatter.read(edited):
         return edited
@@ -41,51 +46,51 @@ def _without(text: str, name: str) -> str:
     return bom + frontmatter.split(edited).body
 
 
-def _made(known: dict[str, Any], wanted: PatchInstruction) -> dict[str, Any]:
-    """The fields that are to be made."""
-    content = wanted.scope == "content" and wanted.operation != "delete"
-    whole = (wanted.scope, wanted.operation) == ("markerAndContent", "replace")
-    if not (wanted.create_target_if_missing and (content or whole)):
-        raise NoSuchTarget(f"The note has no frontmatter field {wanted.name!r}.")
-    if wanted.operation != "replace" and not isinstance(wanted.value, list | dict | str):
-        raise PatchFailed("Only lists, objects and texts can be added to.")
-    return _named(known, wanted) if whole else {wanted.name: wanted.value}
+def _new_fields(current: dict[str, Any], instruction: PatchInstruction) -> dict[str, Any]:
+    """Return the fields that an instruction for a missing field creates. Raises NoSuchTarget, PatchFailed."""
+    is_content = instruction.scope == "content" and instruction.operation != "delete"
+    is_full = (instruction.scope, instruction.operation) == ("markerAndContent", "replace")
+    if not (instruction.create_target_if_missing and (is_content or is_full)):
+        raise NoSuchTarget(f"The note has no frontmatter field {instruction.name!r}.")
+    if instruction.operation != "replace" and not isinstance(instruction.value, list | dict | str):
+        raise PatchFailed(
+            "A new field can be appended or prepended only if its value is a list, an object or a string."
+        )
+    return _require_fields(current, instruction) if is_full else {instruction.name: instruction.value}
 
 
-def merge_values(present: Any, value: Any, operation: str) -> Any:
-    """Lists and texts are joined, objects united. Raises PatchFailed."""
+def merge_values(current: Any, value: Any, operation: str) -> Any:
+    """Concatenate lists and strings, merge objects. Raises PatchFailed for values of different types."""
     if operation == "replace":
         return value
-    first, second = (present, value) if operation == "append" else (value, present)
+    first, second = (current, value) if operation == "append" else (value, current)
     if isinstance(first, dict) and isinstance(second, dict):
         return {**first, **second}
-    both: Any = first  # what is known of one is not known of both together
+    joined: Any = first  # Any: the type checker does not see that both have the same type
     if isinstance(first, list | str) and type(first) is type(second):
-        return both + second
-    raise PatchFailed(f"A value cannot be {operation}ed to one of another kind; two lists, objects or texts can.")
+        return joined + second
+    raise PatchFailed(
+        f"A value cannot be {operation}ed to a value of another type. Both must be lists, objects or strings."
+    )
 
 
-def _beside(text: str, known: dict[str, Any], wanted: PatchInstruction) -> str:
-    return frontmatter.insert_keys(text, wanted.name, _named(known, wanted), after=wanted.operation == "append")
-
-
-def _instead(text: str, known: dict[str, Any], wanted: PatchInstruction) -> str:
-    """Names and values in the place of one field: what a read with this scope answers can be written back."""
-    others = {name: value for name, value in known.items() if name != wanted.name}
-    fields = _named(others, wanted)
-    first = wanted.name if wanted.name in fields else next(iter(fields))
-    if first != wanted.name:
-        text = frontmatter.rename_key(text, wanted.name, first)
+def _replace_field(text: str, current: dict[str, Any], instruction: PatchInstruction) -> str:
+    """Replace a field by one or more fields, so that what a read with this scope returns can be written back."""
+    others = {name: value for name, value in current.items() if name != instruction.name}
+    fields = _require_fields(others, instruction)
+    first = instruction.name if instruction.name in fields else next(iter(fields))
+    if first != instruction.name:
+        text = frontmatter.rename_key(text, instruction.name, first)
     rest = {name: value for name, value in fields.items() if name != first}
     if rest:
         text = frontmatter.insert_keys(text, first, rest, after=True)
     return frontmatter.edit(text, {first: fields[first]})
 
 
-def _named(known: dict[str, Any], wanted: PatchInstruction) -> dict[str, Any]:
-    """The value as names and values of fields. Raises FieldTaken for a name that is known."""
-    if not isinstance(wanted.value, dict) or not wanted.value:
-        raise InvalidInstruction("value: with markerAndContent it is an object of names and values.")
-    if taken := sorted(set(known) & set(wanted.value)):
-        raise FieldExists(f"The frontmatter has a field {taken[0]!r} already.")
-    return wanted.value
+def _require_fields(current: dict[str, Any], instruction: PatchInstruction) -> dict[str, Any]:
+    """Return the value, an object of fields. Raises InvalidInstruction, FieldExists for a name that is taken."""
+    if not isinstance(instruction.value, dict) or not instruction.value:
+        raise InvalidInstruction("value: with the scope markerAndContent, must be an object of field names and values.")
+    if taken := sorted(set(current) & set(instruction.value)):
+        raise FieldExists(f"The frontmatter already has a field {taken[0]!r}.")
+    return instruction.value

@@ -1,12 +1,7 @@
-"""Places in a text, and edits of them: all other signs stay as they are. Pure.
+"""Text spans and edits, Markdown blocks with their positions, and shifts of heading levels. Pure.
 
-The blocks of Markdown text with their places: what is a heading, what is code, where a table ends. Pure.
-
-The grammar is CommonMark with tables. Places are offsets into the text as it is, whatever its line ends are.
-
-Levels of headings inside of a text that is put below another heading. Pure.
-
-A text that a caller sends counts its `#` from the place where it goes: one `#` is a child of the target.
+The grammar is CommonMark with tables. Positions are offsets into the text as it is, whatever its line breaks are.
+`outline` builds the tree of a note's sections from the blocks.
 """
 
 from __future__ import annotations
@@ -19,13 +14,14 @@ import msgspec
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-_LINE_END = re.compile(r"\r\n|\r|\n")
+MAX_HEADING_LEVEL = 6
 ATX_HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
+_NEWLINE = re.compile(r"\r\n|\r|\n")
 _BLANK_LINES = re.compile(r"(?:[^\S\r\n]*(?:\r\n|\r|\n))+")
 
 
 class TextSpan(NamedTuple):
-    """From `start` up to, not including, `end`."""
+    """The characters from `start` up to, not including, `end`."""
 
     start: int
     end: int
@@ -35,24 +31,24 @@ class TextSpan(NamedTuple):
 
 
 class TextEdit(NamedTuple):
-    """What stands at the span becomes `text`; an empty span inserts."""
+    """The replacement of a span by `text`; an empty span inserts."""
 
     span: TextSpan
     text: str
 
 
-def empty_span(at: int) -> TextSpan:
-    return TextSpan(at, at)
+def empty_span(position: int) -> TextSpan:
+    return TextSpan(position, position)
 
 
 def apply_edits(text: str, *edits: TextEdit) -> str:
-    """The text with the edits, which must not overlap."""
-    pieces, at = [], 0
+    """Return the text with the edits, which must not overlap."""
+    pieces, position = [], 0
     for span, new in sorted(edits, key=lambda edit: edit.span):
-        assert span.start >= at, "edits overlap"
-        pieces += [text[at : span.start], new]
-        at = span.end
-    return "".join([*pieces, text[at:]])
+        assert span.start >= position, "edits overlap"
+        pieces += [text[position : span.start], new]
+        position = span.end
+    return "".join([*pieces, text[position:]])
 
 
 def detect_newline(text: str) -> str:
@@ -60,55 +56,54 @@ def detect_newline(text: str) -> str:
 
 
 def convert_newlines(text: str, newline: str) -> str:
-    return _LINE_END.sub(newline, text)
+    return _NEWLINE.sub(newline, text)
 
 
 def normalize_fragment(text: str, newline: str) -> str:
-    """Without blank lines around, with one line end; the empty text when nothing is left."""
-    found = _BLANK_LINES.match(text)
-    stripped = text[found.end() if found else 0 :].rstrip()
+    """Strip blank lines around the text and end it with one line break; "" if nothing is left."""
+    blank_lines = _BLANK_LINES.match(text)
+    stripped = text[blank_lines.end() if blank_lines else 0 :].rstrip()
     return convert_newlines(stripped, newline) + newline if stripped else ""
 
 
 def skip_blank_lines(text: str, span: TextSpan) -> int:
-    """Where the first line with something in it begins."""
-    found = _BLANK_LINES.match(text, span.start, span.end)
-    return found.end() if found else span.start
+    """Return the start of the first line in the span that is not blank."""
+    blank_lines = _BLANK_LINES.match(text, span.start, span.end)
+    return blank_lines.end() if blank_lines else span.start
 
 
-def count_newlines_before(text: str, at: int) -> int:
-    """How many line ends stand directly before; 2 at most."""
+def count_newlines_before(text: str, position: int) -> int:
+    """Return the number of line breaks directly before the position; at most 2."""
     count = 0
-    while count < 2 and at > 0 and text[at - 1] in "\r\n":
-        at -= 2 if text[max(0, at - 2) : at] == "\r\n" else 1
+    while count < 2 and position > 0 and text[position - 1] in "\r\n":
+        position -= 2 if text[max(0, position - 2) : position] == "\r\n" else 1
         count += 1
     return count
 
 
 def trim_newlines(text: str, span: TextSpan) -> TextSpan:
-    """The span without blank lines and line ends at its end."""
+    """Return the span without the line breaks at its end."""
     return TextSpan(span.start, span.start + len(span.extract(text).rstrip("\r\n")))
 
 
-def starts_atx_heading(text: str, at: int) -> bool:
-    """Whether a heading of `#` begins there; `#tag` is none."""
-    return ATX_HEADING.match(text, at) is not None
+def starts_atx_heading(text: str, position: int) -> bool:
+    """Whether a heading with `#` begins there; `#tag` is not one."""
+    return ATX_HEADING.match(text, position) is not None
 
 
 def make_paragraph_edit(text: str, span: TextSpan, new: str, newline: str, *, before: bool, after: bool) -> TextEdit:
-    """An edit that puts a fragment in lines of its own, with a blank line before and after it where one is due.
+    """Return an edit that puts a fragment on lines of its own, with a blank line before and after where needed.
 
-    A heading of `#` below needs none; one that is underlined would take the fragment's last line for its own.
+    No blank line is needed before a heading with `#`; a setext heading would take the fragment's last line as its own.
     """
     if not new:
         return TextEdit(span, "")
-    missing = 0 if span.start == 0 else max(0, (2 if before else 1) - count_newlines_before(text, span.start))
-    below = text[span.end : span.end + 4].lstrip(" ")
-    due = below[:1] not in ("", "\r", "\n") and (after or not starts_atx_heading(text, span.end))
-    return TextEdit(span, newline * missing + new + (newline if due else ""))
+    missing_before = 0 if span.start == 0 else max(0, (2 if before else 1) - count_newlines_before(text, span.start))
+    following = text[span.end : span.end + 4].lstrip(" ")
+    missing_after = following[:1] not in ("", "\r", "\n") and (after or not starts_atx_heading(text, span.end))
+    return TextEdit(span, newline * missing_before + new + (newline if missing_after else ""))
 
 
-_NEWLINE = re.compile(r"\r\n|\r|\n")
 _BLOCK_KINDS = {
     "heading_open": "heading",
     "paragraph_open": "paragraph",
@@ -125,9 +120,9 @@ _BLOCK_KINDS = {
 
 
 class MarkdownBlock(msgspec.Struct, frozen=True):
-    """From `start` to `end`, its last line end included. `depth` is 0 for what stands in no list and no quote.
+    """A block from `start` to `end`, including its last line break. `depth` is 0 outside of lists and quotes.
 
-    `text` is the words of a heading or paragraph, `level` of a heading 1 to 6, `columns` of a table.
+    `text` is set for headings and paragraphs, `level` (1 to 6) for headings, `columns` for tables.
     """
 
     kind: str
@@ -139,86 +134,80 @@ class MarkdownBlock(msgspec.Struct, frozen=True):
     columns: int = 0
 
 
-def _parser() -> MarkdownIt:
+def _create_parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable("table")
+    # Only the block structure is needed. Without "reference", link definitions are paragraphs and get positions too.
     parser.core.ruler.enableOnly(["normalize", "block"])
     parser.block.ruler.disable("reference")
     return parser
 
 
-_PARSER = _parser()
+_PARSER = _create_parser()
 
 
 def parse_blocks(text: str) -> list[MarkdownBlock]:
-    """In the order of the text, each before what is inside of it."""
+    """Return the blocks in the order of the text, each before the blocks inside it."""
     tokens = _PARSER.parse(text)
-    starts = [0, *(found.end() for found in _NEWLINE.finditer(text))]
-    return list(_iter_blocks(tokens, starts, len(text)))
+    line_starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+    return list(_iter_blocks(tokens, line_starts, len(text)))
 
 
-def _iter_blocks(tokens: list[Token], starts: list[int], length: int) -> Iterator[MarkdownBlock]:
+def _iter_blocks(tokens: list[Token], line_starts: list[int], length: int) -> Iterator[MarkdownBlock]:
     depth = 0
     for n, token in enumerate(tokens):
         kind = _BLOCK_KINDS.get(token.type)
         if kind is not None and token.map is not None:
-            start, end = (starts[line] if line < len(starts) else length for line in token.map)
-            yield MarkdownBlock(
-                kind, start, end, depth, _block_text(tokens, n, kind), _level(token, kind), _columns(tokens, n, kind)
-            )
+            start, end = (line_starts[line] if line < len(line_starts) else length for line in token.map)
+            text = tokens[n + 1].content.strip() if kind in ("heading", "paragraph") else ""
+            level = int(token.tag[1:]) if kind == "heading" else 0
+            columns = _count_columns(tokens, n) if kind == "table" else 0
+            yield MarkdownBlock(kind, start, end, depth, text, level, columns)
         if kind in ("list", "item", "quote") or token.type.endswith(("list_close", "item_close", "quote_close")):
             depth += token.nesting
 
 
-def _block_text(tokens: list[Token], n: int, kind: str) -> str:
-    return tokens[n + 1].content.strip() if kind in ("heading", "paragraph") else ""
-
-
-def _level(token: Token, kind: str) -> int:
-    return int(token.tag[1:]) if kind == "heading" else 0
-
-
-def _columns(tokens: list[Token], n: int, kind: str) -> int:
-    if kind != "table":
-        return 0
+def _count_columns(tokens: list[Token], table: int) -> int:
     count = 0
-    for token in tokens[n:]:
+    for token in tokens[table:]:
         if token.type == "thead_close":
             break
         count += token.type == "th_open"
     return count
 
 
-MAX_HEADING_LEVEL = 6
-
-
 class PatchWarning(msgspec.Struct, frozen=True):
-    """Something that the caller should know of an edit that was made."""
+    """A warning for the caller about an edit that was applied."""
 
     code: str
     message: str
 
 
 class ShiftedText(msgspec.Struct, frozen=True):
+    """A text with shifted heading levels, and warnings about headings that got too deep."""
+
     text: str
     warnings: list[PatchWarning]
 
 
 def shift_headings(text: str, by: int) -> ShiftedText:
-    """The text with every heading's level changed; what is in code, lists and quotes is none."""
+    """Change the level of every heading by `by`, except in code, lists and quotes.
+
+    A text that a caller sends counts its levels relative to the target: one `#` is a child of the target.
+    """
     if by == 0:
         return ShiftedText(text, [])
     edits, warnings = [], []
     for block in parse_blocks(text):
-        found = ATX_HEADING.match(text, block.start) if block.kind == "heading" and block.depth == 0 else None
-        if found is None:
-            continue  # no heading, or one that is underlined and has no sign to count
-        level = max(1, len(found[1]) + by)
-        edits.append(TextEdit(TextSpan(*found.span(1)), "#" * level))
+        match = ATX_HEADING.match(text, block.start) if block.kind == "heading" and block.depth == 0 else None
+        if match is None:
+            continue  # not a heading, or a setext heading, which has no # to count
+        level = max(1, len(match[1]) + by)
+        edits.append(TextEdit(TextSpan(*match.span(1)), "#" * level))
         if level > MAX_HEADING_LEVEL:
             warnings.append(depth_warning(block.text, level))
     return ShiftedText(apply_edits(text, *edits), warnings)
 
 
 def depth_warning(text: str, level: int) -> PatchWarning:
-    message = f"The heading {text!r} would have level {level}; Markdown has {MAX_HEADING_LEVEL}, so that it is text."
+    message = f"The heading {text!r} has level {level}, so it is plain text. Markdown has {MAX_HEADING_LEVEL} levels."
     return PatchWarning("heading-depth-overflow", message)

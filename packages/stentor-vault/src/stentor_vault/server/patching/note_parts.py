@@ -1,6 +1,7 @@
-"""One instruction of format 2 applied to a note. Pure.
+"""Patch format 2 for whole notes: apply an instruction, read a part, build the document map. Pure.
 
-Parts of a note read, in the form in which an edit of the same place takes them; and the map of all parts. Pure.
+A part is read in the form in which an edit of the same target writes it. The edits themselves are in
+`section_edits`, `block_edits` and `field_edits`; format 1 is in `legacy`.
 """
 
 from __future__ import annotations
@@ -13,85 +14,91 @@ from stentor_vault.notes.frontmatter import InvalidFrontmatter
 from stentor_vault.server.patching import block_edits, field_edits, legacy, section_edits
 from stentor_vault.server.patching.instruction import ContentExists, NoSuchTarget, PatchInstruction, VersionMismatch
 from stentor_vault.server.patching.markdown_text import shift_headings
-from stentor_vault.server.patching.outline import LabelledBlock, NoteOutline, NoteSection, parse_outline
+from stentor_vault.server.patching.outline import BlockWithId, NoteOutline, NoteSection, parse_outline
 from stentor_vault.server.patching.section_edits import PatchResult
 
 
-def apply_instruction(text: str, wanted: PatchInstruction) -> PatchResult:
-    """The note afterwards; whatever is outside of the target keeps every sign. Raises the faults of this package."""
-    present = hashlib.sha256(text.encode()).hexdigest()
-    if wanted.if_match not in (None, present):
-        raise VersionMismatch(f"The note is at version {present} now.", {"version": present})
-    if wanted.target_type == "frontmatter":
-        return PatchResult(field_edits.patch_field(text, wanted))
-    found = parse_outline(text)
-    if wanted.target_type == "heading":
-        return _patch_heading(found, found.find_section(wanted.path), wanted)
-    return _patch_block(found, found.blocks.get(wanted.name), wanted)
+def apply_instruction(text: str, instruction: PatchInstruction) -> PatchResult:
+    """Apply an instruction; text outside of the target keeps every character.
+
+    Raises the errors of `instruction`, InvalidFrontmatter.
+    """
+    version = hashlib.sha256(text.encode()).hexdigest()
+    if instruction.if_match not in (None, version):
+        raise VersionMismatch(f"The note's version is {version}, not ifMatch. Read it again.", {"version": version})
+    if instruction.target_type == "frontmatter":
+        return PatchResult(field_edits.patch_field(text, instruction))
+    outline = parse_outline(text)
+    if instruction.target_type == "heading":
+        return _patch_heading(outline, outline.find_section(instruction.path), instruction)
+    return _patch_block(outline, outline.blocks.get(instruction.name), instruction)
 
 
-def _patch_heading(found: NoteOutline, section: NoteSection | None, wanted: PatchInstruction) -> PatchResult:
+def _patch_heading(outline: NoteOutline, section: NoteSection | None, instruction: PatchInstruction) -> PatchResult:
     if section is None:
-        if wanted.create_target_if_missing:
-            return section_edits.create_section(found, wanted)
-        raise NoSuchTarget(f"The note has no heading {list(wanted.path)!r}.")
-    _reject_repetition(found, section, wanted)
-    if wanted.within is not None:
-        return section_edits.write_body_block(found, section, wanted)
-    if wanted.scope == "parent":
-        return section_edits.move_section(found, section, wanted)
-    if wanted.operation == "delete":
-        return section_edits.delete_section(found, section, wanted.scope)
-    return section_edits.write_section(found, section, wanted)
+        if instruction.create_target_if_missing:
+            return section_edits.create_section(outline, instruction)
+        raise NoSuchTarget(f"The note has no heading {list(instruction.path)!r}.")
+    _reject_existing_section(outline, section, instruction)
+    if instruction.within is not None:
+        return section_edits.write_body_block(outline, section, instruction)
+    if instruction.scope == "parent":
+        return section_edits.move_section(outline, section, instruction)
+    if instruction.operation == "delete":
+        return section_edits.delete_section(outline, section, instruction.scope)
+    return section_edits.write_section(outline, section, instruction)
 
 
-def _patch_block(found: NoteOutline, block: LabelledBlock | None, wanted: PatchInstruction) -> PatchResult:
+def _patch_block(outline: NoteOutline, block: BlockWithId | None, instruction: PatchInstruction) -> PatchResult:
     if block is None:
-        if wanted.create_target_if_missing:
-            return block_edits.create_block(found, wanted)
-        raise NoSuchTarget(f"The note has no block ^{wanted.name}.")
-    if _must_be_new(wanted):
+        if instruction.create_target_if_missing:
+            return block_edits.create_block(outline, instruction)
+        raise NoSuchTarget(f"The note has no block ^{instruction.name}.")
+    if _must_be_new(instruction):
         spans: dict[str, Any] = {"content": block.content, "marker": block.marker}
-        _reject_existing(spans.get(wanted.scope, block.full_span).extract(found.text), wanted.text)
-    return block_edits.write_block(found, block, wanted)
+        _reject_existing(spans.get(instruction.scope, block.full_span).extract(outline.text), instruction.text)
+    return block_edits.write_block(outline, block, instruction)
 
 
-def _must_be_new(wanted: PatchInstruction) -> bool:
-    asked = wanted.reject_if_content_preexists and wanted.operation in ("prepend", "append")
-    return asked and bool(wanted.text.strip())
+def _must_be_new(instruction: PatchInstruction) -> bool:
+    is_addition = instruction.operation in ("prepend", "append")
+    return instruction.reject_if_content_preexists and is_addition and bool(instruction.text.strip())
 
 
-def _reject_repetition(found: NoteOutline, section: NoteSection, wanted: PatchInstruction) -> None:
-    """The content is looked for as it would be written, that is with its headings at their levels."""
-    if not _must_be_new(wanted):
+def _reject_existing_section(outline: NoteOutline, section: NoteSection, instruction: PatchInstruction) -> None:
+    """Raise ContentExists if the target has the content as it would be written, with its headings shifted."""
+    if not _must_be_new(instruction):
         return None
-    if wanted.within is not None and wanted.scope == "content":
-        part, _ = section_edits.find_body_block(section, wanted.within)
-        return _reject_existing(found.text[part.start : part.end], wanted.text)
-    if wanted.scope == "marker":
-        return _reject_existing(section.text, wanted.text)
-    whole = wanted.scope == "markerAndContent" and wanted.within is None
-    level = (section.parent.level if section.parent else 0) if whole else section.level
-    span = section.full_span if whole else section.content
-    return _reject_existing(span.extract(found.text), shift_headings(wanted.text, level).text)
+    if instruction.within is not None and instruction.scope == "content":
+        block, _ = section_edits.find_body_block(section, instruction.within)
+        return _reject_existing(outline.text[block.start : block.end], instruction.text)
+    if instruction.scope == "marker":
+        return _reject_existing(section.text, instruction.text)
+    is_full = instruction.scope == "markerAndContent" and instruction.within is None
+    level = (section.parent.level if section.parent else 0) if is_full else section.level
+    span = section.full_span if is_full else section.content
+    return _reject_existing(span.extract(outline.text), shift_headings(instruction.text, level).text)
 
 
-def _reject_existing(present: str, words: str) -> None:
-    if words.strip() in present:
-        raise ContentExists("The target has this content already.")
+def _reject_existing(current: str, added: str) -> None:
+    if added.strip() in current:
+        raise ContentExists("The target already has this content.")
 
 
 def read_part(text: str, kind: str, names: tuple[str, ...], scope: str) -> Any:
-    """A text, or the value of a field. Raises NoSuchTarget, BadFrontmatter."""
+    """Return the text of a part, or the value of a field. Raises NoSuchTarget, InvalidFrontmatter."""
     if kind == "heading":
         return read_heading(text, names, scope)
     return read_block(text, names[0], scope) if kind == "block" else read_field(text, names[0], scope)
 
 
 def read_heading(text: str, path: tuple[str, ...], scope: str) -> str:
-    """Levels are counted from the target, or from its parent with `markerAndContent`. Raises NoSuchTarget."""
-    found = parse_outline(text)
-    section = found.find_section(path)
+    """Return a section's text. Raises NoSuchTarget.
+
+    Heading levels are relative to the target, or with `markerAndContent` to its parent.
+    """
+    outline = parse_outline(text)
+    section = outline.find_section(path)
     if section is None:
         raise NoSuchTarget(f"The note has no heading {list(path)!r}.")
     if scope == "marker":
@@ -102,54 +109,53 @@ def read_heading(text: str, path: tuple[str, ...], scope: str) -> str:
 
 
 def read_block(text: str, name: str, scope: str) -> str:
-    """Raises NoSuchTarget."""
-    found = parse_outline(text).blocks.get(name)
-    if found is None:
+    """Return a block's text, or its id with the scope `marker`. Raises NoSuchTarget."""
+    block = parse_outline(text).blocks.get(name)
+    if block is None:
         raise NoSuchTarget(f"The note has no block ^{name}.")
     if scope == "marker":
-        return found.name
-    return (found.content if scope == "content" else found.full_span).extract(text)
+        return block.name
+    return (block.content if scope == "content" else block.full_span).extract(text)
 
 
 def read_field(text: str, name: str, scope: str) -> Any:
-    """Raises NoSuchTarget, BadFrontmatter."""
-    known = frontmatter.read(text)
-    if name not in known:
+    """Return a field's value, its name, or an object of both. Raises NoSuchTarget, InvalidFrontmatter."""
+    fields = frontmatter.read(text)
+    if name not in fields:
         raise NoSuchTarget(f"The note has no frontmatter field {name!r}.")
     if scope == "marker":
         return name
-    return {name: known[name]} if scope == "markerAndContent" else known[name]
+    return {name: fields[name]} if scope == "markerAndContent" else fields[name]
 
 
 def build_document_map(text: str) -> dict[str, Any]:
-    """`headings` in each other as in the note, `blocks` by id, `frontmatterFields`, `version`. Raises BadFrontmatter.
+    """Return nested `headings`, ids of `blocks`, `frontmatterFields` and `version`. Raises InvalidFrontmatter.
 
-    What a note has twice below the same heading gets a name of its own, which works as a target.
+    A name that occurs again below the same heading gets a repeat number, with which it works as a target.
     """
-    found = parse_outline(text)
+    outline = parse_outline(text)
     return {
-        "headings": _heading_tree(found.root),
-        "blocks": list(found.blocks),
+        "headings": _heading_tree(outline.root),
+        "blocks": list(outline.blocks),
         "frontmatterFields": _field_names(text),
         "version": hashlib.sha256(text.encode()).hexdigest(),
     }
 
 
 def build_legacy_document_map(text: str) -> dict[str, Any]:
-    """That of format 1: headings with those above them, joined by `::`, each name once; no version."""
-    found = parse_outline(text)
+    """Return the map of format 1: paths of headings joined by `::` and ids, each once; no version."""
+    outline = parse_outline(text)
     return {
-        "headings": list(legacy.map_headings(found)),
-        "blocks": list(dict.fromkeys(block.name for block in found.blocks.values())),
+        "headings": list(legacy.map_headings(outline)),
+        "blocks": list(dict.fromkeys(block.name for block in outline.blocks.values())),
         "frontmatterFields": _field_names(text),
     }
 
 
 def _field_names(text: str) -> list[str]:
-    """None of a block that is YAML and no list of names and values."""
     try:
         return list(frontmatter.read(text))
-    except InvalidFrontmatter:
+    except InvalidFrontmatter:  # YAML, as `parse_outline` has checked, but not a mapping
         return []
 
 
