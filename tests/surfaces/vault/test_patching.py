@@ -192,7 +192,7 @@ def test_rows_of_a_table_are_added_and_replaced() -> None:
         patched(NOTE, "block", "table", "append", value=[["x"]])
     with pytest.raises(PatchFailed, match="not a table"):
         patched(NOTE, "block", "one", "append", value=[["x"]])
-    with pytest.raises(InvalidInstruction, match="line end"):
+    with pytest.raises(InvalidInstruction, match="line break"):
         patched(NOTE, "block", "table", "append", value=[["x", "a\nb"]])
 
 

@@ -1,4 +1,7 @@
-"""What a request wants done to a note, as a function from its text to its text: both formats of edits."""
+"""Parse requests that edit a part of a note, in both patch formats, into a function from text to text.
+
+The edits are in `patching`; `write_handlers` applies the function to the file.
+"""
 
 from __future__ import annotations
 
@@ -39,69 +42,74 @@ from stentor_vault.server.targets import NoteTarget
 
 TextPatch = Callable[[str], PatchResult]
 LEGACY_HEADERS = ("target-delimiter", "trim-target-whitespace")
-_OLD_SCOPES = ("content", "marker", "markerAndContent")
+_LEGACY_SCOPES = ("content", "marker", "markerAndContent")
 
 
 def parse_patch(request: Request, body: bytes, target: NoteTarget | None) -> TextPatch:
-    """Of a PATCH. A target stands in the path, in the headers or in the body, and in one of them alone."""
-    by_headers, named = has_target_header(request), get_content_type(request) == INSTRUCTION
-    if sum((target is not None, by_headers, named)) > 1:
+    """Parse a PATCH; its target is in exactly one place: the path, the headers or the body. Raises VaultApiError."""
+    in_headers, in_body = has_target_header(request), get_content_type(request) == INSTRUCTION
+    if sum((target is not None, in_headers, in_body)) > 1:
         raise VaultApiError(
-            errors.AMBIGUOUS_TARGET, "The target is named twice: by the path, the headers or the body; use one."
+            errors.AMBIGUOUS_TARGET,
+            "The target is given twice. Use only one of the path, the headers and the body.",
         )
     if get_patch_version(request) == 1:
         if target is not None:
             raise VaultApiError(
-                errors.BAD_VERSION, "Targets in the path are of format 2; leave Markdown-Patch-Version out."
+                errors.BAD_VERSION, "A target in the path requires format 2. Remove the header Markdown-Patch-Version."
             )
         return parse_legacy_patch(request, body, request.headers.get("operation", ""))
     if target is not None:
-        return _raw_order(request, body, target)
-    if by_headers:
+        return _parse_headers(request, body, target)
+    if in_headers:
         if request.headers.get("markdown-patch-version") != "2":
-            raise VaultApiError(errors.NO_VERSION, "Target headers of a PATCH need Markdown-Patch-Version: 1 or 2.")
-        return _raw_order(request, body, _header_target(request))
-    return _instructed(request, body)
+            raise VaultApiError(
+                errors.NO_VERSION, "The target headers of a PATCH require Markdown-Patch-Version: 1 or 2."
+            )
+        return _parse_headers(request, body, _parse_header_target(request))
+    return _parse_instruction_body(request, body)
 
 
 def parse_part_write(request: Request, body: bytes, target: NoteTarget, operation: str) -> TextPatch:
-    """Of a PUT or POST to a part of a note, which the path names."""
+    """Parse a PUT or POST to a part of a note that the path names. Raises VaultApiError, InvalidInstruction."""
     if has_target_header(request):
-        raise VaultApiError(errors.AMBIGUOUS_TARGET, "The target is named by the path and by headers; use one.")
+        raise VaultApiError(errors.AMBIGUOUS_TARGET, "The target is given in the path and in headers. Use only one.")
     if get_patch_version(request) == 1:
-        return _old_order(request, body, operation, target.kind, target.legacy_target)
+        return _create_legacy(request, body, operation, target.kind, target.legacy_target)
     if any(name in request.headers for name in ("target-scope", *LEGACY_HEADERS)):
-        raise VaultApiError(errors.LEGACY_TARGET, "A target in the path takes no headers of format 1.")
+        raise VaultApiError(errors.LEGACY_TARGET, "Headers of format 1 cannot be used with a target in the path.")
     fields: dict[str, Any] = {"targetType": target.kind, "target": target.instruction_target, "operation": operation}
-    value = _payload(request, body, (MARKDOWN, JSON))
+    value = _decode_payload(request, body, (MARKDOWN, JSON))
     is_value = target.kind == "frontmatter" or get_content_type(request) == JSON
     fields["value" if is_value else "content"] = value
     fields["createTargetIfMissing"] = operation == "replace" or is_true_header(request, "create-target-if-missing")
     fields["rejectIfContentPreexists"] = is_true_header(request, "reject-if-content-preexists")
-    return _order(fields)
+    return _create_patch(fields)
 
 
 def parse_legacy_patch(request: Request, body: bytes, operation: str) -> TextPatch:
-    """Of format 1, by headers. Its failures are all one code."""
+    """Parse an edit of format 1, which is in headers. Raises VaultApiError; the edit fails with PatchFailed only."""
     if not has_target_header(request) or not request.headers.get("target-type"):
         raise VaultApiError(errors.NO_TARGET_TYPE, "The header Target-Type is missing.")
     kind = request.headers["target-type"]
-    _one_of("Target-Type", kind, TARGET_KINDS, errors.BAD_TARGET_TYPE)
-    between = unquote(request.headers.get("target-delimiter") or "::")
-    return _old_order(request, body, operation, kind, (decode_header(request, "target"), between))
+    _require_known("Target-Type", kind, TARGET_KINDS, errors.BAD_TARGET_TYPE)
+    delimiter = unquote(request.headers.get("target-delimiter") or "::")
+    return _create_legacy(request, body, operation, kind, (decode_header(request, "target"), delimiter))
 
 
-def _old_order(request: Request, body: bytes, operation: str, kind: str, target: tuple[str, str]) -> TextPatch:
+def _create_legacy(request: Request, body: bytes, operation: str, kind: str, target: tuple[str, str]) -> TextPatch:
     scope = request.headers.get("target-scope") or "content"
     if not operation:
         raise VaultApiError(errors.NO_OPERATION, "The header Operation is missing.")
-    _one_of("Operation", operation, OPERATIONS[:3], errors.BAD_OPERATION)
-    _one_of("Target-Scope", scope, _OLD_SCOPES[:1] if kind == "frontmatter" else _OLD_SCOPES, errors.BAD_SCOPE)
-    wanted = legacy.LegacyEdit(
+    _require_known("Operation", operation, OPERATIONS[:3], errors.BAD_OPERATION)
+    _require_known(
+        "Target-Scope", scope, _LEGACY_SCOPES[:1] if kind == "frontmatter" else _LEGACY_SCOPES, errors.BAD_SCOPE
+    )
+    edit = legacy.LegacyEdit(
         operation,
         kind,
         target[0],
-        _payload(request, body, (MARKDOWN, JSON)),
+        _decode_payload(request, body, (MARKDOWN, JSON)),
         get_content_type(request) == JSON,
         target[1],
         scope,
@@ -110,108 +118,113 @@ def _old_order(request: Request, body: bytes, operation: str, kind: str, target:
         or request.headers.get("apply-if-content-preexists", "").lower() == "false",
         is_true_header(request, "trim-target-whitespace"),
     )
-    return lambda present: PatchResult(_old(present, wanted))
+
+    def patch(text: str) -> PatchResult:
+        try:
+            return PatchResult(legacy.apply_edit(text, edit))
+        except (NoSuchTarget, ContentExists) as error:
+            raise PatchFailed(error.message) from None  # format 1 has one code for all failures
+
+    return patch
 
 
-def _old(present: str, wanted: legacy.LegacyEdit) -> str:
-    try:
-        return legacy.apply_edit(present, wanted)
-    except (NoSuchTarget, ContentExists) as error:
-        raise PatchFailed(error.message) from None
-
-
-def _instructed(request: Request, body: bytes) -> TextPatch:
-    """The body is the whole instruction."""
+def _parse_instruction_body(request: Request, body: bytes) -> TextPatch:
+    """Parse a PATCH whose body is the whole instruction."""
     kind = get_content_type(request)
-    given = decode_json(body) if kind in (JSON, INSTRUCTION) else None if kind else _json_or_none(body)
-    if not isinstance(given, dict):
+    # Without a Content-Type, try JSON; with another one, the body is not an instruction.
+    instruction = decode_json(body) if kind in (JSON, INSTRUCTION) else None if kind else _decode_json_or_none(body)
+    if not isinstance(instruction, dict):
         raise VaultApiError(
             errors.BAD_INSTRUCTION,
-            "A PATCH is an instruction in its body, a JSON object sent as application/json; or its target stands in "
+            "The body of a PATCH must be an instruction: a JSON object sent as application/json. Or give the target in "
             "the path, or in headers with Markdown-Patch-Version.",
         )
-    return _order(given)
+    return _create_patch(instruction)
 
 
-def _json_or_none(body: bytes) -> Any:
+def _decode_json_or_none(body: bytes) -> Any:
     try:
         return jsontext.decode(body)
     except InvalidRequest:
         return None
 
 
-def _order(fields: Mapping[str, Any]) -> TextPatch:
-    wanted = parse_instruction(fields)
-    return lambda present: note_parts.apply_instruction(present, wanted)
+def _create_patch(fields: Mapping[str, Any]) -> TextPatch:
+    instruction = parse_instruction(fields)
+    return lambda text: note_parts.apply_instruction(text, instruction)
 
 
-def _raw_order(request: Request, body: bytes, target: NoteTarget) -> TextPatch:
-    """Everything but the payload stands in headers, so that Markdown need not be put into JSON."""
+def _parse_headers(request: Request, body: bytes, target: NoteTarget) -> TextPatch:
+    """Parse a PATCH of format 2 with everything but the payload in headers, so that Markdown need not be in JSON."""
     if any(name in request.headers for name in LEGACY_HEADERS):
         raise VaultApiError(
-            errors.NO_VERSION, "Target-Delimiter and Trim-Target-Whitespace are of Markdown-Patch-Version 1."
+            errors.NO_VERSION, "Target-Delimiter and Trim-Target-Whitespace require Markdown-Patch-Version: 1."
         )
     operation, scope = request.headers.get("operation", ""), request.headers.get("target-scope")
     if not operation:
         raise VaultApiError(errors.NO_OPERATION, "The header Operation is missing.")
-    _one_of("Operation", operation, OPERATIONS, errors.BAD_OPERATION)
+    _require_known("Operation", operation, OPERATIONS, errors.BAD_OPERATION)
     fields: dict[str, Any] = {"targetType": target.kind, "target": target.instruction_target, "operation": operation}
     if scope is not None:
-        _one_of("Target-Scope", scope, TARGET_SCOPES, errors.BAD_SCOPE)
+        _require_known("Target-Scope", scope, TARGET_SCOPES, errors.BAD_SCOPE)
         fields["scope"] = scope
-    fields |= _destination(request) | _within(request)
+    fields |= _parse_destination(request) | _parse_within(request)
     fields["createTargetIfMissing"] = is_true_header(request, "create-target-if-missing")
     fields["rejectIfContentPreexists"] = is_true_header(request, "reject-if-content-preexists")
     if body:
         kind = get_content_type(request)
-        fields["value" if kind == JSON else "content"] = _payload(request, body, (JSON,), texts=True)
-    return _order(fields)
+        fields["value" if kind == JSON else "content"] = _decode_payload(request, body, (JSON,), any_text=True)
+    return _create_patch(fields)
 
 
-def _payload(request: Request, body: bytes, kinds: tuple[str, ...], *, texts: bool = False) -> Any:
+def _decode_payload(request: Request, body: bytes, kinds: tuple[str, ...], *, any_text: bool = False) -> Any:
     kind = get_content_type(request)
-    if not (kind in kinds or (texts and kind.startswith("text/"))):
-        raise VaultApiError(errors.BAD_CONTENT_TYPE, "The Content-Type is text/markdown or application/json.")
+    if not (kind in kinds or (any_text and kind.startswith("text/"))):
+        raise VaultApiError(errors.BAD_CONTENT_TYPE, "The Content-Type must be text/markdown or application/json.")
     return decode_json(body) if kind == JSON else decode_text(body)
 
 
-def _one_of(name: str, given: str, known: tuple[str, ...], code: int) -> None:
-    if given not in known:
-        raise VaultApiError(code, f"The header {name} is one of {', '.join(known)}, not {given[:40]!r}.")
+def _require_known(name: str, value: str, known: tuple[str, ...], code: int) -> None:
+    if value not in known:
+        raise VaultApiError(code, f"The header {name} must be one of {', '.join(known)}, not {value[:40]!r}.")
 
 
-def _destination(request: Request) -> dict[str, Any]:
+def _parse_destination(request: Request) -> dict[str, Any]:
     if "destination" not in request.headers:
         return {}
     try:
         return {"destination": jsontext.decode(unquote(request.headers["destination"], errors="strict").encode())}
     except (UnicodeDecodeError, InvalidRequest):
         raise VaultApiError(
-            errors.BAD_DESTINATION, "The header Destination of a PATCH is percent-encoded JSON."
+            errors.BAD_DESTINATION, "The header Destination of a PATCH must be percent-encoded JSON."
         ) from None
 
 
-def _within(request: Request) -> dict[str, Any]:
-    given = request.headers.get("within")
-    if given is None:
+def _parse_within(request: Request) -> dict[str, Any]:
+    value = request.headers.get("within")
+    if value is None:
         return {}
-    digits = given.strip().removeprefix("-")
+    digits = value.strip().removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
-        raise VaultApiError(errors.BAD_WITHIN, "The header Within is a number: 0 for the first block, -1 for the last.")
-    return {"within": int(given)}
+        raise VaultApiError(
+            errors.BAD_WITHIN, "The header Within must be a number: 0 for the first block, -1 for the last."
+        )
+    return {"within": int(value)}
 
 
-def _header_target(request: Request) -> NoteTarget:
-    """A heading is a list of names or null as percent-encoded JSON; a block or field is its name, encoded."""
-    kind, given = request.headers.get("target-type", ""), decode_header(request, "target")
+def _parse_header_target(request: Request) -> NoteTarget:
+    """Parse Target: a heading is a list of names or null as percent-encoded JSON, a block or field its encoded name."""
+    kind, name = request.headers.get("target-type", ""), decode_header(request, "target")
     if not kind:
         raise VaultApiError(errors.NO_TARGET_TYPE, "The header Target-Type is missing.")
-    _one_of("Target-Type", kind, TARGET_KINDS, errors.BAD_TARGET_TYPE)
-    if not given:
+    _require_known("Target-Type", kind, TARGET_KINDS, errors.BAD_TARGET_TYPE)
+    if not name:
         raise VaultApiError(errors.NO_TARGET, "The header Target is missing.")
     if kind != "heading":
-        return NoteTarget(kind, (given,))
-    path = _json_or_none(given.encode()) if given.strip() != "null" else []
-    if not isinstance(path, list) or not all(isinstance(name, str) for name in path):
-        raise VaultApiError(errors.BAD_TARGET, "The Target of a heading is a list of headings as percent-encoded JSON.")
+        return NoteTarget(kind, (name,))
+    path = _decode_json_or_none(name.encode()) if name.strip() != "null" else []
+    if not isinstance(path, list) or not all(isinstance(heading, str) for heading in path):
+        raise VaultApiError(
+            errors.BAD_TARGET, "The Target of a heading must be a list of headings as percent-encoded JSON."
+        )
     return NoteTarget(kind, tuple(path))

@@ -1,7 +1,4 @@
-"""GET and HEAD of files, folders and parts of notes.
-
-The two searches: words, and JsonLogic.
-"""
+"""GET and HEAD of files, folders and parts of notes, and the two searches: full text and JsonLogic."""
 
 from __future__ import annotations
 
@@ -42,54 +39,61 @@ from stentor_vault.server.text_index import SimpleSearchHit, VaultTextIndex
 from stentor_vault.server.write_handlers import DEPRECATION_HEADERS
 
 NOTE_JSON, MAP_JSON = "application/vnd.olrapi.note+json", "application/vnd.olrapi.document-map+json"
+JSON_LOGIC = "application/vnd.olrapi.jsonlogic+json"
+DATAVIEW = "application/vnd.olrapi.dataview.dql+txt"
+DEFAULT_CONTEXT_CHARS = 100
 _SCOPES = ("content", "marker", "markerAndContent")
 _TYPES = mimetypes.MimeTypes()
 _TYPES.add_type("text/markdown", ".md")
 
 
 class ReadHandlers:
+    """Handlers that read files, folders and parts of notes."""
+
     def __init__(self, vault: FolderVault, texts: VaultTextIndex) -> None:
         self._vault = vault
         self._texts = texts
 
     async def get(self, request: Request, parts: list[str]) -> Response:
-        """A folder lists; a file is what the caller accepts of it; a part of a note is that part."""
-        place = await targets.resolve_path(self._vault, parts)
-        if place is None or place.target is not None:
-            listing = await self._listing(parts)
+        """Return a listing for a folder, a file in the form that `Accept` names, or a part of a note."""
+        resolved = await targets.resolve_path(self._vault, parts)
+        if resolved is None or resolved.target is not None:
+            # An existing folder wins over a part of a note with the same path.
+            listing = await self._list_folder(parts)
             if listing is not None:
                 return listing
-        if place is None:
-            raise NoSuchNote(f"The vault has nothing at {join_path(parts)!r}.")
-        response = await self._answer(request, place.note, place.target)
-        if place.target is not None:
-            response.headers["Content-Location"] = encode_path(place.note.path)
+        if resolved is None:
+            raise NoSuchNote(f"The vault has no file or folder {join_path(parts)!r}.")
+        response = await self._respond(request, resolved.note, resolved.target)
+        if resolved.target is not None:
+            response.headers["Content-Location"] = encode_path(resolved.note.path)
         return _apply_if_none_match(request, response)
 
-    async def _listing(self, parts: list[str]) -> Response | None:
-        """One level; a folder without any file below it is not there. Raises InvalidPath for what no vault holds."""
+    async def _list_folder(self, parts: list[str]) -> Response | None:
+        """List one level; None if there is no folder, or no file below it. Raises InvalidPath."""
         if any("/" in part for part in parts):
             return None
         folder = "/".join(parts[:-1] if parts[-1] == "" else parts)
         try:
-            found = await self._vault.run_in_thread(self._vault.list_nonempty_sync, folder)
+            names = await self._vault.run_in_thread(self._vault.list_nonempty_sync, folder)
         except NoSuchNote:
             return None
         except InvalidPath:
             if any(part in TARGET_KINDS for part in parts):
-                return None
+                return None  # the path may name a heading, which may have any characters
             raise
-        return None if folder and not found else Response(jsontext.encode({"files": found}), media_type=JSON)
+        return None if folder and not names else Response(jsontext.encode({"files": names}), media_type=JSON)
 
-    async def _answer(self, request: Request, note: Note, target: NoteTarget | None) -> Response:
+    async def _respond(self, request: Request, note: Note, target: NoteTarget | None) -> Response:
         accept = request.headers.get("accept", "")
         document = text_index.to_document(note)
         if document is not None and NOTE_JSON in accept:
             await self._texts.wait_until_loaded()
             links = self._texts.links.get_links(note.path)
             body = jsontext.encode(text_index.note_to_json(note, document, links))
-            weak = hashlib.sha256(body).hexdigest()[:32]
-            return Response(body, headers={"ETag": f'W/"{weak}"'}, media_type=NOTE_JSON)
+            # The body depends on links of other notes too, so the file's hash cannot be its version.
+            version = hashlib.sha256(body).hexdigest()[:32]
+            return Response(body, headers={"ETag": f'W/"{version}"'}, media_type=NOTE_JSON)
         headers = {"ETag": format_etag(note.hash)}
         if document is not None and MAP_JSON in accept:
             return await asyncio.to_thread(
@@ -104,10 +108,10 @@ class ReadHandlers:
 
 
 def _guess_media_type(path: str, *, is_text: bool) -> str:
-    found = _TYPES.guess_type(path.rpartition("/")[2])[0]
-    if found == "text/markdown" or (found is None and is_text):
+    media_type = _TYPES.guess_type(path.rpartition("/")[2])[0]
+    if media_type == "text/markdown" or (media_type is None and is_text):
         return MARKDOWN_TEXT
-    return found or "application/octet-stream"
+    return media_type or "application/octet-stream"
 
 
 def _document_map_response(request: Request, text: str, headers: dict[str, str]) -> Response:
@@ -119,36 +123,37 @@ def _document_map_response(request: Request, text: str, headers: dict[str, str])
 
 def _part_response(request: Request, text: str, target: NoteTarget | None, headers: dict[str, str]) -> Response:
     if target is None:
-        kind, found = _by_headers(request, text)
+        kind, part = _read_legacy_part(request, text)
         headers = headers | DEPRECATION_HEADERS
     elif has_target_header(request):
-        raise VaultApiError(errors.AMBIGUOUS_TARGET, "The target is named by the path and by headers; use one.")
+        raise VaultApiError(errors.AMBIGUOUS_TARGET, "The target is given in the path and in headers. Use only one.")
     else:
-        kind, found = target.kind, _by_path(request, text, target)
+        kind, part = target.kind, _read_part(request, text, target)
     if kind == "frontmatter":
-        return Response(jsontext.encode(found), headers=headers, media_type=JSON)
-    return Response(str(found).encode(), headers=headers, media_type=MARKDOWN_TEXT)
+        return Response(jsontext.encode(part), headers=headers, media_type=JSON)
+    return Response(str(part).encode(), headers=headers, media_type=MARKDOWN_TEXT)
 
 
-def _by_path(request: Request, text: str, target: NoteTarget) -> Any:
+def _read_part(request: Request, text: str, target: NoteTarget) -> Any:
     assert target.names is not None
     if get_patch_version(request) == 1:
         return legacy.read_part(text, target.kind, *target.legacy_target)
     scope = request.headers.get("target-scope", "content")
     if scope not in _SCOPES:
-        raise VaultApiError(errors.BAD_SCOPE, f"The header Target-Scope of a GET is one of {', '.join(_SCOPES)}.")
+        raise VaultApiError(errors.BAD_SCOPE, f"The header Target-Scope of a GET must be one of {', '.join(_SCOPES)}.")
     return note_parts.read_part(text, target.kind, target.names, scope)
 
 
-def _by_headers(request: Request, text: str) -> tuple[str, Any]:
-    """Format 1."""
+def _read_legacy_part(request: Request, text: str) -> tuple[str, Any]:
+    """Read the part that headers name, and its kind: patch format 1."""
     kind, name = request.headers.get("target-type", ""), decode_header(request, "target")
     if kind not in TARGET_KINDS:
         code = errors.BAD_TARGET_TYPE if kind else errors.NO_TARGET_TYPE
-        raise VaultApiError(code, f"The header Target-Type is one of {', '.join(TARGET_KINDS)}.")
+        raise VaultApiError(code, f"The header Target-Type must be one of {', '.join(TARGET_KINDS)}.")
     if get_patch_version(request) != 1:
         raise VaultApiError(
-            errors.LEGACY_TARGET, "Target headers of a GET are of Markdown-Patch-Version 1; or use the path."
+            errors.LEGACY_TARGET,
+            "Target headers of a GET require Markdown-Patch-Version: 1. Or put the target in the path.",
         )
     if not name:
         raise VaultApiError(errors.NO_TARGET, "The header Target is missing.")
@@ -156,21 +161,18 @@ def _by_headers(request: Request, text: str) -> tuple[str, Any]:
 
 
 def _apply_if_none_match(request: Request, response: Response) -> Response:
-    """304 when the caller has this version."""
-    known = parse_preconditions(request.headers).none_match
+    """Return 304 if the caller has this version."""
+    tags = parse_preconditions(request.headers).none_match
     version = response.headers["etag"].removeprefix("W/").strip('"')
-    if known is not None and (version in known or "*" in known):
+    if tags is not None and (version in tags or "*" in tags):
         headers = {name: value for name, value in response.headers.items() if name in ("etag", "content-location")}
         return Response(status_code=304, headers=headers)
     return response
 
 
-JSON_LOGIC = "application/vnd.olrapi.jsonlogic+json"
-DATAVIEW = "application/vnd.olrapi.dataview.dql+txt"
-DEFAULT_CONTEXT_CHARS = 100
-
-
 class SearchHandlers:
+    """Handlers of the two searches, which wait until the text index is loaded."""
+
     def __init__(self, texts: VaultTextIndex) -> None:
         self._texts = texts
 
@@ -182,19 +184,21 @@ class SearchHandlers:
         return await asyncio.to_thread(self._texts.search, query, _parse_context_length(request))
 
     async def logic(self, request: Request, body: bytes) -> list[dict[str, Any]]:
-        """Notes for which the rule is true, with what it gives. Raises Refused, BadLogic."""
+        """Return the notes for which a JsonLogic rule is truthy, with its result. Raises VaultApiError, InvalidRule."""
         kind = get_content_type(request)
         if not kind:
-            raise VaultApiError(errors.NO_CONTENT_TYPE, f"The header Content-Type is missing; it is {JSON_LOGIC}.")
+            raise VaultApiError(errors.NO_CONTENT_TYPE, f"The header Content-Type is missing; it must be {JSON_LOGIC}.")
         if kind == DATAVIEW:
-            raise VaultApiError(errors.BAD_CONTENT_TYPE, "Dataview's language is not understood; JsonLogic is.")
+            raise VaultApiError(errors.BAD_CONTENT_TYPE, f"Dataview queries are not supported; send {JSON_LOGIC}.")
         if kind != JSON_LOGIC:
-            raise VaultApiError(errors.BAD_CONTENT_TYPE, f"A search is sent as {JSON_LOGIC}, not as {kind[:80]!r}.")
+            raise VaultApiError(
+                errors.BAD_CONTENT_TYPE, f"The Content-Type of a search must be {JSON_LOGIC}, not {kind[:80]!r}."
+            )
         rule = JsonLogicRule(decode_json(body))
         await self._texts.wait_until_loaded()
         return await asyncio.to_thread(rule.find_matches, self._texts.list_rule_data())
 
 
 def _parse_context_length(request: Request) -> int:
-    given = request.query_params.get("contextLength", str(DEFAULT_CONTEXT_CHARS))
-    return min(10_000, int(given)) if given.isascii() and given.isdigit() and len(given) < 6 else DEFAULT_CONTEXT_CHARS
+    value = request.query_params.get("contextLength", "")
+    return min(10_000, int(value)) if value.isascii() and value.isdigit() and len(value) < 6 else DEFAULT_CONTEXT_CHARS

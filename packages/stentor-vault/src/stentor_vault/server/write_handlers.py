@@ -1,6 +1,6 @@
-"""PUT, POST, PATCH, DELETE, MOVE and COPY of files and of parts of notes.
+"""PUT, POST, PATCH, DELETE, MOVE and COPY of files and parts of notes.
 
-The files of the vault as the routes use them: read, changed for the state that was read, moved, deleted.
+`WriteHandlers` parses requests; `VaultFiles` changes files and never overwrites a concurrent write.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from stentor_vault.server.request_parsing import (
 from stentor_vault.server.targets import ResolvedPath
 from stentor_vault.server.text_index import VaultTextIndex
 
+MAX_ATTEMPTS = 16
+EditContent = Callable[[bytes | None], bytes]
 DEPRECATION_HEADERS = {"Deprecation": 'true; sunset-version="6.0"'}
 
 
 class WriteHandlers:
-    """`max_body` in bytes."""
+    """Handlers that change files and parts of notes. `max_body` is in bytes."""
 
     def __init__(self, files: VaultFiles, max_body: int = model.MAX_NOTE_BYTES) -> None:
         self._files = files
@@ -55,37 +57,39 @@ class WriteHandlers:
         return await self._store(request, parts, "append", append_on_new_line)
 
     async def _store(
-        self, request: Request, parts: list[str], operation: str, store: Callable[[bytes | None, bytes], bytes]
+        self, request: Request, parts: list[str], operation: str, combine: Callable[[bytes | None, bytes], bytes]
     ) -> Response:
-        """The whole file, or the part that the path or headers of format 1 name."""
-        place, body = await self._place(parts), await read_body(request, self._max_body)
-        if place is not None and place.target is not None:
-            return await self._edit(
-                request, place.note.path, parse_part_write(request, body, place.target, operation), place
-            )
+        """Write the whole file, or the part that the path or headers of format 1 name."""
+        resolved, body = await self._resolve(parts), await read_body(request, self._max_body)
+        if resolved is not None and resolved.target is not None:
+            patch = parse_part_write(request, body, resolved.target, operation)
+            return await self._edit(request, resolved.note.path, patch, resolved)
         path = require_file_path(parts)
         if has_target_header(request):
             if get_patch_version(request) != 1:
                 raise VaultApiError(
-                    errors.LEGACY_TARGET, "Target headers are of Markdown-Patch-Version 1; or use the path."
+                    errors.LEGACY_TARGET,
+                    "Target headers require Markdown-Patch-Version: 1. Or put the target in the path.",
                 )
             return await self._edit(request, path, parse_legacy_patch(request, body, operation))
         if operation == "append" and not (get_content_type(request) or "text/markdown").startswith("text/"):
-            raise VaultApiError(errors.NOT_TEXT, "Only text can be appended: send it with a Content-Type of text/*.")
+            raise VaultApiError(errors.NOT_TEXT, "Only text can be appended. Send it with a Content-Type of text/*.")
         conditions = parse_preconditions(request.headers)
-        content = await self._files.edit(path, lambda present: store(present, body), conditions)
+        content = await self._files.edit(path, lambda current: combine(current, body), conditions)
         return Response(status_code=204, headers={"ETag": format_etag(content_hash(content))})
 
     async def patch(self, request: Request, parts: list[str]) -> Response:
-        place, body = await self._place(parts), await read_body(request, self._max_body)
-        path = require_file_path(parts) if place is None else place.note.path
-        return await self._edit(request, path, parse_patch(request, body, place.target if place else None), place)
+        resolved, body = await self._resolve(parts), await read_body(request, self._max_body)
+        path = require_file_path(parts) if resolved is None else resolved.note.path
+        patch = parse_patch(request, body, resolved.target if resolved else None)
+        return await self._edit(request, path, patch, resolved)
 
     async def delete(self, request: Request, parts: list[str]) -> Response:
-        place = await self._place(parts)
-        if place is not None and place.target is not None:
+        resolved = await self._resolve(parts)
+        if resolved is not None and resolved.target is not None:
             raise VaultApiError(
-                errors.METHOD_NOT_ALLOWED, "A part of a note is deleted by PATCH with the operation delete."
+                errors.METHOD_NOT_ALLOWED,
+                "DELETE is for whole files. Delete a part by PATCH with the operation delete.",
             )
         permanent = request.query_params.get("permanent", "").lower() == "true"
         await self._files.delete(require_file_path(parts), parse_preconditions(request.headers), permanent=permanent)
@@ -103,70 +107,64 @@ class WriteHandlers:
         await self._files.copy(path, target, parse_preconditions(request.headers), overwrite=overwrite)
         return Response(status_code=204, headers={"Content-Location": encode_path(target)})
 
-    async def _place(self, parts: list[str]) -> ResolvedPath | None:
-        """What is there; a path that ends in a slash is a folder's unless a target stands in it."""
-        place = await targets.resolve_path(self._files.vault, parts)
-        if place is None:
+    async def _resolve(self, parts: list[str]) -> ResolvedPath | None:
+        """Resolve a path; one that ends in a slash names a folder, unless it has a target."""
+        resolved = await targets.resolve_path(self._files.vault, parts)
+        if resolved is None:
             targets.reject_missing_target(parts)
-        return None if place is not None and place.target is None and parts[-1] == "" else place
+        return None if resolved is not None and resolved.target is None and parts[-1] == "" else resolved
 
-    async def _edit(self, request: Request, path: str, order: TextPatch, place: ResolvedPath | None = None) -> Response:
-        """The patched note, whose type is Markdown whatever it is."""
+    async def _edit(
+        self, request: Request, path: str, patch: TextPatch, resolved: ResolvedPath | None = None
+    ) -> Response:
+        """Apply a patch and return the new note, always as Markdown."""
         warnings: list[PatchWarning] = []
 
-        def edited(present: bytes | None) -> bytes:
+        def edit(current: bytes | None) -> bytes:
             nonlocal warnings
-            done = order(_require_text(path, present))
-            warnings = done.warnings
-            return done.text.encode()
+            if current is None:
+                raise NoSuchNote(f"The vault has no file {path!r}.")
+            result = patch(decode_note(path, current))
+            warnings = result.warnings
+            return result.text.encode()
 
-        content = await self._files.edit(path, edited, parse_preconditions(request.headers))
+        content = await self._files.edit(path, edit, parse_preconditions(request.headers))
         headers = {"ETag": format_etag(content_hash(content))}
         if request.headers.get("markdown-patch-version") == "1":
             headers |= DEPRECATION_HEADERS
-        if place is not None and place.target is not None:
+        if resolved is not None and resolved.target is not None:
             headers["Content-Location"] = encode_path(path)
         if warnings:
-            shown = json.dumps([{"code": each.code, "message": each.message} for each in warnings], ensure_ascii=False)
-            headers["Markdown-Patch-Warnings"] = quote(shown, safe="!'()*~")
+            items = [{"code": warning.code, "message": warning.message} for warning in warnings]
+            headers["Markdown-Patch-Warnings"] = quote(json.dumps(items, ensure_ascii=False), safe="!'()*~")
         return Response(content, media_type=MARKDOWN_TEXT, headers=headers)
 
 
-def append_on_new_line(present: bytes | None, added: bytes) -> bytes:
-    """With a line end between, if one is missing."""
-    if not present:
+def append_on_new_line(current: bytes | None, added: bytes) -> bytes:
+    """Append text, after a line break if the current content does not end with one."""
+    if not current:
         return added
-    return present + (b"" if present.endswith(b"\n") else b"\n") + added
-
-
-def _require_text(path: str, present: bytes | None) -> str:
-    if present is None:
-        raise NoSuchNote(f"The vault has no file {path!r}.")
-    return decode_note(path, present)
+    return current + (b"" if current.endswith(b"\n") else b"\n") + added
 
 
 def _destination(request: Request, source: str) -> str:
-    """A path of the vault; one that ends in a slash is the folder that the file goes into."""
-    given = request.headers.get("destination")
-    if given is None:
+    """Return the target path; a Destination that ends in a slash is the folder for a file of the same name."""
+    value = request.headers.get("destination")
+    if value is None:
         raise VaultApiError(errors.NO_DESTINATION, "The header Destination is missing.")
     try:
-        path = unquote(given.strip(), errors="strict").replace("\\", "/")
+        path = unquote(value.strip(), errors="strict").replace("\\", "/")
     except UnicodeDecodeError:
         raise VaultApiError(errors.BAD_DESTINATION, "The header Destination is not percent-encoded UTF-8.") from None
     while "//" in path:
         path = path.replace("//", "/")
     if path.startswith("/"):
-        raise InvalidPath("The destination begins with a slash; it is a path of the vault.")
+        raise InvalidPath("The header Destination is absolute. Use a path relative to the vault's root.")
     return path + source.rpartition("/")[2] if not path or path.endswith("/") else path
 
 
-MAX_ATTEMPTS = 16
-EditContent = Callable[[bytes | None], bytes]
-
-
 class VaultFiles:
-    """Changes of one file wait for each other; a lost race with another program is tried again."""
+    """Changes of files, one at a time for each file; a write conflict with another program is retried."""
 
     def __init__(self, vault: FolderVault, texts: VaultTextIndex) -> None:
         self.vault = vault
@@ -174,14 +172,14 @@ class VaultFiles:
         self._locks = [asyncio.Lock() for _ in range(256)]
 
     async def edit(self, path: str, edit: EditContent, conditions: Preconditions) -> bytes:
-        """Read, edit, write, for the state that was read. Raises Refused, NoSuchNote and what the edit raises."""
+        """Read, edit, and write if the file was not modified since. Raises VaultApiError and what `edit` raises."""
         async with self._lock(path):
             for _ in range(MAX_ATTEMPTS):
-                present = await self._present(path)
-                conditions.require(path, present)
-                content = await asyncio.to_thread(edit, present)
+                current = await self._read_if_exists(path)
+                conditions.require(path, current)
+                content = await asyncio.to_thread(edit, current)
                 try:
-                    await self.vault.write(path, content, NO_FILE if present is None else content_hash(present))
+                    await self.vault.write(path, content, NO_FILE if current is None else content_hash(current))
                 except NoteChanged:
                     continue
                 await self._texts.refresh(path)
@@ -191,11 +189,11 @@ class VaultFiles:
     async def delete(self, path: str, conditions: Preconditions, *, permanent: bool) -> None:
         async with self._lock(path):
             for _ in range(MAX_ATTEMPTS):
-                present = (await self.vault.read(path)).content
-                conditions.require(path, present)
+                current = (await self.vault.read(path)).content
+                conditions.require(path, current)
                 try:
                     await self.vault.run_in_thread(
-                        self.vault.delete_sync, path, content_hash(present), permanent=permanent
+                        self.vault.delete_sync, path, content_hash(current), permanent=permanent
                     )
                 except NoteChanged:
                     continue
@@ -204,7 +202,7 @@ class VaultFiles:
         raise _contention_error(path)
 
     async def move(self, path: str, target: str, conditions: Preconditions, *, overwrite: bool) -> None:
-        """Links in other notes stay as they are."""
+        """Move a file; links in other notes are not updated. Raises VaultApiError, NoSuchNote."""
         async with self._lock(path):
             conditions.require(path, (await self.vault.read(path)).content)
             if path == target:
@@ -230,7 +228,7 @@ class VaultFiles:
     def _lock(self, path: str) -> asyncio.Lock:
         return self._locks[hash(path) % len(self._locks)]
 
-    async def _present(self, path: str) -> bytes | None:
+    async def _read_if_exists(self, path: str) -> bytes | None:
         try:
             return (await self.vault.read(path)).content
         except NoSuchNote:
@@ -238,8 +236,8 @@ class VaultFiles:
 
 
 def _file_exists_error(target: str) -> VaultApiError:
-    return VaultApiError(FILE_EXISTS, f"{target!r} exists; Allow-Overwrite: true replaces it.")
+    return VaultApiError(FILE_EXISTS, f"{target!r} already exists. Send Allow-Overwrite: true to replace it.")
 
 
 def _contention_error(path: str) -> VaultApiError:
-    return VaultApiError(FILE_EXISTS, f"{path!r} changes faster than it can be read; try again.")
+    return VaultApiError(FILE_EXISTS, f"{path!r} was modified concurrently {MAX_ATTEMPTS} times. Retry later.")
