@@ -149,9 +149,9 @@ async def test_a_certificate_is_taken_for_the_configured_address_alone(tmp_path:
                 await vault.read_content("a.md")
         assert other.asked == []
     asking = PluginClient("https://127.0.0.1:27124", "k")
-    judged = {address: asking._verification(URL(address)) for address in ADDRESSES}
+    judged = {address: asking._ssl_option(URL(address)) for address in ADDRESSES}
     assert judged == ADDRESSES
-    assert PluginClient("http://127.0.0.1:27123", "k")._verification(URL("http://127.0.0.1:27123/")) is True
+    assert PluginClient("http://127.0.0.1:27123", "k")._ssl_option(URL("http://127.0.0.1:27123/")) is True
 
 
 ADDRESSES = {

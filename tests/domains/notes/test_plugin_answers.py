@@ -227,7 +227,7 @@ async def test_a_root_that_is_not_there_is_an_empty_vault_of_old_plugins_alone(t
         with pytest.raises(VaultProtocolError, match="root"):
             await vault.list_files()
         stub.always = Reply(404)
-        with pytest.raises(VaultProtocolError, match="something else"):
+        with pytest.raises(VaultProtocolError, match="is not the vault plugin"):
             await vault.list_files()
 
 

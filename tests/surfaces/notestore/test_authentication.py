@@ -92,6 +92,6 @@ def test_no_key_stands_in_the_log(store: NoteStore) -> None:
             store.call(tool, **body)
     log = store.log.read_text()
     assert "searchReplace" in log
-    assert "the vault plugin refuses the key" in log
+    assert "plugin: key rejected" in log
     for secret in (KEY, PLUGIN_KEY, "DETAILS-OF-THE-PLUGIN", "Traceback"):
         assert secret not in log

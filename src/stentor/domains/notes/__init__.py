@@ -1,1 +1,1 @@
-"""Notes: a vault of Markdown files that people and agents edit."""
+"""A vault of notes behind Obsidian's vault plugin. Vaults in a folder are in the distribution `stentor-vault`."""

@@ -1,14 +1,11 @@
-"""What an answer of the vault plugin says of the path that was asked for. Pure.
+"""Calls of the vault plugin's API that hide the differences between its versions.
 
-A path may lead to more than notes: from version 5 on a folder without its slash is listed, and behind a note
-(`a.md/heading/A`) stands a part of it. What else answers at the plugin's address, a proxy's page, is no note either.
-
-The folders of a vault behind the plugin: one level, all of them depth-first, and names that are taken.
-
-Setting one frontmatter key through the plugin's PATCH, in whichever form the plugin's version understands.
-
-Since 5.0 the headers need a version; version 2 of them also works with 3.x and 4.x, which ignore that header.
-The empty text is no body in the header form, so it travels in an instruction, which 3.x does not know.
+- Responses: from version 5 on, a folder without its slash is listed, and a path into a note (`a.md/heading/A`)
+  returns that part. A page of a proxy is not a note either.
+- Folders: listings of one level and of all, and the check that a new path is free.
+- Frontmatter: one key is set by PATCH. Since 5.0 the headers need a version; version 2 also works with 3.x and 4.x,
+  which ignore it. An empty string cannot be the body of the header form, so it goes into an instruction, which 3.x
+  does not support.
 """
 
 from __future__ import annotations
@@ -24,70 +21,73 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.errors import Conflict, StentorError
+from stentor.core.errors import Conflict
 from stentor.domains.notes.plugin_client import PluginClient, PluginResponse, vault_path
 from stentor_vault.notes import paths
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
 from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, NoteTooLarge, VaultProtocolError
 
 _BAD_SUBPATH_CODES = (40054, 40055)
-"""The plugin's codes for a path that goes on behind a note with what is no part of one."""
-_PAGES = (".html", ".htm", ".shtml")
+"""The plugin's codes for a path into a note that does not name a part of it."""
+INVALID_FRONTMATTER_CODE = 40005
+FIRST_MAJOR_LISTING_EMPTY_ROOT = 4
+MAX_CONCURRENT_REQUESTS = 8
+"""Maximum concurrent requests for folders or files."""
+_HTML_SUFFIXES = (".html", ".htm", ".shtml")
+_JSON_HEADERS = {"Content-Type": "application/json"}
+_UNSUPPORTED_STATUSES = (400, 405, 415, 422, 501)
+"""Statuses with which a version of the plugin rejects a form of PATCH that it does not support."""
+
+PatchForm = Callable[[str, Any], tuple[dict[str, str], bytes]]
+"""Turns a key and a value into headers and a body."""
+log = logging.getLogger(__name__)
 
 
 class _Listing(msgspec.Struct, forbid_unknown_fields=True):
     files: list[str]
 
 
-def points_into_note(answer: PluginResponse, segments: Sequence[str]) -> bool:
-    """Whether the path goes through a note: to a part of it, whose note the plugin names, or to nothing."""
-    if not answer.ok:
-        return answer.error_code in _BAD_SUBPATH_CODES
-    location = unquote(answer.headers.get("content-location", ""))
+def points_into_note(response: PluginResponse, segments: Sequence[str]) -> bool:
+    """Whether the path goes into a note: to a part of it, or to nothing."""
+    if not response.ok:
+        return response.error_code in _BAD_SUBPATH_CODES
+    # The response for a part has the path of its note here.
+    location = unquote(response.headers.get("content-location", ""))
     return bool(location) and not unicodedata.normalize("NFC", location).endswith("/".join(segments))
 
 
-def is_folder_listing(answer: PluginResponse) -> bool:
-    """Whether it is the list of a folder, or a JSON file that looks like one."""
-    if not answer.ok or answer.media_type != "application/json":
+def is_folder_listing(response: PluginResponse) -> bool:
+    """Whether the response is a folder listing, or a JSON file that looks like one."""
+    if not response.ok or response.media_type != "application/json":
         return False
     try:
-        msgspec.json.decode(answer.body, type=_Listing)
+        msgspec.json.decode(response.body, type=_Listing)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
     return True
 
 
-def require_note_response(answer: PluginResponse, name: str) -> None:
-    """Raises UpstreamBroken unless the answer may be the file of this name: the plugin tells types by the names."""
+def require_note_response(response: PluginResponse, name: str) -> None:
+    """Raise VaultProtocolError if the type does not fit the name: the plugin derives the type from the name."""
     lower = name.lower()
-    if answer.status != 200:
-        raise answer.to_error()
-    wrong = answer.media_type != "text/markdown" if lower.endswith(".md") else answer.media_type == "text/html"
-    if wrong and not lower.endswith(_PAGES):
-        raise VaultProtocolError("The vault plugin answered something that is no note.")
+    if response.status != 200:
+        raise response.to_error()
+    is_wrong_type = (
+        response.media_type != "text/markdown" if lower.endswith(".md") else response.media_type == "text/html"
+    )
+    if is_wrong_type and not lower.endswith(_HTML_SUFFIXES):
+        raise VaultProtocolError("The server at NOTES_BASE_URL returned a page instead of a note. Check the address.")
 
 
-def require_no_content(answer: PluginResponse, path: str) -> None:
-    """Of a write or a deletion, which the plugin answers with 204. Raises NoSuchNote, NoteTooLarge, UpstreamBroken."""
-    if answer.status != 204:
-        raise _write_error(answer, path)
-
-
-def _write_error(answer: PluginResponse, path: str) -> StentorError:
-    if answer.status == 404 or answer.error_code in _BAD_SUBPATH_CODES:
-        return NoSuchNote(f"The vault can have no note {paths.display_path(path)}.")
-    if answer.status == 413:
-        return NoteTooLarge(f"{paths.display_path(path)} would be larger than the vault plugin takes.")
-    return answer.to_error()
-
-
-FIRST_MAJOR_LISTING_EMPTY_ROOT = 4
-MAX_CONCURRENT_REQUESTS = 8
-"""Folders, or files, that are asked for at the same time."""
-
-
-log = logging.getLogger(__name__)
+def require_no_content(response: PluginResponse, path: str) -> None:
+    """Check the response of a write or deletion, 204. Raises NoSuchNote, NoteTooLarge, VaultProtocolError."""
+    if response.status == 204:
+        return
+    if response.status == 404 or response.error_code in _BAD_SUBPATH_CODES:
+        raise NoSuchNote(f"The vault cannot have a note at {paths.display_path(path)}.")
+    if response.status == 413:
+        raise NoteTooLarge(f"{paths.display_path(path)} would be larger than the vault plugin accepts.")
+    raise response.to_error()
 
 
 class FolderExists(Conflict):
@@ -95,111 +95,97 @@ class FolderExists(Conflict):
 
 
 async def list_folder(plugin: PluginClient, folder: Sequence[str]) -> list[str]:
-    """Names of one level, those of folders with a slash at the end. Raises NoSuchNote."""
-    answer = await plugin.request("GET", vault_path(folder, is_folder=True))
-    if answer.status == 404 and not folder:
-        await _require_old(plugin)
+    """List one level, sorted by name; folders end in a slash. Raises NoSuchNote."""
+    response = await plugin.request("GET", vault_path(folder, is_folder=True))
+    if response.status == 404 and not folder:
+        await _require_old_version(plugin)
         return []
-    if answer.status == 404 or points_into_note(answer, folder):
+    if response.status == 404 or points_into_note(response, folder):
         raise NoSuchNote(f"The vault has no folder {paths.display_path('/'.join(folder))}.")
-    if not answer.ok:
-        raise answer.to_error()
-    found = answer.json()
-    files = found.get("files") if isinstance(found, dict) else None
+    if not response.ok:
+        raise response.to_error()
+    listing = response.json()
+    files = listing.get("files") if isinstance(listing, dict) else None
     if not isinstance(files, list) or not all(map(_is_name, files)):
-        raise VaultProtocolError("The vault plugin's list of a folder is not one.")
+        raise VaultProtocolError("The vault plugin returned an invalid folder listing.")
     return sorted({unicodedata.normalize("NFC", name) for name in files if not paths.is_hidden(name)})
 
 
-async def _require_old(plugin: PluginClient) -> None:
-    """Only plugins before 4 answer 404 for the root of a vault without files; anywhere else it is no empty vault.
+async def _require_old_version(plugin: PluginClient) -> None:
+    """Raise VaultProtocolError unless 404 for the vault's root means an empty vault, as in plugins before 4.
 
-    Raises UpstreamBroken, and what `greet` raises when something else than a plugin answers there.
+    Raises what `fetch_version` raises as well.
     """
     major = (await plugin.fetch_version()).partition(".")[0]
     if not (major.isdecimal() and int(major) < FIRST_MAJOR_LISTING_EMPTY_ROOT):
-        log.warning("the vault plugin answered 404 for the root of its vault; check NOTES_BASE_URL")
-        raise VaultProtocolError("The vault plugin does not find the root of its vault (404).")
+        log.warning("plugin: vault root not found (check NOTES_BASE_URL)")
+        raise VaultProtocolError("The vault plugin returned 404 for the root of its vault. Check NOTES_BASE_URL.")
 
 
 def _is_name(name: object) -> bool:
-    """No part of a listing may lead anywhere but one level down."""
+    # A name with a slash inside would lead to another folder than the listed one.
     bare = name.removesuffix("/") if isinstance(name, str) else ""
     return bool(bare) and "/" not in bare and "\0" not in bare
 
 
 async def walk_files(plugin: PluginClient, start: tuple[str, ...] = ()) -> list[str]:
-    """The paths of all files below, in order; depth-first, with a bounded number of folders asked at a time."""
-    found: list[str] = []
-    todo: list[tuple[str, ...]] = [start]
-    asking: set[asyncio.Task[list[str]]] = set()
-    of: dict[asyncio.Task[list[str]], tuple[str, ...]] = {}
+    """Return the paths of all files below a folder, sorted; with bounded concurrency, depth first."""
+    files: list[str] = []
+    pending: list[tuple[str, ...]] = [start]
+    running: set[asyncio.Task[list[str]]] = set()
+    folder_by_task: dict[asyncio.Task[list[str]], tuple[str, ...]] = {}
     try:
-        while todo or asking:
-            while todo and len(asking) < MAX_CONCURRENT_REQUESTS:
-                folder = todo.pop()
+        while pending or running:
+            while pending and len(running) < MAX_CONCURRENT_REQUESTS:
+                folder = pending.pop()
                 task = asyncio.create_task(_list_if_exists(plugin, folder))
-                asking.add(task)
-                of[task] = folder
-            done, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+                running.add(task)
+                folder_by_task[task] = folder
+            done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                folder, names = of.pop(task), task.result()
-                found += ["/".join((*folder, name)) for name in names if not name.endswith("/")]
-                inner = [(*folder, name[:-1]) for name in reversed(names) if name.endswith("/")]
-                todo += filter(_reachable, inner)
+                folder, names = folder_by_task.pop(task), task.result()
+                files += ["/".join((*folder, name)) for name in names if not name.endswith("/")]
+                subfolders = [(*folder, name[:-1]) for name in reversed(names) if name.endswith("/")]
+                # The limit also ends a walk through listings that form a circle.
+                pending += [path for path in subfolders if len("/".join(path)) <= paths.MAX_PATH_LENGTH]
     finally:
-        for task in asking:
+        for task in running:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-    return sorted(found)
+        await asyncio.gather(*running, return_exceptions=True)
+    return sorted(files)
 
 
 async def _list_if_exists(plugin: PluginClient, folder: tuple[str, ...]) -> list[str]:
     try:
         return await list_folder(plugin, folder)
     except NoSuchNote:
-        return []  # gone since
-
-
-def _reachable(folder: tuple[str, ...]) -> bool:
-    """Also what ends a listing that goes in circles."""
-    return len("/".join(folder)) <= paths.MAX_PATH_LENGTH
+        return []  # deleted since the listing
 
 
 async def require_free_path(plugin: PluginClient, segments: Sequence[str]) -> None:
-    """Raises NameTaken when a new file would differ from a name there only in letter case, FolderTaken when it has a
-    folder's name, NoSuchNote when its path leads through a file.
+    """Check that a new file can have this path.
+
+    Raises NameTaken for a case collision, FolderExists if it is a folder, NoSuchNote if a path component is a file.
     """
     for depth, part in enumerate(segments):
         try:
             names = await list_folder(plugin, segments[:depth])
         except NoSuchNote:
             return
-        own, other = (part, f"{part}/") if depth == len(segments) - 1 else (f"{part}/", part)
-        if own in names:
+        is_file = depth == len(segments) - 1
+        listed_name, conflicting_name = (part, f"{part}/") if is_file else (f"{part}/", part)
+        if listed_name in names:
             continue
-        if other in names:
-            raise _crossed(other, segments[: depth + 1])
-        wanted = paths.fold_path(part)
-        twin = next((name for name in names if paths.fold_path(name.removesuffix("/")) == wanted), None)
-        if twin is not None:
-            raise NameTaken(f"{own!r} and {twin!r} are the same name on some systems; use the one that is there.")
+        if conflicting_name in names:
+            path = paths.display_path("/".join(segments[: depth + 1]))
+            raise FolderExists(f"{path} is a folder.") if is_file else NoSuchNote(f"{path} is a file, not a folder.")
+        folded = paths.fold_path(part)
+        existing = next((name for name in names if paths.fold_path(name.removesuffix("/")) == folded), None)
+        if existing is not None:
+            raise NameTaken(
+                f"{listed_name!r} and the existing {existing!r} are the same name on some systems. Use {existing!r}."
+            )
         return
-
-
-def _crossed(name: str, segments: Sequence[str]) -> FolderExists | NoSuchNote:
-    """A file would be where a folder is, or below a file."""
-    path = paths.display_path("/".join(segments))
-    return (
-        FolderExists(f"{path} is a folder.") if name.endswith("/") else NoSuchNote(f"{path} is a file, and no folder.")
-    )
-
-
-PatchForm = Callable[[str, Any], tuple[dict[str, str], bytes]]
-"""(key, value) -> headers and body."""
-_JSON_HEADERS = {"Content-Type": "application/json"}
-INVALID_FRONTMATTER_CODE = 40005
-_UNSUPPORTED_STATUSES = (400, 405, 415, 422, 501)
 
 
 def _header_form(version: str) -> PatchForm:
@@ -226,57 +212,59 @@ V2_HEADERS, V2_BODY, V1_HEADERS = _header_form("2"), _body_form, _header_form("1
 
 
 class FrontmatterPatcher:
-    """Of one plugin. Remembers which form it took, and asks in that one first."""
+    """Sets frontmatter keys through one plugin; tries the form of PATCH first that worked last."""
 
     def __init__(self, plugin: PluginClient) -> None:
         self._plugin = plugin
-        self._taken: dict[str, PatchForm] = {}
+        self._working_forms: dict[str, PatchForm] = {}
 
-    async def set_key(self, path: str, at: str, key: str, value: Any, conditions: Mapping[str, str]) -> None:
-        """Raises NoSuchNote, NoteChanged (its state unknown), BadFrontmatter, NoteTooLarge for a note that the plugin
-        does not edit by parts, and what the plugin's calls raise.
+    async def set_key(self, path: str, url_path: str, key: str, value: Any, conditions: Mapping[str, str]) -> None:
+        """Set a key of the note at `path`, whose URL path is `url_path`.
+
+        Raises NoSuchNote, NoteChanged (with the current state unknown), InvalidFrontmatter, NoteTooLarge if the plugin
+        edits only smaller notes by parts, and what `PluginClient.request` raises.
         """
         kind = _value_kind(value)
-        answer = None
+        response = None
         for form in self._forms(kind):
             headers, body = form(key, value)
-            answer = await self._plugin.request("PATCH", at, headers={**headers, **conditions}, body=body)
-            if answer.ok:
-                _require_patched(answer)
-                self._taken[kind] = form
+            response = await self._plugin.request("PATCH", url_path, headers={**headers, **conditions}, body=body)
+            if response.ok:
+                _require_patched(response)
+                self._working_forms[kind] = form
                 return
-            if answer.status not in _UNSUPPORTED_STATUSES or answer.error_code == INVALID_FRONTMATTER_CODE:
+            if response.status not in _UNSUPPORTED_STATUSES or response.error_code == INVALID_FRONTMATTER_CODE:
                 break
-        raise _patch_error(path, answer)
+        raise _patch_error(path, response)
 
     def _forms(self, kind: str) -> list[PatchForm]:
         forms = [V2_BODY, V1_HEADERS] if kind == "empty" else [V2_HEADERS, V2_BODY, V1_HEADERS]
-        taken = self._taken.get(kind)
-        return forms if taken is None else [taken, *(form for form in forms if form is not taken)]
+        working = self._working_forms.get(kind)
+        return forms if working is None else [working, *(form for form in forms if form is not working)]
 
 
 def _value_kind(value: Any) -> str:
-    """Values that a version may take in one form and not in another."""
+    """Return the kind of a value; some versions support a kind in one form only."""
     if value == "":
         return "empty"
     return "null" if value is None else "object" if isinstance(value, dict) else "plain"
 
 
-def _require_patched(answer: PluginResponse) -> None:
-    """The plugin answers the patched note, which begins with its frontmatter. Raises UpstreamBroken."""
-    if not answer.body.removeprefix(codecs.BOM_UTF8).startswith(b"---"):
-        raise VaultProtocolError("The vault plugin answered something that is not the patched note.")
+def _require_patched(response: PluginResponse) -> None:
+    """Check that the response is the patched note, which begins with frontmatter. Raises VaultProtocolError."""
+    if not response.body.removeprefix(codecs.BOM_UTF8).startswith(b"---"):
+        raise VaultProtocolError("The vault plugin returned something else than the patched note. Read the note again.")
 
 
-def _patch_error(path: str, answer: PluginResponse | None) -> Exception:
-    if answer is None:
-        return VaultProtocolError("The vault plugin knows no form of PATCH.")
-    if answer.status == 404:
+def _patch_error(path: str, response: PluginResponse | None) -> Exception:
+    if response is None:
+        return VaultProtocolError("The vault plugin supports no form of PATCH.")
+    if response.status == 404:
         return NoSuchNote(f"The vault has no note {path!r}.")
-    if answer.status == 412:
+    if response.status == 412:
         return NoteChanged(path, "")
-    if answer.status == 413:
-        return NoteTooLarge(f"{path!r} is larger than the vault plugin edits by parts.")
-    if answer.error_code == INVALID_FRONTMATTER_CODE:
-        return InvalidFrontmatter("The note's frontmatter cannot be read, so that it cannot be edited either.")
-    return answer.to_error()
+    if response.status == 413:
+        return NoteTooLarge(f"{path!r} is too large for the vault plugin to edit by parts.")
+    if response.error_code == INVALID_FRONTMATTER_CODE:
+        return InvalidFrontmatter("The note's frontmatter is invalid, so it cannot be edited. Correct it in the note.")
+    return response.to_error()

@@ -1,7 +1,8 @@
-"""An HTTP client of the vault plugin's REST API: one address, one key, one pool of connections.
+"""HTTP client of the vault plugin's REST API: one address, one API key, one connection pool.
 
-The plugin signs its own certificate, so on https the certificate of the configured address is taken as
-it is; no other address is ever asked, because redirects are not followed. Proxy variables are ignored.
+The plugin's certificate is self-signed, so on https the configured address's certificate is not verified; requests go
+to no other address, because redirects are not followed. Proxy variables are ignored. `plugin_vault` implements the
+vault port over it.
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ else:
 
 CONNECT_SECONDS, TOTAL_SECONDS = 5.0, 30.0
 KEEP_ALIVE_SECONDS = 3.0
-"""Below the five seconds after which a Node server closes a connection that we might just be using again."""
+"""Below the five seconds after which a Node server closes an idle connection, which might just be reused then."""
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-"""Bytes of an answer."""
 MAX_CONNECTIONS = 32
 log = logging.getLogger(__name__)
 
 
 class PluginResponse(msgspec.Struct, frozen=True):
-    """What the plugin answered; header names are in lower case."""
+    """A response of the plugin; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -47,7 +47,7 @@ class PluginResponse(msgspec.Struct, frozen=True):
 
     @property
     def media_type(self) -> str:
-        """The type of the content without its parameters, empty without one."""
+        """The Content-Type in lower case without its parameters, "" without the header."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
@@ -59,25 +59,25 @@ class PluginResponse(msgspec.Struct, frozen=True):
             return 0
 
     def json(self) -> Any:
-        """Raises UpstreamBroken."""
+        """Return the decoded body. Raises VaultProtocolError."""
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise VaultProtocolError("The vault plugin answered something that is no JSON.") from None
+            raise VaultProtocolError("The vault plugin returned invalid JSON. Check NOTES_BASE_URL.") from None
 
     def to_error(self) -> VaultProtocolError:
-        """The error for an answer that a call has no meaning for."""
-        code = f" (its code {self.error_code})" if self.error_code else ""
-        return VaultProtocolError(f"The vault plugin answered with status {self.status}{code}.")
+        """Return the error for a response that the caller does not expect."""
+        code = f" (error code {self.error_code})" if self.error_code else ""
+        return VaultProtocolError(f"The vault plugin returned the unexpected status {self.status}{code}.")
 
 
 class PluginClient:
-    """Asks the plugin at `address`, such as `https://127.0.0.1:27124`. Raises StartRefused for no such address."""
+    """Client of the plugin at `address`, e.g. `https://127.0.0.1:27124`. Raises StartRefused for an invalid one."""
 
     def __init__(self, address: str, key: str, total_seconds: float = TOTAL_SECONDS) -> None:
         self._base = parse_base_url(address)
         self._key = key
-        self._seconds = total_seconds
+        self._timeout_s = total_seconds
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
@@ -88,65 +88,65 @@ class PluginClient:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> PluginResponse:
-        """One request; `path` is encoded already. Raises UpstreamDown, KeyRefused, UpstreamBroken, VaultTimeout.
+        """Send one request; `path` is percent-encoded. Return the response, also for a status such as 404 or 412.
 
-        A status of the caller's own (404, 409, 412 and the like) is an Answer.
+        Raises VaultUnreachable, VaultKeyRejected, VaultProtocolError, VaultTimeout.
         """
         try:
-            answer = await self._ask(method, path, headers or {}, body)
+            response = await self._send(method, path, headers or {}, body)
         except TimeoutError:
-            log.warning("the vault plugin took too long over %s", method)
-            raise VaultTimeout("The vault plugin did not answer in time.") from None
+            log.warning("plugin: timeout method=%s", method)
+            raise VaultTimeout("The vault plugin did not respond in time. Retry later.") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
-            log.warning("the vault plugin cannot be reached: %s", type(error).__name__)
-            raise VaultUnreachable("The vault plugin cannot be reached; is it running?") from None
+            log.warning("plugin: unreachable error=%s", type(error).__name__)
+            raise VaultUnreachable("The vault plugin is unreachable. Check that it runs, and NOTES_BASE_URL.") from None
         except (aiohttp.ClientError, ValueError) as error:
-            log.warning("the vault plugin's answer cannot be read: %s", type(error).__name__)
-            raise VaultProtocolError("The vault plugin's answer cannot be read, or broke off.") from None
-        _refuse(answer)
-        return answer
+            log.warning("plugin: invalid response error=%s", type(error).__name__)
+            raise VaultProtocolError("The vault plugin's response is invalid or incomplete.") from None
+        _reject_failure(response)
+        return response
 
     async def fetch_version(self) -> str:
-        """The plugin's version, such as 5.1.0; empty when it names none.
+        """Return the plugin's version, such as 5.1.0; "" if it has none.
 
-        Raises like `ask`, and KeyRefused when the plugin says that it does not know the key.
+        Raises like `request`, and VaultKeyRejected if the plugin reports that the key is wrong.
         """
-        answer = await self.request("GET", "/")
-        said = answer.json() if answer.ok else None
-        if not isinstance(said, dict) or not isinstance(said.get("authenticated"), bool):
-            log.warning("at the vault plugin's address something else answers; check NOTES_BASE_URL")
-            raise VaultProtocolError("At the vault plugin's address something else answers.")
-        if not said["authenticated"]:
-            raise _key_refused()
-        versions = said.get("versions")
+        response = await self.request("GET", "/")
+        status = response.json() if response.ok else None
+        if not isinstance(status, dict) or not isinstance(status.get("authenticated"), bool):
+            log.warning("plugin: another server responds (check NOTES_BASE_URL)")
+            raise VaultProtocolError("The server at NOTES_BASE_URL is not the vault plugin. Check the address.")
+        # The plugin returns this page without a valid key too.
+        if not status["authenticated"]:
+            raise _key_rejected()
+        versions = status.get("versions")
         version = versions.get("self") if isinstance(versions, dict) else None
         return version if isinstance(version, str) else ""
 
-    async def _ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> PluginResponse:
+    async def _send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> PluginResponse:
         url = URL(f"{self._base}{path}", encoded=True)
-        timeout = aiohttp.ClientTimeout(total=self._seconds, sock_connect=min(CONNECT_SECONDS, self._seconds))
-        sent = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", **headers}
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=min(CONNECT_SECONDS, self._timeout_s))
+        all_headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", **headers}
         async with self.session.request(
             method,
             url,
-            headers=sent,
+            headers=all_headers,
             data=body,
-            ssl=self._verification(url),
+            ssl=self._ssl_option(url),
             timeout=timeout,
             allow_redirects=False,
-        ) as answer:
-            content = await _capped(answer)
-            return PluginResponse(
-                answer.status, {name.lower(): value for name, value in answer.headers.items()}, content
-            )
+        ) as response:
+            content = await _read_limited(response)
+            lower_headers = {name.lower(): value for name, value in response.headers.items()}
+            return PluginResponse(response.status, lower_headers, content)
 
-    def _verification(self, url: URL) -> ssl.SSLContext | bool:
-        """False takes any certificate: for the configured https address alone."""
+    def _ssl_option(self, url: URL) -> ssl.SSLContext | bool:
+        """Return False (accept any certificate) for the configured https address, True (verify) for any other."""
         return url.scheme != "https" or url.origin() != URL(self._base, encoded=True).origin()
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """Opened on the event loop that asks first."""
+        """The connection pool, opened on the event loop of the first request."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS)
             self._session = aiohttp.ClientSession(
@@ -157,16 +157,16 @@ class PluginClient:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # lets the transports close
 
 
 def parse_base_url(address: str) -> str:
-    """The address without a slash at its end. Raises StartRefused when it is none of a plugin."""
+    """Return the address without a trailing slash. Raises StartRefused if it is not an http(s) address."""
     try:
         url = URL(address)
         valid = url.scheme in ("http", "https") and bool(url.host) and url.port != 0
     except (ValueError, TypeError):
-        raise StartRefused("NOTES_BASE_URL is no address.") from None
+        raise StartRefused("NOTES_BASE_URL is not an address. Use http://host:port or https://host:port.") from None
     if not valid or url.user or url.password or url.query_string or url.fragment:
         raise StartRefused(
             "NOTES_BASE_URL must be http://host:port or https://host:port, without a name, password or query in it."
@@ -184,25 +184,27 @@ def with_query(path: str, **values: str) -> str:
     return f"{path}?{urlencode(values, quote_via=quote)}"
 
 
-def _refuse(answer: PluginResponse) -> None:
-    if answer.status in (401, 403):
-        raise _key_refused()
-    if answer.status == 429:
-        raise VaultUnreachable("The vault plugin takes no more requests just now.")
-    if answer.status < 200 or 300 <= answer.status < 400 or answer.status >= 500:
-        log.warning("the vault plugin answered with status %d", answer.status)
-        raise answer.to_error()
+def _reject_failure(response: PluginResponse) -> None:
+    if response.status in (401, 403):
+        raise _key_rejected()
+    if response.status == 429:
+        raise VaultUnreachable("The vault plugin is rate limited. Retry later.")
+    if response.status < 200 or 300 <= response.status < 400 or response.status >= 500:
+        log.warning("plugin: unexpected status=%d", response.status)
+        raise response.to_error()
 
 
-def _key_refused() -> VaultKeyRejected:
-    log.warning("the vault plugin refuses the key; check NOTES_API_KEY")
-    return VaultKeyRejected("The vault plugin refuses the key of this server; its operator has to set NOTES_API_KEY.")
+def _key_rejected() -> VaultKeyRejected:
+    log.warning("plugin: key rejected (check NOTES_API_KEY)")
+    return VaultKeyRejected(
+        "The vault plugin rejects this server's API key. The operator has to correct NOTES_API_KEY."
+    )
 
 
-async def _capped(answer: aiohttp.ClientResponse) -> bytes:
+async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
-    async for chunk in answer.content.iter_chunked(65_536):
+    async for chunk in response.content.iter_chunked(65_536):
         body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
-            raise VaultProtocolError(f"The vault plugin's answer is larger than {MAX_RESPONSE_BYTES} bytes.")
+            raise VaultProtocolError(f"The vault plugin's response is larger than {MAX_RESPONSE_BYTES} bytes.")
     return bytes(body)

@@ -1,4 +1,7 @@
-"""The port `Vault` over the plugin's API, and what the plugin does besides: search, append, one frontmatter key."""
+"""The port `Vault` over the plugin's API, with the plugin's own operations: search, append, set a frontmatter key.
+
+The HTTP client is in `plugin_client`, the differences between the plugin's versions in `plugin_calls`.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,17 @@ from stentor_vault.notes.path_locks import PathLocks
 NOTE_JSON = "application/vnd.olrapi.note+json"
 MARKDOWN_HEADERS = {"Content-Type": "text/markdown"}
 BINARY_HEADERS = {"Content-Type": "application/octet-stream"}
-"""For what is no text, and for a byte order mark, which the plugin drops from texts."""
+"""For content that is not text, and for a byte order mark, which the plugin drops from text."""
 MAX_ATTEMPTS = 16
 NO_QUERY_CODE = 40090
-"""The plugin's code for a search without a text."""
+"""The plugin's code for an empty search query."""
 CONTEXT_CHARS = "100"
-"""Characters around a match. Plugins before 4 have no default of their own."""
+"""Characters around a match; plugins before 4 have no default."""
+_INVALID_SEARCH_RESULT = "The vault plugin returned an invalid search result."
 
 
 class PluginSearchHit(msgspec.Struct, frozen=True):
-    """A note that a search found: a piece of it around a match, empty for a match in its name."""
+    """A note that a search found. `excerpt` is the text around a match, empty for a match in the name."""
 
     path: str
     excerpt: str
@@ -47,151 +51,154 @@ class PluginSearchHit(msgspec.Struct, frozen=True):
 
 
 class _CurrentFile(msgspec.Struct, frozen=True):
-    """What stands at a path now; `tag` is the strong entity tag, empty when the plugin sends none."""
+    """The current content of a file; `etag` is the strong entity tag, empty if the plugin sends none."""
 
     content: bytes
-    tag: str
+    etag: str
 
     @property
     def conditions(self) -> dict[str, str]:
-        return {"If-Match": self.tag} if self.tag else {}
+        return {"If-Match": self.etag} if self.etag else {}
 
 
 class PluginVault:
-    """A vault that a plugin serves.
+    """A vault behind a plugin.
 
-    Changes compare before they replace. A plugin that sends a strong `ETag` compares itself (`If-Match`,
-    and `If-None-Match: *` for a new note). An older one cannot: there the note is read, compared and then
-    written, under a lock per path in this object, so that a change which somebody else makes between the
-    reading and the writing is lost. Deleting, and setting a key, likewise.
+    A plugin that sends a strong `ETag` checks the precondition of a change itself (`If-Match`, and
+    `If-None-Match: *` for a new note). An older one cannot: there this object reads, compares and writes the note
+    under a lock per path, and a change that another program makes between the read and the write is lost. The same
+    holds for deleting and for setting a key.
     """
 
     def __init__(self, plugin: PluginClient) -> None:
         self._plugin = plugin
-        self._patching = FrontmatterPatcher(plugin)
+        self._patcher = FrontmatterPatcher(plugin)
         self._locks = PathLocks()
 
     async def read(self, path: str) -> Note:
         segments = paths.split_path(path)
-        present = await self._required(segments)
-        return Note(await self._stat(segments, len(present.content)), present.content)
+        file = await self._read_file(segments)
+        return Note(await self._stat(segments, len(file.content)), file.content)
 
     async def read_content(self, path: str) -> bytes:
-        """The bytes of a note, by one request. Raises NoSuchNote."""
-        return (await self._required(paths.split_path(path))).content
+        """Return the bytes of a note with one request. Raises NoSuchNote."""
+        return (await self._read_file(paths.split_path(path))).content
 
     async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
-        before = await self.replace(path, content, expected)
-        return FileChange(await self._stat(paths.split_path(path), len(content)), before)
+        previous = await self.replace(path, content, expected)
+        return FileChange(await self._stat(paths.split_path(path), len(content)), previous)
 
     async def replace(self, path: str, content: bytes, expected: str = ANY_STATE) -> bytes | None:
-        """Like `write`; answers the bytes before, None for none."""
+        """Write like `write`, but return only the previous content, None if there was no file."""
         segments = paths.split_path(path)
         if len(content) > model.MAX_NOTE_BYTES:
-            raise NoteTooLarge(f"{path!r} would have {len(content)} bytes; {model.MAX_NOTE_BYTES} are the most.")
+            raise NoteTooLarge(f"{path!r} would have {len(content)} bytes; the maximum is {model.MAX_NOTE_BYTES}.")
         async with self._locks.hold(path):
             for _ in range(MAX_ATTEMPTS):
-                present = await self._expected(segments, expected)
-                if present is None:
-                    await self._refuse_taken(segments)
-                if await self._put(segments, content, present):
-                    return None if present is None else present.content
-            raise NoteChanged(path, NO_FILE if present is None else model.content_hash(present.content))
+                current = await self._read_expected(segments, expected)
+                if current is None:
+                    await self._require_free_path(segments)
+                if await self._put(segments, content, current):
+                    return None if current is None else current.content
+            raise NoteChanged(path, NO_FILE if current is None else model.content_hash(current.content))
 
     async def delete(self, path: str, expected: str = ANY_STATE) -> FileChange:
         segments = paths.split_path(path)
         async with self._locks.hold(path):
             for _ in range(MAX_ATTEMPTS):
-                present = await self._expected(segments, expected)
-                if present is None:
+                current = await self._read_expected(segments, expected)
+                if current is None:
                     break
-                answer = await self._plugin.request("DELETE", vault_path(segments), headers=present.conditions)
-                if answer.status not in (404, 412):
-                    plugin_calls.require_no_content(answer, path)
-                    return FileChange(None, present.content)
-        raise _missing(path)
+                response = await self._plugin.request("DELETE", vault_path(segments), headers=current.conditions)
+                if response.status not in (404, 412):
+                    plugin_calls.require_no_content(response, path)
+                    return FileChange(None, current.content)
+        raise _no_such_note(path)
 
     async def list_folder(self, folder: str = "") -> list[str]:
-        return await plugin_calls.list_folder(self._plugin, _parts(folder))
+        return await plugin_calls.list_folder(self._plugin, _split_folder(folder))
 
     async def list_files(self, folder: str = "") -> list[str]:
-        """Of every file below the folder, in order; one request for each folder."""
-        return await plugin_calls.walk_files(self._plugin, _parts(folder))
+        """Return the paths of all files below the folder, sorted; one request per folder."""
+        return await plugin_calls.walk_files(self._plugin, _split_folder(folder))
 
     async def walk(self, folder: str = "") -> list[Stat]:
-        """One request for each folder and each file: the plugin lists names alone."""
-        gate = asyncio.Semaphore(plugin_calls.MAX_CONCURRENT_REQUESTS)
+        """List every file below the folder; one request per folder and file, because the plugin lists only names."""
+        slots = asyncio.Semaphore(plugin_calls.MAX_CONCURRENT_REQUESTS)
 
         async def stat(path: str) -> Stat | None:
-            async with gate:
+            async with slots:
                 try:
                     return await self._stat(path.split("/"))
                 except NoSuchNote:
-                    return None  # gone since
+                    return None  # deleted since the listing
 
-        found = await asyncio.gather(*map(stat, await self.list_files(folder)))
-        return [each for each in found if each is not None]
+        stats = await asyncio.gather(*map(stat, await self.list_files(folder)))
+        return [file for file in stats if file is not None]
 
     async def check(self) -> None:
-        """Whether a plugin answers there and knows the key."""
+        """Raise VaultUnavailable if the plugin is unreachable or rejects the key."""
         await self._plugin.fetch_version()
 
     async def search(self, text: str) -> list[PluginSearchHit]:
-        """Notes with the text, best first, as the plugin's simple search finds them. Raises InvalidRequest for a text
-        that the plugin takes for none.
+        """Return the notes that the plugin's simple search finds, best first.
+
+        Raises InvalidRequest for a query that the plugin treats as empty.
         """
-        answer = await self._plugin.request(
+        response = await self._plugin.request(
             "POST", with_query("/search/simple/", query=text, contextLength=CONTEXT_CHARS)
         )
-        if not answer.ok and answer.error_code == NO_QUERY_CODE:
-            raise InvalidRequest("The query has no words in it.")
-        rows = answer.json() if answer.ok else None
+        if not response.ok and response.error_code == NO_QUERY_CODE:
+            raise InvalidRequest("The query has no words.")
+        rows = response.json() if response.ok else None
         if not isinstance(rows, list):
-            raise answer.to_error() if not answer.ok else VaultProtocolError("The vault plugin's search is no list.")
+            raise (response.to_error() if not response.ok else VaultProtocolError(_INVALID_SEARCH_RESULT))
         return [_parse_hit(row) for row in rows]
 
     async def append(self, path: str, text: str) -> None:
-        """Adds to the end, on a line of its own; makes the note when it is missing. Raises NameTaken, FolderTaken,
-        NoSuchNote for a path that leads through a file, NoteTooLarge.
+        """Append a text on a new line; create the note if it does not exist.
+
+        Raises NameTaken, FolderExists, NoteTooLarge, and NoSuchNote if a path component is a file.
         """
         segments = paths.split_path(path)
         async with self._locks.hold(path):
-            if await self._present(segments) is None:
+            if await self._read_if_exists(segments) is None:
                 await plugin_calls.require_free_path(self._plugin, segments)
-            answer = await self._plugin.request(
+            response = await self._plugin.request(
                 "POST", vault_path(segments), headers=MARKDOWN_HEADERS, body=text.encode()
             )
-        plugin_calls.require_no_content(answer, path)
+        plugin_calls.require_no_content(response, path)
 
     async def set_key(self, path: str, key: str, value: Any, expected: str = ANY_STATE) -> None:
-        """Sets one key of the frontmatter to any JSON value; of a note that is too long for the plugin's PATCH by an
-        edit of the whole file. Raises NoSuchNote, NoteChanged, BadFrontmatter.
+        """Set one frontmatter key to any JSON value. Raises NoSuchNote, NoteChanged, InvalidFrontmatter.
+
+        A note that is too large for the plugin's PATCH is written as a whole file.
         """
         try:
-            await self._patch(path, key, value, expected)
+            await self._patch_key(path, key, value, expected)
         except NoteTooLarge:
-            await self._edit(path, key, value, expected)
+            await self._rewrite_with_key(path, key, value, expected)
         except VaultProtocolError:
-            await self.read_content(path)  # what the plugin refuses may be no note at all
+            await self.read_content(path)  # raises NoSuchNote if the path is not a note, the better error
             raise
 
-    async def _patch(self, path: str, key: str, value: Any, expected: str) -> None:
+    async def _patch_key(self, path: str, key: str, value: Any, expected: str) -> None:
         segments = paths.split_path(path)
         async with self._locks.hold(path):
             conditions: dict[str, str] = {}
             if expected != ANY_STATE:
-                present = await self._expected(segments, expected)
-                conditions = {} if present is None else present.conditions
-            await self._patching.set_key(path, vault_path(segments), key, value, conditions)
+                current = await self._read_expected(segments, expected)
+                conditions = {} if current is None else current.conditions
+            await self._patcher.set_key(path, vault_path(segments), key, value, conditions)
 
-    async def _edit(self, path: str, key: str, value: Any, expected: str) -> None:
+    async def _rewrite_with_key(self, path: str, key: str, value: Any, expected: str) -> None:
         for _ in range(MAX_ATTEMPTS):
-            before = await self.read_content(path)
-            state = model.content_hash(before)
+            content = await self.read_content(path)
+            state = model.content_hash(content)
             if expected not in (ANY_STATE, state):
                 break
             try:
-                await self.replace(path, _with_key(before, key, value), state)
+                await self.replace(path, _set_key(content, key, value), state)
                 return
             except NoteChanged:
                 continue
@@ -200,103 +207,107 @@ class PluginVault:
     async def close(self) -> None:
         await self._plugin.close()
 
-    async def _present(self, segments: Sequence[str]) -> _CurrentFile | None:
-        answer = await self._plugin.request("GET", vault_path(segments))
+    async def _read_if_exists(self, segments: Sequence[str]) -> _CurrentFile | None:
+        response = await self._plugin.request("GET", vault_path(segments))
         if (
-            answer.status == 404
-            or plugin_calls.points_into_note(answer, segments)
-            or await self._is_folder(segments, answer)
+            response.status == 404
+            or plugin_calls.points_into_note(response, segments)
+            or await self._is_folder(segments, response)
         ):
             return None
-        plugin_calls.require_note_response(answer, segments[-1])
-        tag = answer.headers.get("etag", "")
-        # A weak tag never matches, and web frameworks add one to answers whose server knows no If-Match.
-        return _CurrentFile(answer.body, tag if tag.startswith('"') else "")
+        plugin_calls.require_note_response(response, segments[-1])
+        etag = response.headers.get("etag", "")
+        # A weak tag never matches, and web frameworks add one even if the server does not support If-Match.
+        return _CurrentFile(response.body, etag if etag.startswith('"') else "")
 
-    async def _is_folder(self, segments: Sequence[str], answer: PluginResponse) -> bool:
-        """A JSON file may look like the list of a folder: then the folder above tells."""
-        return plugin_calls.is_folder_listing(answer) and segments[-1] not in await self.list_folder(
+    async def _is_folder(self, segments: Sequence[str], response: PluginResponse) -> bool:
+        # A JSON file may look like a folder listing: then the listing of its parent decides.
+        return plugin_calls.is_folder_listing(response) and segments[-1] not in await self.list_folder(
             "/".join(segments[:-1])
         )
 
-    async def _refuse_taken(self, segments: Sequence[str]) -> None:
-        """Raises NameTaken, and NoSuchNote for the path of a folder, as a vault in a folder does."""
+    async def _require_free_path(self, segments: Sequence[str]) -> None:
+        """Raise NameTaken, or NoSuchNote for the path of a folder, as `FolderVault` does."""
         try:
             await plugin_calls.require_free_path(self._plugin, segments)
         except plugin_calls.FolderExists as error:
             raise NoSuchNote(error.message) from None
 
-    async def _required(self, segments: Sequence[str]) -> _CurrentFile:
-        present = await self._present(segments)
-        if present is None:
-            raise _missing("/".join(segments))
-        return present
+    async def _read_file(self, segments: Sequence[str]) -> _CurrentFile:
+        current = await self._read_if_exists(segments)
+        if current is None:
+            raise _no_such_note("/".join(segments))
+        return current
 
-    async def _expected(self, segments: Sequence[str], expected: str) -> _CurrentFile | None:
-        """What stands there when that is the expected state. Raises NoteChanged."""
-        present = await self._present(segments)
-        content = None if present is None else present.content
+    async def _read_expected(self, segments: Sequence[str], expected: str) -> _CurrentFile | None:
+        """Return the file, None if there is none. Raises NoteChanged if it is not in the expected state."""
+        current = await self._read_if_exists(segments)
+        content = None if current is None else current.content
         if not model.matches_state(expected, content):
             raise NoteChanged("/".join(segments), NO_FILE if content is None else model.content_hash(content))
-        return present
+        return current
 
-    async def _put(self, segments: Sequence[str], content: bytes, present: _CurrentFile | None) -> bool:
-        """False when somebody was faster."""
-        conditions = {"If-None-Match": "*"} if present is None else present.conditions
-        kind = MARKDOWN_HEADERS if _is_plain(content) else BINARY_HEADERS
-        answer = await self._plugin.request("PUT", vault_path(segments), headers={**kind, **conditions}, body=content)
-        if answer.status == 412:
+    async def _put(self, segments: Sequence[str], content: bytes, current: _CurrentFile | None) -> bool:
+        """Write the file if it is still the `current` one; return False after a concurrent modification."""
+        conditions = {"If-None-Match": "*"} if current is None else current.conditions
+        content_type = MARKDOWN_HEADERS if _is_plain_text(content) else BINARY_HEADERS
+        response = await self._plugin.request(
+            "PUT", vault_path(segments), headers={**content_type, **conditions}, body=content
+        )
+        if response.status == 412:
             return False
-        plugin_calls.require_no_content(answer, "/".join(segments))
+        plugin_calls.require_no_content(response, "/".join(segments))
         return True
 
     async def _stat(self, segments: Sequence[str], size: int | None = None) -> Stat:
-        """By a request of its own: a plain answer has no times, and then they are 0. Raises NoSuchNote."""
-        answer = await self._plugin.request("GET", vault_path(segments), headers={"Accept": NOTE_JSON})
-        if answer.status == 404:
-            raise _missing("/".join(segments))
-        return _stat(answer, "/".join(segments), size)
+        """Request the metadata, which the response for the content does not have. Raises NoSuchNote."""
+        response = await self._plugin.request("GET", vault_path(segments), headers={"Accept": NOTE_JSON})
+        if response.status == 404:
+            raise _no_such_note("/".join(segments))
+        return _parse_stat(response, "/".join(segments), size)
 
 
-def _parts(folder: str) -> tuple[str, ...]:
+def _split_folder(folder: str) -> tuple[str, ...]:
     folder = paths.normalize_folder(folder)
     return tuple(folder.split("/")) if folder else ()
 
 
-def _missing(path: str) -> NoSuchNote:
+def _no_such_note(path: str) -> NoSuchNote:
     return NoSuchNote(f"The vault has no note {paths.display_path(path)}.")
 
 
-def _with_key(content: bytes, key: str, value: Any) -> bytes:
+def _set_key(content: bytes, key: str, value: Any) -> bytes:
     try:
         return frontmatter.edit(content.decode(), {key: value}).encode()
     except UnicodeDecodeError:
-        raise frontmatter.InvalidFrontmatter("The note is no UTF-8 text, so that it has no frontmatter.") from None
+        raise frontmatter.InvalidFrontmatter("The note is not UTF-8 text, so it has no frontmatter.") from None
 
 
-def _is_plain(content: bytes) -> bool:
+def _is_plain_text(content: bytes) -> bool:
     try:
         return not content.decode().startswith("\ufeff")
     except UnicodeDecodeError:
         return False
 
 
-def _stat(answer: PluginResponse, path: str, size: int | None) -> Stat:
-    if not answer.ok:
-        raise answer.to_error()
-    if "json" not in answer.headers.get("content-type", "json"):
-        plugin_calls.require_note_response(answer, path)
-        return Stat(path, len(answer.body), 0, 0)  # a file that is no text may be answered as it is
+def _parse_stat(response: PluginResponse, path: str, size: int | None) -> Stat:
+    if not response.ok:
+        raise response.to_error()
+    if "json" not in response.headers.get("content-type", "json"):
+        plugin_calls.require_note_response(response, path)
+        return Stat(
+            path, len(response.body), 0, 0
+        )  # for a file that is not text, the plugin may return its content: no times
     try:
-        stat = answer.json()["stat"]
+        stat = response.json()["stat"]
         times = [int(stat[name] * 1000) for name in ("mtime", "ctime")]
         return Stat(path, int(stat["size"]) if size is None else size, *times)
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise VaultProtocolError("The vault plugin's description of a note lacks its times.") from None
+        raise VaultProtocolError("The vault plugin returned invalid metadata of a note.") from None
 
 
 def _parse_hit(row: Any) -> PluginSearchHit:
-    """One row of a search; the first match in the text gives the excerpt."""
+    """Parse one row of a search; the excerpt is from the first match in the text."""
     try:
         matches = [match for match in row.get("matches") or () if match["match"].get("source") != "filename"]
         path, score = row["filename"], float(row["score"])
@@ -304,5 +315,5 @@ def _parse_hit(row: Any) -> PluginSearchHit:
         if not (isinstance(path, str) and isinstance(excerpt, str) and math.isfinite(score)):
             raise ValueError
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise VaultProtocolError("The vault plugin's search answered a row that is none.") from None
+        raise VaultProtocolError(_INVALID_SEARCH_RESULT) from None
     return PluginSearchHit(path, excerpt, score)
