@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from itertools import accumulate
 from math import isinf
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
 from stentor_vault.errors import InvalidRequest
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object of the caller (frontmatter, an instruction), or a document under construction for a response."""
 
 MAX_DEPTH = 100
 MAX_CONTAINERS = 200_000

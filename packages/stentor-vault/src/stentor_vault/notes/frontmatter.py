@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from stentor_vault.errors import InvalidRequest
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import yaml_codec
 
 BOM = "\ufeff"
@@ -80,12 +81,12 @@ def escape_body(text: str) -> str:
     return f"{parts.opening}{line}{line}{parts.body}"
 
 
-def read(text: str) -> dict[str, Any]:
+def read(text: str) -> JsonObject:
     """Return the frontmatter of a note as JSON values; empty without frontmatter. Raises InvalidFrontmatter."""
     return parse_values(split(text))
 
 
-def parse_values(parts: NoteParts) -> dict[str, Any]:
+def parse_values(parts: NoteParts) -> JsonObject:
     """Return the frontmatter of a split note as JSON values. Raises InvalidFrontmatter."""
     if parts.block is None or not parts.block.strip():
         return {}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.yaml_codec import to_comparable
 
@@ -75,8 +76,8 @@ def _find_edits(base: list[str], other: list[str]) -> list[LineEdit]:
     return [(i + start, j + start, new_lines[k:n]) for kind, i, j, k, n in opcodes if kind != "equal"]
 
 
-def _merge_mappings(base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
+def _merge_mappings(base: JsonObject, ours: JsonObject, theirs: JsonObject) -> JsonObject:
+    merged: JsonObject = {}
     for key in dict.fromkeys([*theirs, *ours]):
         value = _merge_values(*(side.get(key, MISSING) for side in (base, ours, theirs)))
         if value is not MISSING:

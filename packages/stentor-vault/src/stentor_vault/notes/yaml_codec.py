@@ -16,6 +16,8 @@ from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
 
+from stentor_vault.jsontext import JsonObject
+
 MAX_DEPTH = 20
 MAX_NODES = 2_000
 """Keys, values and items together; composing each takes about 0.1 ms."""
@@ -35,7 +37,7 @@ class NotAMapping(InvalidYaml):
     """The text is YAML, but not a mapping: prose, or a list."""
 
 
-def load_mapping(text: str) -> dict[str, Any]:
+def load_mapping(text: str) -> JsonObject:
     """Parse a mapping into JSON values; an empty text is an empty mapping. Raises InvalidYaml, NotAMapping."""
     node = _compose(text)
     if node is None:
@@ -93,8 +95,8 @@ def _describe(error: YAMLError) -> str:
     return f"{problem} in line {mark.line + 1}" if mark is not None else str(problem)
 
 
-def _load_mapping_node(node: MappingNode, depth: int = 0) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _load_mapping_node(node: MappingNode, depth: int = 0) -> JsonObject:
+    values: JsonObject = {}
     for key, value in node.value:
         name = _load_key(key)
         if name in values:

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from stentor_vault import __version__, jsontext
 from stentor_vault.errors import StentorError
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import model
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.server import errors
@@ -131,7 +132,7 @@ class VaultServer:
         scheme, _, key = request.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), self._key)
 
-    def _describe_server(self, *, authenticated: bool) -> dict[str, Any]:
+    def _describe_server(self, *, authenticated: bool) -> JsonObject:
         return {
             "status": "OK",
             "service": API_NAME,

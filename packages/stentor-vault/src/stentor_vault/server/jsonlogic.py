@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.server.jsonlogic_operators import OPERATORS, InvalidRule, is_truthy, to_string
 
 MAX_STEPS, MAX_SECONDS = 5_000_000, 10.0
@@ -23,7 +24,7 @@ class RuleData:
         """Return the field's value, None for an unknown field."""
         return self.to_dict().get(name)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return all fields."""
         raise NotImplementedError
 
@@ -55,7 +56,7 @@ class JsonLogicRule:
             "none": lambda args, data: not self._some(args, data),
         }
 
-    def find_matches(self, notes: Iterable[RuleData]) -> list[dict[str, Any]]:
+    def find_matches(self, notes: Iterable[RuleData]) -> list[JsonObject]:
         """Return `{filename, result}` of each note with a truthy result; an empty list or object does not match."""
         matches = []
         for note in notes:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from stentor_vault import jsontext
 from stentor_vault.errors import InvalidRequest
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.server import errors
 from stentor_vault.server.errors import VaultApiError
 from stentor_vault.server.patching import legacy, note_parts
@@ -78,7 +79,7 @@ def parse_part_write(request: Request, body: bytes, target: NoteTarget, operatio
         return _create_legacy(request, body, operation, target.kind, target.legacy_target)
     if any(name in request.headers for name in ("target-scope", *LEGACY_HEADERS)):
         raise VaultApiError(errors.LEGACY_TARGET, "Headers of format 1 cannot be used with a target in the path.")
-    fields: dict[str, Any] = {"targetType": target.kind, "target": target.instruction_target, "operation": operation}
+    fields: JsonObject = {"targetType": target.kind, "target": target.instruction_target, "operation": operation}
     value = _decode_payload(request, body, (MARKDOWN, JSON))
     is_value = target.kind == "frontmatter" or get_content_type(request) == JSON
     fields["value" if is_value else "content"] = value
@@ -164,7 +165,7 @@ def _parse_headers(request: Request, body: bytes, target: NoteTarget) -> TextPat
     if not operation:
         raise VaultApiError(errors.NO_OPERATION, "The header Operation is missing.")
     _require_known("Operation", operation, OPERATIONS, errors.BAD_OPERATION)
-    fields: dict[str, Any] = {"targetType": target.kind, "target": target.instruction_target, "operation": operation}
+    fields: JsonObject = {"targetType": target.kind, "target": target.instruction_target, "operation": operation}
     if scope is not None:
         _require_known("Target-Scope", scope, TARGET_SCOPES, errors.BAD_SCOPE)
         fields["scope"] = scope
@@ -189,7 +190,7 @@ def _require_known(name: str, value: str, known: tuple[str, ...], code: int) -> 
         raise VaultApiError(code, f"The header {name} must be one of {', '.join(known)}, not {value[:40]!r}.")
 
 
-def _parse_destination(request: Request) -> dict[str, Any]:
+def _parse_destination(request: Request) -> JsonObject:
     if "destination" not in request.headers:
         return {}
     try:
@@ -200,7 +201,7 @@ def _parse_destination(request: Request) -> dict[str, Any]:
         ) from None
 
 
-def _parse_within(request: Request) -> dict[str, Any]:
+def _parse_within(request: Request) -> JsonObject:
     value = request.headers.get("within")
     if value is None:
         return {}

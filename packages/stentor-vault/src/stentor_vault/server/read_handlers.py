@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stentor_vault import jsontext
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import NoSuchNote, Note
 from stentor_vault.notes.paths import InvalidPath
@@ -183,7 +184,7 @@ class SearchHandlers:
         await self._texts.wait_until_loaded()
         return await asyncio.to_thread(self._texts.search, query, _parse_context_length(request))
 
-    async def logic(self, request: Request, body: bytes) -> list[dict[str, Any]]:
+    async def logic(self, request: Request, body: bytes) -> list[JsonObject]:
         """Return the notes for which a JsonLogic rule is truthy, with its result. Raises VaultApiError, InvalidRule."""
         kind = get_content_type(request)
         if not kind:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes.folder_vault import FolderVault, watch_changes
 from stentor_vault.notes.model import NoSuchNote, Note, Stat, VaultUnavailable
 from stentor_vault.notes.paths import InvalidPath, is_hidden
@@ -44,7 +45,7 @@ class IndexedText(msgspec.Struct, frozen=True):
     content: str
     lowercase: str
     name: str
-    frontmatter: dict[str, Any]
+    frontmatter: JsonObject
     tags: list[str]
 
 
@@ -148,7 +149,7 @@ class VaultTextIndex:
         """Return the rule data of all notes, sorted by path."""
         return [_NoteRuleData(text, self.links) for _, text in sorted(self._texts.items())]
 
-    def count_tags(self) -> list[dict[str, Any]]:
+    def count_tags(self) -> list[JsonObject]:
         """Return all tags with their number of notes; a note with `a/b` counts for `a` as well."""
         counts: Counter[str] = Counter()
         for text in self._texts.values():
@@ -200,7 +201,7 @@ class _NoteRuleData(RuleData):
             return self._text.stat.path
         return stat_to_json(self._text.stat) if name == "stat" else self._get_links().get(name)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return {name: self.get_field(name) for name in RULE_FIELDS}
 
     def _get_links(self) -> dict[str, list[str]]:
@@ -307,7 +308,7 @@ def links_to_json(links: NoteLinks) -> dict[str, list[str]]:
     return {"links": links.links, "backlinks": links.backlinks, "unresolvedLinks": links.unresolved}
 
 
-def note_to_json(note: Note, document: NoteDocument, links: NoteLinks) -> dict[str, Any]:
+def note_to_json(note: Note, document: NoteDocument, links: NoteLinks) -> JsonObject:
     """Return the JSON form of a note, with its content hash as the version."""
     return {
         "path": note.path,

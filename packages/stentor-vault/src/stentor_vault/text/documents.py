@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from stentor_vault.errors import InvalidRequest
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import BOM, InvalidFrontmatter, NoteParts
 from stentor_vault.text import markdown
@@ -27,7 +28,7 @@ class NoteDocument(msgspec.Struct, frozen=True):
 
     path: str
     content: str
-    frontmatter: dict[str, Any]
+    frontmatter: JsonObject
     problem: str | None = None
 
     @property
@@ -126,7 +127,7 @@ def _split(text: str) -> NoteParts:
     return parts
 
 
-def _read_values(content: str) -> dict[str, Any]:
+def _read_values(content: str) -> JsonObject:
     """Return the frontmatter at the beginning of a content; empty if there is none or it is invalid."""
     try:
         return frontmatter.read(content)

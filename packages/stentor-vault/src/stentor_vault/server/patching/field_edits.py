@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
 from stentor_vault.server.patching.instruction import (
     FieldExists,
@@ -46,7 +47,7 @@ def _delete_field(text: str, name: str) -> str:
     return bom + frontmatter.split(edited).body
 
 
-def _new_fields(current: dict[str, Any], instruction: PatchInstruction) -> dict[str, Any]:
+def _new_fields(current: JsonObject, instruction: PatchInstruction) -> JsonObject:
     """Return the fields that an instruction for a missing field creates. Raises NoSuchTarget, PatchFailed."""
     is_content = instruction.scope == "content" and instruction.operation != "delete"
     is_full = (instruction.scope, instruction.operation) == ("markerAndContent", "replace")
@@ -74,7 +75,7 @@ def merge_values(current: Any, value: Any, operation: str) -> Any:
     )
 
 
-def _replace_field(text: str, current: dict[str, Any], instruction: PatchInstruction) -> str:
+def _replace_field(text: str, current: JsonObject, instruction: PatchInstruction) -> str:
     """Replace a field by one or more fields, so that what a read with this scope returns can be written back."""
     others = {name: value for name, value in current.items() if name != instruction.name}
     fields = _require_fields(others, instruction)
@@ -87,7 +88,7 @@ def _replace_field(text: str, current: dict[str, Any], instruction: PatchInstruc
     return frontmatter.edit(text, {first: fields[first]})
 
 
-def _require_fields(current: dict[str, Any], instruction: PatchInstruction) -> dict[str, Any]:
+def _require_fields(current: JsonObject, instruction: PatchInstruction) -> JsonObject:
     """Return the value, an object of fields. Raises InvalidInstruction, FieldExists for a name that is taken."""
     if not isinstance(instruction.value, dict) or not instruction.value:
         raise InvalidInstruction("value: with the scope markerAndContent, must be an object of field names and values.")

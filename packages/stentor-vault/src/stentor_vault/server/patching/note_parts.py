@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
 from stentor_vault.server.patching import block_edits, field_edits, legacy, section_edits
@@ -55,7 +56,7 @@ def _patch_block(outline: NoteOutline, block: BlockWithId | None, instruction: P
             return block_edits.create_block(outline, instruction)
         raise NoSuchTarget(f"The note has no block ^{instruction.name}.")
     if _must_be_new(instruction):
-        spans: dict[str, Any] = {"content": block.content, "marker": block.marker}
+        spans = {"content": block.content, "marker": block.marker}
         _reject_existing(spans.get(instruction.scope, block.full_span).extract(outline.text), instruction.text)
     return block_edits.write_block(outline, block, instruction)
 
@@ -128,7 +129,7 @@ def read_field(text: str, name: str, scope: str) -> Any:
     return {name: fields[name]} if scope == "markerAndContent" else fields[name]
 
 
-def build_document_map(text: str) -> dict[str, Any]:
+def build_document_map(text: str) -> JsonObject:
     """Return nested `headings`, ids of `blocks`, `frontmatterFields` and `version`. Raises InvalidFrontmatter.
 
     A name that occurs again below the same heading gets a repeat number, with which it works as a target.
@@ -142,7 +143,7 @@ def build_document_map(text: str) -> dict[str, Any]:
     }
 
 
-def build_legacy_document_map(text: str) -> dict[str, Any]:
+def build_legacy_document_map(text: str) -> JsonObject:
     """Return the map of format 1: paths of headings joined by `::` and ids, each once; no version."""
     outline = parse_outline(text)
     return {
@@ -159,5 +160,5 @@ def _field_names(text: str) -> list[str]:
         return []
 
 
-def _heading_tree(section: NoteSection) -> dict[str, Any]:
+def _heading_tree(section: NoteSection) -> JsonObject:
     return {name: _heading_tree(child) for name, child in section.children.items()}
