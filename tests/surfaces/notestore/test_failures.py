@@ -233,7 +233,7 @@ def test_a_plugin_that_is_down_is_502_until_it_is_back(tmp_path: Path) -> None:
         assert port is not None
     with note_store(stub, tmp_path / "log") as store:
         for tool in TOOLS:
-            assert "cannot be reached" in failure(store.call(tool, **TOOLS[tool]), 502)
+            assert "unreachable" in failure(store.call(tool, **TOOLS[tool]), 502)
         store.write("a.md", "back")
         with plugin(tmp_path / "vault", port=port):
             assert store.data("getContext", path="a.md")["content"] == "back"

@@ -125,7 +125,7 @@ def test_a_plugin_that_is_down_is_502_and_works_again_once_it_is_up(tmp_path: Pa
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with notes_before(f"http://127.0.0.1:{port}", tmp_path) as notes:
-        assert "cannot be reached" in failed(notes.call("listNotes"), 502)
+        assert "unreachable" in failed(notes.call("listNotes"), 502)
         assert notes.http.get("/health").status_code == 200
     with plugin() as (address, _), notes_before(address, tmp_path) as notes:
         assert notes.data("listNotes") == {"notes": ["a.md"]}

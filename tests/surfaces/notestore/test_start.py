@@ -166,7 +166,7 @@ def test_a_wrong_address_stands_in_the_log_at_once(tmp_path: Path) -> None:
     with plugin(tmp_path / "vault") as stub:
         pass
     with note_store(stub, tmp_path / "log") as store:
-        until(lambda: "cannot be reached" in store.log.read_text(), "nothing in the log")
+        until(lambda: "unreachable" in store.log.read_text(), "nothing in the log")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
