@@ -21,7 +21,6 @@ from stentor_vault.notes.path_locks import PathLocks
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 FrontmatterKey = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-Data = JsonObject
 MAX_ATTEMPTS = 16
 """Attempts of an edit while other programs modify the same note."""
 
@@ -95,7 +94,7 @@ class NoteTools:
     def __init__(self, store: NoteStore, lock_timeout_s: float) -> None:
         self._store = store
         self._locks = PathLocks(lock_timeout_s)
-        self.by_name: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[Data]]]] = {
+        self.by_name: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[JsonObject]]]] = {
             "getContext": (PathBody, self.get_context),
             "appendContext": (ContentBody, self.append_context),
             "updateNote": (ContentBody, self.update_note),
@@ -107,19 +106,19 @@ class NoteTools:
             "searchReplace": (ReplacementBody, self.search_replace),
         }
 
-    async def get_context(self, body: PathBody) -> Data:
+    async def get_context(self, body: PathBody) -> JsonObject:
         """Return `{path, content}`: the complete file with its frontmatter. Raises NoSuchNote, NotText."""
         path = _require_note_path(body.path)
         return {"path": path, "content": _decode_text(path, await self._store.read_content(path))}
 
-    async def append_context(self, body: ContentBody) -> Data:
+    async def append_context(self, body: ContentBody) -> JsonObject:
         """Append the content on a new line, and create a missing note. Returns `{path}`."""
         path = _require_note_path(body.path)
         async with self._locks.hold(path):
             await self._store.append(path, body.content)
         return {"path": path}
 
-    async def update_note(self, body: ContentBody) -> Data:
+    async def update_note(self, body: ContentBody) -> JsonObject:
         """Replace the complete file by the content, and return `{path}`. Raises NoSuchNote.
 
         Frontmatter is part of the file: it is lost unless the content repeats it.
@@ -131,22 +130,22 @@ class NoteTools:
             await self._store.replace(path, body.content.encode())
         return {"path": path}
 
-    async def search_notes(self, body: QueryBody) -> Data:
+    async def search_notes(self, body: QueryBody) -> JsonObject:
         """Return `{query, results: [{path, excerpt, score}]}`, best first."""
         return {"query": body.query, "results": msgspec.to_builtins(await self._store.search(body.query))}
 
-    async def list_notes(self, body: EmptyBody) -> Data:
+    async def list_notes(self, body: EmptyBody) -> JsonObject:
         """Return `{notes: [path]}`: the sorted files that end in `.md`."""
         return {"notes": [path for path in await self._store.list_files() if path.lower().endswith(".md")]}
 
-    async def delete_note(self, body: PathBody) -> Data:
+    async def delete_note(self, body: PathBody) -> JsonObject:
         """Delete the note, and return `{path}`. Raises NoSuchNote."""
         path = _require_note_path(body.path)
         async with self._locks.hold(path):
             await self._store.delete(path)
         return {"path": path}
 
-    async def manage_frontmatter(self, body: FrontmatterBody) -> Data:
+    async def manage_frontmatter(self, body: FrontmatterBody) -> JsonObject:
         """Set one frontmatter key, and return `{path, key, value}`. Raises NoSuchNote."""
         path = _require_note_path(body.path)
         if not body.key.isprintable():
@@ -155,11 +154,11 @@ class NoteTools:
             await self._store.set_key(path, body.key, body.value)
         return {"path": path, "key": body.key, "value": body.value}
 
-    async def manage_tags(self, body: TagsBody) -> Data:
+    async def manage_tags(self, body: TagsBody) -> JsonObject:
         """Add or remove tags, and return `{path, tags}` with the new tags. Raises NoSuchNote, InvalidFrontmatter."""
         path, requested = _require_note_path(body.path), text_edits.parse_requested_tags(body.tags)
 
-        async def attempt() -> Data:
+        async def attempt() -> JsonObject:
             content = await self._store.read_content(path)
             value = frontmatter.read(_decode_text(path, content)).get("tags")
             tags = text_edits.apply_tags(text_edits.parse_note_tags(value), requested, body.action)
@@ -169,11 +168,11 @@ class NoteTools:
 
         return await self._edit(path, attempt)
 
-    async def search_replace(self, body: ReplacementBody) -> Data:
+    async def search_replace(self, body: ReplacementBody) -> JsonObject:
         """Replace a literal text (line ends match in any form), and return `{path, replacements}`."""
         path = _require_note_path(body.path)
 
-        async def attempt() -> Data:
+        async def attempt() -> JsonObject:
             content = await self._store.read_content(path)
             edited, count = text_edits.replace_text(content, body.search.encode(), body.replace.encode())
             if edited != content:
@@ -182,7 +181,7 @@ class NoteTools:
 
         return await self._edit(path, attempt)
 
-    async def _edit(self, path: str, attempt: Callable[[], Awaitable[Data]]) -> Data:
+    async def _edit(self, path: str, attempt: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
         """Run `attempt` again when another program modified the note in between. Raises Conflict."""
         # The lock only covers tools of this process; other programs are noticed by the content hash.
         async with self._locks.hold(path):
