@@ -109,15 +109,11 @@ class _App:
                 raise PayloadTooLarge(f"The body is larger than {self._max_body} bytes.")
         if not content:
             return {}
-        _require_json(scope)
+        content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")
+        media_type = content_type.partition(b";")[0].strip().lower()
+        if media_type != b"application/json" and not media_type.endswith(b"+json"):
+            raise InvalidRequest("The body must be JSON: send 'Content-Type: application/json'.")
         return jsontext.decode(bytes(content))
-
-
-def _require_json(scope: Scope) -> None:
-    content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")
-    media = content_type.partition(b";")[0].strip().lower()
-    if media != b"application/json" and not media.endswith(b"+json"):
-        raise InvalidRequest("The body must be JSON: send 'Content-Type: application/json'.")
 
 
 def _require_method(method: str, path: str, *allowed: str) -> None:

@@ -37,8 +37,14 @@ def load_settings(environ: Mapping[str, str]) -> NoteStoreSettings:
     if missing:
         raise StartRefused(f"Not set: {', '.join(missing)}.")
     for name in ("MCP_API_KEY", "NOTES_API_KEY"):
-        _check_key(name, values[name])
-    _reject_well_known_key(values["MCP_API_KEY"], environ)
+        key = values[name]
+        if not key.isascii() or not key.isprintable() or " " in key:
+            raise StartRefused(f"{name} contains a character that a header cannot carry; use letters and digits.")
+    if values["MCP_API_KEY"].lower() in WELL_KNOWN_KEYS and environ.get("NODE_ENV") != "development":
+        raise StartRefused(
+            "MCP_API_KEY holds a publicly known key. Generate a random one, for example with "
+            "`python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set NODE_ENV=development."
+        )
     return NoteStoreSettings(
         key=values["MCP_API_KEY"],
         address=plugin_client.parse_base_url(values["NOTES_BASE_URL"]),
@@ -47,19 +53,6 @@ def load_settings(environ: Mapping[str, str]) -> NoteStoreSettings:
         timeout=_seconds(environ.get("NOTES_TIMEOUT", "").strip()),
         log_level=_level(environ.get("MCP_LOG_LEVEL", "").strip()),
     )
-
-
-def _check_key(name: str, key: str) -> None:
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise StartRefused(f"{name} contains a character that a header cannot carry; use letters and digits.")
-
-
-def _reject_well_known_key(key: str, environ: Mapping[str, str]) -> None:
-    if key.lower() in WELL_KNOWN_KEYS and environ.get("NODE_ENV") != "development":
-        raise StartRefused(
-            "MCP_API_KEY holds a publicly known key. Generate a random one, for example with "
-            "`python3 -c 'import secrets; print(secrets.token_urlsafe(32))'`, or set NODE_ENV=development."
-        )
 
 
 def _port(text: str) -> int:
