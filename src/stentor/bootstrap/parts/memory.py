@@ -189,7 +189,10 @@ def vault_folder(settings: Settings) -> Path:
 def _open_default_vault(settings: Settings) -> FolderVault | PluginVault:
     if settings.memory.plugin_url:
         return PluginVault(
-            PluginClient(plugin_client.parse_base_url(settings.memory.plugin_url), settings.memory.plugin_key)
+            PluginClient(
+                plugin_client.parse_base_url(settings.memory.plugin_url, "SERVICE_VAULT_PLUGIN_URL"),
+                settings.memory.plugin_key,
+            )
         )
     return FolderVault(_create_folder(vault_folder(settings)), is_unlisted=is_mirrored)
 

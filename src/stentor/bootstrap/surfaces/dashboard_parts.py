@@ -131,6 +131,9 @@ def _vault(settings: Settings) -> Vault | None:
         return None
     if settings.memory.plugin_url:
         return PluginVault(
-            PluginClient(plugin_client.parse_base_url(settings.memory.plugin_url), settings.memory.plugin_key)
+            PluginClient(
+                plugin_client.parse_base_url(settings.memory.plugin_url, "SERVICE_VAULT_PLUGIN_URL"),
+                settings.memory.plugin_key,
+            )
         )
     return FolderVault(vault_folder(settings))

@@ -76,7 +76,9 @@ def require_note_response(response: PluginResponse, name: str) -> None:
         response.media_type != "text/markdown" if lower.endswith(".md") else response.media_type == "text/html"
     )
     if is_wrong_type and not lower.endswith(_HTML_SUFFIXES):
-        raise VaultProtocolError("The server at NOTES_BASE_URL returned a page instead of a note. Check the address.")
+        raise VaultProtocolError(
+            "The server at the plugin's address returned a page instead of a note. Check the address."
+        )
 
 
 def require_no_content(response: PluginResponse, path: str) -> None:
@@ -118,8 +120,8 @@ async def _require_old_version(plugin: PluginClient) -> None:
     """
     major = (await plugin.fetch_version()).partition(".")[0]
     if not (major.isdecimal() and int(major) < FIRST_MAJOR_LISTING_EMPTY_ROOT):
-        log.warning("plugin: vault root not found (check NOTES_BASE_URL)")
-        raise VaultProtocolError("The vault plugin returned 404 for the root of its vault. Check NOTES_BASE_URL.")
+        log.warning("plugin: vault root not found, check the plugin's address")
+        raise VaultProtocolError("The vault plugin returned 404 for the root of its vault. Check the plugin's address.")
 
 
 def _is_name(name: object) -> bool:

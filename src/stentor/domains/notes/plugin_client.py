@@ -63,7 +63,7 @@ class PluginResponse(msgspec.Struct, frozen=True):
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise VaultProtocolError("The vault plugin returned invalid JSON. Check NOTES_BASE_URL.") from None
+            raise VaultProtocolError("The vault plugin returned invalid JSON. Check the plugin's address.") from None
 
     def to_error(self) -> VaultProtocolError:
         """Return the error for a response that the caller does not expect."""
@@ -99,7 +99,7 @@ class PluginClient:
             raise VaultTimeout("The vault plugin did not respond in time. Retry later.") from None
         except (aiohttp.ClientConnectionError, OSError) as error:
             log.warning("plugin: unreachable error=%s", type(error).__name__)
-            raise VaultUnreachable("The vault plugin is unreachable. Check that it runs, and NOTES_BASE_URL.") from None
+            raise VaultUnreachable("The vault plugin is unreachable. Check that it runs, and its address.") from None
         except (aiohttp.ClientError, ValueError) as error:
             log.warning("plugin: invalid response error=%s", type(error).__name__)
             raise VaultProtocolError("The vault plugin's response is invalid or incomplete.") from None
@@ -114,8 +114,8 @@ class PluginClient:
         response = await self.request("GET", "/")
         status = response.json() if response.ok else None
         if not isinstance(status, dict) or not isinstance(status.get("authenticated"), bool):
-            log.warning("plugin: another server responds (check NOTES_BASE_URL)")
-            raise VaultProtocolError("The server at NOTES_BASE_URL is not the vault plugin. Check the address.")
+            log.warning("plugin: another server responds, check the plugin's address")
+            raise VaultProtocolError("The server at the plugin's address is not the vault plugin. Check the address.")
         # The plugin returns this page without a valid key too.
         if not status["authenticated"]:
             raise _key_rejected()
@@ -160,16 +160,19 @@ class PluginClient:
             await asyncio.sleep(0)  # lets the transports close
 
 
-def parse_base_url(address: str) -> str:
-    """Return the address without a trailing slash. Raises StartRefused if it is not an http(s) address."""
+def parse_base_url(address: str, variable: str = "The plugin's address") -> str:
+    """Return the address without a trailing slash; `variable` is its setting.
+
+    Raises StartRefused if it is not an http(s) address.
+    """
     try:
         url = URL(address)
         valid = url.scheme in ("http", "https") and bool(url.host) and url.port != 0
     except (ValueError, TypeError):
-        raise StartRefused("NOTES_BASE_URL is not an address. Use http://host:port or https://host:port.") from None
+        raise StartRefused(f"{variable} is not an address. Use http://host:port or https://host:port.") from None
     if not valid or url.user or url.password or url.query_string or url.fragment:
         raise StartRefused(
-            "NOTES_BASE_URL must be http://host:port or https://host:port, without a name, password or query in it."
+            f"{variable} must be http://host:port or https://host:port, without a name, password or query in it."
         )
     return str(url).rstrip("/")
 
@@ -195,10 +198,8 @@ def _reject_failure(response: PluginResponse) -> None:
 
 
 def _key_rejected() -> VaultKeyRejected:
-    log.warning("plugin: key rejected (check NOTES_API_KEY)")
-    return VaultKeyRejected(
-        "The vault plugin rejects this server's API key. The operator has to correct NOTES_API_KEY."
-    )
+    log.warning("plugin: key rejected, check the plugin's key in the settings")
+    return VaultKeyRejected("The vault plugin rejects this server's API key. The operator has to correct the setting.")
 
 
 async def _read_limited(response: aiohttp.ClientResponse) -> bytes:

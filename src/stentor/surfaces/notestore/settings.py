@@ -47,7 +47,7 @@ def load_settings(environ: Mapping[str, str]) -> NoteStoreSettings:
         )
     return NoteStoreSettings(
         key=values["MCP_API_KEY"],
-        address=plugin_client.parse_base_url(values["NOTES_BASE_URL"]),
+        address=plugin_client.parse_base_url(values["NOTES_BASE_URL"], "NOTES_BASE_URL"),
         plugin_key=values["NOTES_API_KEY"],
         port=_port(environ.get("PORT", "").strip()),
         timeout=_seconds(environ.get("NOTES_TIMEOUT", "").strip()),

@@ -32,7 +32,7 @@ class VaultUnreachable(VaultUnavailable):
 
 
 class VaultKeyRejected(VaultUnavailable):
-    """The vault plugin rejects the API key; the operator has to correct NOTES_API_KEY."""
+    """The vault plugin rejects the API key; the operator has to correct the setting."""
 
     code, status = "VAULT_KEY_REFUSED", 502
 
