@@ -1,1 +1,1 @@
-"""The dashboard service: what tasks and agents do, read from the stores; and work that is streamed."""
+"""The dashboard service: a read-only view of tasks and agents, streamed task execution, and the web pages."""

@@ -1,4 +1,7 @@
-"""The routes of the dashboard service. Source: second contract, "Endpoints: Dashboard service"."""
+"""The JSON routes of the dashboard service; the HTML pages are in `pages`.
+
+Source: second contract, "Endpoints: Dashboard service".
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ from stentor.web.wire import AgentId, JsonResponse, TaskId
 
 HEALTH_PATH = "/health"
 STREAM_LIMIT_KEY = "dashboard"
-"""All callers have one key, and are counted together."""
-# The range is looked at here, because a limit out of it is told before a task that is unknown.
+"""All callers share one key, so the stream limit counts them together."""
+# Only documents the range: `activity` checks it, before it looks for the task.
 EventLimit = Annotated[int, Query(json_schema_extra={"minimum": 1, "maximum": MAX_EVENTS})]
 AlertLimit = Annotated[int, Query(ge=1, le=500)]
 
@@ -50,9 +53,9 @@ def create_task_router(stores: DashboardStore) -> APIRouter:
         responses=NOT_FOUND_RESPONSE | UNREADABLE_RESPONSE,
     )
     async def record(task_id: TaskId) -> JsonResponse:
-        """One task by its exact id, in any status, as its note tells it."""
-        found = await stores.get_task(task_id)
-        return JsonResponse(resources.present_task(stores.tenant, found, has_note=stores.has_task_notes))
+        """Return one task by its exact id, in any status, with the fields of its note."""
+        task = await stores.get_task(task_id)
+        return JsonResponse(resources.present_task(stores.tenant, task, has_note=stores.has_task_notes))
 
     @api.get(
         "/tasks/{task_id}/activity",
@@ -61,20 +64,20 @@ def create_task_router(stores: DashboardStore) -> APIRouter:
         responses=NOT_FOUND_RESPONSE | UNREADABLE_RESPONSE,
     )
     async def activity(task_id: TaskId, limit: EventLimit = 200, cursor: Cursor = None) -> JsonResponse:
-        """What happened to a task and why; at most `limit` events, oldest first."""
+        """Return what happened to a task and why: at most `limit` events, oldest first."""
         if not 1 <= limit <= MAX_EVENTS:
             fields = {"fields": {"query.limit": "out of range"}}
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", fields)
         history = await stores.get_history(task_id, limit, decode_event_cursor(cursor))
-        found = history.record
-        task = None if found is None else resources.present_task(stores.tenant, found, has_note=stores.has_task_notes)
+        record = history.record
+        task = None if record is None else resources.present_task(stores.tenant, record, has_note=stores.has_task_notes)
         trail = resources.present_trail(task_id, task, history, await stores.list_reports(task_id))
         return JsonResponse(trail | next_cursor_field(history.events))
 
     @api.get("/reports", tags=["tasks"], response_model=list[ReportOut], responses=UNREADABLE_RESPONSE)
     async def reports() -> JsonResponse:
-        """The reports in the vault's folder `Reports`, the last written first, 500 at most."""
-        return JsonResponse([reports_model.report_out(one) for one in await stores.list_reports()])
+        """List the reports in the vault's folder `Reports`, last written first, 500 at most."""
+        return JsonResponse([reports_model.report_out(report) for report in await stores.list_reports()])
 
     return api
 
@@ -86,29 +89,29 @@ def create_agent_router(
 
     @api.get("/monitoring/governance", tags=["monitoring"], response_model=wire.Governance)
     async def governance() -> JsonResponse:
-        """All agents, and what the sentinel sees; a store that cannot be read is flagged, and no error."""
+        """Return all agents and oscillation rates. An unreadable store is flagged and is not an error."""
         return JsonResponse(
             resources.present_governance(await stores.get_governance_snapshot(), stores.sentinel_threshold)
         )
 
     @api.get("/monitoring/prometheus", tags=["monitoring"], response_model=wire.Metrics)
     async def metrics() -> JsonResponse:
-        """Alert rules and scrape targets of the metrics backend; never an error of that."""
+        """Return alert rules and scrape targets of the metrics backend; never fails because of it."""
         return JsonResponse(await prometheus.fetch_snapshot())
 
     @api.get("/hebbian/sentinel", tags=["sentinel"], response_model=wire.Sentinel, responses=UNREADABLE_RESPONSE)
     async def sentinel() -> JsonResponse:
-        """What the sentinel sees of each agent at each task type."""
+        """Return the oscillation rate of each agent at each task type."""
         scopes = resources.present_sentinel(*await stores.get_sentinel_weights(), stores.sentinel_threshold)
         active = sum(scope["alert_active"] for scope in scopes)
-        head = {"threshold": stores.sentinel_threshold, "window": SENTINEL_WINDOW, "active_alerts": active}
-        return JsonResponse(head | {"scopes": scopes})
+        summary = {"threshold": stores.sentinel_threshold, "window": SENTINEL_WINDOW, "active_alerts": active}
+        return JsonResponse(summary | {"scopes": scopes})
 
     @api.get("/hebbian/sentinel/alerts", tags=["sentinel"], response_model=wire.Alerts, responses=UNREADABLE_RESPONSE)
     async def alerts(open_only: bool = False, limit: AlertLimit = 100) -> JsonResponse:
-        """The sentinel's alerts, the newest first."""
-        found, names = await stores.list_alerts(open_only=open_only, limit=limit)
-        return JsonResponse({"alerts": [resources.present_alert(one, names) for one in found]})
+        """List the sentinel's alerts, newest first."""
+        sentinel_alerts, names = await stores.list_alerts(open_only=open_only, limit=limit)
+        return JsonResponse({"alerts": [resources.present_alert(alert, names) for alert in sentinel_alerts]})
 
     @api.get(
         "/agents/{agent_id}/card",
@@ -117,19 +120,19 @@ def create_agent_router(
         responses=NOT_FOUND_RESPONSE | UNREADABLE_RESPONSE,
     )
     async def agent_card(agent_id: AgentId) -> PlainTextResponse:
-        """An agent on one page of plain text."""
-        standing, weights = await stores.get_agent(agent_id)
-        return PlainTextResponse(resources.render_agent_card(standing, weights, clock.now()))
+        """Return a plain-text summary of an agent."""
+        scored_agent, weights = await stores.get_agent(agent_id)
+        return PlainTextResponse(resources.render_agent_card(scored_agent, weights, clock.now()))
 
     @api.get("/routing/config", tags=["agents"], response_model=wire.RoutingConfig, responses=UNREADABLE_RESPONSE)
     async def config() -> JsonResponse:
-        """How candidates are ranked, as far as it is known here."""
+        """Return the settings that rank candidate agents, as far as this process knows them."""
         return JsonResponse(resources.present_routing_config(ranking(), await stores.get_last_decision()))
 
     return api
 
 
-def create_execution_router(work: InstructionExecutor, streams: StreamLimit) -> APIRouter:
+def create_execution_router(executor: InstructionExecutor, streams: StreamLimit) -> APIRouter:
     api = _api()
 
     @api.post(
@@ -143,13 +146,14 @@ def create_execution_router(work: InstructionExecutor, streams: StreamLimit) -> 
         },
     )
     async def execute(request: Request, body: Instruction) -> StreamingResponse:
-        """Have an instruction carried out: events routing and token, and at last one complete or error."""
-        streams.acquire(STREAM_LIMIT_KEY)  # before the work is given away, so that a refusal is one
+        """Execute an instruction as a stream of events: routing and token, then one complete or error."""
+        # Check the limit before the task is submitted: afterwards a 429 would hide that the task runs.
+        streams.acquire(STREAM_LIMIT_KEY)
         try:
-            frames = await work.execute(body, request.scope["state"]["credential"])
+            events = await executor.execute(body, request.scope["state"]["credential"])
         finally:
-            streams.release(STREAM_LIMIT_KEY)
-        return EventStreamResponse(frames, streams, STREAM_LIMIT_KEY)
+            streams.release(STREAM_LIMIT_KEY)  # EventStreamResponse acquires its own slot
+        return EventStreamResponse(events, streams, STREAM_LIMIT_KEY)
 
     return api
 
@@ -159,7 +163,7 @@ def create_health_router() -> APIRouter:
 
     @api.get(HEALTH_PATH, tags=["health"], response_model=wire.Liveness, openapi_extra=requires_permission(PUBLIC))
     async def health() -> JsonResponse:
-        """Whether the dashboard service lives; it asks no store."""
+        """Report that the dashboard service is running. Reads no store."""
         return JsonResponse({"status": "ok", "service": "stentor-dashboard", "version": __version__})
 
     return api

@@ -1,15 +1,13 @@
-"""Puts the dashboard service together: its routes behind its key."""
+"""Assembles the ASGI application of the dashboard service: the API behind its key, the pages behind their session."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor import __version__
 from stentor.auth.principal import Principal
+from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard import api
 from stentor.surfaces.dashboard.authentication import DashboardAuthMiddleware
 from stentor.surfaces.dashboard.wire import DASHBOARD_ERROR_RESPONSES
@@ -20,17 +18,16 @@ from stentor.web.wire import error_schemas
 
 OPENAPI_PATH = "/openapi.json"
 MAX_BODY_BYTES = 2_000_000
-"""Bytes."""
 DESCRIPTION = (
-    "What tasks and agents do, read from the stores of a Stentor; and work that is streamed through its gateway."
+    "Read-only view of tasks and agents from the stores of a Stentor, and streamed task execution through its gateway."
 )
 API_KEY_SCHEME = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
 
 
 def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Principal, pages: ASGIApp) -> ASGIApp:
-    """The ASGI application. Without a key its API answers to this machine alone; `principal` is who its callers are.
+    """Build the ASGI application. All API callers act as `principal`; without `key` the API accepts local callers only.
 
-    The pages have a door of their own: a session, which begins with a key of the gateway.
+    `pages` authenticates its own requests: a session that starts with a gateway key.
     """
     app = FastAPI(
         title="Stentor dashboard service",
@@ -44,42 +41,37 @@ def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Pr
     app.include_router(api.create_health_router())
     for router in routers:
         app.include_router(router, responses=DASHBOARD_ERROR_RESPONSES)
-    _describe(app)
+    _install_openapi(app)
     public = frozenset((api.HEALTH_PATH, OPENAPI_PATH))
-    gate = DashboardAuthMiddleware(app, key, principal, public)
+    authenticated_api = DashboardAuthMiddleware(app, key, principal, public)
 
-    async def either(scope: Scope, receive: Receive, send: Send) -> None:
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         is_api = scope["type"] != "http" or scope["path"].startswith("/api/") or scope["path"] in public
-        await (gate if is_api else pages)(scope, receive, send)
+        await (authenticated_api if is_api else pages)(scope, receive, send)
 
-    return RequestContextMiddleware(BodySizeMiddleware(either, MAX_BODY_BYTES))
+    return RequestContextMiddleware(BodySizeMiddleware(dispatch, MAX_BODY_BYTES))
 
 
-def _describe(app: FastAPI) -> None:
-    """Have the application serve its OpenAPI with its key, and without FastAPI's own answer to malformed input."""
-    plain = app.openapi
+def _install_openapi(app: FastAPI) -> None:
+    """Serve an OpenAPI document that declares the key and omits FastAPI's 422, which this service never sends."""
+    generate = app.openapi
 
-    def described() -> dict[str, Any]:
+    def openapi() -> JsonObject:
         if app.openapi_schema is None:
-            app.openapi_schema = _corrected(plain())
+            app.openapi_schema = _correct_schema(generate())
         return app.openapi_schema
 
-    app.openapi = described  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
+def _correct_schema(schema: JsonObject) -> JsonObject:
     components = schema.setdefault("components", {})
     components["securitySchemes"] = {"key": API_KEY_SCHEME}
     components["schemas"] = error_schemas() | components.get("schemas", {})
-    for operation in _operations(schema):
+    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
         operation["responses"].pop("422", None)
         if operation.get("x-permission") != "public":
             operation["security"] = [{"key": []}]
     for unused in ("HTTPValidationError", "ValidationError"):
         components.get("schemas", {}).pop(unused, None)
     return schema
-
-
-def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for operations in schema["paths"].values():
-        yield from operations.values()

@@ -1,8 +1,8 @@
-"""Who may ask the dashboard service. Source: second contract, "Authentication".
+"""Authentication of the dashboard's API (the pages use `site.sessions`). Source: second contract, "Authentication".
 
-With a key every request must carry it in X-API-Key; a bearer credential of the gateway does not stand for it. Without
-one the service listens on loopback only (the start sees to that), and a page of another site, which reaches loopback
-through somebody's browser, is refused by the names in Host and Origin.
+With a key, every request must carry it in X-API-Key; a gateway credential is not accepted in its place. Without one
+the service listens on loopback only (ensured at start), and cross-site requests, which reach loopback through a
+browser, are rejected by their Host and Origin.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ CROSS_SITE_MESSAGE = (
 
 
 class DashboardAuthMiddleware:
-    """The gate before all routes but the `public` ones; behind it `state.credential` is what the gateway may get."""
+    """ASGI middleware that authenticates all paths except `public` ones.
+
+    Sets `state.principal`, and `state.credential` to the caller's credential for the gateway.
+    """
 
     def __init__(self, app: ASGIApp, key: str | None, principal: Principal, public: frozenset[str]) -> None:
         self._app = app
-        self._keyed = key is not None
-        self._knows = dashboard_key_check(key)
+        self._has_key = key is not None
+        self._carries_key = dashboard_key_check(key)
         self._principal = principal
         self._public = public
 
@@ -41,53 +44,54 @@ class DashboardAuthMiddleware:
             await self._app(scope, receive, send)
             return
 
-        async def send_safely(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in RESPONSE_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        refusal = None if scope["path"] in self._public else self._refusal(scope)
-        if refusal is not None:
-            await refusal(scope, receive, send_safely)
+        rejection = None if scope["path"] in self._public else self._rejection(scope)
+        if rejection is not None:
+            await rejection(scope, receive, send_with_headers)
             return
         scope.setdefault("state", {}).update(principal=self._principal, credential=_credential(scope))
-        await self._app(scope, receive, send_safely)
+        await self._app(scope, receive, send_with_headers)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        if not self._keyed:
+    def _rejection(self, scope: Scope) -> Response | None:
+        if not self._has_key:
             return None if _is_local_request(scope) else render_error(scope, 403, "FORBIDDEN", CROSS_SITE_MESSAGE)
         if not _header_values(scope, b"x-api-key"):
             return _unauthorized("Authentication required", "Send the key of the dashboard service as 'X-API-Key'.")
-        if not self._knows(scope["headers"]):
-            return _unauthorized("Invalid API key", "The key is not that of the dashboard service.")
+        if not self._carries_key(scope["headers"]):
+            return _unauthorized("Invalid API key", "The key in X-API-Key is not the key of the dashboard service.")
         return None
 
 
 def dashboard_key_check(key: str | None) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:
-    """Whether headers carry the key of the service, if it has one."""
+    """Return a check whether headers carry exactly one X-API-Key with this key; always false without a key."""
     digest = None if key is None else _digest(key.encode())
 
     def check(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        given = [value for name, value in headers if name == b"x-api-key"]
-        return digest is not None and len(given) == 1 and hmac.compare_digest(_digest(given[0].strip()), digest)
+        keys = [value for name, value in headers if name == b"x-api-key"]
+        # Comparing digests of equal length reveals not even the length of the key by its timing.
+        return digest is not None and len(keys) == 1 and hmac.compare_digest(_digest(keys[0].strip()), digest)
 
     return check
 
 
 def _credential(scope: Scope) -> str:
-    """The caller's own key for the gateway: a bearer credential, else the key that it came here with; may be empty."""
+    """Return the caller's credential for the gateway: the bearer token, else the X-API-Key; may be empty."""
     for value in _header_values(scope, b"authorization"):
         scheme, _, token = value.decode("latin-1").partition(" ")
         if scheme.lower() == "bearer" and token.strip():
             return token.strip()
-    given = _header_values(scope, b"x-api-key")
-    return given[0].decode("latin-1").strip() if given else ""
+    keys = _header_values(scope, b"x-api-key")
+    return keys[0].decode("latin-1").strip() if keys else ""
 
 
 def _is_local_request(scope: Scope) -> bool:
-    """Fails closed: exactly one Host of this machine, and no Origin but the same."""
+    """Return whether the request has exactly one Host, on loopback, and no Origin or the same one. Fails closed."""
     hosts, origins = _header_values(scope, b"host"), _header_values(scope, b"origin")
     if len(hosts) != 1 or len(origins) > 1 or host_name(hosts[0]) not in LOOPBACK_NAMES:
         return False
@@ -95,7 +99,7 @@ def _is_local_request(scope: Scope) -> bool:
 
 
 def _header_values(scope: Scope, name: bytes) -> list[bytes]:
-    return [value for known, value in scope["headers"] if known == name]
+    return [value for header, value in scope["headers"] if header == name]
 
 
 def _digest(key: bytes) -> bytes:

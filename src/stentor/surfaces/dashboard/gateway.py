@@ -1,6 +1,7 @@
-"""The dashboard's way to the gateway: operations with the key of whoever is signed in, and tasks of its own.
+"""Clients of the gateway: `GatewayClient` for the pages (any operation, with the user's key), `TaskGateway` for
+streamed task execution.
 
-Here within the gateway's own process; `gateway_http` is the way to a gateway in another process.
+Holds the protocols and the clients for the gateway's own process; `gateway_http` reaches another process.
 """
 
 from __future__ import annotations
@@ -13,48 +14,49 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import FeatureNotImplemented, StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.submission import SubmissionService
 from stentor.surfaces.dashboard.instruction import PlannedTask
 from stentor.web.operations import Operation, invoke
 
-UNKNOWN_KEY_MESSAGE = "The key is not one that this service knows."
+UNKNOWN_KEY_MESSAGE = "Unknown API key."
 
 
 class TaskStreamEvent(Protocol):
-    """One step of a task's stream; `id` is what the stream goes on from."""
+    """One event of a task's stream. A new stream `after` its `id` resumes behind it."""
 
     @property
     def kind(self) -> str: ...
     @property
-    def data(self) -> dict[str, Any]: ...
+    def data(self) -> JsonObject: ...
     @property
     def id(self) -> str | None: ...
 
 
 class GatewayClient(Protocol):
-    """Calls of operations by their names, with the permissions of a key."""
+    """Calls operations by name, with the permissions of a key."""
 
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        """The output as JSON values; `body` is the argument that holds the request's body.
+        """Return the operation's output as JSON values. The argument `body` is the request's body.
 
-        Raises GatewayError for a refusal, ServiceUnavailable when no gateway answers.
+        Raises GatewayError when the gateway rejects the call, ServiceUnavailable when no gateway responds.
         """
         ...
 
     def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
-        """What happens to a task after a step, up to its end. Raises GatewayError before the first step."""
+        """Yield the events of a task after the id `after`, up to its end. Raises GatewayError before the first one."""
         ...
 
     async def is_key_valid(self, key: str, tenant: str) -> bool:
-        """Whether the gateway takes this key for this tenant; true as well when it cannot be asked."""
+        """Return whether the gateway accepts this key for this tenant. Fails open while the gateway is unreachable."""
         ...
 
     async def close(self) -> None: ...
 
 
 class GatewayError(Exception):
-    """The gateway refused a call of a page; `code` and `message` are the gateway's own, `data` is the whole body."""
+    """A call that the gateway rejected; `code` and `message` are the gateway's, `data` is the complete body."""
 
     def __init__(self, status: int, code: str, message: str, details: Any = None, data: Any = None) -> None:
         super().__init__(message)
@@ -62,33 +64,37 @@ class GatewayError(Exception):
 
 
 def quote_segment(text: str) -> str:
-    """One segment of a path, whatever characters it has."""
+    """Percent-encode one segment of a path, slashes included."""
     return quote(text, safe="")
 
 
 class AcceptedTask(msgspec.Struct, frozen=True):
-    """A task that the gateway took; without a provenance id where the gateway is older than that."""
+    """A task that the gateway accepted; older gateways return no provenance id."""
 
     task_id: str
     provenance_id: str | None
 
 
 class TaskGateway(Protocol):
+    """Submits planned tasks and streams their events."""
+
     async def submit(self, planned: PlannedTask, credential: str) -> AcceptedTask:
-        """Returns when the task is stored. Raises the RoutingDenied after the task was stored as failed (its id in the
-        details), InvalidRequest, Forbidden, ServiceUnavailable.
+        """Submit a task and return when it is stored.
+
+        Raises RoutingDenied when the task was stored as failed (its id is in the details), InvalidRequest, Forbidden,
+        ServiceUnavailable.
         """
         ...
 
     def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamEvent]:
-        """What happens to the task after a step, up to its end, or until the stream breaks off."""
+        """Yield the events of a task after the id `after`, up to its end or until the connection is lost."""
         ...
 
     async def close(self) -> None: ...
 
 
 class LocalTaskGateway:
-    """In the process of the gateway. The dashboard's own key opens it, so the work is the dashboard's own."""
+    """The TaskGateway within the gateway's process. Tasks are submitted as the dashboard's principal."""
 
     def __init__(self, submission: SubmissionService, activity: ActivityService, principal: Principal) -> None:
         self._submission = submission
@@ -103,13 +109,13 @@ class LocalTaskGateway:
         return self._activity.stream(self._principal.tenant, task_id, after)
 
     async def close(self) -> None:
-        """Nothing to close: the kernel belongs to the gateway."""
+        """Do nothing: the gateway owns the kernel."""
 
 
 class InProcessGatewayClient:
-    """In the process of the gateway: past the network and the rate limit, but not past the permissions.
+    """The GatewayClient within the gateway's process: no network, no rate limit, but all permission checks.
 
-    `find_principal` returns who holds a key, None when it is not known or not any more.
+    `find_principal` returns the holder of a key, None when the key is unknown or revoked.
     """
 
     def __init__(
@@ -126,7 +132,7 @@ class InProcessGatewayClient:
         caller = self._authenticate(key)
         try:
             if operation not in self._operations:
-                raise FeatureNotImplemented(f"The operation {operation} is switched off in this service.")
+                raise FeatureNotImplemented(f"The operation {operation} is disabled in this service.")
             return await invoke(self._operations[operation], caller, arguments)
         except StentorError as error:
             raise GatewayError(error.status, error.code, error.message, error.details) from error
@@ -137,15 +143,15 @@ class InProcessGatewayClient:
             await self._activity.require_visible(caller, task_id)
         except StentorError as error:
             raise GatewayError(error.status, error.code, error.message, error.details) from error
-        async for step in self._activity.stream(caller.tenant, task_id, after):
-            yield step
+        async for event in self._activity.stream(caller.tenant, task_id, after):
+            yield event
 
     async def is_key_valid(self, key: str, tenant: str) -> bool:
         principal = self._find_principal(key)
         return principal is not None and principal.tenant == tenant
 
     async def close(self) -> None:
-        """Nothing to close: the kernel belongs to the gateway."""
+        """Do nothing: the gateway owns the kernel."""
 
     def _authenticate(self, key: str) -> Principal:
         principal = self._find_principal(key)

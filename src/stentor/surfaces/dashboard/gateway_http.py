@@ -1,4 +1,7 @@
-"""The gateway in another process: over its HTTP API, with the caller's own key."""
+"""Clients of a gateway in another process: over its HTTP API, with the caller's own key.
+
+The protocols, and the clients within the gateway's process, are in `gateway`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from yarl import URL
 from stentor.core import jsontext
 from stentor.core.errors import Forbidden, InvalidRequest, RateLimited, RoutingDenied, ServiceUnavailable, all_errors
 from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.model import TaskDraft
 from stentor.surfaces.dashboard.gateway import (
     AcceptedTask,
@@ -25,25 +29,29 @@ from stentor.surfaces.dashboard.instruction import PlannedTask
 from stentor.web.operations import Operation, http_request
 
 NO_GATEWAY_FOR_TASKS_MESSAGE = (
-    "No gateway runs on this data folder, and only a gateway takes work. Start `stentor serve`, or set SERVICE_URL."
+    "No gateway is running for this data directory, so tasks cannot be submitted. "
+    "Start `stentor serve` or set SERVICE_URL."
 )
-UNREACHABLE_MESSAGE = "The gateway cannot be reached. Nothing is known of work that it may have taken."
-CONNECT_SECONDS, RESPONSE_SECONDS, READ_SECONDS = 5, 30, 45
-"""The gateway's streams have a heartbeat every 15 seconds."""
-_DENIALS = {kind.code: kind for kind in all_errors() if issubclass(kind, RoutingDenied)}
+NO_GATEWAY_MESSAGE = "No gateway is running for this data directory. Start `stentor serve` or set SERVICE_URL."
+UNREACHABLE_MESSAGE = "Gateway unreachable. The request may or may not have been processed."
 KEY_REJECTED_MESSAGE = (
-    "The gateway does not take this key. Send one of its own as 'Authorization: Bearer <key>', beside X-API-Key."
+    "The gateway rejected this key. Send a gateway key as 'Authorization: Bearer <key>', in addition to X-API-Key."
 )
+CONNECT_SECONDS, RESPONSE_SECONDS = 5, 30
+READ_SECONDS = 45
+"""Three of the gateway's heartbeats, which come every 15 seconds on a stream."""
+CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
+_DENIALS = {kind.code: kind for kind in all_errors() if issubclass(kind, RoutingDenied)}
 
 
 class HttpTaskStreamEvent(msgspec.Struct, frozen=True):
     kind: str
-    data: dict[str, Any]
+    data: JsonObject
     id: str | None = None
 
 
 class HttpTaskGateway:
-    """Over HTTP. `find` answers the gateway's address now, None without one: it may come and go."""
+    """The TaskGateway over HTTP. `find` returns the gateway's current address, None while no gateway is running."""
 
     def __init__(self, find: Callable[[], str | None]) -> None:
         self._find = find
@@ -59,9 +67,9 @@ class HttpTaskGateway:
                 headers={"Content-Type": "application/json", **_headers(credential)},
                 allow_redirects=False,
                 timeout=timeout,
-            ) as answer:
-                status, content = answer.status, await answer.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            ) as response:
+                status, content = response.status, await response.read()
+        except CONNECTION_ERRORS as error:
             raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
         return _parse_submit_response(status, content)
 
@@ -69,17 +77,17 @@ class HttpTaskGateway:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
         address = self._address()
-        # Encoded already, so that an encoded slash of an id stays one.
+        # `encoded`: yarl would otherwise decode the %2F of an id into a path separator.
         url = URL(f"{address}/api/v1/tasks/{quote_segment(task_id)}/stream", encoded=True)
         try:
             async with self._session(address).get(
                 url, headers=headers, allow_redirects=False, timeout=timeout
-            ) as answer:
-                if answer.status == 200:
-                    async for step in _parse_events(answer.content):
-                        yield step
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            return  # broken off: whoever reads goes on from the last step
+            ) as response:
+                if response.status == 200:
+                    async for event in _parse_events(response.content):
+                        yield event
+        except (*CONNECTION_ERRORS, ValueError):
+            return  # connection lost: the reader resumes after the last event
 
     async def close(self) -> None:
         for client in self._clients.values():
@@ -92,7 +100,7 @@ class HttpTaskGateway:
         return address.rstrip("/")
 
     def _session(self, address: str) -> aiohttp.ClientSession:
-        """The address is the operator's, so it may be a private one."""
+        # The operator chose the host, so it is allowed even if its address is private.
         host = urlsplit(address).hostname or ""
         return self._clients.setdefault(host, OutboundHttp((host,))).session
 
@@ -101,8 +109,9 @@ def _headers(credential: str) -> dict[str, str]:
     return {"X-API-Key": credential} if credential else {}
 
 
-def _task_body(draft: TaskDraft) -> dict[str, Any]:
-    """The draft as the gateway's API takes it, which keeps the priority `critical` for messages."""
+def _task_body(draft: TaskDraft) -> JsonObject:
+    """Return the draft as the gateway's API accepts it."""
+    # The API reserves the priority `critical` for ATP messages.
     priority = "high" if draft.metadata.priority == "critical" else draft.metadata.priority
     body = {
         "id": draft.id,
@@ -119,7 +128,7 @@ def _task_body(draft: TaskDraft) -> dict[str, Any]:
 class _GatewayErrorBody(msgspec.Struct):
     code: str = ""
     message: str = ""
-    details: dict[str, Any] | None = None
+    details: JsonObject | None = None
 
 
 class _SubmitResponse(msgspec.Struct):
@@ -129,31 +138,31 @@ class _SubmitResponse(msgspec.Struct):
 
 
 def _parse_submit_response(status: int, content: bytes) -> AcceptedTask:
-    """Raises what the gateway's refusal means here; of what it said only what it says to every caller."""
+    """Return the accepted task, or raise the error of this service that corresponds to the gateway's."""
     try:
-        answer = msgspec.json.decode(content, type=_SubmitResponse)
+        response = msgspec.json.decode(content, type=_SubmitResponse)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        answer = _SubmitResponse()
-    if status == 202 and answer.task_id:
-        return AcceptedTask(answer.task_id, answer.provenance_id)
-    error = answer.error if isinstance(answer.error, _GatewayErrorBody) else _GatewayErrorBody()
+        response = _SubmitResponse()
+    if status == 202 and response.task_id:
+        return AcceptedTask(response.task_id, response.provenance_id)
+    error = response.error if isinstance(response.error, _GatewayErrorBody) else _GatewayErrorBody()
     if error.code in _DENIALS:
         raise _DENIALS[error.code](error.message, error.details)
     if status in (401, 403):
         raise Forbidden(KEY_REJECTED_MESSAGE)
     if status == 429:
-        raise RateLimited("The gateway takes no more requests of this key in this minute.")
+        raise RateLimited("The gateway's rate limit for this key is exceeded. Try again in one minute.")
     if status in (400, 409, 422):
-        raise InvalidRequest(f"The gateway refuses the task: {error.message or status}", error.details)
-    raise ServiceUnavailable(f"The gateway cannot take the task now (it answered {status}).")
+        raise InvalidRequest(f"The gateway rejected the task: {error.message or status}", error.details)
+    raise ServiceUnavailable(f"The gateway could not accept the task (HTTP status {status}). Try again later.")
 
 
 async def _parse_events(content: aiohttp.StreamReader) -> AsyncIterator[HttpTaskStreamEvent]:
-    """Server-sent events as the gateway writes them: one data line each. Raises ValueError for anything else."""
+    """Yield server-sent events as the gateway writes them: one data line each. Raises ValueError for other data."""
     fields: dict[str, str] = {}
-    async for raw in _lines(content):
-        if raw:
-            name, _, value = raw.partition(": ")
+    async for line in _lines(content):
+        if line:
+            name, _, value = line.partition(": ")
             fields[name] = value
             continue
         if "data" in fields:
@@ -165,27 +174,22 @@ async def _parse_events(content: aiohttp.StreamReader) -> AsyncIterator[HttpTask
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
-    """Of any length: a result of megabytes is one line."""
-    waiting = bytearray()
+    """Yield lines of any length: aiohttp's `readline` has a limit, and a result of megabytes is one line."""
+    buffer = bytearray()
     async for chunk in content.iter_any():
-        waiting += chunk
+        buffer += chunk
         if b"\n" not in chunk:
             continue
-        *lines, rest = waiting.split(b"\n")
-        waiting = bytearray(rest)
+        *lines, rest = buffer.split(b"\n")
+        buffer = bytearray(rest)
         for line in lines:
             yield line.decode()
 
 
-NO_GATEWAY_MESSAGE = "No gateway runs on this data folder. Start `stentor serve`, or set SERVICE_URL."
-NO_RESPONSE_MESSAGE = "The gateway cannot be reached. Nothing is known of work that it may have taken."
-CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
-
-
 class HttpGatewayClient:
-    """Over HTTP, counted by the gateway's rate limit like any other client.
+    """The GatewayClient over HTTP, subject to the gateway's rate limit like any other client.
 
-    `find` returns the gateway's address now, None without one: it may come and go.
+    `find` returns the gateway's current address, None while no gateway is running.
     """
 
     def __init__(self, operations: Mapping[str, Operation], find: Callable[[], str | None]) -> None:
@@ -194,51 +198,51 @@ class HttpGatewayClient:
         self._clients: dict[str, OutboundHttp] = {}
 
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        row = self._operations[operation]
-        method, target, body = http_request(row, arguments)
+        spec = self._operations[operation]
+        method, target, body = http_request(spec, arguments)
         timeout = aiohttp.ClientTimeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
         content = None if body is None else jsontext.encode(body)
         headers = {"X-API-Key": key} | ({"Content-Type": "application/json"} if content else {})
-        url, session = self._at(target)
+        url, session = self._locate(target)
         try:
             async with session.request(
                 method, url, data=content, headers=headers, allow_redirects=False, timeout=timeout
-            ) as answer:
-                status, data = answer.status, jsontext.decode_or_none(await answer.read())
+            ) as response:
+                status, data = response.status, jsontext.decode_or_none(await response.read())
         except CONNECTION_ERRORS as error:
-            raise ServiceUnavailable(NO_RESPONSE_MESSAGE) from error
+            raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
         if status >= 400:
             raise _gateway_error(status, data)
-        return data["data"] if row.envelope else data
+        return data["data"] if spec.envelope else data
 
     async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = {"X-API-Key": key} | ({"Last-Event-ID": after} if after else {})
-        url, session = self._at(f"/api/v1/tasks/{quote_segment(task_id)}/stream")
+        url, session = self._locate(f"/api/v1/tasks/{quote_segment(task_id)}/stream")
         try:
-            async with session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as answer:
-                if answer.status != 200:
-                    raise _gateway_error(answer.status, jsontext.decode_or_none(await answer.read()))
-                async for step in _parse_events(answer.content):
-                    yield step
+            async with session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as response:
+                if response.status != 200:
+                    raise _gateway_error(response.status, jsontext.decode_or_none(await response.read()))
+                async for event in _parse_events(response.content):
+                    yield event
         except CONNECTION_ERRORS as error:
-            raise ServiceUnavailable(NO_RESPONSE_MESSAGE) from error
+            raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
 
     async def is_key_valid(self, key: str, tenant: str) -> bool:
         try:
-            who = await self.call(key, "whoami", {})
+            holder = await self.call(key, "whoami", {})
         except ServiceUnavailable:
             return True
-        except GatewayError as refused:
-            return refused.status != 401
-        return bool(who["tenant"] == tenant)
+        except GatewayError as error:
+            return error.status != 401  # any other rejection, such as 429, says nothing about the key
+        return bool(holder["tenant"] == tenant)
 
     async def close(self) -> None:
         for client in self._clients.values():
             await client.close()
 
-    def _at(self, target: str) -> tuple[URL, aiohttp.ClientSession]:
-        """Encoded already, so that an encoded slash of an id stays one; the operator's address may be private."""
+    def _locate(self, target: str) -> tuple[URL, aiohttp.ClientSession]:
+        """Return the URL of an encoded target, and the session that reaches the gateway's host."""
         address = self._find()
         if address is None:
             raise ServiceUnavailable(NO_GATEWAY_MESSAGE)
@@ -250,5 +254,5 @@ class HttpGatewayClient:
 def _gateway_error(status: int, data: Any) -> GatewayError:
     body = data if isinstance(data, dict) else {}
     error = body["error"] if isinstance(body.get("error"), dict) else {}
-    message = error.get("message") or body.get("message") or f"The gateway answered {status}."
+    message = error.get("message") or body.get("message") or f"The gateway returned HTTP status {status}."
     return GatewayError(status, str(error.get("code") or ""), str(message), error.get("details"), data)

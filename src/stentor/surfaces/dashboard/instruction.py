@@ -1,7 +1,7 @@
-"""What the caller wants done, as an ATP envelope and the task that follows from it: pure.
+"""Turns an instruction into an ATP envelope and a task draft. Pure functions, no I/O; `streaming` executes them.
 
-The envelope alone says which agents are reached. In the strict form the caller writes it; otherwise it is made here
-from the fields, and read back the same way.
+Only the envelope decides which agents are eligible. With `atp_strict` the caller writes it; otherwise it is built from
+the fields and then parsed in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name
 
 MAX_INSTRUCTION_CHARACTERS = 200_000
-"""Characters of an instruction."""
 DEFAULT_CONTEXT = "dashboard"
 EXECUTE_ADDRESSES = (("kernel", "execute"), ("kernel", "query"))
 
@@ -33,7 +32,9 @@ def _no_nul(value: str) -> str:
 
 
 class Instruction(RequestModel):
-    """`agent` is an id or a name. With `atp_strict` the instruction is an ATP message in its wire form."""
+    """The request's body. `agent` is an id or a name. With `atp_strict` the instruction is an ATP message in wire
+    format.
+    """
 
     model_config = example_config(
         instruction="Agents do tasks. Stentor routes each. It records why.", capability="summarize"
@@ -49,42 +50,48 @@ class Instruction(RequestModel):
 
 
 class PlannedTask(msgspec.Struct, frozen=True):
+    """A task to submit, with the ATP header of the instruction it comes from."""
+
     header: AtpHeader
     draft: TaskDraft
 
 
 def plan_task(body: Instruction, agent_id: str | None) -> PlannedTask:
-    """`agent_id` is the id of `body.agent`. Raises InvalidRequest, and MessageInvalid in the strict form."""
-    return _strict(body, agent_id) if body.atp_strict else _loose(body, agent_id)
+    """Plan the task of an instruction; `agent_id` is the id of `body.agent`.
+
+    Raises InvalidRequest, and MessageInvalid with `atp_strict`.
+    """
+    return _plan_from_message(body, agent_id) if body.atp_strict else _plan_from_fields(body, agent_id)
 
 
-def _strict(body: Instruction, agent_id: str | None) -> PlannedTask:
+def _plan_from_message(body: Instruction, agent_id: str | None) -> PlannedTask:
     message = text_format.parse_message(body.instruction)
-    wanted = bodies.parse_body(message) if message.header.zone_action in EXECUTE_ADDRESSES else None
-    if not isinstance(wanted, ExecuteBody):
-        raise _invalid("instruction", "must be a message to the zone kernel that has work done (execute)")
-    task, header = wanted.task, message.header
+    message_body = bodies.parse_body(message) if message.header.zone_action in EXECUTE_ADDRESSES else None
+    if not isinstance(message_body, ExecuteBody):
+        raise _invalid("instruction", "must be an execute message to the zone kernel")
+    task, header = message_body.task, message.header
     capabilities = atp_header.required_capabilities(header, task.required_capabilities)
     preferred = atp_header.named_agent(header) or task.agent_preference
     if body.capability is not None and body.capability not in capabilities:
-        raise _invalid("capability", "is not what the envelope asks for; leave it out")
+        raise _invalid("capability", "does not match the envelope; leave it out")
     if agent_id is not None and agent_id != preferred:
-        raise _invalid("agent", "is not the agent that the envelope names; leave it out")
-    given = text_format.strip_header(task.input) if isinstance(task.input, str) else task.input
+        raise _invalid("agent", "does not match the agent in the envelope; leave it out")
+    task_input = text_format.strip_header(task.input) if isinstance(task.input, str) else task.input
     metadata = TaskMetadata(priority=header.priority, tags=_tags(body))
     return PlannedTask(
-        header, TaskDraft(task.type, given, task.id, capabilities, task.timeout_seconds, preferred, metadata)
+        header, TaskDraft(task.type, task_input, task.id, capabilities, task.timeout_seconds, preferred, metadata)
     )
 
 
-def _loose(body: Instruction, agent_id: str | None) -> PlannedTask:
-    named = {"capability": body.capability, "type": body.capability, "agent": agent_id}
-    hints = ",".join(f"{key}={value}" for key, value in named.items() if value is not None)
+def _plan_from_fields(body: Instruction, agent_id: str | None) -> PlannedTask:
+    hints_by_name = {"capability": body.capability, "type": body.capability, "agent": agent_id}
+    hints = ",".join(f"{key}={value}" for key, value in hints_by_name.items() if value is not None)
     context = (body.title or DEFAULT_CONTEXT)[:MAX_CONTEXT_LENGTH].strip() or DEFAULT_CONTEXT
     header = AtpHeader("stream", context, "normal", "execute", "kernel", hints or None)
+    # Parse the hints back: a comma or outer spaces in a value would change which agents the envelope reaches.
     capabilities = atp_header.required_capabilities(header)
     if len(hints) > MAX_SPECIAL_NOTES_LENGTH or capabilities != ((body.capability,) if body.capability else ()):
-        raise _invalid("capability", "cannot stand in an envelope: no commas, no spaces around it, 90 characters")
+        raise _invalid("capability", "not allowed in an envelope: no commas, no outer spaces, at most 90 characters")
     draft = TaskDraft(
         atp_header.task_type_of_text(header),
         text_format.strip_header(body.instruction),

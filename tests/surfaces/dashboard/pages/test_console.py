@@ -81,7 +81,7 @@ async def test_the_newest_tasks_are_listed_with_what_they_were_asked_escaped(sit
         ({"timeout": "soon"}, "timeout"),
         ({"timeout": "0"}, "timeout"),
         ({"priority": "urgent"}, "priority"),
-        ({"capability": "a,b"}, "capability: cannot stand in an envelope"),
+        ({"capability": "a,b"}, "capability: not allowed in an envelope"),
         ({"instruction": "x\0y"}, "NUL"),
     ],
 )

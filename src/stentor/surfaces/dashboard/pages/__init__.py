@@ -1,1 +1,1 @@
-"""The pages of the dashboard, by area: a client of the gateway that renders HTML, with the key of whoever signed in."""
+"""The dashboard's HTML pages, one module per area. They call the gateway with the key of the signed-in user."""

@@ -1,1 +1,1 @@
-"""Pure functions that turn records into what the JSON API and the pages show."""
+"""Pure functions that turn records into JSON for the API and into rows for the templates."""

@@ -1,1 +1,1 @@
-"""What all pages stand on: the door, the gateway's calls, rows, live changes, templates and files."""
+"""Shared base of all pages: session check, gateway calls, queries, live updates, templates and static files."""
