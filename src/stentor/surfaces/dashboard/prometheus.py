@@ -1,33 +1,57 @@
-"""The views of a Prometheus that the dashboard shows: alert rules and scrape targets.
+"""Reads alert rules and scrape targets from the operator's Prometheus server.
 
-Fails open: whatever is wrong with it, the answer says that it is not available, and the log says why. Its address is
-the operator's, its paths and queries are constants, and nothing of a caller goes there.
+Fails open: on any failure the snapshot says that it is unavailable, and the log has the reason. The operator sets the
+address, paths and queries are constants, and no caller input is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from stentor.core.http_client.outbound import OutboundHttp
 
-if TYPE_CHECKING:
-    import aiohttp
-
 RULES_PATH, TARGETS_PATH = "/api/v1/rules?type=alert", "/api/v1/targets?state=active"
 MAX_RESPONSE_BYTES = 16_000_000
-"""Of an answer."""
 ALERT_STATES = frozenset(("inactive", "pending", "firing"))
 log = logging.getLogger(__name__)
 
 
+class ActiveAlert(TypedDict):
+    labels: dict[str, str]
+    active_at: str | None
+    value: str | float | None
+
+
+class AlertRule(TypedDict):
+    name: str
+    state: str
+    severity: str | None
+    active: list[ActiveAlert]
+
+
+class ScrapeTarget(TypedDict):
+    job: str | None
+    health: str
+    scrape_url: str
+    last_error: str | None
+
+
+class PrometheusSnapshot(TypedDict):
+    """The body of GET /api/monitoring/prometheus (`wire.Metrics`)."""
+
+    available: bool
+    url: str | None
+    alerts: list[AlertRule]
+    targets: list[ScrapeTarget]
+
+
 class PrometheusResponseError(Exception):
-    """What was answered is no answer."""
+    """The server's response is an error, too large, or not in the expected format."""
 
 
 class PrometheusAlert(msgspec.Struct):
@@ -73,100 +97,100 @@ class PrometheusTargetsResponse(msgspec.Struct):
     data: PrometheusActiveTargets
 
 
-_rules, _targets = msgspec.json.Decoder(PrometheusRulesResponse), msgspec.json.Decoder(PrometheusTargetsResponse)
+_rules_decoder = msgspec.json.Decoder(PrometheusRulesResponse)
+_targets_decoder = msgspec.json.Decoder(PrometheusTargetsResponse)
+_HEADERS = {"Accept": "application/json"}
 
 
 class PrometheusClient:
-    """`url` is empty when there is none; `timeout` in seconds is for both views together."""
+    """`url` is empty without a server; `timeout` (seconds) covers both requests together."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self._url = url
         self._timeout = timeout
         self._outbound = OutboundHttp((urlsplit(url).hostname or "",))
-        self._told = False
+        self._is_outage_logged = False
 
-    async def fetch_snapshot(self) -> dict[str, Any]:
-        """Never raises."""
-        nothing: dict[str, Any] = {"available": False, "url": self._url or None, "alerts": [], "targets": []}
+    async def fetch_snapshot(self) -> PrometheusSnapshot:
+        """Fetch alert rules and targets. Never raises."""
+        unavailable: PrometheusSnapshot = {
+            "available": False,
+            "url": self._url or None,
+            "alerts": [],
+            "targets": [],
+        }
         if not self._url:
-            return nothing
+            return unavailable
         try:
-            async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as both:
-                rules, targets = both.create_task(self._get(RULES_PATH)), both.create_task(self._get(TARGETS_PATH))
-            found = {"alerts": _alerts(rules.result()), "targets": _shown(targets.result())}
-        except Exception as error:  # noqa: BLE001 - of the operator's monitoring, not of this service
-            self._tell(error)
-            return nothing
-        self._told = False
-        return {"available": True, "url": self._url, **found}
+            async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
+                rules, targets = group.create_task(self._get(RULES_PATH)), group.create_task(self._get(TARGETS_PATH))
+            alerts, active_targets = _present_alerts(rules.result()), _present_targets(targets.result())
+        except Exception as error:  # noqa: BLE001 - a failure of the operator's monitoring, not of this service
+            self._log_outage(error)
+            return unavailable
+        self._is_outage_logged = False
+        return {"available": True, "url": self._url, "alerts": alerts, "targets": active_targets}
 
     async def close(self) -> None:
         await self._outbound.close()
 
     async def _get(self, path: str) -> bytes:
-        async with self._outbound.session.get(self._url + path, allow_redirects=False, headers=_HEADERS) as answer:
-            if not 200 <= answer.status < 300:
-                raise PrometheusResponseError(f"it answered {answer.status}")
-            return await _read(answer)
+        async with self._outbound.session.get(self._url + path, allow_redirects=False, headers=_HEADERS) as response:
+            if not 200 <= response.status < 300:
+                raise PrometheusResponseError(f"HTTP status {response.status}")
+            body = bytearray()
+            async for chunk in response.content.iter_any():
+                body += chunk
+                if len(body) > MAX_RESPONSE_BYTES:
+                    raise PrometheusResponseError(f"response exceeds {MAX_RESPONSE_BYTES} bytes")
+            return bytes(body)
 
-    def _tell(self, error: Exception) -> None:
-        """Once until it works again: pages ask for it every 30 seconds."""
+    def _log_outage(self, error: Exception) -> None:
+        """Log once per outage: each open page requests a snapshot every 30 seconds."""
         if isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        if not self._told:
-            self._told = True
-            reason = f"no answer within {self._timeout:g} s" if isinstance(error, TimeoutError) else str(error)
-            log.warning("the metrics backend is not available: %s", reason or type(error).__name__)
+        if not self._is_outage_logged:
+            self._is_outage_logged = True
+            reason = f"no response within {self._timeout:g} s" if isinstance(error, TimeoutError) else str(error)
+            log.warning("prometheus: unavailable reason=%s", reason or type(error).__name__)
 
 
-_HEADERS = {"Accept": "application/json"}
+def _present_alerts(body: bytes) -> list[AlertRule]:
+    response = _rules_decoder.decode(body)
+    _require_success(response.status)
+    return [_present_rule(rule) for group in response.data.groups for rule in group.rules if rule.type == "alerting"]
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in answer.content.iter_any():
-        body += chunk
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise PrometheusResponseError(f"it answered more than {MAX_RESPONSE_BYTES} bytes")
-    return bytes(body)
-
-
-def _alerts(body: bytes) -> list[dict[str, Any]]:
-    found = _rules.decode(body)
-    _succeeded(found.status)
-    return [_alert(rule) for group in found.data.groups for rule in group.rules if rule.type == "alerting"]
-
-
-def _alert(rule: PrometheusRule) -> dict[str, Any]:
-    active = [{"labels": one.labels, "active_at": one.active_at, "value": one.value} for one in rule.alerts]
-    # A newer Prometheus calls a rule that it has not evaluated yet unknown.
+def _present_rule(rule: PrometheusRule) -> AlertRule:
+    active: list[ActiveAlert] = [
+        {"labels": alert.labels, "active_at": alert.active_at, "value": alert.value} for alert in rule.alerts
+    ]
+    # Newer Prometheus versions report a rule that is not evaluated yet as "unknown".
     state = rule.state if rule.state in ALERT_STATES else "inactive"
     return {"name": rule.name, "state": state, "severity": rule.labels.get("severity"), "active": active}
 
 
-def _shown(body: bytes) -> list[dict[str, Any]]:
-    found = _targets.decode(body)
-    _succeeded(found.status)
-    return list(_each(found.data.active))
-
-
-def _each(targets: Iterable[PrometheusTarget]) -> Iterable[dict[str, Any]]:
-    for target in targets:
-        yield {
+def _present_targets(body: bytes) -> list[ScrapeTarget]:
+    response = _targets_decoder.decode(body)
+    _require_success(response.status)
+    return [
+        {
             "job": target.labels.get("job"),
             "health": target.health,
             "scrape_url": _without_credentials(target.scrape_url),
             "last_error": target.last_error or None,
         }
+        for target in response.data.active
+    ]
 
 
-def _succeeded(status: str) -> None:
+def _require_success(status: str) -> None:
     if status != "success":
-        raise PrometheusResponseError(f"it says {status[:40]!r}")
+        raise PrometheusResponseError(f"response status is {status[:40]!r}")
 
 
 def _without_credentials(url: str) -> str:
-    """As an answer may show it: without a user, and without a query, which may hold a token."""
+    """Drop the user, the password and the query, which may hold a token; empty for a malformed URL."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]

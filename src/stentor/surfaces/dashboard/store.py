@@ -1,7 +1,7 @@
-"""What the dashboard reads, from rows alone: it needs no gateway and nothing that lies in another process's memory.
+"""Reads of the dashboard's JSON API, from the database and the vault alone: they work without a gateway process.
 
-Fails closed with one kind of error: what cannot be read is a 500 (second contract, "Dashboard service"), except in
-the governance snapshot, which says by its flags what is missing.
+Fails closed: unreadable data is a 500 (second contract, "Dashboard service"), except in the governance snapshot, whose
+flags say what is missing. Pages run their own queries with `site.page.Page.read`.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ from stentor_vault.notes.model import Vault
 
 T = TypeVar("T")
 MAX_SCANNED_EVENTS = 20_000
-"""Newest events among which the last routing decision is searched."""
+"""Number of newest events searched for the last routing decision."""
 log = logging.getLogger(__name__)
 
 
 class TaskWithEvents(msgspec.Struct, frozen=True):
+    """A page of a task's events; `record` is None after the task was deleted."""
+
     record: TaskNoteRecord | None
     events: TaskEvents
 
 
 class ScoredAgent(msgspec.Struct, frozen=True):
-    """An agent with its trust score as of now; None when nothing has set one."""
+    """An agent with its current trust score, None while unscored."""
 
     agent: Agent
     trust: float | None
 
 
 class GovernanceSnapshot(msgspec.Struct, frozen=True):
-    """All agents and weights of the tenant; a flag is false when that store could not be read as a whole."""
+    """All agents and weights of the tenant; a flag is false when that store could not be read completely."""
 
     agents: list[ScoredAgent]
     weights: list[Weight]
@@ -60,8 +62,8 @@ class GovernanceSnapshot(msgspec.Struct, frozen=True):
 
 
 class DashboardStore:
-    """Of one tenant. `notes` is the vault that the tasks are mirrored in, None when they are not; `threshold` is the
-    sentinel's.
+    """Reads the data of one tenant. `notes` is the vault that mirrors the tasks, None without a mirror; `threshold` is
+    the sentinel's.
     """
 
     def __init__(
@@ -79,24 +81,24 @@ class DashboardStore:
         return self._notes is not None
 
     async def get_task(self, task_id: str) -> TaskNoteRecord:
-        """Raises NotFound, and a 500 when the rows or the vault cannot be read."""
+        """Return a task. Raises NotFound, and a 500 when the database or the vault cannot be read."""
         _require_valid_task_id(task_id)
         if self._notes is not None:
             try:
                 await self._notes.list_folder()
             except Exception as error:
                 raise _unreadable("The vault", error) from error
-        found = await self.find_task(task_id)
-        if found is None:
+        task = await self.find_task(task_id)
+        if task is None:
             raise NotFound("No task has this id.")
-        return found
+        return task
 
     async def find_task(self, task_id: str) -> TaskNoteRecord | None:
-        found = await self._read("The task", lambda tx: note_store.get_records(tx, self.tenant, [task_id]))
-        return next(iter(found), None)
+        records = await self._read("The task", lambda tx: note_store.get_records(tx, self.tenant, [task_id]))
+        return next(iter(records), None)
 
     async def get_history(self, task_id: str, limit: int = MAX_EVENTS, after: str = "") -> TaskWithEvents:
-        """A task with a page of its events. Raises NotFound when neither a task nor an event has the id."""
+        """Return a task with a page of its events. Raises NotFound when neither a task nor an event has the id."""
         _require_valid_task_id(task_id)
 
         def read(tx: Tx) -> TaskWithEvents:
@@ -104,75 +106,77 @@ class DashboardStore:
             records = note_store.get_records(tx, self.tenant, [task_id])
             return TaskWithEvents(next(iter(records), None), events)
 
-        found = await self._read("The task or its run log", read)
-        if found.record is None and not found.events.first:
+        history = await self._read("The task or its run log", read)
+        if history.record is None and not history.events.first:
             raise NotFound("No task has this id.")
-        return found
+        return history
 
     async def list_reports(self, task_id: str | None = None) -> list[VaultReport]:
-        """Of a task, or the newest of all. Raises ReportsUnreadable."""
+        """List the reports of a task, or the newest of all tasks. Raises ReportsUnreadable."""
         return await (self._reports.list_latest() if task_id is None else self._reports.list_for_task(task_id))
 
     async def get_governance_snapshot(self) -> GovernanceSnapshot:
-        """Never fails: what cannot be read is missing, and its flag says so."""
-        agents, registry = await self._agents()
-        scores = await self._whole("The trust scores", lambda tx: trust_store.list_entities(tx, self.tenant))
-        weights = await self._whole(
+        """Read agents, trust scores and weights. Never fails: unreadable data is missing and its flag is false."""
+        agents, has_all_agents = await self._agents()
+        scores = await self._read_or_none("The trust scores", lambda tx: trust_store.list_entities(tx, self.tenant))
+        weights = await self._read_or_none(
             "The Hebbian weights", lambda tx: learning_store.list_tenant_weights(tx, self.tenant)
         )
         if weights is None and not agents:
-            # Which weights are the tenant's is told by the agents, and without them by the history.
-            weights = await self._whole(
+            # Weights belong to a tenant through their agents. Without agents, the learning history names the weights.
+            weights = await self._read_or_none(
                 "The Hebbian weights", lambda tx: learning_store.list_weights_learned_in(tx, self.tenant)
             )
         now = self._clock.now()
-        known = {entity.entity_id: entity.score_at(now) for entity in scores or ()}
-        standing = [ScoredAgent(agent, known.get(agent.agent_id)) for agent in agents]
-        return GovernanceSnapshot(standing, weights or [], registry, weights is not None, scores is not None)
+        score_by_agent = {entity.entity_id: entity.score_at(now) for entity in scores or ()}
+        scored_agents = [ScoredAgent(agent, score_by_agent.get(agent.agent_id)) for agent in agents]
+        return GovernanceSnapshot(scored_agents, weights or [], has_all_agents, weights is not None, scores is not None)
 
-    async def _whole(self, what: str, fn: Callable[[Tx], T]) -> T | None:
-        """None for a store that cannot be read; the log says why."""
+    async def _read_or_none(self, what: str, fn: Callable[[Tx], T]) -> T | None:
+        """Return None for an unreadable store, and log the reason."""
         try:
             return await self._db.read(fn)
-        except Exception:
-            log.exception("%s cannot be read", what.lower())
+        except Exception as error:
+            log.exception("store: read failed what=%s error=%s", what, error)
             return None
 
     async def _agents(self) -> tuple[list[Agent], bool]:
-        found = await self._whole("The agent registry", lambda tx: registry_store.list_agents(tx, self.tenant))
-        if found is None:
+        """Return the readable agents, and whether these are all."""
+        result = await self._read_or_none("The agent registry", lambda tx: registry_store.list_agents(tx, self.tenant))
+        if result is None:
             return [], False
-        good, bad = found
-        for problem in bad:
-            log.error("%s", problem.message)
-        return good, not bad
+        agents, problems = result
+        for problem in problems:
+            log.error("store: agent unreadable error=%s", problem.message)
+        return agents, not problems
 
     async def get_agent(self, agent_id: str) -> tuple[ScoredAgent, list[Weight]]:
-        """Raises NotFound."""
+        """Return an agent and its weights. Raises NotFound."""
         return await self._read("The agent", lambda tx: read_scored_agent(tx, self.tenant, agent_id, self._clock.now()))
 
     async def resolve_agent_id(self, agent: str) -> str:
-        """The id of an agent that was named by its id or its name. Raises InvalidRequest."""
+        """Return the id of an agent given by its id or its name. Raises InvalidRequest."""
 
         def read(tx: Tx) -> list[str]:
-            found = registry_store.find(tx, self.tenant, agent.lower())
-            return [found.agent_id] if found else registry_queries.list_ids_by_name(tx, self.tenant, agent)
+            agent_by_id = registry_store.find(tx, self.tenant, agent.lower())
+            return [agent_by_id.agent_id] if agent_by_id else registry_queries.list_ids_by_name(tx, self.tenant, agent)
 
-        found = await self._read("The agent registry", read)
-        if len(found) == 1:
-            return found[0]
-        reason = "several agents have this name; give an id" if found else "no agent has this id or name"
+        agent_ids = await self._read("The agent registry", read)
+        if len(agent_ids) == 1:
+            return agent_ids[0]
+        reason = "several agents have this name; use an agent ID" if agent_ids else "no agent has this ID or name"
         raise InvalidRequest(f"agent: {reason}.", {"fields": {"agent": reason}})
 
     async def get_sentinel_weights(self) -> tuple[list[Weight], dict[str, str]]:
-        """All records that the sentinel watches, and the names of the agents."""
-
-        def read(tx: Tx) -> tuple[list[Weight], dict[str, str]]:
-            return learning_store.list_tenant_weights(tx, self.tenant), self._names(tx)
-
-        return await self._read("The Hebbian weights", read)
+        """Return all weights that the sentinel watches, and the agents' names by id."""
+        return await self._read(
+            "The Hebbian weights",
+            lambda tx: (learning_store.list_tenant_weights(tx, self.tenant), self._names(tx)),
+        )
 
     async def list_alerts(self, *, open_only: bool, limit: int) -> tuple[list[SentinelAlert], dict[str, str]]:
+        """Return the sentinel's alerts, newest first, and the agents' names by id."""
+
         def read(tx: Tx) -> tuple[list[SentinelAlert], dict[str, str]]:
             return learning_store.list_tenant_alerts(tx, self.tenant, open_only=open_only, limit=limit), self._names(tx)
 
@@ -188,13 +192,13 @@ class DashboardStore:
         try:
             return await self._db.read(fn)
         except (CorruptRecord, NotFound):
-            raise
+            raise  # errors of their own, with a message for the caller
         except Exception as error:
             raise _unreadable(what, error) from error
 
 
 def read_scored_agent(tx: Tx, tenant: str, agent_id: str, now: int) -> tuple[ScoredAgent, list[Weight]]:
-    """An agent with its trust as of now, and its weights. Raises NotFound."""
+    """Return an agent with its current trust, and its weights. Raises NotFound."""
     agent = registry_store.find(tx, tenant, agent_id) if _is_valid_id(agent_id) else None
     if agent is None:
         raise NotFound("No agent has this id.")
@@ -204,7 +208,7 @@ def read_scored_agent(tx: Tx, tenant: str, agent_id: str, now: int) -> tuple[Sco
 
 
 def _require_valid_task_id(task_id: str) -> None:
-    """Raises NotFound for what no task can be called; the id is compared, and never part of a path."""
+    """Raise NotFound for a string that cannot be a task id, before it reaches the database or the vault."""
     if not _is_valid_id(task_id):
         raise NotFound("No task has this id.")
 
@@ -216,12 +220,12 @@ def _is_valid_id(text: str) -> bool:
 
 
 def _unreadable(what: str, error: Exception) -> StentorError:
-    log.error("%s cannot be read: %s", what.lower(), error)
-    return StentorError(f"{what} cannot be read. The log of the dashboard service says why.")
+    log.error("store: read failed what=%s error=%s", what, error)
+    return StentorError(f"{what} cannot be read. See the dashboard log for details.")
 
 
 class LastRoutingDecision(msgspec.Struct, frozen=True):
-    """The settings of routing as its last decision recorded them; the time in microseconds."""
+    """The routing settings as the last decision recorded them; `at` is in microseconds."""
 
     at: int
     alpha: float
@@ -231,7 +235,7 @@ class LastRoutingDecision(msgspec.Struct, frozen=True):
 
 
 def read_last_decision(tx: Tx, tenant: str) -> LastRoutingDecision | None:
-    """Return the settings of the last decision; None if there was none lately. Raises CorruptRecord."""
+    """Return the settings of the last decision; None if no recent event is one. Raises CorruptRecord."""
     event = runlog_queries.find_latest_event(tx, tenant, "routing_decision", MAX_SCANNED_EVENTS)
     if event is None:
         return None

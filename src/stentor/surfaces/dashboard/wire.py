@@ -1,10 +1,11 @@
-"""The shapes of the dashboard's answers, and what the OpenAPI says of its errors."""
+"""Response models of the dashboard's JSON API, and the error responses of its OpenAPI document.
+
+Their names and docstrings are published there. `presenters.resources` builds the values.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from stentor.domains.activity.operations import ReportOut
 from stentor.domains.registry.model import AgentStatus as AgentStatus
@@ -23,12 +24,12 @@ NOT_FOUND_RESPONSE: dict[int | str, dict[str, Any]] = {404: response_doc(ErrorAn
 UNREADABLE_RESPONSE: dict[int | str, dict[str, Any]] = {500: response_doc(ErrorAnswer, "A store cannot be read")}
 NO_GATEWAY_RESPONSES: dict[int | str, dict[str, Any]] = {
     429: response_doc(ErrorAnswer, "Too many streams, or the gateway's limit", headers=RETRY_AFTER),
-    503: response_doc(ErrorAnswer, "No gateway takes the work", headers=RETRY_AFTER),
+    503: response_doc(ErrorAnswer, "No gateway accepts the task", headers=RETRY_AFTER),
 }
 
 
 class TaskRecord(ResponseModel):
-    """The task's note as metadata. `truncated` names what is shown by its first characters, as text."""
+    """The fields of the task's note. `truncated` lists the fields that are cut to their first characters, as text."""
 
     task_id: str
     type: str
@@ -90,7 +91,7 @@ class Trail(ResponseModel):
 
 
 class AgentRow(ResponseModel):
-    """`trust_score` is null for an agent that nothing has scored yet."""
+    """An agent; `trust_score` is null while it is unscored."""
 
     agent_id: str
     name: str
@@ -107,7 +108,7 @@ class StatusCounts(ResponseModel):
 
 
 class Scope(ResponseModel):
-    """An agent at a task type, as the sentinel sees it. `sample_count` are the outcomes of its window."""
+    """The oscillation of an agent at a task type. `sample_count` is the number of outcomes in the sentinel's window."""
 
     agent_id: str
     agent_name: str | None
@@ -119,7 +120,7 @@ class Scope(ResponseModel):
 
 
 class StoreFlags(ResponseModel):
-    """False when that store could not be read as a whole, so that what is shown is incomplete."""
+    """False for a store that could not be read completely."""
 
     agent_registry: bool
     hebbian_weights: bool
@@ -134,7 +135,7 @@ class Governance(ResponseModel):
 
 
 class Sentinel(ResponseModel):
-    """`window` is how many outcomes are looked at."""
+    """`window` is the number of recent outcomes that are evaluated."""
 
     threshold: float
     window: int
@@ -155,7 +156,7 @@ class AlertOut(ResponseModel):
 
 
 class Alerts(ResponseModel):
-    """The newest first."""
+    """Newest first."""
 
     alerts: list[AlertOut]
 
@@ -181,7 +182,7 @@ class TargetOut(ResponseModel):
 
 
 class Metrics(ResponseModel):
-    """Without a backend, or with one that fails, `available` is false and the lists are empty."""
+    """Without a metrics backend, or while it fails, `available` is false and the lists are empty."""
 
     available: bool
     url: str | None
@@ -190,12 +191,11 @@ class Metrics(ResponseModel):
 
 
 class RoutingConfig(ResponseModel):
-    """How candidates are ranked: `alpha` is the share of an agent's own outcomes in what is expected of it after the
-    first one, and more outcomes count more; `beta` is the share of trust in the score. What an agent declares has no
-    fixed share: it counts less with each outcome.
+    """The settings that rank candidate agents. `alpha` is the weight of an agent's first outcome in the expected score;
+    more outcomes weigh more, and the declared score weighs less with each. `beta` is the weight of trust in the score.
 
-    `source` says how it is known: from the gateway's settings, or from its last decision (`decided_at`). What is not
-    known is null.
+    `source` is where the values come from: the gateway's settings, or its last decision (`decided_at`). Unknown values
+    are null.
     """
 
     source: Literal["settings", "last_decision", "unknown"]
@@ -212,6 +212,3 @@ class Liveness(ResponseModel):
     status: Literal["ok"]
     service: Literal["stentor-dashboard"]
     version: str
-
-
-Limit = Annotated[int, Field(ge=1, le=500)]
