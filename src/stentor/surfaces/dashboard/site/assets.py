@@ -1,4 +1,4 @@
-"""The files that pages load, under addresses that tell their content, so that a browser may keep them for ever."""
+"""Static files of the pages. Each URL carries a hash of the content, so browsers may cache the file forever."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ STYLE_SHEETS = (
     *("tokens", "base", "frame", "parts", "tables", "forms", "trail", "charts", "dialog"),
     *("memory", "webhooks", "models", "messages", "narrow", "agents", "governance", "console", "provenance"),
 )
-"""The parts of the style sheet in their order; a later one overrides."""
+"""The parts of the style sheet in cascade order: later parts override earlier ones."""
 BUNDLE_NAME = "app.css"
 IMMUTABLE_CACHE = "public, max-age=31536000, immutable"
 
 
 def asset_url(name: str) -> str:
-    """Where a page finds a file of this folder, or the style sheet."""
-    return f"/static/{name}?v={_mark(name)}"
+    """Return the versioned URL of a file in `static`, or of the style sheet."""
+    return f"/static/{name}?v={_content_hash(name)}"
 
 
 def asset_routes() -> list[BaseRoute]:
@@ -33,26 +33,26 @@ def asset_routes() -> list[BaseRoute]:
 
 @cache
 def bundle_styles() -> bytes:
-    """All styles in one file: a page asks for it once."""
+    """Return all style sheets as one file, so that a page needs one request."""
     return b"\n".join((STATIC_DIR / "css" / f"{name}.css").read_bytes() for name in STYLE_SHEETS)
 
 
 @cache
-def _mark(name: str) -> str:
+def _content_hash(name: str) -> str:
     content = bundle_styles() if name == BUNDLE_NAME else (STATIC_DIR / name).read_bytes()
     return hashlib.sha256(content).hexdigest()[:12]
 
 
 async def _styles(request: Request) -> Response:
-    return _kept(Response(bundle_styles(), media_type="text/css"), request.scope)
+    return _with_cache_header(Response(bundle_styles(), media_type="text/css"), request.scope)
 
 
 class _AssetFiles(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
-        return _kept(await super().get_response(path, scope), scope)
+        return _with_cache_header(await super().get_response(path, scope), scope)
 
 
-def _kept(answer: Response, scope: Scope) -> Response:
+def _with_cache_header(response: Response, scope: Scope) -> Response:
     if scope["query_string"].startswith(b"v="):
-        answer.headers["Cache-Control"] = IMMUTABLE_CACHE
-    return answer
+        response.headers["Cache-Control"] = IMMUTABLE_CACHE
+    return response

@@ -1,7 +1,7 @@
-"""Tells open pages that something changed: at most one message a second and page, however much happens.
+"""Notifies open pages of changes: at most one message per second and page, with the topics that changed.
 
-One look at the run log a second, shared by all readers and made only while there are some; so it sees what any process
-on the same database does.
+Polls the run log once a second for all readers together, and only while there are readers. Polling the database also
+sees the changes of other processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from stentor.core.runlog_queries import EventCount
 from stentor.web.sse import SseEvent
 
 POLL_SECONDS = 1.0
-"""Seconds."""
 TOPIC_BY_PREFIX = {
     "agent": "agents",
     "violation": "agents",
@@ -36,62 +35,67 @@ TOPIC_BY_PREFIX = {
     "provider": "models",
     "llm": "models",
 }
-"""The first word of an event's type to what it is about; every other event is about tasks."""
+"""Topics by the first word of the event type; all other events belong to the topic `tasks`."""
 log = logging.getLogger(__name__)
 
 
 class LiveUpdates:
+    """The readers, and the poll of the run log that they share."""
+
     def __init__(self, db: Database) -> None:
         self._db = db
         self._readers: dict[asyncio.Event, tuple[str, set[str]]] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._poll_task: asyncio.Task[None] | None = None
 
     async def stream_changes(self, tenant: str, since: str) -> AsyncIterator[SseEvent]:
-        """`change` with the topics that had events since the last one; the first, which may be empty, since an id."""
-        woken: asyncio.Event = asyncio.Event()
-        waiting: set[str] = set()
-        self._readers[woken] = (tenant, waiting)
-        if self._watching is None or self._watching.done():
-            self._watching = asyncio.create_task(self._watch(since))
+        """Yield `change` events with the topics that changed; the first one covers the time since an event id and may
+        be empty.
+        """
+        wakeup: asyncio.Event = asyncio.Event()
+        pending: set[str] = set()
+        # Register before the first read: a change between the two is then reported twice, never lost.
+        self._readers[wakeup] = (tenant, pending)
+        if self._poll_task is None or self._poll_task.done():
+            self._poll_task = asyncio.create_task(self._poll_while_read(since))
         try:
-            yield SseEvent("change", {"topics": sorted(await self._before(tenant, since))})
+            yield SseEvent("change", {"topics": sorted(await self._topics_since(tenant, since))})
             while True:
-                await woken.wait()
-                woken.clear()
-                found = sorted(waiting)
-                waiting.clear()
-                yield SseEvent("change", {"topics": found})
+                await wakeup.wait()
+                wakeup.clear()
+                topics = sorted(pending)
+                pending.clear()
+                yield SseEvent("change", {"topics": topics})
         finally:
-            del self._readers[woken]
+            del self._readers[wakeup]
 
     async def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
+        if self._poll_task is not None:
+            self._poll_task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._watching
+                await self._poll_task
 
-    async def _before(self, tenant: str, since: str) -> set[str]:
-        """What a reader who comes now has not heard of; what comes from now on it is told."""
+    async def _topics_since(self, tenant: str, since: str) -> set[str]:
+
         try:
             return topics_of(await self._db.read(lambda tx: runlog_queries.count_events_after(tx, since)), tenant)
         except StoreUnavailable as error:
-            log.warning("what is new cannot be read: %s", error)
+            log.warning("live_updates: poll failed error=%s", error)
             return set()
 
-    async def _watch(self, last: str) -> None:
+    async def _poll_while_read(self, last: str) -> None:
         while self._readers:
             try:
-                last = await self._look(last)
-            except Exception as error:  # noqa: BLE001 - the store is out: readers keep what they have, and the next look tells
-                log.warning("what is new cannot be read: %s", error)
+                last = await self._poll(last)
+            except Exception as error:  # noqa: BLE001 - `last` is unchanged, so the next poll reports what this one missed
+                log.warning("live_updates: poll failed error=%s", error)
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _look(self, last: str) -> str:
+    async def _poll(self, last: str) -> str:
         changes = await self._db.read(lambda tx: runlog_queries.count_events_after(tx, last))
-        for woken, (tenant, waiting) in self._readers.items():
-            if found := topics_of(changes, tenant):
-                waiting |= found
-                woken.set()
+        for wakeup, (tenant, pending) in self._readers.items():
+            if topics := topics_of(changes, tenant):
+                pending |= topics
+                wakeup.set()
         return max((change.last_event_id for change in changes), default=last)
 
 

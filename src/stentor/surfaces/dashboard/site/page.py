@@ -1,4 +1,7 @@
-"""What every page has: its request, who is signed in, the gateway, the rows, and the templates."""
+"""What every page handler uses: `Site` (shared services, one per process) and `PageRequest` (one request).
+
+Routing, the session check and error pages are in `pages.app`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from stentor import __version__
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
 from stentor.core.ids import min_id_at
+from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError
 from stentor.surfaces.dashboard.presenters import filters
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
@@ -42,17 +46,17 @@ MENU = (
     ("/webhooks", "Webhooks", "w"),
     ("/provenance", "Provenance", "p"),
 )
-"""Address, name, and the key that goes there after `g`."""
+"""Path, label, and the keyboard shortcut after `g`."""
 PACKAGE_DIR = Path(__file__).parents[1]
 HTMX_HEADER = "HX-Request"
 EVENT_ID_PREFIX = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
 CACHE_SECONDS = 5.0
-"""Seconds that a chart and the state of the components may be old: many readers cost as much as one."""
+"""Maximum age of a chart and of the component states, which all readers share."""
 CLOCK_SKEW_US = 2 * SECOND
-"""Ids are made before their rows can be read, and clocks of processes differ by so much."""
+"""Ids are created before their rows are committed, and process clocks differ: pages look back this much."""
 MAX_LOOKBACK_US = 60 * SECOND
 MAX_FAILED_SIGN_INS = 20
-"""Failed sign-ins of a minute and an address. Keys are too long to be guessed; this keeps the log readable."""
+"""Failed sign-ins per minute and address. Keys are too long to be guessed; this keeps the log readable."""
 NOTICES = {
     "cancelled": "Task cancelled.",
     "retried": "Task queued again.",
@@ -74,15 +78,15 @@ NOTICES = {
     "disabled": "Disabled.",
     "signed": "All recorded events are numbered and signed.",
 }
-"""What a redirect after an action may say: by name, so that no address can put words on a page."""
+"""Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
 
 
 class Site:
-    """What all pages share. `threshold` is the sentinel's; `lifetime` is that of a session, in seconds."""
+    """The services that all pages share. `threshold` is the sentinel's; `lifetime` is a session's, in seconds."""
 
     def __init__(
         self,
-        caller: GatewayClient,
+        gateway: GatewayClient,
         db: Database,
         clock: Clock,
         prometheus: PrometheusClient,
@@ -90,7 +94,7 @@ class Site:
         threshold: float,
         lifetime: float,
     ) -> None:
-        self.gateway = caller
+        self.gateway = gateway
         self.db = db
         self._clock = clock
         self.prometheus = prometheus
@@ -99,11 +103,14 @@ class Site:
         self.live_updates = LiveUpdates(db)
         self.sessions = SessionStore(time.monotonic, lifetime)
         self.login_throttle = LoginThrottle(MAX_FAILED_SIGN_INS, time.monotonic)
-        self.templates = _environment()
+        self.templates = _create_environment()
         self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
 
     async def is_session_valid(self, session: Session) -> bool:
-        """Whether the session's key is still one; pages that read rows alone ask nobody else. May be seconds old."""
+        """Return whether the session's key is still valid; the result may be `CACHE_SECONDS` old.
+
+        Needed because pages that only query the database would otherwise still open with a revoked key.
+        """
         return bool(
             await self.cache.get_or_create(
                 ("key", session.csrf), lambda: self.gateway.is_key_valid(session.key, session.tenant)
@@ -119,7 +126,7 @@ class Site:
 
 
 class PageRequest:
-    """One request of somebody who is signed in."""
+    """One request of a signed-in user."""
 
     def __init__(self, site: Site, request: Request, session: Session) -> None:
         self.site = site
@@ -133,46 +140,45 @@ class PageRequest:
 
     @property
     def changes_since(self) -> str:
-        """The beginning of an event's id: since when the page that asks has not heard of changes; a minute at most."""
-        asked = self.query_param("since")
+        """The event id prefix after which the page has received no updates yet; at most a minute back."""
+        since = self.query_param("since")
         oldest = min_id_at(self.site.now() - MAX_LOOKBACK_US)
-        return max(oldest, min(asked, self.since)) if EVENT_ID_PREFIX.fullmatch(asked) else self.since
+        return max(oldest, min(since, self.since)) if EVENT_ID_PREFIX.fullmatch(since) else self.since
 
     def path_param(self, name: str) -> str:
-        """A part of the path."""
         return str(self.request.path_params[name])
 
     def query_param(self, name: str, default: str = "") -> str:
         return self.request.query_params.get(name, default).strip()
 
     async def read(self, query: Callable[Concatenate[Tx, str, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a query of a domain for the tenant of whoever is signed in."""
+        """Run a domain's query for the tenant of the signed-in user."""
         return await self.site.db.read(lambda tx: query(tx, self.tenant, *args, **kwargs))
 
     async def call(self, operation: str, **arguments: Any) -> Any:
-        """The output of an operation of the gateway, as JSON values; empty arguments count as absent.
+        """Call an operation of the gateway and return its output as JSON values. Empty arguments are omitted.
 
-        Raises GatewayError, and ServiceUnavailable when no gateway answers.
+        Raises GatewayError, and ServiceUnavailable when no gateway responds.
         """
-        given = {name: value for name, value in arguments.items() if value not in (None, "")}
-        return await self.site.gateway.call(self.session.key, operation, given)
+        arguments = {name: value for name, value in arguments.items() if value not in (None, "")}
+        return await self.site.gateway.call(self.session.key, operation, arguments)
 
-    async def read_health(self) -> dict[str, Any]:
-        """The components of the gateway; an unhealthy gateway sends them with an error status."""
+    async def read_health(self) -> JsonObject:
+        """Return the health report of the gateway. An unhealthy gateway sends it with an error status."""
         try:
             return dict(await self.call("health.detailed"))
-        except GatewayError as refused:
-            if isinstance(refused.data, dict) and "components" in refused.data:
-                return refused.data
+        except GatewayError as error:
+            if isinstance(error.data, dict) and "components" in error.data:
+                return error.data
             raise
 
     async def read_form(self) -> dict[str, str]:
-        """The fields of a form; a repeated one counts by its last value."""
-        found = await self.request.form()
-        return {name: value.strip() for name, value in found.items() if isinstance(value, str)}
+        """Return the fields of a form; the last value wins for a repeated field."""
+        form = await self.request.form()
+        return {name: value.strip() for name, value in form.items() if isinstance(value, str)}
 
     def render(self, name: str, status: int = 200, *, block: str = "main", **values: Any) -> Response:
-        """A whole page; the block alone for a request of htmx."""
+        """Render a complete page, or only `block` of it for a request by htmx."""
         template = self.site.templates.get_template(name)
         values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query_param("notice"))}
         values |= {"moment": partial(filters.format_time, now=self.site.now()), "path": self.request.url.path}
@@ -183,19 +189,22 @@ class PageRequest:
         return ThreadedHtmlResponse(lambda: template.render(values), status, headers)
 
     def redirect(self, path: str, notice: str) -> Response:
-        """After an action: to a page that shows what became of it."""
+        """Redirect after an action to a page that shows its result; `notice` is a key of NOTICES."""
         return RedirectResponse(f"{path}{'&' if '?' in path else '?'}notice={notice}", 303)
 
 
 class ThreadedHtmlResponse(HTMLResponse):
-    """Made on a thread: what agents wrote may take long to render, and the gateway may live in this process."""
+    """An HTML response that renders in a thread.
 
-    def __init__(self, make: Callable[[], str], status: int, headers: Mapping[str, str]) -> None:
+    Text of agents may take long to render, and would block the event loop, which the gateway may share.
+    """
+
+    def __init__(self, render_html: Callable[[], str], status: int, headers: Mapping[str, str]) -> None:
         super().__init__("", status, headers)
-        self._make = make
+        self._render_html = render_html
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.body = self.render(await asyncio.to_thread(self._make))
+        self.body = self.render(await asyncio.to_thread(self._render_html))
         self.headers["Content-Length"] = str(len(self.body))
         await super().__call__(scope, receive, send)
 
@@ -203,24 +212,23 @@ class ThreadedHtmlResponse(HTMLResponse):
 PageHandler = Callable[[PageRequest], Awaitable[Response]]
 
 
-def _environment() -> Environment:
-    loader = FileSystemLoader(PACKAGE_DIR / "templates")
-    made = Environment(
-        loader=loader,
+def _create_environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(PACKAGE_DIR / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters |= filters.FILTERS
-    made.filters["attribute"] = filters.to_json_attribute
-    made.globals |= {
+    environment.filters |= filters.FILTERS
+    environment.filters["attribute"] = filters.to_json_attribute
+    environment.globals |= {
         "version": __version__,
         "static": assets.asset_url,
         "share": filters.to_percent,
         "step": filters.color_step,
         "menu": MENU,
     }
-    made.globals["ui"] = made.get_template("macros.html").module
-    return made
+    environment.globals["ui"] = environment.get_template("macros.html").module
+    return environment

@@ -1,10 +1,7 @@
-"""Who is signed in: a random name in a cookie, and the key with this process alone.
+"""Sessions of signed-in users, the throttle of failed sign-ins, and the CSRF and same-origin checks.
 
-A key never lies in a page, a cookie or a log. A restart forgets all sessions.
-
-How many sign-ins failed in the last minute, by the address that they came from: nobody locks others out.
-
-Whether a request comes from a page of ours.
+The cookie holds a random token; the gateway key stays in this process's memory, never in a page, cookie or log. A
+restart ends all sessions. The HTTP API has its own check: `authentication`.
 """
 
 from __future__ import annotations
@@ -21,16 +18,16 @@ from starlette.requests import Request
 
 SESSION_COOKIE = "stentor_session"
 HOST_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
-"""Its name over TLS: a browser takes it from this host alone, so that no neighbouring host can plant a session."""
+"""The name over TLS: with the `__Host-` prefix a browser accepts it from this host only, not from a sibling domain."""
 IDLE_SECONDS = 4 * 3600
-"""Seconds since the last request, after which a session ends; whoever goes on working ends at the lifetime."""
+"""Seconds without a request after which a session ends; an active session ends at its lifetime."""
 DEFAULT_LIFETIME_SECONDS = 12 * 3600
-"""Seconds since the sign-in, unless the operator sets another number."""
+"""Seconds since the sign-in, unless the operator sets another lifetime."""
 MAX_SESSIONS = 1_000
 
 
 class Session(msgspec.Struct):
-    """A key with what the gateway said of it; `csrf` is what every form of this session carries."""
+    """A gateway key with its name, role and permissions; every form of this session carries the token `csrf`."""
 
     key: str
     name: str
@@ -42,12 +39,12 @@ class Session(msgspec.Struct):
     opened_at: float = 0.0
 
     def may(self, permission: str) -> bool:
-        """As the gateway decides it; only what is shown depends on it here."""
+        """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
         return permission in self.permissions or "admin" in self.permissions
 
 
 class SessionStore:
-    """In memory, by the digest of their name. The longest unused one gives way when there are too many."""
+    """Sessions in memory by the digest of their token; evicts the least recently used one when full."""
 
     def __init__(self, now: Callable[[], float], lifetime: float = DEFAULT_LIFETIME_SECONDS) -> None:
         self._now = now
@@ -55,45 +52,46 @@ class SessionStore:
         self._sessions: dict[bytes, Session] = {}
 
     def create(self, key: str, name: str, role: str, permissions: frozenset[str], tenant: str) -> str:
-        """Answers the value of the cookie."""
-        self._drop_old()
+        """Create a session and return its token, the value of the cookie."""
+        self._evict()
         token = secrets.token_urlsafe(32)
         session = Session(key, name, role, permissions, tenant, secrets.token_urlsafe(32), self._now(), self._now())
         self._sessions[_digest(token)] = session
         return token
 
     def find(self, token: str) -> Session | None:
+        """Return the session of a token, None when it does not exist or has expired."""
         session = self._sessions.get(_digest(token)) if token else None
         if session is None:
             return None
-        if self._over(session):
+        if self._is_expired(session):
             self.delete(token)
             return None
-        session.used_at = self._now()
+        session.used_at = self._now()  # extends the idle time
         return session
 
     def delete(self, token: str) -> None:
         self._sessions.pop(_digest(token), None)
 
-    def _over(self, session: Session) -> bool:
+    def _is_expired(self, session: Session) -> bool:
         now = self._now()
         return session.used_at + IDLE_SECONDS < now or session.opened_at + self.lifetime_seconds < now
 
-    def _drop_old(self) -> None:
+    def _evict(self) -> None:
         for digest, session in list(self._sessions.items()):
-            if self._over(session):
+            if self._is_expired(session):
                 del self._sessions[digest]
         if len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[min(self._sessions, key=lambda digest: self._sessions[digest].used_at)]
 
 
 def read_session_cookie(cookies: Mapping[str, str], *, is_tls: bool) -> str:
-    """The value of the session's cookie, empty without one; over TLS only the one that this host alone can have set."""
+    """Return the session's token, empty without a cookie; over TLS only from the `__Host-` cookie."""
     return cookies.get(HOST_SESSION_COOKIE) or ("" if is_tls else cookies.get(SESSION_COOKIE, ""))
 
 
 def is_csrf_token_valid(session: Session, token: str) -> bool:
-    """Whether a form's token is the session's."""
+    """Return whether a form's CSRF token belongs to the session."""
     return hmac.compare_digest(session.csrf.encode(), token.encode("utf-8", "replace"))
 
 
@@ -106,23 +104,33 @@ MAX_ADDRESSES = 1_000
 
 
 class LoginThrottle:
-    def __init__(self, most: int, now: Callable[[], float]) -> None:
-        self._most = most
+    """Blocks an address after `max_failures` failed sign-ins within a minute.
+
+    Counts by client address, not by key, so that nobody can lock out another user.
+    """
+
+    def __init__(self, max_failures: int, now: Callable[[], float]) -> None:
+        self._max_failures = max_failures
         self._now = now
-        self._failed: dict[str, deque[float]] = {}
+        self._failures: dict[str, deque[float]] = {}
 
     def record_failure(self, address: str) -> None:
-        if address not in self._failed and len(self._failed) >= MAX_ADDRESSES:
-            del self._failed[next(iter(self._failed))]
-        self._failed.setdefault(address, deque(maxlen=self._most)).append(self._now())
+        if address not in self._failures and len(self._failures) >= MAX_ADDRESSES:
+            del self._failures[next(iter(self._failures))]
+        self._failures.setdefault(address, deque(maxlen=self._max_failures)).append(self._now())
 
     def is_blocked(self, address: str) -> bool:
-        failed = self._failed.get(address)
-        return failed is not None and len(failed) == self._most and failed[0] > self._now() - THROTTLE_WINDOW_SECONDS
+        times = self._failures.get(address)
+        if times is None or len(times) < self._max_failures:
+            return False
+        return times[0] > self._now() - THROTTLE_WINDOW_SECONDS
 
 
 def is_same_origin(request: Request) -> bool:
-    """What the browser says of itself; a client that says nothing is not a browser, and has no cookie to misuse."""
+    """Return whether the browser reports the request as same-origin.
+
+    Allows requests with neither header: they come from no browser, so there is no victim's cookie to misuse.
+    """
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
     origin = request.headers.get("origin")
@@ -137,10 +145,10 @@ def _origin_host(origin: str) -> str | None:
 
 
 def is_https_request(request: Request) -> bool:
-    """Whether the browser came by TLS: the origin of a form says so also behind a proxy that ends it, as the proxy may.
+    """Return whether the browser uses TLS, also when a proxy terminates it (then the headers say so).
 
-    Who claims it without TLS gets a cookie that only TLS brings back.
+    A false claim harms only its sender, who gets a `Secure` cookie that is not sent back without TLS.
     """
     headers = request.headers
-    said = headers.get("origin", "").startswith("https://") or headers.get("x-forwarded-proto") == "https"
-    return request.url.scheme == "https" or said
+    is_claimed = headers.get("origin", "").startswith("https://") or headers.get("x-forwarded-proto") == "https"
+    return request.url.scheme == "https" or is_claimed

@@ -1,4 +1,4 @@
-"""Answers that are dear and may be a few seconds old: made once for all who ask meanwhile."""
+"""A short-TTL cache with request coalescing, for values that are expensive to compute and may be seconds old."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ MAX_ENTRIES = 1_000
 
 
 class TtlCache:
-    """`fresh` in seconds. A failure is not kept."""
+    """Caches values for `ttl_s` seconds. Failures are not cached."""
 
-    def __init__(self, fresh: float, now: Callable[[], float]) -> None:
-        self._fresh = fresh
+    def __init__(self, ttl_s: float, now: Callable[[], float]) -> None:
+        self._ttl_s = ttl_s
         self._now = now
-        self._made: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+        self._entries: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
 
-    async def get_or_create(self, key: Hashable, make: Callable[[], Awaitable[Any]]) -> Any:
-        found = self._made.get(key)
-        if found is None or self._stale(*found):
-            if len(self._made) >= MAX_ENTRIES:
-                self._made.clear()
-            found = self._made[key] = (self._now(), asyncio.ensure_future(make()))
-        return await asyncio.shield(found[1])
+    async def get_or_create(self, key: Hashable, create: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the cached value, or compute it once for all concurrent callers."""
+        entry = self._entries.get(key)
+        if entry is None or self._is_stale(*entry):
+            if len(self._entries) >= MAX_ENTRIES:
+                self._entries.clear()
+            entry = self._entries[key] = (self._now(), asyncio.ensure_future(create()))
+        # One caller that is cancelled must not cancel the computation that the others wait for.
+        return await asyncio.shield(entry[1])
 
-    def _stale(self, since: float, made: asyncio.Future[Any]) -> bool:
-        if not made.done():
+    def _is_stale(self, created_at: float, future: asyncio.Future[Any]) -> bool:
+        if not future.done():
             return False
-        return made.cancelled() or made.exception() is not None or since + self._fresh < self._now()
+        return future.cancelled() or future.exception() is not None or created_at + self._ttl_s < self._now()
