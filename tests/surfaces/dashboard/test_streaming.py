@@ -221,7 +221,7 @@ async def test_a_stream_that_breaks_off_is_taken_up_where_it_was(board: Board, m
             yield StreamStep("error", {"error": "The task is cancelled.", "status": "cancelled", "code": None})
 
     monkeypatch.setattr(board.world.kernel.tasks.activity, "stream", lame)
-    monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(streaming, "RECONNECT_PAUSE_SECONDS", 0.01)
     found = await board.execute(instruction="hello", capability="echo")
     assert seen == [None, "a:b:1", "a:b:1"]
     assert [(kind, data.get("error")) for kind, data in found] == [("token", None), ("error", "The task is cancelled.")]
@@ -236,7 +236,7 @@ async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeyp
         yield
 
     monkeypatch.setattr(board.world.kernel.tasks.activity, "stream", nothing)
-    monkeypatch.setattr(streaming, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(streaming, "RECONNECT_PAUSE_SECONDS", 0.01)
     found = await board.execute(instruction="hello", capability="echo")
     assert [(kind, data["error"]) for kind, data in found] == [("error", streaming.STREAM_LOST_MESSAGE)]
 

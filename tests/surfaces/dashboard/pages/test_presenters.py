@@ -61,10 +61,10 @@ def test_of_very_many_lines_the_first_are_shown_and_the_rest_is_named() -> None:
     diff = [{"path": f"runtime.options.o{n}", "before": None, "after": list(range(500))} for n in range(9)]
     found = change_review.review_diff(diff)
     assert sum(len(change.lines) for change in found.changes) == change_review.MAX_LINES
-    assert not found.whole
+    assert not found.is_complete
     long = change_review.review_diff([{"path": "capabilities", "before": [], "after": ["x" * 5_000]}])
     assert long.changes[0].lines[0][1].endswith("(3002 more characters)")
-    assert long.whole
+    assert long.is_complete
 
 
 @requirement("dashboard.page-agents")

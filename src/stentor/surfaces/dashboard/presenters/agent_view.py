@@ -1,69 +1,92 @@
-"""One agent's record, trust and lessons as its page shows them: pure.
-
-A series as the points of an SVG line: pure.
-
-Values of an agent's runtime without what may be a secret in them: pure.
-"""
+"""Values of an agent's page: trust, Hebbian weights, SVG lines, and runtimes with secrets masked. Pure functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 import msgspec
 
 from stentor.core.clock import format_iso, format_iso_or_none
+from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK, Redactor
 from stentor.domains.learning import model as learning
 from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.trust import model as trust_model
-from stentor.domains.trust.model import TrustChange
+from stentor.domains.trust.model import TrustChange, TrustLevel
 
 MAX_CONNECTIONS = 100
 
 
-def composite_score(record: dict[str, Any]) -> float:
-    shares = {"alignment_score": 0.4, "accuracy_score": 0.4, "efficiency_score": 0.2}
-    return sum(share * float(record[name]) for name, share in shares.items())
+class TrustChangeRow(TypedDict):
+    time: str
+    kind: str
+    delta: float
+    score: float
+    cause: str | None
 
 
-def present_trust(record: dict[str, Any], changes: list[TrustChange], now: int) -> dict[str, Any]:
-    """The line goes up to now, with what decayed since the last change."""
+class TrustView(TypedDict):
+    line: SvgLine | None
+    changes: list[TrustChangeRow]
+    level: TrustLevel | None
+    since: str | None
+
+
+class WeightRow(TypedDict):
+    """A task type; `recent` is a text of S and F, `scale_max` the value at which the bar is full."""
+
+    type: str
+    weight: float
+    scale_max: float
+    mean_ms: float
+    samples: int
+    recent: str
+    successes: int
+    rate: float
+    alarming: bool
+    line: SvgLine | None
+
+
+def composite_score(record: JsonObject) -> float:
+    weights = {"alignment_score": 0.4, "accuracy_score": 0.4, "efficiency_score": 0.2}
+    return sum(weight * float(record[name]) for name, weight in weights.items())
+
+
+def present_trust(record: JsonObject, changes: list[TrustChange], now: int) -> TrustView:
+    """Return the trust history, newest first. The line continues to `now`, including the decay since the last change."""
     score = record["trust_score"]
     points = [(change.happened_at, change.score) for change in reversed(changes)]
     if points and score is not None and now > points[-1][0]:
         points.append((now, score))
-    rows = [
+    rows: list[TrustChangeRow] = [
         {
-            "time": format_iso(one.happened_at),
-            "kind": one.kind,
-            "delta": one.delta,
-            "score": one.score,
-            "cause": one.cause,
+            "time": format_iso(change.happened_at),
+            "kind": change.kind,
+            "delta": change.delta,
+            "score": change.score,
+            "cause": change.cause,
         }
-        for one in changes
+        for change in changes
     ]
-    level = None if score is None else trust_model.find_level(score)
     return {
         "line": svg_line(points, 0.0, 1.0, is_stepped=True),
         "changes": rows,
-        "level": level,
-        "since": rows and rows[-1]["time"],
+        "level": None if score is None else trust_model.find_level(score),
+        "since": rows[-1]["time"] if rows else None,
     }
 
 
-def present_weights(
-    weights: list[Weight], entries: list[dict[str, Any]], now: int, threshold: float
-) -> list[dict[str, Any]]:
-    """Each task type with its last outcomes and how its weight moved."""
+def present_weights(weights: list[Weight], entries: list[JsonObject], now: int, threshold: float) -> list[WeightRow]:
+    """Return a row for each task type; `entries` are the learning history, newest first, for the trend lines."""
     top = max((weight.weight_at(now) for weight in weights), default=0.0)
     return [
         {
             "type": weight.task_type,
             "weight": weight.weight_at(now),
-            "most": max(top, 1.0),
+            "scale_max": max(top, 1.0),
             "mean_ms": weight.mean_ms,
             "samples": weight.samples,
             "recent": weight.recent,
@@ -76,33 +99,33 @@ def present_weights(
     ]
 
 
-def _weight_line(task_type: str, entries: list[dict[str, Any]]) -> SvgLine | None:
-    """By number of the outcome, not by its time: bursts would be one stroke."""
-    values = [float(one["weight_after"]) for one in reversed(entries) if one["task_type"] == task_type]
+def _weight_line(task_type: str, entries: list[JsonObject]) -> SvgLine | None:
+    # The x axis is the number of the outcome: by time, a burst of outcomes would be one vertical stroke.
+    values = [float(entry["weight_after"]) for entry in reversed(entries) if entry["task_type"] == task_type]
     if len(values) < 2:
         return None
     return svg_line(list(enumerate(values)), min(values), max(values))
 
 
-def present_connections(found: list[dict[str, Any]], agent_id: str) -> list[dict[str, Any]]:
-    """The strongest first, each by the other end."""
-    strongest = sorted(found, key=lambda one: -one["weight"])[:MAX_CONNECTIONS]
-    return [{**one, "other": one["agent2"] if one["agent1"] == agent_id else one["agent1"]} for one in strongest]
+def present_connections(connections: list[JsonObject], agent_id: str) -> list[JsonObject]:
+    """Return the strongest connections first, each with the id of the `other` agent."""
+    strongest = sorted(connections, key=lambda link: -link["weight"])[:MAX_CONNECTIONS]
+    return [{**link, "other": link["agent2"] if link["agent1"] == agent_id else link["agent1"]} for link in strongest]
 
 
-def present_agent_alert(alert: SentinelAlert) -> dict[str, Any]:
+def present_agent_alert(alert: SentinelAlert) -> JsonObject:
     times = {"opened_at": format_iso(alert.opened_at), "resolved_at": format_iso_or_none(alert.resolved_at)}
     return {name: getattr(alert, name) for name in ("task_type", "rate", "threshold", "samples")} | times
 
 
 SVG_WIDTH, SVG_HEIGHT = 600, 100
-"""Units of the drawing, which is stretched to the place that it gets."""
+"""Units of the drawing; the page stretches it."""
 MAX_DOTS = 40
-"""Of more points only the line is drawn."""
+"""With more points only the line is drawn."""
 
 
 class SvgLine(msgspec.Struct, frozen=True):
-    """`path` joins the points, `dots` are their places; both are path data."""
+    """SVG path data: `path` joins the points, `dots` marks them."""
 
     path: str
     dots: str
@@ -111,18 +134,18 @@ class SvgLine(msgspec.Struct, frozen=True):
 def svg_line(
     points: Sequence[tuple[int, float]], low: float, high: float, *, is_stepped: bool = False
 ) -> SvgLine | None:
-    """Of (time, value), the oldest first; None of nothing. A single point is in the middle.
+    """Draw (time, value) points, oldest first; None without points. A single point is centered.
 
-    A stepped line keeps a value until the next one.
+    A stepped line keeps each value until the next one.
     """
     if not points:
         return None
     start, end = points[0][0], points[-1][0]
-    places = [(_x(time, start, end), _y(value, low, high)) for time, value in points]
-    placed = [f"{x} {y}" for x, y in places]
-    dots = placed if len(placed) <= MAX_DOTS else []
-    steps = (f"H{x} V{y}" if is_stepped else f"L{x} {y}" for x, y in places[1:])
-    return SvgLine(" ".join((f"M{placed[0]}", *steps)), " ".join(f"M{place} h0" for place in dots))
+    coordinates = [(_x(time, start, end), _y(value, low, high)) for time, value in points]
+    positions = [f"{x} {y}" for x, y in coordinates]
+    dots = positions if len(positions) <= MAX_DOTS else []
+    segments = (f"H{x} V{y}" if is_stepped else f"L{x} {y}" for x, y in coordinates[1:])
+    return SvgLine(" ".join((f"M{positions[0]}", *segments)), " ".join(f"M{position} h0" for position in dots))
 
 
 def _x(time: int, start: int, end: int) -> str:
@@ -135,25 +158,27 @@ def _y(value: float, low: float, high: float) -> str:
     return f"{SVG_HEIGHT * (1 - max(0.0, min(1.0, share))):.1f}"
 
 
-_NAMES_SECRET = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
+_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
 _redactor = Redactor()
 _OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed")
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:
-    """The same value, masked under a name that promises a secret, in addresses, and after such an argument."""
-    if value is not None and _NAMES_SECRET.search(name):
+    """Return the value with secrets masked: under a secret's name, in URLs, and after an argument with such a name."""
+    if value is not None and _SECRET_NAME.search(name):
         return MASK
     if isinstance(value, dict):
-        return {key: mask_secrets(one, str(key)) for key, one in value.items()}
+        return {key: mask_secrets(member, str(key)) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        before = ["", *value]
-        return [mask_secrets(one, _option_name(last)) for last, one in zip(before, value, strict=False)]
+        previous_items = ["", *value]
+        return [
+            mask_secrets(item, _option_name(previous)) for previous, item in zip(previous_items, value, strict=False)
+        ]
     return _mask_text(value) if isinstance(value, str) else value
 
 
 def _option_name(argument: Any) -> str:
-    """`--api-key` promises that the next argument is one; `--api-key=...` has it in itself."""
+    """Return the option whose value is the next argument, such as `--api-key`; `--api-key=...` contains its value."""
     return argument if isinstance(argument, str) and argument.startswith("-") and "=" not in argument else ""
 
 
@@ -164,20 +189,22 @@ def _mask_text(text: str) -> str:
         user, at, _ = rest.partition("/")[0].rpartition("@")
         return f"{scheme}://" + rest.removeprefix(f"{user}{at}") + (f"?{MASK}" if question else "")
     name, equals, _ = text.partition("=")
-    if equals and _NAMES_SECRET.search(name) and " " not in name:
+    if equals and _SECRET_NAME.search(name) and " " not in name:
         return f"{name}={MASK}"
     return _redactor.redact(text)
 
 
-def present_runtime(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a page tells of how an agent works: names and values. Arguments, prompts and other options are counted."""
-    rows = [("Runtime", str(found["kind"]))]
-    options = found.get("options") or {}
-    command = found.get("command") or []
-    if found.get("name"):
-        rows.append(("Built in as", str(found["name"])))
-    if found.get("endpoint"):
-        rows.append(("Endpoint", url_origin(str(found["endpoint"]))))
+def present_runtime(runtime: JsonObject) -> list[tuple[str, str]]:
+    """Return labels and values of a runtime. May hold secrets and is left out: arguments, prompts, other options'
+    values.
+    """
+    rows = [("Runtime", str(runtime["kind"]))]
+    options = runtime.get("options") or {}
+    command = runtime.get("command") or []
+    if runtime.get("name"):
+        rows.append(("Built in as", str(runtime["name"])))
+    if runtime.get("endpoint"):
+        rows.append(("Endpoint", url_origin(str(runtime["endpoint"]))))
     if command:
         rows.append(("Program", f"{str(command[0]).rsplit('/', 1)[-1]}, {len(command) - 1} arguments"))
     rows += [(name.replace("_", " ").capitalize(), str(options[name])) for name in _OPTIONS if name in options]
@@ -186,7 +213,7 @@ def present_runtime(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def url_origin(address: str) -> str:
-    """Scheme and host of an address; its path and query may hold a secret."""
+    """Return scheme and host of a URL; its path and query may hold a secret."""
     try:
         parts = urlsplit(address)
         port = f":{parts.port}" if parts.port else ""

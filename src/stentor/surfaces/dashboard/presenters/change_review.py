@@ -1,25 +1,23 @@
-"""What an update changes, as lines for a reviewer: pure."""
+"""The changes of an update or a rollback as diff lines for a reviewer. Pure functions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
 from stentor.core import json_diff
 from stentor.core.json_diff import DiffLine
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import impact
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets
 
 MAX_LINES = 2_000
-"""Lines of one page."""
+"""Lines per page."""
 MAX_LINE_CHARACTERS = 2_000
-"""Characters of one line."""
 SCORE_FIELDS = ("alignment_score", "accuracy_score", "efficiency_score", "trust_tier", "trust_score")
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """One field. `hidden` says that what changes is not shown, because it may be a secret."""
+    """A changed field. `hidden` is true when the change itself is masked, because it may be a secret."""
 
     path: str
     lines: list[DiffLine]
@@ -29,51 +27,50 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class ChangeReview(msgspec.Struct, frozen=True):
+    """The changed fields, with at most MAX_LINES lines in total; `is_complete` is false when lines are left out."""
+
     changes: list[FieldChange]
     added: int
     deleted: int
-    whole: bool
-    """False when there are more lines than are shown."""
+    is_complete: bool
 
 
-def review_diff(diff: list[dict[str, Any]]) -> ChangeReview:
-    """`diff` as the gateway gives it: path, before and after of each field."""
+def review_diff(diff: list[JsonObject]) -> ChangeReview:
+    """Return the lines of a diff as the gateway returns it: `path`, `before` and `after` of each field."""
     changes: list[FieldChange] = []
-    left = MAX_LINES
-    for one in diff:
-        if left <= 0:
+    remaining = MAX_LINES
+    for field in diff:
+        if remaining <= 0:
             break
-        change = _change(one)
-        changes.append(msgspec.structs.replace(change, lines=change.lines[:left]))
-        left -= len(change.lines)
-    whole = left >= 0 and len(changes) == len(diff)
-    return ChangeReview(changes, sum(c.added for c in changes), sum(c.deleted for c in changes), whole)
+        change = _review_field(field)
+        changes.append(msgspec.structs.replace(change, lines=change.lines[:remaining]))
+        remaining -= len(change.lines)
+    is_complete = remaining >= 0 and len(changes) == len(diff)
+    return ChangeReview(changes, sum(c.added for c in changes), sum(c.deleted for c in changes), is_complete)
 
 
-def _change(one: dict[str, Any]) -> FieldChange:
-    path = str(one["path"])
+def review_rollback(state: JsonObject, record: JsonObject) -> ChangeReview:
+    """Return what a rollback to a checkpoint's state would change in the agent's current record."""
+    current = {name: record[name] for name in impact.PATCHABLE_FIELDS}
+    diff = impact.diff_documents(current, {name: state["config"][name] for name in impact.PATCHABLE_FIELDS})
+    for name in SCORE_FIELDS:
+        # A checkpoint without a trust score leaves trust unchanged.
+        if name in state and state[name] != record[name]:
+            diff.append({"path": name, "before": record[name], "after": state[name]})
+    return review_diff(diff)
+
+
+def _review_field(field: JsonObject) -> FieldChange:
+    path = str(field["path"])
     name = path.rpartition(".")[2]
-    before, after = mask_secrets(one["before"], name), mask_secrets(one["after"], name)
-    found = json_diff.diff_lines(before, after, deep=True)
-    lines: list[DiffLine] = [(sign, _cut(line)) for sign, line in found]
-    added, deleted = (sum(sign == wanted for sign, _ in found) for wanted in ("+", "-"))
+    before, after = mask_secrets(field["before"], name), mask_secrets(field["after"], name)
+    diff_lines = json_diff.diff_lines(before, after, deep=True)
+    added, deleted = (sum(line_sign == sign for line_sign, _ in diff_lines) for sign in ("+", "-"))
+    lines: list[DiffLine] = [(sign, _truncate(line)) for sign, line in diff_lines]
     return FieldChange(json_diff.escape_invisible(path), lines, added, deleted, before == after)
 
 
-def _cut(line: str) -> str:
-    return (
-        line
-        if len(line) <= MAX_LINE_CHARACTERS
-        else f"{line[:MAX_LINE_CHARACTERS]}… ({len(line) - MAX_LINE_CHARACTERS} more characters)"
-    )
-
-
-def review_rollback(state: dict[str, Any], record: dict[str, Any]) -> ChangeReview:
-    """What a rollback to this state of a checkpoint would change of the agent as it is."""
-    now = {name: record[name] for name in impact.PATCHABLE_FIELDS}
-    found = impact.diff_documents(now, {name: state["config"][name] for name in impact.PATCHABLE_FIELDS})
-    for name in SCORE_FIELDS:
-        # A checkpoint without a trust score leaves trust as it is.
-        if name in state and state[name] != record[name]:
-            found.append({"path": name, "before": record[name], "after": state[name]})
-    return review_diff(found)
+def _truncate(line: str) -> str:
+    if len(line) <= MAX_LINE_CHARACTERS:
+        return line
+    return f"{line[:MAX_LINE_CHARACTERS]}… ({len(line) - MAX_LINE_CHARACTERS} more characters)"

@@ -1,19 +1,18 @@
-"""Rows as the dashboard's readers see them: pure. Source: second contract, "Resources and their fields".
+"""Turns records into the JSON of the dashboard's API (models in `wire`) and into the plain-text agent card.
 
-How the gateway ranks: known from its settings in its own process, else from what its last decision recorded.
-
-An agent on one page of plain text: pure.
+Pure functions. Source: second contract, "Resources and their fields".
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import format_iso, format_iso_or_none
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.activity import model as activity
 from stentor.domains.learning import model as learning
@@ -30,27 +29,40 @@ OPTIONAL_FIELDS = ("task_tags", "user_id", "retry_count", "parent_task_id")
 BODY_FIELDS = ("input", "result", "error")
 
 
-def present_task(tenant: str, found: TaskNoteRecord, *, has_note: bool) -> dict[str, Any]:
-    """The task's note as metadata: the fields of its frontmatter, what went in and came out, and where it stands.
+class SentinelScope(TypedDict):
+    """The oscillation of an agent at a task type (`wire.Scope`)."""
 
-    `truncated` names the parts that are longer than a note shows; of these the first characters are given as text.
+    agent_id: str
+    agent_name: str | None
+    task_type: str
+    alert_active: bool
+    oscillation_rate: float
+    threshold: float
+    sample_count: int
+
+
+def present_task(tenant: str, record: TaskNoteRecord, *, has_note: bool) -> JsonObject:
+    """Return a task with the fields of its note's frontmatter, its input, result and error, and the note's path.
+
+    `truncated` names the body fields that are longer than a note shows; they are cut to their first characters.
     """
-    body = {name: _value(getattr(found, name)) for name in BODY_FIELDS}
+    body = {name: _decode_body_field(getattr(record, name)) for name in BODY_FIELDS}
     return {
         **dict.fromkeys(OPTIONAL_FIELDS),
-        **build_frontmatter(found),
+        **build_frontmatter(record),
         **{name: value for name, (value, _) in body.items()},
-        "truncated": [name for name, (_, whole) in body.items() if not whole],
-        "note_path": task_note_path(tenant, found) if has_note else None,
+        "truncated": [name for name, (_, is_complete) in body.items() if not is_complete],
+        "note_path": task_note_path(tenant, record) if has_note else None,
     }
 
 
-def task_note_path(tenant: str, found: TaskNoteRecord) -> str:
-    """Where the mirror puts the note; made of the row, and of nothing that a caller chose but by a hash."""
-    return "/".join(locate_note(tenant, found.task_id, found.created_at))
+def task_note_path(tenant: str, record: TaskNoteRecord) -> str:
+    """Return the path at which the mirror stores the task's note."""
+    return "/".join(locate_note(tenant, record.task_id, record.created_at))
 
 
-def _value(stored: str | None) -> tuple[Any, bool]:
+def _decode_body_field(stored: str | None) -> tuple[Any, bool]:
+    """Return the value of stored JSON, and whether it is complete; a long one is cut and stays text."""
     if stored is None:
         return None, True
     if len(stored) > MAX_READ_CHARS:
@@ -59,61 +71,59 @@ def _value(stored: str | None) -> tuple[Any, bool]:
 
 
 def present_trail(
-    task_id: str, task: dict[str, Any] | None, history: TaskWithEvents, reports: Sequence[VaultReport]
-) -> dict[str, Any]:
-    """The activity of a task; `task` is its record as it is shown."""
-    found = activity.build_trail(task_id, task, history.events, reports)
-    later = _status_after(history)
-    return found | ({"status": later} if later else {})
+    task_id: str, task: JsonObject | None, history: TaskWithEvents, reports: Sequence[VaultReport]
+) -> JsonObject:
+    """Return the activity of a task; `task` is the result of `present_task`."""
+    trail = activity.build_trail(task_id, task, history.events, reports)
+    status = _status_after(history)
+    return trail | ({"status": status} if status else {})
 
 
 def _status_after(history: TaskWithEvents) -> str | None:
-    """What an event says of the status that was recorded after the task's row was written last."""
+    """Return the status in the events that are newer than the task's record, None without one."""
     if history.record is None:
         return None
-    later = [event for event in history.events.last if event.event_id > history.record.head_id]
-    found = latest_metadata(later, "status")
-    return found if isinstance(found, str) else None
+    newer = [event for event in history.events.last if event.event_id > history.record.head_id]
+    status = latest_metadata(newer, "status")
+    return status if isinstance(status, str) else None
 
 
 def latest_metadata(events: Sequence[RunLogEvent], name: str) -> Any:
-    """The last word of the events on something; None when none has one."""
+    """Return the value in the newest event whose metadata has the name, None without one."""
     return next((e.metadata[name] for e in reversed(events) if e.metadata.get(name) is not None), None)
 
 
-def present_governance(found: GovernanceSnapshot, threshold: float) -> dict[str, Any]:
-    names = {one.agent.agent_id: one.agent.name for one in found.agents}
+def present_governance(snapshot: GovernanceSnapshot, threshold: float) -> JsonObject:
+    """Return the body of the governance snapshot (`wire.Governance`); agents are ordered by name."""
+    names = {scored.agent.agent_id: scored.agent.name for scored in snapshot.agents}
     counts = dict.fromkeys(STATUSES, 0)
-    for one in found.agents:
-        counts[one.agent.status] += 1
+    for scored in snapshot.agents:
+        counts[scored.agent.status] += 1
     return {
         "agents": [
-            _present_agent(one) for one in sorted(found.agents, key=lambda one: (one.agent.name, one.agent.agent_id))
+            {
+                "agent_id": scored.agent.agent_id,
+                "name": scored.agent.name,
+                "tier": scored.agent.trust_tier,
+                "status": scored.agent.status,
+                "violation_count": scored.agent.violation_count,
+                "trust_score": scored.trust,
+            }
+            for scored in sorted(snapshot.agents, key=lambda scored: (scored.agent.name, scored.agent.agent_id))
         ],
         "status_counts": counts,
-        "sentinel": present_sentinel(found.weights, names, threshold),
+        "sentinel": present_sentinel(snapshot.weights, names, threshold),
         "stores": {
-            "agent_registry": found.has_all_agents,
-            "hebbian_weights": found.has_all_weights,
-            "trust": found.has_all_trust_scores,
+            "agent_registry": snapshot.has_all_agents,
+            "hebbian_weights": snapshot.has_all_weights,
+            "trust": snapshot.has_all_trust_scores,
         },
     }
 
 
-def _present_agent(one: ScoredAgent) -> dict[str, Any]:
-    return {
-        "agent_id": one.agent.agent_id,
-        "name": one.agent.name,
-        "tier": one.agent.trust_tier,
-        "status": one.agent.status,
-        "violation_count": one.agent.violation_count,
-        "trust_score": one.trust,
-    }
-
-
-def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], threshold: float) -> list[dict[str, Any]]:
-    """A row for each agent and task type, ordered by the agent's name."""
-    rows = [
+def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], threshold: float) -> list[SentinelScope]:
+    """Return a row for each agent and task type, ordered by the agent's name."""
+    rows: list[SentinelScope] = [
         {
             "agent_id": weight.agent_id,
             "agent_name": names.get(weight.agent_id),
@@ -128,53 +138,56 @@ def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], thresh
     return sorted(rows, key=lambda row: (row["agent_name"] or "", row["agent_id"], row["task_type"]))
 
 
-def present_alert(found: SentinelAlert, names: Mapping[str, str]) -> dict[str, Any]:
+def present_alert(alert: SentinelAlert, names: Mapping[str, str]) -> JsonObject:
     return {
-        "alert_id": found.alert_id,
-        "agent_id": found.agent_id,
-        "agent_name": names.get(found.agent_id),
-        "task_type": found.task_type,
-        "oscillation_rate": found.rate,
-        "threshold": found.threshold,
-        "sample_count": found.samples,
-        "opened_at": format_iso(found.opened_at),
-        "resolved_at": format_iso_or_none(found.resolved_at),
+        "alert_id": alert.alert_id,
+        "agent_id": alert.agent_id,
+        "agent_name": names.get(alert.agent_id),
+        "task_type": alert.task_type,
+        "oscillation_rate": alert.rate,
+        "threshold": alert.threshold,
+        "sample_count": alert.samples,
+        "opened_at": format_iso(alert.opened_at),
+        "resolved_at": format_iso_or_none(alert.resolved_at),
     }
 
 
 class RankingSettings(msgspec.Struct, frozen=True):
-    """What the settings of the gateway say; `trust_available` is its view in memory."""
+    """The routing settings of a gateway in this process; `trust_available` is its state in memory."""
 
     policy: RoutingPolicy
     trust_available: bool
 
 
-def present_routing_config(ranking: RankingSettings | None, decided: LastRoutingDecision | None) -> dict[str, Any]:
-    """What is not known is None: the settings of a gateway in another process are its own."""
+def present_routing_config(ranking: RankingSettings | None, decided: LastRoutingDecision | None) -> JsonObject:
+    """Return the ranking settings from the gateway in this process, else from the last decision.
+
+    Unknown values are None: the settings of a gateway in another process are not visible here.
+    """
     if ranking is not None:
         policy = ranking.policy
-        own: dict[str, Any] = {
+        config: JsonObject = {
             "source": "settings",
             "own_authority": policy.own_authority,
             "policy_file": policy.is_permitted is not None,
             "trust_available": ranking.trust_available,
             "decided_at": format_iso(decided.at) if decided else None,
         }
-        return own | _ranking_weights(policy.alpha, policy.beta, policy.trust_floor)
+        return config | _ranking_weights(policy.alpha, policy.beta, policy.trust_floor)
     unknown = {"own_authority": None, "policy_file": None}
     if decided is None:
         nothing = dict.fromkeys(("alpha", "beta", "trust_floor", "trust_available", "decided_at"))
         return {"source": "unknown", **unknown, **nothing}
-    known = {
+    config = {
         "source": "last_decision",
         "trust_available": decided.trust_available,
         "decided_at": format_iso(decided.at),
     }
-    return known | unknown | _ranking_weights(decided.alpha, decided.beta, decided.trust_floor)
+    return config | unknown | _ranking_weights(decided.alpha, decided.beta, decided.trust_floor)
 
 
 def _ranking_weights(alpha: float, beta: float, floor: float) -> dict[str, float]:
-    """As in `domains/routing/ranking.py`."""
+    """Return the weights that `domains/routing/ranking.py` uses."""
     return {"alpha": alpha, "beta": beta, "trust_floor": floor}
 
 
@@ -182,15 +195,18 @@ LABEL_WIDTH = 14
 UNSCORED = "unscored"
 
 
-def render_agent_card(found: ScoredAgent, weights: Sequence[Weight], now: int) -> str:
-    """Ends in a newline. Nothing of the runtime but its kind: addresses and commands may hold secrets."""
-    agent = found.agent
+def render_agent_card(scored_agent: ScoredAgent, weights: Sequence[Weight], now: int) -> str:
+    """Return a plain-text summary of an agent, with a final newline.
+
+    Of the runtime it contains only the kind: addresses and commands may hold secrets.
+    """
+    agent, trust = scored_agent.agent, scored_agent.trust
     status = agent.status if agent.status_reason is None else f"{agent.status} ({agent.status_reason})"
     rows = [
         ("id", agent.agent_id),
         ("status", status),
         ("tier", agent.trust_tier),
-        ("trust", UNSCORED if found.trust is None else f"{found.trust:.3f}"),
+        ("trust", UNSCORED if trust is None else f"{trust:.3f}"),
         ("violations", str(agent.violation_count)),
         ("capabilities", ", ".join(agent.capabilities) or "none"),
         ("scores", f"alignment {agent.alignment_score:g}, accuracy {agent.accuracy_score:g}, "
@@ -215,5 +231,5 @@ def _weight_line(weight: Weight, now: int) -> str:
 
 
 def _single_line(text: str) -> str:
-    """Text of others stays on its line, and has no control characters."""
+    """Replace line breaks and control characters, so that an agent's text cannot forge lines of the card."""
     return "".join(char if char.isprintable() else " " for char in text)
