@@ -172,7 +172,7 @@ async def test_an_event_that_was_changed_behind_the_service_is_said_not_to_fit(s
     changed = text(await site.read(f"/provenance/{events[3]['event_id']}", check="1"))
     assert "Failed: the log" in changed
     assert "The event was changed: number" in changed
-    assert "The hash that was recorded leads to the root: the tree itself is as it was." in changed
+    assert "The recorded hash leads to the root: the tree itself is unchanged." in changed
     assert "stentor provenance verify" in changed
     assert "Verified: the event is" in text(await site.read(f"/provenance/{events[2]['event_id']}", check="1"))
 
@@ -271,13 +271,13 @@ async def test_a_check_needs_the_bytes_of_the_event_that_was_asked_for(site: Sit
         (await site.world.admin.get(f"/api/v1/provenance/{one['event_id']}/proof")).json() for one in events[:2]
     ]
     swapped = provenance_view.check_proof({**second, "provenance_id": first["provenance_id"]}, signed["key"], None)
-    assert (swapped.verdict, swapped.steps[0].fits) == ("wrong", False)
+    assert (swapped.verdict, swapped.steps[0].is_valid) == ("wrong", False)
     cut = provenance_view.check_proof({**first, "hashes": first["hashes"][:-1]}, signed["key"], None)
     assert cut.verdict == "wrong"
     assert provenance_view.check_proof(first, None, None).verdict == "unsigned"
     assert provenance_view.check_proof(first, signed["key"], None).verdict == "fits"
     other = provenance_view.check_proof({**first, "root": "A" * 43 + "="}, signed["key"], None)
-    assert "another root" in other.steps[-2].said
+    assert "another root" in other.steps[-2].text
 
 
 @pytest.mark.parametrize("recorded", ["zz", "", "00" * 32])

@@ -1,4 +1,4 @@
-"""How values look on a page: times, numbers, states, Markdown. Pure."""
+"""Template filters: format times, numbers, scores, ids, JSON and Markdown. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from markupsafe import Markup, escape
 UNSCORED = "unscored"
 EMPTY_VALUE = "–"
 MAX_MARKDOWN_CHARACTERS, MAX_TEXT_CHARACTERS = 50_000, 200_000
-"""Characters of a text that is read as Markdown, and of one that is shown as it is."""
+"""Characters of a text that is rendered as Markdown, and of one that is displayed as plain text."""
 MAX_BRACKETS = 2_000
+"""Opening brackets of a text that is rendered as Markdown."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 def format_time(value: str | None, now: int) -> Markup:
-    """An ISO time as `<time>`: relative to `now` (microseconds), the exact one on hover."""
+    """Render an ISO time as `<time>`: relative to `now` (microseconds), with the exact time as tooltip."""
     if not value:
         return Markup('<span class="faint">–</span>')
     exact = datetime.fromisoformat(value).astimezone(UTC)
-    said = format_relative_time(now / 1e6 - exact.timestamp())
+    label = format_relative_time(now / 1e6 - exact.timestamp())
     title = exact.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, title, said)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, title, label)
 
 
 def format_relative_time(seconds: float) -> str:
-    """`3 min ago`, `in 2 h`, `just now`."""
+    """Format as `3 min ago`, `in 2 h` or `just now`; negative seconds lie in the future."""
     size = abs(seconds)
     if size < 1:
         return "just now"
     name, unit = next(((name, unit) for name, unit in _UNITS if size >= unit), ("s", 1))
-    said = f"{int(size // unit)} {name}"
-    return f"{said} ago" if seconds > 0 else f"in {said}"
+    amount = f"{int(size // unit)} {name}"
+    return f"{amount} ago" if seconds > 0 else f"in {amount}"
 
 
 def format_duration(ms: float | None) -> str:
-    """`420 µs`, `12 ms`, `3.4 s`, `5 min 20 s`, `3 h 5 min`."""
+    """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s` or `3 h 5 min`; None as a dash."""
     if ms is None:
         return EMPTY_VALUE
     if ms < 1:
@@ -56,12 +57,12 @@ def format_duration(ms: float | None) -> str:
 
 
 def format_number(value: float | None, digits: int = 0) -> str:
-    """With thousands; a null is a dash."""
+    """Format with thousands separators; None as a dash."""
     return EMPTY_VALUE if value is None else f"{value:,.{digits}f}"
 
 
 def format_score(value: float | None, digits: int = 2) -> str:
-    """Trust and the like; null is `unscored` and never 0. Source: second contract, "Governance snapshot"."""
+    """Format a score; None is `unscored`, never 0. Source: second contract, "Governance snapshot"."""
     return UNSCORED if value is None else f"{value:.{digits}f}"
 
 
@@ -71,43 +72,43 @@ def format_money(dollars: float | None) -> str:
     return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
 
 
-def shorten_id(text: str | None, most: int = 8) -> str:
-    """An id by its last characters: its first ones are its time."""
-    return EMPTY_VALUE if not text else (text if len(text) <= most + 1 else f"…{text[-most:]}")
+def shorten_id(text: str | None, max_length: int = 8) -> str:
+    """Return the last characters of an id; the first ones are its time, so neighbouring ids share them."""
+    return EMPTY_VALUE if not text else (text if len(text) <= max_length + 1 else f"…{text[-max_length:]}")
 
 
-def truncate_line(text: Any, most: int = 120) -> str:
-    """One line, cut at a length."""
+def truncate_line(text: Any, max_length: int = 120) -> str:
+    """Join a text into one line of at most `max_length` characters."""
     line = " ".join(str(text).split())
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return line if len(line) <= max_length else line[: max_length - 1] + "…"
 
 
 def format_json(value: Any) -> str:
-    """JSON for people; text as it is."""
+    """Format as indented JSON; return a text unchanged."""
     return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def humanize(text: str | None) -> str:
-    """`pending_approval` as `pending approval`."""
+    """Replace underscores: `pending_approval` becomes `pending approval`."""
     return (text or EMPTY_VALUE).replace("_", " ")
 
 
 @lru_cache(1)
 def _markdown() -> MarkdownIt:
-    """Without raw HTML and images; links only to where a click is harmless."""
+    """Return a renderer for untrusted text: no raw HTML, no images, and only links of harmless schemes."""
     return MarkdownIt("js-default", {"html": False, "linkify": False}).disable("image")
 
 
 def render_markdown(text: str) -> Markup:
-    """HTML of a Markdown text that nobody vouches for; of one that takes long to read, the text as it is."""
+    """Render untrusted Markdown as HTML; as plain text when rendering would be expensive."""
     if is_expensive_markdown(text, MAX_BRACKETS):
         return render_plain_text(text)
-    return Markup(_markdown().render(text))  # noqa: S704 - the renderer escapes all that it does not make itself
+    return Markup(_markdown().render(text))  # noqa: S704 - the renderer escapes everything it does not generate
 
 
-def is_expensive_markdown(text: str, brackets: int) -> bool:
-    """Whether a text may be written to keep its reader busy: an opening bracket takes as long as fifty words."""
-    return len(text) > MAX_MARKDOWN_CHARACTERS or text.count("[") > brackets
+def is_expensive_markdown(text: str, max_brackets: int) -> bool:
+    """Return whether rendering could take long: parsing an opening bracket costs as much as fifty words."""
+    return len(text) > MAX_MARKDOWN_CHARACTERS or text.count("[") > max_brackets
 
 
 def render_plain_text(text: str) -> Markup:
@@ -115,13 +116,13 @@ def render_plain_text(text: str) -> Markup:
     return Markup('<pre class="code" tabindex="0">{}</pre>').format(text[:MAX_TEXT_CHARACTERS] + rest)
 
 
-def to_percent(value: float, most: float) -> float:
-    """A part of a whole as percent, for the width of a bar."""
-    return 0.0 if most <= 0 else round(100 * max(0.0, min(1.0, value / most)), 2)
+def to_percent(value: float, maximum: float) -> float:
+    """Return a share in percent, from 0 to 100, for the width of a bar."""
+    return 0.0 if maximum <= 0 else round(100 * max(0.0, min(1.0, value / maximum)), 2)
 
 
 def color_step(value: float, lowest: float, highest: float) -> int:
-    """Which of ten colours a value has."""
+    """Return the color of a value on the scale of the heat map, 0 to 9."""
     return 5 if highest <= lowest else max(0, min(9, int(10 * (value - lowest) / (highest - lowest))))
 
 
@@ -139,5 +140,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
 
 
 def to_json_attribute(value: Any) -> Markup:
-    """JSON for a data attribute."""
+    """Encode as compact JSON, escaped for a data attribute."""
     return escape(json.dumps(value, separators=(",", ":")))
