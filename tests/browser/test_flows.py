@@ -22,7 +22,7 @@ def test_one_signs_in_where_one_wanted_to_go_and_out_again(chromium: Browser, in
     expect(page).to_have_url(f"{installation.board}/sign-in?next=%2Ftasks%3Fstatus%3Dfailed")
     page.get_by_label("Key").fill("not-a-key")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("does not know this key")
+    expect(page.get_by_role("alert")).to_contain_text("Invalid API key")
     page.goto(f"{installation.board}/tasks?status=failed")
     page.get_by_label("Key").fill("admin-key-7c1e")
     page.keyboard.press("Enter")

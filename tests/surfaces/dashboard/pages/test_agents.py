@@ -238,7 +238,7 @@ async def test_an_agent_is_suspended_and_activated_through_the_gateway(site: Sit
     page = await site.read(f"/agents/{ann}", notice="suspended")
     assert "It sleeps." in page
     assert EVIL not in page
-    assert "gets no more tasks" in page
+    assert "no new tasks are assigned" in page
     await site.send(f"/agents/{ann}/suspend", 409, reason="again")
     await site.send(f"/agents/{ann}/activate")
     assert (await record(site, ann))["status"] == "active"
@@ -267,7 +267,7 @@ async def test_a_checkpoint_is_taken_and_shown(site: Site) -> None:
     address = answer.headers["location"]
     assert address.startswith("/governance/checkpoints/")
     path, _, query = address.partition("?")
-    assert "Checkpoint taken." in await site.read(path, **asked(query))
+    assert "Checkpoint created." in await site.read(path, **asked(query))
 
 
 @requirement("dashboard.page-agents")

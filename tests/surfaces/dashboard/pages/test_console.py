@@ -54,7 +54,7 @@ async def test_a_run_shows_who_was_chosen_and_streams_until_its_result_is_there(
 async def test_a_refused_routing_says_its_code_its_sentence_and_what_to_do(site: Site) -> None:
     task_id = await submit(site, capability="fly")
     page = await site.read(f"/console/{task_id}")
-    assert "No agent took it" in page
+    assert "No eligible agent" in page
     assert "<code>ROUTING_CAPABILITY_UNAVAILABLE</code>" in page
     assert "register an agent with this one" in page
     assert (await site.world.task(task_id))["outcome_class"] == "routing_failed"

@@ -55,7 +55,7 @@ async def test_the_inbox_shows_what_waits_and_filters_it(site: Site, office: Off
     page = await site.read("/governance")
     assert listed(page) == ["middle", f"big {EVIL}"]
     assert EVIL not in page
-    assert '<b class="n">2</b> waiting' in page
+    assert '<b class="n">2</b> pending' in page
     assert '<b class="n">3</b> all' in page
     filters: list[tuple[Query, list[str]]] = [
         ({"status": "pending", "tier": "human"}, [f"big {EVIL}"]),
@@ -159,7 +159,7 @@ async def test_an_update_is_rejected_with_a_reason(site: Site, office: Office) -
     for text in ("Rejected.", *fields.values(), "update rejected"):
         assert text in page
     again = await site.send(f"{address(update)}/approve", 409, key="SECOND", rationale="Fine.")
-    assert "The gateway refused" in again.text
+    assert "Request rejected" in again.text
 
 
 @requirement("dashboard.page-governance")
@@ -170,7 +170,7 @@ async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(site
     bad: list[Query] = [{}, {"unit_tests_passed": "many"}, {"unit_tests_passed": "-1"}]
     for fields in bad:
         answer = await site.send(f"{address(update)}/deployed", 400, **fields)
-        assert "The gateway refused" in answer.text
+        assert "Request rejected" in answer.text
     await site.send(f"{address(update)}/deployed", unit_tests_passed="1120", unit_tests_failed="3")
     await office.idle()
     assert (await office.update(update["update_id"]))["status"] == "rolled_back"

@@ -30,7 +30,7 @@ def test_the_pages_ask_the_gateway_of_the_folder_and_say_when_it_is_gone(serve: 
         service.process.wait()
         gone = browser.get("/tasks")
         assert gone.status_code == 503
-        assert "The gateway is unreachable" in gone.text
+        assert "Gateway unreachable" in gone.text
         overview = browser.get("/")
         assert overview.status_code == 200
         assert '<span class="status completed">' in overview.text

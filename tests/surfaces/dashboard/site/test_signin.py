@@ -207,4 +207,4 @@ def test_over_tls_a_cookie_without_the_prefix_is_no_session() -> None:
 async def test_an_agents_key_opens_no_pages(stranger: httpx.AsyncClient) -> None:
     answer = await stranger.post("/sign-in", data={"key": "bob-key-7c1e"})
     assert answer.status_code == 403
-    assert "sees only its own tasks" in answer.text
+    assert "Agent keys cannot sign in" in answer.text

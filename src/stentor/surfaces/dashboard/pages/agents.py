@@ -1,7 +1,4 @@
-"""Agents: the list with its filters, and the heat map of what they learned.
-
-One agent: its record, its trust, what it learned, what it did wrong, and what a person may do to it.
-"""
+"""The agent pages: list with filters, heat map of Hebbian weights, one agent with its trust, and actions on it."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from starlette.responses import Response
 
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 from stentor.domains.learning import queries as learning_queries
 from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.registry import queries as registry_queries
@@ -21,42 +19,45 @@ from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.model import TrustChange
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view
-from stentor.surfaces.dashboard.presenters import agent_view as shown
-from stentor.surfaces.dashboard.presenters.resources import render_agent_card as text_card
+from stentor.surfaces.dashboard.presenters.resources import render_agent_card
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.store import read_scored_agent
 from stentor.web.wire import decode_cursor, encode_cursor
 
 PAGE_SIZE = 50
 MAX_LISTED_AGENTS = 1_000
-"""Agents that the gateway lists at once."""
+"""The largest page of the operation `agents.list`."""
+LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
+MAX_TRUST_CHANGES = 200
 AGENT_STATUSES, TRUST_TIERS = ("active", "suspended", "quarantined"), ("auto", "monitored", "human")
 COLOR_STEPS = tuple(range(10))
-"""Colours of the heat map."""
+"""Colors of the heat map."""
+AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
 
 async def list_agents(page: PageRequest) -> Response:
-    """Oldest first. The gateway says who may see them, and refuses values that no filter has."""
+    """List agents, oldest first. The gateway call checks the permission and the values of the filters."""
     filters = {name: page.query_param(name) for name in ("status", "capability", "tier", "q", "alert")}
-    some = page.query_param("cursor") or filters["q"] or filters["alert"]
+    # The gateway knows neither `q` nor `alert`: list as much as possible, and query the rows of the page below.
+    is_subset = page.query_param("cursor") or filters["q"] or filters["alert"]
     listed = await page.call(
         "agents.list",
-        limit=MAX_LISTED_AGENTS if some else PAGE_SIZE,
+        limit=MAX_LISTED_AGENTS if is_subset else PAGE_SIZE,
         status=filters["status"],
         trust_tier=filters["tier"],
         capability=filters["capability"],
     )
     now = page.site.now()
-    wanted = _agent_filter(filters, _read_cursor(page))
-    rows, total = await page.read(registry_queries.list_agents, wanted, now, PAGE_SIZE + 1)
-    shown = rows[:PAGE_SIZE]
+    agent_filter = _agent_filter(filters, _read_cursor(page))
+    rows, total = await page.read(registry_queries.list_agents, agent_filter, now, PAGE_SIZE + 1)
+    agents = rows[:PAGE_SIZE]
     return page.render(
         "agents.html",
         block="rows" if page.query_param("cursor") else "results",
-        agents=shown,
-        presence=await _read_presence(page, listed["agents"], [row.agent_id for row in shown]),
+        agents=agents,
+        presence=await _read_presence(page, listed["agents"], [agent.agent_id for agent in agents]),
         total=total,
-        more=_next_page_url("/agents", filters, (shown[-1].created_at, shown[-1].agent_id))
+        more=_next_page_url("/agents", filters, (agents[-1].created_at, agents[-1].agent_id))
         if len(rows) > PAGE_SIZE
         else None,
         filters=filters,
@@ -65,42 +66,40 @@ async def list_agents(page: PageRequest) -> Response:
     )
 
 
-async def _read_presence(
-    page: PageRequest, listed: list[dict[str, Any]], wanted: list[str]
-) -> dict[str, dict[str, Any]]:
-    """What the gateway says of the agents that are shown: only it knows who is online. One that it did not list is
-    asked for by itself, and one that it does not know any more is left out.
+async def _read_presence(page: PageRequest, listed: list[JsonObject], agent_ids: list[str]) -> dict[str, JsonObject]:
+    """Return the gateway's records by agent id: only the gateway knows which agents are online.
+
+    Agents that are not in `listed` are requested one by one; those that the gateway rejects are left out.
     """
-    known = {record["agent_id"]: record for record in listed}
-    missing = [agent_id for agent_id in wanted if agent_id not in known]
-    found = await asyncio.gather(
+    records = {record["agent_id"]: record for record in listed}
+    missing = [agent_id for agent_id in agent_ids if agent_id not in records]
+    results = await asyncio.gather(
         *(page.call("agents.get", agent_id=agent_id) for agent_id in missing), return_exceptions=True
     )
-    for agent_id, record in zip(missing, found, strict=True):
-        if isinstance(record, BaseException):
-            if not isinstance(record, GatewayError):
-                raise record
-        else:
-            known[agent_id] = record
-    return known
+    for agent_id, result in zip(missing, results, strict=True):
+        if not isinstance(result, BaseException):
+            records[agent_id] = result
+        elif not isinstance(result, GatewayError):
+            raise result
+    return records
 
 
 def _agent_filter(filters: dict[str, str], after: tuple[int, str]) -> AgentListFilter:
-    """Raises InvalidRequest for what neither database can compare."""
+    """Build the filter of the query. Raises InvalidRequest for an unknown alert or a NUL, which no query accepts."""
     for name in ("capability", "q"):
         if "\0" in filters[name]:
-            raise InvalidRequest(f"{name}: a NUL is in no agent's record.", {"fields": {name: "has a NUL"}})
+            raise InvalidRequest(f"{name}: must not contain the character NUL.", {"fields": {name: "has a NUL"}})
     alert = filters["alert"]
     if alert not in ("", "open"):
-        raise InvalidRequest("alert: is `open`, or is not given.", {"fields": {"alert": "is not `open`"}})
+        raise InvalidRequest("alert: must be `open` or empty.", {"fields": {"alert": "is not `open`"}})
     return AgentListFilter(
         filters["status"], filters["tier"], filters["capability"], filters["q"], alert == "open", after
     )
 
 
 async def show_weights(page: PageRequest) -> Response:
-    """Agents by task types."""
-    await page.call("agents.list", limit=1)
+    """Render the heat map: agents by task types."""
+    await page.call("agents.list", limit=1)  # checks the permission: the query below does not
     after, now = _read_cursor(page), page.site.now()
     heat = await page.read(learning_queries.read_heat_map, after, now, PAGE_SIZE)
     values = [cell.weight for row in heat.rows for cell in row[2].values()]
@@ -117,29 +116,21 @@ async def show_weights(page: PageRequest) -> Response:
 
 
 def _read_cursor(page: PageRequest) -> tuple[int, str]:
-    """Raises InvalidRequest."""
+    """Return creation time and id of the last agent of the previous page. Raises InvalidRequest."""
     cursor = page.query_param("cursor")
     created_at, agent_id = decode_cursor(cursor, int, str) if cursor else (-1, "")
     return created_at, agent_id
 
 
 def _next_page_url(path: str, filters: dict[str, str], last: tuple[int, str]) -> str:
-    given = {name: value for name, value in filters.items() if value}
-    return f"{path}?{urlencode(given | {'cursor': encode_cursor(*last)})}"
-
-
-ROUTES = [("GET", "/agents", list_agents), ("GET", "/agents/weights", show_weights)]
-
-
-LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
-MAX_TRUST_CHANGES = 200
-AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
+    parameters = {name: value for name, value in filters.items() if value}
+    return f"{path}?{urlencode(parameters | {'cursor': encode_cursor(*last)})}"
 
 
 async def show_agent(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
-    violations, history, links, tasks, updates, computed, names, found = await asyncio.gather(
+    violations, history, links, tasks, updates, computed, names, records = await asyncio.gather(
         page.call("agents.violations", agent_id=agent_id, include_cleared=True),
         page.call("learning.history", agent_id=agent_id, limit=LISTED_HISTORY),
         page.call("learning.connections", agent_id=agent_id),
@@ -149,28 +140,28 @@ async def show_agent(page: PageRequest) -> Response:
         page.read(registry_queries.read_names),
         page.read(_read_records, agent_id),
     )
-    changes, weights, alerts = found
+    changes, weights, alerts = records
     return page.render(
         "agent.html",
         block="live",
         agent=record,
         violations=violations["violations"][::-1],
         history=history,
-        connections=shown.present_connections(links["connections"], agent_id),
+        connections=agent_view.present_connections(links["connections"], agent_id),
         tasks=tasks["tasks"],
         updates=updates["updates"],
         computed=computed,
         names=names,
         runtime=agent_view.present_runtime(record["runtime"]),
-        composite=shown.composite_score(record),
-        trust=shown.present_trust(record, changes, page.site.now()),
-        weights=shown.present_weights(weights, history["history"], page.site.now(), page.site.sentinel_threshold),
-        alerts=[shown.present_agent_alert(alert) for alert in alerts],
+        composite=agent_view.composite_score(record),
+        trust=agent_view.present_trust(record, changes, page.site.now()),
+        weights=agent_view.present_weights(weights, history["history"], page.site.now(), page.site.sentinel_threshold),
+        alerts=[agent_view.present_agent_alert(alert) for alert in alerts],
         tiers=TRUST_TIERS,
     )
 
 
-async def _get_agent(page: PageRequest, agent_id: str) -> dict[str, Any]:
+async def _get_agent(page: PageRequest, agent_id: str) -> JsonObject:
     return dict(await page.call("agents.get", agent_id=agent_id))
 
 
@@ -182,23 +173,26 @@ def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
     )
 
 
-async def _compute_trust(page: PageRequest, agent_id: str) -> dict[str, Any] | None:
-    """What governance would compute from the service's own records, without storing it; None of nothing."""
+async def _compute_trust(page: PageRequest, agent_id: str) -> JsonObject | None:
+    """Return the trust score that governance computes from the current records, without storing it.
+
+    None when there are not enough records.
+    """
     try:
         return dict(await page.call("agents.compute_trust", agent_id=agent_id, body={"persist": False}))
-    except GatewayError as refused:
-        if refused.status == 422:
+    except GatewayError as error:
+        if error.status == 422:
             return None
         raise
 
 
 async def show_card(page: PageRequest) -> Response:
-    """The agent on one page of plain text, as `stentor agent` and `GET /api/agents/{id}/card` show it."""
+    """Render the plain-text card that `stentor agent` and `GET /api/agents/{id}/card` return."""
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
     now = page.site.now()
-    found, weights = await page.read(read_scored_agent, agent_id, now)
-    return page.render("agent-card.html", agent=record, card=text_card(found, weights, now))
+    scored_agent, weights = await page.read(read_scored_agent, agent_id, now)
+    return page.render("agent-card.html", agent=record, card=render_agent_card(scored_agent, weights, now))
 
 
 async def suspend_agent(page: PageRequest) -> Response:
@@ -222,11 +216,13 @@ async def _post_action(page: PageRequest, action: str, notice: str, body: Any = 
 
 
 async def take_checkpoint(page: PageRequest) -> Response:
-    taken = await page.call("checkpoints.take", body={"agent_id": page.path_param("agent_id")})
-    return page.redirect(f"/governance/checkpoints/{quote_segment(taken['checkpoint_id'])}", "taken")
+    checkpoint = await page.call("checkpoints.take", body={"agent_id": page.path_param("agent_id")})
+    return page.redirect(f"/governance/checkpoints/{quote_segment(checkpoint['checkpoint_id'])}", "taken")
 
 
-AGENT_ROUTES = [
+ROUTES = [
+    ("GET", "/agents", list_agents),
+    ("GET", "/agents/weights", show_weights),
     ("GET", "/agents/{agent_id}", show_agent),
     ("GET", "/agents/{agent_id}/card", show_card),
     ("POST", "/agents/{agent_id}/suspend", suspend_agent),

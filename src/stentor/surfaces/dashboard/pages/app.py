@@ -1,6 +1,6 @@
-"""The application of the pages: sign-in, the session before every page, and what an error looks like.
+"""The ASGI application of the pages: routes, the session check before every page, and error pages.
 
-The routes of all pages.
+What handlers use is in `site.page`; the JSON API is a separate application with its own key (`dashboard.app`).
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ SECURITY_HEADERS = {
 }
 SIGN_IN_PATH = "/sign-in"
 CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session. Go back, reload the page, and submit it again."
-UNSUPPORTED_FORM_MESSAGE = "Forms of these pages are sent as application/x-www-form-urlencoded."
+UNSUPPORTED_FORM_MESSAGE = "Unsupported form encoding: use application/x-www-form-urlencoded."
 RELOAD_HTML = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
-"""For somebody who followed a link from another site: their browser keeps a strict cookie back the first time."""
+"""For a user who follows a link from another site: the browser withholds the SameSite=Strict cookie from the first
+request, and sends it with the reload, which is same-origin.
+"""
 log = logging.getLogger(__name__)
 
 
 def build_pages_app(site: Site) -> ASGIApp:
+    """Build the application of all pages, including sign-in and the static files."""
     routes = [
         Route(SIGN_IN_PATH, _without_session(site, sign_in.show_sign_in), methods=["GET"]),
         Route(SIGN_IN_PATH, _without_session(site, sign_in.sign_in), methods=["POST"]),
@@ -65,10 +68,10 @@ def build_pages_app(site: Site) -> ASGIApp:
         *assets.asset_routes(),
     ]
     handlers = {
-        GatewayError: _on_refused,
-        StentorError: _on_error,
-        HTTPException: _on_missing,
-        Exception: _on_unexpected,
+        GatewayError: _describe_gateway_error,
+        StentorError: _describe_stentor_error,
+        HTTPException: _describe_http_exception,
+        Exception: _describe_unexpected_error,
     }
     app = Starlette(routes=routes, exception_handlers={kind: _error_handler(site, fn) for kind, fn in handlers.items()})
     return _SecurityHeadersMiddleware(app)
@@ -77,105 +80,108 @@ def build_pages_app(site: Site) -> ASGIApp:
 def _without_session(
     site: Site, handler: Callable[[Site, Request], Awaitable[Response]]
 ) -> Callable[..., Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        _urlencoded(request)
+    async def respond(request: Request) -> Response:
+        _reject_multipart(request)
         return await handler(site, request)
 
-    return answer
+    return respond
 
 
 def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Awaitable[Response]]:
-    """Fails closed: no session, no page; and no form that is not the session's own."""
+    """Run the handler only with a valid session and, for a form, with the session's CSRF token. Fails closed."""
 
-    async def answer(request: Request) -> Response:
-        session = site.sessions.find(
-            sessions.read_session_cookie(request.cookies, is_tls=request.url.scheme == "https")
-        )
+    async def respond(request: Request) -> Response:
+        session = _find_session(site, request)
         if session is None or not await site.is_session_valid(session):
-            return _to_sign_in(request)
-        _urlencoded(request)
-        if request.method == "POST" and not await _is_genuine_form(request, session):
+            return _redirect_to_sign_in(request)
+        _reject_multipart(request)
+        if request.method == "POST" and not await _is_own_form(request, session):
             raise HTTPException(403, CROSS_SITE_FORM_MESSAGE)
         return await handler(PageRequest(site, request, session))
 
-    return answer
+    return respond
 
 
-def _urlencoded(request: Request) -> None:
-    """Other forms name an encoding of their own, in which texts come that are none. Raises HTTPException."""
+def _find_session(site: Site, request: Request) -> Session | None:
+    is_tls = request.url.scheme == "https"
+    return site.sessions.find(sessions.read_session_cookie(request.cookies, is_tls=is_tls))
+
+
+def _reject_multipart(request: Request) -> None:
+    """Raise HTTPException for multipart forms: their parts declare charsets of their own, which may yield invalid
+    text.
+    """
     if request.headers.get("content-type", "").lower().startswith("multipart/"):
         raise HTTPException(415, UNSUPPORTED_FORM_MESSAGE)
 
 
-async def _is_genuine_form(request: Request, session: Session) -> bool:
+async def _is_own_form(request: Request, session: Session) -> bool:
     if not is_same_origin(request):
         return False
-    given = request.headers.get("x-csrf") or (await request.form()).get("csrf")
-    return isinstance(given, str) and sessions.is_csrf_token_valid(session, given)
+    token = request.headers.get("x-csrf") or (await request.form()).get("csrf")
+    return isinstance(token, str) and sessions.is_csrf_token_valid(session, token)
 
 
-def _to_sign_in(request: Request) -> Response:
+def _redirect_to_sign_in(request: Request) -> Response:
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
         return HTMLResponse(RELOAD_HTML)
     if request.headers.get("hx-request"):
         return Response(status_code=401, headers={"HX-Redirect": SIGN_IN_PATH})
     if request.method != "GET" or request.headers.get("accept", "").startswith("text/event-stream"):
         return Response("Sign in again.", 401)
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    after = "" if wanted == "/" else f"?next={quote(wanted, safe='')}"
-    return RedirectResponse(SIGN_IN_PATH + after, 303)
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    query = "" if target == "/" else f"?next={quote(target, safe='')}"
+    return RedirectResponse(SIGN_IN_PATH + query, 303)
 
 
 ErrorPage = tuple[int, str, str]
-"""Status, headline, what to do."""
+"""Status, title, message."""
 
 
 def _error_handler(
-    site: Site, judged: Callable[[Request, Exception], ErrorPage]
+    site: Site, describe_error: Callable[[Request, Exception], ErrorPage]
 ) -> Callable[[Request, Exception], Awaitable[Response]]:
-    async def answer(request: Request, error: Exception) -> Response:
-        status, title, message = judged(request, error)
-        session = site.sessions.find(
-            sessions.read_session_cookie(request.cookies, is_tls=request.url.scheme == "https")
-        )
+    async def respond(request: Request, error: Exception) -> Response:
+        status, title, message = describe_error(request, error)
+        session = _find_session(site, request)
         if session is None and request.url.path == SIGN_IN_PATH:
-            return PlainTextResponse(message, status)  # a redirect would lead here again
+            return PlainTextResponse(message, status)  # a redirect to the sign-in page would loop
         if status == 401 or session is None:
-            return _to_sign_in(request)
-        page = PageRequest(site, request, session)
-        found = page.render("problem.html", status, title=title, message=message)
+            return _redirect_to_sign_in(request)
+        response = PageRequest(site, request, session).render("problem.html", status, title=title, message=message)
         if request.headers.get("x-live"):
-            found.headers["HX-Reswap"] = "none"  # what is there stays; the top of the page tells that it is not live
+            # A failed background reload keeps the content; the page's status says that it is not live.
+            response.headers["HX-Reswap"] = "none"
         elif request.headers.get("hx-request"):
-            found.headers["HX-Retarget"], found.headers["HX-Reswap"] = "#main", "innerHTML"
-        return found
+            response.headers["HX-Retarget"], response.headers["HX-Reswap"] = "#main", "innerHTML"
+        return response
 
-    return answer
+    return respond
 
 
-def _on_refused(request: Request, error: Exception) -> ErrorPage:
+def _describe_gateway_error(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, GatewayError)
-    titles = {401: "Signed out", 403: "Your key may not do this", 404: "Not found", 409: "Conflict"}
+    titles = {401: "Session expired", 403: "Permission denied", 404: "Not found", 409: "Conflict"}
     titles |= {429: "Too many requests", 503: "Temporarily unavailable"}
-    return error.status, titles.get(error.status, "The gateway refused"), error.message
+    return error.status, titles.get(error.status, "Request rejected"), error.message
 
 
-def _on_error(request: Request, error: Exception) -> ErrorPage:
+def _describe_stentor_error(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, StentorError)
-    title = "The gateway is unreachable" if isinstance(error, ServiceUnavailable) else "This page cannot be shown"
+    title = "Gateway unreachable" if isinstance(error, ServiceUnavailable) else "Cannot load this page"
     return error.status, title, error.message
 
 
-def _on_missing(request: Request, error: Exception) -> ErrorPage:
+def _describe_http_exception(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return 404, "Not found", "This page does not exist."
-    return error.status_code, "Refused", str(error.detail)
+        return 404, "Not found", "Page not found."
+    return error.status_code, "Request rejected", str(error.detail)
 
 
-def _on_unexpected(request: Request, error: Exception) -> ErrorPage:
-    log.error("page %s failed", request.url.path, exc_info=error)
-    return 500, "This page failed", "The log of the dashboard has the reason."
+def _describe_unexpected_error(request: Request, error: Exception) -> ErrorPage:
+    log.error("pages: request failed path=%s", request.url.path, exc_info=error)
+    return 500, "Internal error", "See the dashboard log for details."
 
 
 class _SecurityHeadersMiddleware:
@@ -183,35 +189,26 @@ class _SecurityHeadersMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_safely(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_safely)
+        await self._app(scope, receive, send_with_headers)
 
 
 ROUTES: list[tuple[str, str, PageHandler]] = [
     *overview.ROUTES,
     *tasks.ROUTES,
     *console.ROUTES,
-    *tasks.STREAM_ROUTES,
     *agents.ROUTES,
-    *agents.AGENT_ROUTES,
     *governance.ROUTES,
-    *governance.CHECKPOINT_ROUTES,
     *memory.ROUTES,
-    *memory.NOTE_ROUTES,
-    *messages.COMPOSE_ROUTES,
     *messages.ROUTES,
     *models.ROUTES,
-    *models.PROVIDER_ROUTES,
     *provenance.ROUTES,
-    *provenance.RUN_ROUTES,
     *webhooks.ROUTES,
-    *webhooks.ACTION_ROUTES,
-    *webhooks.DELIVERY_ROUTES,
 ]
-"""Method, path, handler; every one behind the session, and every POST behind its token."""
+"""Method, path, handler. All require a session, and every POST its CSRF token."""

@@ -1,12 +1,9 @@
-"""Governance: updates that wait for somebody, and the review of one.
-
-Checkpoints of agents and rollbacks to them.
-"""
+"""The governance pages: updates and their review, agent checkpoints, and rollbacks to them."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Literal, TypedDict
 from urllib.parse import urlencode
 
 from starlette.responses import Response
@@ -14,6 +11,7 @@ from starlette.responses import Response
 from stentor.core import runlog_queries
 from stentor.core.clock import format_iso
 from stentor.core.db import Tx
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import model
 from stentor.domains.governance import queries as governance_queries
 from stentor.domains.governance.operations import parse_tier
@@ -24,7 +22,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50
 TABS = {
-    "pending": ("waiting", ("submitted",)),
+    "pending": ("pending", ("submitted",)),
     "approved": ("approved", ("approved",)),
     "deploying": ("deploying", ("deploying",)),
     "deployed": ("deployed", ("deployed",)),
@@ -32,60 +30,73 @@ TABS = {
     "rolled_back": ("rolled back", ("rolled_back",)),
     "all": ("all", ("submitted", "approved", "deploying", "deployed", "rejected", "rolled_back")),
 }
-"""Value of the query: its name, and the states that it counts."""
+"""The label of each value of `?status=`, and the statuses that it counts."""
 TIERS = model.TIER_NAMES
 MAX_HISTORY_EVENTS = 20
-"""Events of one record that are listed."""
+"""Events per record."""
 TEST_KINDS = ("unit_tests", "integration_tests")
 DECISION_ERRORS = (400, 403, 409, 422)
-"""Refusals that the review shows in its place."""
+"""Statuses of errors that the review form displays itself."""
+CHECKPOINT_PAGE_SIZE = 50
+ROLLBACK_STEPS = ("initiated", "in_progress", "completed")
 
 
 async def list_updates(page: PageRequest) -> Response:
-    """What waits comes first; the gateway refuses a status or a tier that there is not."""
-    wanted = {
+    """List updates, pending ones by default. The gateway rejects an unknown status or tier."""
+    filters = {
         "status": page.query_param("status") or "pending",
         "tier": page.query_param("tier"),
         "agent": page.query_param("agent"),
     }
-    status = "" if wanted["status"] == "all" else wanted["status"]
-    query = {
-        "status": status,
-        "tier": wanted["tier"],
-        "agent_id": wanted["agent"],
-        "cursor": page.query_param("cursor"),
-    }
-    found = await page.call("updates.list", limit=PAGE_SIZE, **query)
-    now, tier = page.site.now(), parse_tier(wanted["tier"] or None) or 0
+    result = await page.call(
+        "updates.list",
+        limit=PAGE_SIZE,
+        status="" if filters["status"] == "all" else filters["status"],
+        tier=filters["tier"],
+        agent_id=filters["agent"],
+        cursor=page.query_param("cursor"),
+    )
+    now, tier = page.site.now(), parse_tier(filters["tier"] or None) or 0
     (counts, overdue), names = await asyncio.gather(
-        page.read(governance_queries.count_updates, wanted["agent"], tier, now),
+        page.read(governance_queries.count_updates, filters["agent"], tier, now),
         page.read(registry_queries.read_names),
     )
     return page.render(
         "governance.html",
         block="rows" if page.query_param("cursor") else "results",
-        updates=[{**one, "overdue": is_overdue(one, page)} for one in found["updates"]],
-        more=_address({**wanted, "cursor": found["next_cursor"]}) if found["next_cursor"] else None,
-        tabs=[_tab(name, wanted, counts) for name in TABS],
+        updates=[{**update, "overdue": is_overdue(update, page)} for update in result["updates"]],
+        more=_list_url({**filters, "cursor": result["next_cursor"]}) if result["next_cursor"] else None,
+        tabs=[_present_tab(status, filters, counts) for status in TABS],
         overdue=overdue,
         names=names,
-        wanted=wanted,
+        wanted=filters,
         tiers=TIERS,
     )
 
 
-def is_overdue(update: dict[str, Any], page: PageRequest) -> bool:
-    """Whether it waits past its deadline. Times of the gateway are of one form, so they compare as texts."""
+def is_overdue(update: JsonObject, page: PageRequest) -> bool:
+    """Return whether a pending update is past its deadline. The gateway's times have one format and compare as text."""
     return bool(update["status"] == "submitted" and update["approval_deadline"] < format_iso(page.site.now()))
 
 
-def _tab(name: str, wanted: dict[str, str], counts: dict[str, int]) -> dict[str, Any]:
-    said, states = TABS[name]
-    n = sum(counts.get(state, 0) for state in states)
-    return {"name": said, "n": n, "address": _address({**wanted, "status": name}), "here": wanted["status"] == name}
+class Tab(TypedDict):
+    name: str
+    n: int
+    address: str
+    here: bool
 
 
-def _address(query: dict[str, str]) -> str:
+def _present_tab(status: str, filters: dict[str, str], counts: dict[str, int]) -> Tab:
+    label, states = TABS[status]
+    return {
+        "name": label,
+        "n": sum(counts.get(state, 0) for state in states),
+        "address": _list_url({**filters, "status": status}),
+        "here": filters["status"] == status,
+    }
+
+
+def _list_url(query: dict[str, str]) -> str:
     return f"/governance?{urlencode({name: value for name, value in query.items() if value})}"
 
 
@@ -93,48 +104,54 @@ async def show_update(page: PageRequest) -> Response:
     return await _render_update(page)
 
 
-async def _render_update(page: PageRequest, refused: GatewayError | None = None) -> Response:
-    """The update; after a refusal with the gateway's words and what was typed."""
+async def _render_update(page: PageRequest, error: GatewayError | None = None) -> Response:
+    """Render an update; after a rejected decision with the gateway's message and the submitted fields."""
     update_id = page.path_param("update_id")
-    found = await page.call("updates.get", update_id=update_id)
-    moves, names = await asyncio.gather(
-        page.read(_read_history, "update", update_id, found["provenance_id"]),
+    update = await page.call("updates.get", update_id=update_id)
+    history, names = await asyncio.gather(
+        page.read(_read_history, "update", update_id, update["provenance_id"]),
         page.read(registry_queries.read_names),
     )
-    changes = dict(found["changes"])
+    changes = dict(update["changes"])
     changes["agent_patch"] = agent_view.mask_secrets(changes.get("agent_patch"))
     return page.render(
         "update.html",
-        200 if refused is None else refused.status,
+        200 if error is None else error.status,
         block="live",
-        update={**found, "overdue": is_overdue(found, page), "changes": changes},
+        update={**update, "overdue": is_overdue(update, page), "changes": changes},
         address=f"/governance/updates/{quote_segment(update_id)}",
-        review=change_review.review_diff(found["diff"]),
-        moves=moves,
+        review=change_review.review_diff(update["diff"]),
+        moves=history,
         names=names,
         tiers=TIERS,
         kinds=TEST_KINDS,
-        refused=refused,
-        typed=await page.read_form() if refused else {},
+        refused=error,
+        typed=await page.read_form() if error else {},
     )
 
 
 async def approve_update(page: PageRequest) -> Response:
     form = await page.read_form()
-    said = {"approved_by": page.session.name, "rationale": form.get("rationale", "")}
-    body = {**said, "override_risk": form.get("override_risk") == "on"}
+    body = {
+        "approved_by": page.session.name,
+        "rationale": form.get("rationale", ""),
+        "override_risk": form.get("override_risk") == "on",
+    }
     return await _post_decision(page, "approve", "approved", body)
 
 
 async def reject_update(page: PageRequest) -> Response:
     form = await page.read_form()
-    said = {"reason": form.get("reason", ""), "feedback": form.get("feedback", "")}
-    body = {"rejected_by": page.session.name, **said}
+    body = {
+        "rejected_by": page.session.name,
+        "reason": form.get("reason", ""),
+        "feedback": form.get("feedback", ""),
+    }
     return await _post_decision(page, "reject", "rejected", body)
 
 
 async def report_deployed(page: PageRequest) -> Response:
-    """Of an update that lives outside of this service; failed tests roll the agent back."""
+    """Report the deployment of an update outside Stentor; failed tests roll the agent's record back."""
     form = await page.read_form()
     kinds = [kind for kind in TEST_KINDS if form.get(f"{kind}_passed") or form.get(f"{kind}_failed")]
     results = {
@@ -144,32 +161,19 @@ async def report_deployed(page: PageRequest) -> Response:
 
 
 def _parse_count(text: str) -> int | str:
-    """What is no number is left to the gateway to refuse."""
+    """Return the number, or the text itself, which the gateway rejects with a message."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text or 0
 
 
-async def _post_decision(page: PageRequest, action: str, notice: str, body: dict[str, Any]) -> Response:
+async def _post_decision(page: PageRequest, action: str, notice: str, body: JsonObject) -> Response:
     update_id = page.path_param("update_id")
     try:
         await page.call(f"updates.{action}", update_id=update_id, body=body)
-    except GatewayError as refused:
-        if refused.status not in DECISION_ERRORS:
+    except GatewayError as error:
+        if error.status not in DECISION_ERRORS:
             raise
-        return await _render_update(page, refused)
+        return await _render_update(page, error)
     return page.redirect(f"/governance/updates/{quote_segment(update_id)}", notice)
-
-
-ROUTES = [
-    ("GET", "/governance", list_updates),
-    ("GET", "/governance/updates/{update_id}", show_update),
-    ("POST", "/governance/updates/{update_id}/approve", approve_update),
-    ("POST", "/governance/updates/{update_id}/reject", reject_update),
-    ("POST", "/governance/updates/{update_id}/deployed", report_deployed),
-]
-
-
-CHECKPOINT_PAGE_SIZE = 50
-ROLLBACK_STEPS = ("initiated", "in_progress", "completed")
 
 
 async def list_checkpoints(page: PageRequest) -> Response:
@@ -180,20 +184,20 @@ async def list_rollbacks(page: PageRequest) -> Response:
     return await _render_list(page, "rollbacks")
 
 
-async def _render_list(page: PageRequest, kind: str) -> Response:
-    """Newest first."""
+async def _render_list(page: PageRequest, kind: Literal["checkpoints", "rollbacks"]) -> Response:
+    """List checkpoints or rollbacks, newest first."""
     agent_id = page.query_param("agent")
-    found, names = await asyncio.gather(
+    result, names = await asyncio.gather(
         page.call(f"{kind}.list", limit=CHECKPOINT_PAGE_SIZE, agent_id=agent_id, cursor=page.query_param("cursor")),
         page.read(registry_queries.read_names),
     )
-    query = {"agent": agent_id, "cursor": found["next_cursor"]}
-    address = f"/governance/{kind}?{urlencode({name: value for name, value in query.items() if value})}"
+    query = {"agent": agent_id, "cursor": result["next_cursor"]}
+    next_url = f"/governance/{kind}?{urlencode({name: value for name, value in query.items() if value})}"
     return page.render(
         f"{kind}.html",
         block="rows" if page.query_param("cursor") else "results",
-        records=found[kind],
-        more=address if found["next_cursor"] else None,
+        records=result[kind],
+        more=next_url if result["next_cursor"] else None,
         names=names,
         agent_id=agent_id,
     )
@@ -201,13 +205,15 @@ async def _render_list(page: PageRequest, kind: str) -> Response:
 
 async def show_checkpoint(page: PageRequest) -> Response:
     checkpoint_id = page.path_param("checkpoint_id")
-    found = await page.call("checkpoints.get", checkpoint_id=checkpoint_id)
-    record, names = await asyncio.gather(_find_agent(page, found["agent_id"]), page.read(registry_queries.read_names))
-    state = found["state"]
+    checkpoint = await page.call("checkpoints.get", checkpoint_id=checkpoint_id)
+    record, names = await asyncio.gather(
+        _find_agent(page, checkpoint["agent_id"]), page.read(registry_queries.read_names)
+    )
+    state = checkpoint["state"]  # None for a corrupted checkpoint
     return page.render(
         "checkpoint.html",
         block="live",
-        checkpoint=found,
+        checkpoint=checkpoint,
         state=state,
         runtime=agent_view.present_runtime(state["config"]["runtime"]) if state else [],
         review=change_review.review_rollback(state, record) if state and record else None,
@@ -215,50 +221,55 @@ async def show_checkpoint(page: PageRequest) -> Response:
     )
 
 
-async def _find_agent(page: PageRequest, agent_id: str) -> dict[str, Any] | None:
+async def _find_agent(page: PageRequest, agent_id: str) -> JsonObject | None:
     try:
         return dict(await page.call("agents.get", agent_id=agent_id))
-    except GatewayError as refused:
-        if refused.status == 404:
+    except GatewayError as error:
+        if error.status == 404:
             return None
         raise
 
 
 async def show_rollback(page: PageRequest) -> Response:
     rollback_id = page.path_param("rollback_id")
-    found = await page.call("rollbacks.get", rollback_id=rollback_id)
-    first = found["provenance_id"]
-    moves, names = await asyncio.gather(
-        page.read(_read_history, "rollback", rollback_id, first),
+    rollback = await page.call("rollbacks.get", rollback_id=rollback_id)
+    history, names = await asyncio.gather(
+        page.read(_read_history, "rollback", rollback_id, rollback["provenance_id"]),
         page.read(registry_queries.read_names),
     )
-    steps = ROLLBACK_STEPS if found["status"] != "failed" else (*ROLLBACK_STEPS[:2], "failed")
-    return page.render("rollback.html", block="live", rollback=found, moves=moves, names=names, steps=steps)
+    steps = ROLLBACK_STEPS if rollback["status"] != "failed" else (*ROLLBACK_STEPS[:2], "failed")
+    return page.render("rollback.html", block="live", rollback=rollback, moves=history, names=names, steps=steps)
 
 
 async def start_rollback(page: PageRequest) -> Response:
-    """The gateway wants a reason, and takes no checkpoint that is damaged."""
+    """Start a rollback. The gateway requires a reason and rejects a corrupted checkpoint."""
     form = await page.read_form()
-    said = {"reason": form.get("reason", ""), "details": form.get("details", "")}
-    body = {"checkpoint_id": page.path_param("checkpoint_id"), "initiated_by": page.session.name, **said}
-    started = await page.call("rollbacks.start", body=body)
-    return page.redirect(f"/governance/rollbacks/{quote_segment(started['rollback_id'])}", "rolled-back")
+    body = {
+        "checkpoint_id": page.path_param("checkpoint_id"),
+        "initiated_by": page.session.name,
+        "reason": form.get("reason", ""),
+        "details": form.get("details", ""),
+    }
+    rollback = await page.call("rollbacks.start", body=body)
+    return page.redirect(f"/governance/rollbacks/{quote_segment(rollback['rollback_id'])}", "rolled-back")
 
 
-CHECKPOINT_ROUTES = [
-    ("GET", "/governance/checkpoints", list_checkpoints),
-    ("GET", "/governance/checkpoints/{checkpoint_id}", show_checkpoint),
-    ("POST", "/governance/checkpoints/{checkpoint_id}/rollback", start_rollback),
-    ("GET", "/governance/rollbacks", list_rollbacks),
-    ("GET", "/governance/rollbacks/{rollback_id}", show_rollback),
-]
+class HistoryEvent(TypedDict):
+    event_id: str
+    timestamp: str
+    event_type: str
+    message: str
+    metadata: JsonObject
 
 
 def _read_history(
     tx: Tx, tenant: str, kind: Literal["update", "rollback"], record_id: str, first: str
-) -> list[dict[str, Any]]:
-    """Return the events of a record, oldest first, from `first` on; events that the run log lost are left out."""
-    events: list[dict[str, Any]] = []
+) -> list[HistoryEvent]:
+    """Return the newest events of a record, oldest first.
+
+    Follows the parents back to the event `first`; stops at an event that is no longer in the run log.
+    """
+    events: list[HistoryEvent] = []
     event_id = governance_queries.find_head_event(tx, tenant, kind, record_id)
     while event_id is not None and len(events) < MAX_HISTORY_EVENTS:
         event = runlog_queries.find_event(tx, tenant, event_id)
@@ -275,3 +286,17 @@ def _read_history(
         )
         event_id = None if event_id == first else event.parent_id
     return events[::-1]
+
+
+ROUTES = [
+    ("GET", "/governance", list_updates),
+    ("GET", "/governance/updates/{update_id}", show_update),
+    ("POST", "/governance/updates/{update_id}/approve", approve_update),
+    ("POST", "/governance/updates/{update_id}/reject", reject_update),
+    ("POST", "/governance/updates/{update_id}/deployed", report_deployed),
+    ("GET", "/governance/checkpoints", list_checkpoints),
+    ("GET", "/governance/checkpoints/{checkpoint_id}", show_checkpoint),
+    ("POST", "/governance/checkpoints/{checkpoint_id}/rollback", start_rollback),
+    ("GET", "/governance/rollbacks", list_rollbacks),
+    ("GET", "/governance/rollbacks/{rollback_id}", show_rollback),
+]

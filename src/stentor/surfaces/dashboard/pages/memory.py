@@ -1,7 +1,4 @@
-"""The memory: its searches, and how well its parts are.
-
-One note: its text with links, its frontmatter, its versions; and where a link of it leads.
-"""
+"""The memory pages: search and health of a vault, and one note with its links, frontmatter and versions."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TypedDict
 from urllib.parse import urlencode
 
 from markupsafe import Markup
@@ -20,6 +17,7 @@ from stentor.core import runlog_queries
 from stentor.core.clock import SECOND, micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.ids import min_id_at
+from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.registry import queries as registry_queries
@@ -31,12 +29,18 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"}
 MAX_RESULTS = 30
 MEMORY_DISABLED_STATUS = 501
-"""What the gateway answers when the memory is switched off."""
+"""The gateway's status while the memory is disabled."""
+MAX_NAMED_VERSIONS = 20
+"""Newest versions for which the author is looked up."""
+EVENT_ID_SKEW_US = SECOND
+"""Maximum difference between the time in an event's id and the time of its transaction."""
+MAX_SCANNED_EVENTS = 2_000
+"""Events scanned around the time of each version."""
 _TERM = re.compile(r'"([^"]+)"|([^\s"]+)')
 
 
 async def show_memory(page: PageRequest) -> Response:
-    """The search in one vault, and the health of that vault beside it."""
+    """Render the search in one vault, with the vault's health."""
     text, mode, vault = (
         page.query_param("q"),
         page.query_param("mode", "hybrid"),
@@ -44,39 +48,58 @@ async def show_memory(page: PageRequest) -> Response:
     )
     mode = mode if mode in SEARCH_MODES else "hybrid"
     try:
-        found, health = await asyncio.gather(_search(page, text, mode, vault), _read_health(page, vault))
-    except GatewayError as refused:
-        if refused.status == MEMORY_DISABLED_STATUS:
+        results, health = await asyncio.gather(_search(page, text, mode, vault), _read_health(page, vault))
+    except GatewayError as error:
+        if error.status == MEMORY_DISABLED_STATUS:
             return page.render("memory-off.html")
         raise
     return page.render(
         "memory.html",
-        found["status"],
+        results["status"],
         block="results",
         text=text,
         mode=mode,
         modes=SEARCH_MODES,
         vault=vault,
-        found=found,
+        found=results,
         health=health,
         missing=page.query_param("missing"),
     )
 
 
 async def show_health(page: PageRequest) -> Response:
-    """The part of the page that is asked for again when the memory was used."""
+    """Render the health block alone, which live updates reload."""
     if not page.request.headers.get("HX-Request"):
         return RedirectResponse("/memory", 303)
     vault = page.query_param("vault", DEFAULT_VAULT)
     return page.render("memory.html", block="health", health=await _read_health(page, vault))
 
 
-async def _read_health(page: PageRequest, vault: str) -> dict[str, Any]:
+async def _read_health(page: PageRequest, vault: str) -> JsonObject:
     return dict(await page.call("memory.health", vault=vault))
 
 
-async def _search(page: PageRequest, text: str, mode: str, vault: str) -> dict[str, Any]:
-    """`rows` with path, title, excerpt and scores; a refusal of this search alone stands in `problem`."""
+class SearchHit(TypedDict):
+    path: str
+    address: str
+    title: str
+    excerpt: Markup
+    score: float
+    scores: dict[str, float | None]
+    level: str | None
+
+
+class SearchResults(TypedDict):
+    """`problem` is the error of the search itself, `took` its duration in milliseconds."""
+
+    status: int
+    problem: str | None
+    rows: list[SearchHit]
+    total: int
+    took: float | None
+
+
+async def _search(page: PageRequest, text: str, mode: str, vault: str) -> SearchResults:
     if not text:
         return {"status": 200, "problem": None, "rows": [], "total": 0, "took": None}
     terms = [quoted or word for quoted, word in _TERM.findall(text)] or [text]
@@ -86,44 +109,36 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> dict[s
         "semantic": {"query": text, "top_k": MAX_RESULTS},
     }
     try:
-        found = await page.call(f"memory.{mode}", body={**bodies[mode], "vault": vault})
-    except GatewayError as refused:
-        if refused.status not in (400, 502, 503, 504):
+        result = await page.call(f"memory.{mode}", body={**bodies[mode], "vault": vault})
+    except GatewayError as error:
+        # A malformed query or an embedder that is down affects this search only, so the page stays usable.
+        if error.status not in (400, 502, 503, 504):
             raise
-        return {"status": refused.status, "problem": refused.message, "rows": [], "total": 0, "took": None}
-    wanted = frozenset(tokenizer.tokenize(text))
-    rows = [_search_hit(one, wanted, vault) for one in found["matches"]]
+        return {"status": error.status, "problem": error.message, "rows": [], "total": 0, "took": None}
+    query_terms = frozenset(tokenizer.tokenize(text))
     return {
-        "status": 200, "problem": None, "rows": rows, "total": found["total_matches"],
-        "took": found["search_latency_ms"],
-    }  # fmt: skip
+        "status": 200,
+        "problem": None,
+        "rows": [_present_hit(match, query_terms, vault) for match in result["matches"]],
+        "total": result["total_matches"],
+        "took": result["search_latency_ms"],
+    }
 
 
-def _search_hit(match: dict[str, Any], wanted: frozenset[str], vault: str) -> dict[str, Any]:
-    """One form for the answers of all three searches."""
+def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> SearchHit:
+    """Return a match in one format for all three searches, whose field names differ."""
     excerpt = str(match.get("excerpt", match.get("content_preview", "")))
     scores = {name: match.get(name) for name in ("keyword_score", "similarity_score")}
-    main = next(match[name] for name in ("score", "relevance_score", "similarity_score") if name in match)
     path = str(match["path"])
-    title = match.get("title") or path.rpartition("/")[2].removesuffix(".md")
-    shown = {
+    return {
         "path": path,
         "address": note_url(path, vault),
-        "title": title,
-        "excerpt": note_rendering.highlight_terms(excerpt, wanted),
+        "title": match.get("title") or path.rpartition("/")[2].removesuffix(".md"),
+        "excerpt": note_rendering.highlight_terms(excerpt, query_terms),
+        "score": next(match[name] for name in ("score", "relevance_score", "similarity_score") if name in match),
+        "scores": scores,
+        "level": match.get("source_level"),
     }
-    return {**shown, "score": main, "scores": scores, "level": match.get("source_level")}
-
-
-ROUTES = [("GET", "/memory", show_memory), ("GET", "/memory/health", show_health)]
-
-
-MAX_NAMED_VERSIONS = 20
-EVENT_ID_SKEW_US = SECOND
-"""How far the id of an event may lie from the time of its transaction."""
-MAX_SCANNED_EVENTS = 2_000
-"""Events that are searched around each version."""
-"""Versions, the newest ones, whose writer is looked for."""
 
 
 async def show_note(page: PageRequest) -> Response:
@@ -133,10 +148,11 @@ async def show_note(page: PageRequest) -> Response:
         page.query_param("vault", DEFAULT_VAULT),
     )
     document = await _read_document(page, path, vault)
-    kept = await _read_versions(page, path, vault)  # after the read, which keeps the state that it found
-    if document is None and isinstance(kept, GatewayError):
-        raise kept
-    versions = [] if isinstance(kept, GatewayError) else await _add_writers(page, path, vault, kept["versions"])
+    # After the document, not concurrently: reading a note edited in the vault stores its current state as a version.
+    history = await _read_versions(page, path, vault)
+    if document is None and isinstance(history, GatewayError):
+        raise history
+    versions = [] if isinstance(history, GatewayError) else await _add_writers(page, path, vault, history["versions"])
     old = await _read_version(page, path, vault, version, document) if version else None
     return page.render(
         "note.html",
@@ -148,76 +164,75 @@ async def show_note(page: PageRequest) -> Response:
         chosen=version,
         body=await _render_body((old or {}).get("document") or document, path, vault),
         address=partial(note_url, path, vault),
-        state=_changed_url(path, vault, _current_version(kept)),
+        state=_changed_url(path, vault, _current_version(history)),
         changed=None,
     )
 
 
 async def show_changed(page: PageRequest) -> Response:
-    """A line for who reads the note, once it is no longer what the page shows; `seen` is what that was."""
+    """Render a notice when the note is no longer the version `seen`, which the page displays."""
     path, vault = page.query_param("path"), page.query_param("vault", DEFAULT_VAULT)
     if not page.request.headers.get("HX-Request"):
         return RedirectResponse(note_url(path, vault), 303)
-    kept = await _read_versions(page, path, vault)
-    present = _current_version(kept)
-    found = None if present == page.query_param("seen") else "changed" if present else "deleted"
-    return page.render("note.html", block="changed", changed=found, address=partial(note_url, path, vault))
+    current = _current_version(await _read_versions(page, path, vault))
+    change = None if current == page.query_param("seen") else "changed" if current else "deleted"
+    return page.render("note.html", block="changed", changed=change, address=partial(note_url, path, vault))
 
 
-def _current_version(kept: dict[str, Any] | GatewayError) -> str:
-    """The state of the note as it is; the empty text when it is gone."""
-    return "" if isinstance(kept, GatewayError) else kept["current"] or ""
+def _current_version(history: JsonObject | GatewayError) -> str:
+    """Return the content hash of the current version, empty when the note is deleted."""
+    return "" if isinstance(history, GatewayError) else history["current"] or ""
 
 
 def _changed_url(path: str, vault: str, seen: str) -> str:
     return "/memory/note/changed?" + urlencode({"path": path, **vault_param(vault), "seen": seen})
 
 
-async def _read_document(page: PageRequest, path: str, vault: str) -> dict[str, Any] | None:
-    """The document; None when there is none."""
-    asked = {"path": path, "vault": vault}
-    found: dict[str, Any] | None = (await page.call("memory.read", **asked))["document"]
-    return found
+async def _read_document(page: PageRequest, path: str, vault: str) -> JsonObject | None:
+    document: JsonObject | None = (await page.call("memory.read", path=path, vault=vault))["document"]
+    return document
 
 
-async def _read_versions(page: PageRequest, path: str, vault: str) -> dict[str, Any] | GatewayError:
-    """With the present state. None are kept of a note that the bus never saw: that is no error of the page."""
+async def _read_versions(page: PageRequest, path: str, vault: str) -> JsonObject | GatewayError:
+    """Return the versions and the current one, or the 404 of a note that the memory API has never seen.
+
+    The caller decides whether that is an error: the note may still exist in the vault.
+    """
     try:
         return dict(await page.call("memory.versions", path=path, vault=vault))
-    except GatewayError as refused:
-        if refused.status != 404:
+    except GatewayError as error:
+        if error.status != 404:
             raise
-        return refused
+        return error
 
 
-async def _add_writers(
-    page: PageRequest, path: str, vault: str, versions: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    times = [(one["version"], micros_from_datetime(datetime.fromisoformat(one["created_at"]))) for one in versions]
+async def _add_writers(page: PageRequest, path: str, vault: str, versions: list[JsonObject]) -> list[JsonObject]:
+    times = [
+        (version["version"], micros_from_datetime(datetime.fromisoformat(version["created_at"])))
+        for version in versions
+    ]
     names, writers = await asyncio.gather(
         page.read(registry_queries.read_names),
         page.read(_read_version_writers, path, vault, times[:MAX_NAMED_VERSIONS]),
     )
-    nobody = ("", None)
-    return [
-        {**one, "by": writers.get(one["version"], nobody)[0], "agent": writers.get(one["version"], nobody)[1],
-         "names": names}
-        for one in versions
-    ]  # fmt: skip
+    rows = []
+    for version in versions:
+        key, agent_id = writers.get(version["version"], ("", None))
+        rows.append({**version, "by": key, "agent": agent_id, "names": names})
+    return rows
 
 
 async def _read_version(
-    page: PageRequest, path: str, vault: str, version: str, document: dict[str, Any] | None
-) -> dict[str, Any]:
-    found = await page.call("memory.version", version=version, path=path, vault=vault)
-    before, after = (
-        note_rendering.document_text(found["document"]),
-        note_rendering.document_text(document) if document else "",
-    )
-    return {**found, "lines": await asyncio.to_thread(note_rendering.diff_texts, before, after)}
+    page: PageRequest, path: str, vault: str, version: str, document: JsonObject | None
+) -> JsonObject:
+    """Return an older version with the lines that changed since then."""
+    old = await page.call("memory.version", version=version, path=path, vault=vault)
+    before = note_rendering.document_text(old["document"])
+    after = note_rendering.document_text(document) if document else ""
+    return {**old, "lines": await asyncio.to_thread(note_rendering.diff_texts, before, after)}
 
 
-async def _render_body(document: dict[str, Any] | None, path: str, vault: str) -> Markup | None:
+async def _render_body(document: JsonObject | None, path: str, vault: str) -> Markup | None:
     if document is None:
         return None
     source = {"from": path, **vault_param(vault)}
@@ -225,7 +240,7 @@ async def _render_body(document: dict[str, Any] | None, path: str, vault: str) -
 
 
 async def follow_link(page: PageRequest) -> Response:
-    """A link of a note: to the note that it means, else to a search for its name."""
+    """Resolve a link of a note: redirect to its target, or to a search for its name."""
     source, name, vault = page.query_param("from"), page.query_param("name"), page.query_param("vault", DEFAULT_VAULT)
     for path in _candidate_paths(name, source):
         if await _note_exists(page, path, vault):
@@ -238,42 +253,35 @@ async def follow_link(page: PageRequest) -> Response:
 async def _note_exists(page: PageRequest, path: str, vault: str) -> bool:
     try:
         return await _read_document(page, path, vault) is not None
-    except GatewayError as refused:
-        if refused.status != 400:  # a text that no path can be
+    except GatewayError as error:
+        if error.status != 400:  # 400: the text is not a valid path
             raise
         return False
 
 
 def _candidate_paths(name: str, source: str) -> list[str]:
-    """Where the note of a link may lie: at that path of the vault, else beside the note that has the link."""
-    here = source.rpartition("/")[0]
-    exact = name.startswith(("/", "./", "../"))
-    parts = here.split("/") if here and name.startswith(("./", "../")) else []
-    for one in name.lstrip("/").split("/"):
-        if one == "..":
+    """Return the possible paths of a link's target: from the root of the vault, then in the folder of the source."""
+    folder = source.rpartition("/")[0]
+    is_exact = name.startswith(("/", "./", "../"))
+    parts = folder.split("/") if folder and name.startswith(("./", "../")) else []
+    for part in name.lstrip("/").split("/"):
+        if part == "..":
             if not parts:
-                return []
+                return []  # outside the vault
             parts.pop()
-        elif one not in (".", ""):
-            parts.append(one)
-    wanted = "/".join(parts)
-    if not wanted:
-        return [source] if source else []
-    wanted = wanted if wanted.lower().endswith(".md") else f"{wanted}.md"
-    return list(dict.fromkeys([wanted] if exact or not here else [wanted, f"{here}/{wanted}"]))
-
-
-NOTE_ROUTES = [
-    ("GET", "/memory/note", show_note),
-    ("GET", "/memory/note/changed", show_changed),
-    ("GET", "/memory/open", follow_link),
-]
+        elif part not in (".", ""):
+            parts.append(part)
+    target = "/".join(parts)
+    if not target:
+        return [source] if source else []  # a link to a heading of the same note
+    target = target if target.lower().endswith(".md") else f"{target}.md"
+    return list(dict.fromkeys([target] if is_exact or not folder else [target, f"{folder}/{target}"]))
 
 
 def _read_version_writers(
     tx: Tx, tenant: str, path: str, vault: str, versions: Iterable[tuple[str, int]]
 ) -> dict[str, tuple[str, str | None]]:
-    """Return who wrote each version, key and agent by content hash, as far as the run log tells.
+    """Return the author (key and agent id) of each version by content hash, as far as the run log has it.
 
     `versions` are content hashes with their times in microseconds.
     """
@@ -285,3 +293,12 @@ def _read_version_writers(
             if note == (path, vault) and event.metadata.get("after_hash") == content_hash:
                 writers[content_hash] = (str(event.metadata.get("by") or ""), event.agent_id)
     return writers
+
+
+ROUTES = [
+    ("GET", "/memory", show_memory),
+    ("GET", "/memory/health", show_health),
+    ("GET", "/memory/note", show_note),
+    ("GET", "/memory/note/changed", show_changed),
+    ("GET", "/memory/open", follow_link),
+]

@@ -1,14 +1,14 @@
-"""The overview: what happens now, what waits for a human, what is wrong."""
+"""The overview page: task counts, charts, items that need a human, component health and alerts."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
 from stentor.core.db import Tx
 from stentor.core.errors import StentorError
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import queries as governance_queries
 from stentor.domains.learning import queries as learning_queries
 from stentor.domains.llm.queries import read_cost_series
@@ -31,26 +31,26 @@ PENDING_ITEMS = (
 
 
 async def show_overview(page: PageRequest) -> Response:
-    chosen = page.query_param("range", "1h")
-    states, waiting, health = await asyncio.gather(
+    chart_range = page.query_param("range", "1h")
+    counts, pending, health = await asyncio.gather(
         page.read(task_queries.count_by_status),
         page.read(_count_pending),
         page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
-    waiting["pending_approval"] = states.get("pending_approval", 0)
+    pending["pending_approval"] = counts.get("pending_approval", 0)
     return page.render(
         "overview.html",
         block="live",
-        states={status: states.get(status, 0) for status in TASK_STATUSES},
-        waits=_pending_items(page, waiting),
+        states={status: counts.get(status, 0) for status in TASK_STATUSES},
+        waits=_pending_items(page, pending),
         health=health,
-        range=chosen if chosen in CHART_RANGES else "1h",
+        range=chart_range if chart_range in CHART_RANGES else "1h",
         ranges=tuple(CHART_RANGES),
     )
 
 
 def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
-    """Count what waits for a human, by kind."""
+    """Count the items that need a human, by kind."""
     return {
         "approvals": governance_queries.count_submitted(tx, tenant),
         "quarantined": registry_queries.count_quarantined(tx, tenant),
@@ -59,21 +59,22 @@ def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
     }
 
 
-def _pending_items(page: PageRequest, waiting: dict[str, int]) -> list[tuple[int, str, str]]:
-    """Number, words and place; all but the tasks are on pages for admins alone."""
-    seen = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[:1]
-    return [(waiting[name], said[waiting[name] > 1], where) for name, said, where in seen if waiting[name]]
+def _pending_items(page: PageRequest, counts: dict[str, int]) -> list[tuple[int, str, str]]:
+    """Return number, label and URL of each kind; all but tasks are on pages for admins only."""
+    items = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[:1]
+    return [(counts[name], labels[counts[name] > 1], url) for name, labels, url in items if counts[name]]
 
 
 async def get_series(page: PageRequest) -> Response:
-    """What the charts of the overview draw, as columns over `times` (seconds)."""
-    chosen = page.query_param("range", "1h")
-    chosen = chosen if chosen in CHART_RANGES else "1h"
-    return JSONResponse(await page.site.cache.get_or_create((page.tenant, chosen), lambda: _read_series(page, chosen)))
+    """Return the data of the charts, as columns over `times` (seconds)."""
+    chart_range = page.query_param("range", "1h")
+    chart_range = chart_range if chart_range in CHART_RANGES else "1h"
+    key = (page.tenant, chart_range)
+    return JSONResponse(await page.site.cache.get_or_create(key, lambda: _read_series(page, chart_range)))
 
 
-async def _read_series(page: PageRequest, chosen: str) -> dict[str, Any]:
-    span = chart_queries.time_buckets(chosen, page.site.now())
+async def _read_series(page: PageRequest, chart_range: str) -> JsonObject:
+    span = chart_queries.time_buckets(chart_range, page.site.now())
     outcomes, durations, cost = await asyncio.gather(
         page.read(chart_queries.read_outcomes, span),
         page.read(chart_queries.read_durations, span),
@@ -82,20 +83,18 @@ async def _read_series(page: PageRequest, chosen: str) -> dict[str, Any]:
     return {"times": span.times, "outcomes": outcomes, "durations": durations, "cost": cost}
 
 
-async def _read_components(page: PageRequest) -> list[dict[str, Any]]:
-    """The components of the gateway, those that fail first."""
+async def _read_components(page: PageRequest) -> list[JsonObject]:
+    """Return the components of the gateway, failing ones first."""
     try:
-        found = await page.read_health()
-    except GatewayError as refused:
-        found = {"components": {"gateway": {"status": "unavailable", "detail": refused.message}}}
-    except StentorError as error:
-        found = {"components": {"gateway": {"status": "unavailable", "detail": error.message}}}
-    parts = [{"name": name, **part} for name, part in found["components"].items()]
-    return sorted(parts, key=lambda one: (one["status"] == "available", one["name"]))
+        report = await page.read_health()
+    except (GatewayError, StentorError) as error:
+        report = {"components": {"gateway": {"status": "unavailable", "detail": error.message}}}
+    components = [{"name": name, **component} for name, component in report["components"].items()]
+    return sorted(components, key=lambda component: (component["status"] == "available", component["name"]))
 
 
 async def show_alerts(page: PageRequest) -> Response:
-    """What fires in the metrics backend, which may be slow: so the overview does not wait for it."""
+    """Render the alerts of the metrics backend. A request of its own, as the backend may be slow."""
     snapshot = await page.site.prometheus.fetch_snapshot()
     firing = [alert for alert in snapshot["alerts"] if alert["state"] != "inactive"]
     return page.render("alerts.html", alerts=firing, available=snapshot["available"], url=snapshot["url"])

@@ -1,12 +1,8 @@
-"""Provenance: the state of the log and its checkpoints, and the way to a run.
-
-Provenance: the run of an event as a tree, and the proof that the event is in the signed log.
-"""
+"""The provenance pages: the state of the log and its checkpoints, a run as a tree, and the proof of one event."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
@@ -14,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core.clock import SECOND, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.core.ids import min_id_at
+from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance import store as provenance_store
 from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
 from stentor.domains.registry import queries as registry_queries
@@ -23,19 +20,22 @@ from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, ch
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_RUNS = 25
-"""Runs that are shown as ways in."""
+GROWING_US = 3600 * SECOND
+"""How long after its last event a run is still reloaded for new ones."""
+NO_PROOF_STATUSES = (409, 500)
+"""Statuses of errors displayed in place of the proof: the event is not numbered yet, or the tree is corrupted."""
 
 
 async def show_provenance(page: PageRequest) -> Response:
-    """With `q` to the run of a task or an event; what is not found says so here."""
+    """Render the log's state and recent runs; with `q`, redirect to the run of that task or event."""
     text = page.query_param("q")
-    if text and (found := await _find_run(page, text)):
-        return RedirectResponse(f"/provenance/{quote_segment(found)}", 303)
+    if text and (provenance_id := await _find_run(page, text)):
+        return RedirectResponse(f"/provenance/{quote_segment(provenance_id)}", 303)
     if page.query_param("part") == "log":
         return page.render(
             "provenance.html", block="log", **await _read_log_state(page), signed=await read_newest_checkpoint(page)
         )
-    found_log, checkpoint, tasks, names = await asyncio.gather(
+    log_state, checkpoint, tasks, names = await asyncio.gather(
         _read_log_state(page),
         read_newest_checkpoint(page),
         page.call("tasks.list", limit=LISTED_RUNS),
@@ -45,7 +45,7 @@ async def show_provenance(page: PageRequest) -> Response:
         "provenance.html",
         block="runs",
         text=text,
-        **found_log,
+        **log_state,
         signed=checkpoint,
         verifier=checkpoint_verifier(checkpoint),
         tasks=tasks["tasks"],
@@ -54,49 +54,49 @@ async def show_provenance(page: PageRequest) -> Response:
 
 
 async def _find_run(page: PageRequest, text: str) -> str | None:
-    """The provenance id that a task id or a provenance id leads to."""
+    """Return the provenance id of a task id or an event's provenance id, None for an unknown one."""
     try:
         return str((await page.call("tasks.get", task_id=text))["provenance_id"])
-    except GatewayError as refused:
-        if refused.status not in (400, 404):
+    except GatewayError as error:
+        if error.status not in (400, 404):
             raise
     try:
         await page.call("provenance.run", provenance_id=text)
-    except GatewayError as refused:
-        if refused.status not in (400, 404):
+    except GatewayError as error:
+        if error.status not in (400, 404):
             raise
         return None
     return text
 
 
-async def _read_log_state(page: PageRequest) -> dict[str, Any]:
+async def _read_log_state(page: PageRequest) -> JsonObject:
     state, health = await asyncio.gather(page.site.db.read(_read_tree_state), read_provenance_health(page))
     return {"state": state, "since": format_iso_or_none(state.since), "health": health}
 
 
-async def read_provenance_health(page: PageRequest) -> dict[str, Any]:
-    """The provenance as the gateway's health tells it, which it does with 503 too."""
+async def read_provenance_health(page: PageRequest) -> JsonObject:
+    """Return the component `provenance` of the gateway's health report; may be seconds old."""
 
-    async def ask() -> dict[str, Any]:
-        parts = (await page.read_health())["components"]
-        return dict(parts.get("provenance") or {"status": "unknown", "detail": "The gateway does not report it."})
+    async def read() -> JsonObject:
+        components = (await page.read_health())["components"]
+        return dict(components.get("provenance") or {"status": "unknown", "detail": "Not reported by the gateway."})
 
-    found: dict[str, Any] = await page.site.cache.get_or_create("provenance", ask)
-    return found
+    health: JsonObject = await page.site.cache.get_or_create("provenance", read)
+    return health
 
 
-async def read_newest_checkpoint(page: PageRequest) -> dict[str, Any] | None:
-    """The newest checkpoint; None before the first."""
+async def read_newest_checkpoint(page: PageRequest) -> JsonObject | None:
+    """Return the newest checkpoint, None before the first one."""
     try:
         return dict(await page.call("provenance.checkpoint"))
-    except GatewayError as refused:
-        if refused.status != 404:
+    except GatewayError as error:
+        if error.status != 404:
             raise
         return None
 
 
-def checkpoint_verifier(checkpoint: dict[str, Any] | None) -> NoteVerifier | None:
-    """The public key that a checkpoint came with, if it is one."""
+def checkpoint_verifier(checkpoint: JsonObject | None) -> NoteVerifier | None:
+    """Return the public key published with the checkpoint, None without a valid one."""
     try:
         return parse_verifier(checkpoint["key"]) if checkpoint and checkpoint["key"] else None
     except NoteError:
@@ -108,60 +108,51 @@ async def sign_checkpoint(page: PageRequest) -> Response:
     return page.redirect("/provenance", "signed")
 
 
-ROUTES = [("GET", "/provenance", show_provenance), ("POST", "/provenance/checkpoint", sign_checkpoint)]
-
-
-GROWING_US = 3600 * SECOND
-"""How long after its last event a run is looked at for more."""
-NO_PROOF_STATUSES = (409, 500)
-"""Refusals that stand in the place of the proof: no number yet, and a tree that is damaged."""
-
-
 async def show_run(page: PageRequest) -> Response:
-    """`check` verifies the proof. A task's id stands for the first event of the task."""
-    given = page.path_param("provenance_id")
+    """Render the run of an event or, by a task's id, of the task's first event; `check` verifies the proof."""
+    requested_id = page.path_param("provenance_id")
     run, names, proof = await asyncio.gather(
-        page.call("provenance.run", provenance_id=given),
+        page.call("provenance.run", provenance_id=requested_id),
         page.read(registry_queries.read_names),
-        _read_proof(page, given),
+        _read_proof(page, requested_id),
     )
     return page.render(
         "provenance-run.html",
         block="proof" if page.query_param("part") == "proof" else "tree",
-        **_present_run(page, run, given),
+        **_present_run(page, run, requested_id),
         **proof,
         names=names,
-        address=f"/provenance/{quote_segment(given)}",
+        address=f"/provenance/{quote_segment(requested_id)}",
     )
 
 
-def _present_run(page: PageRequest, run: dict[str, Any], given: str) -> dict[str, Any]:
+def _present_run(page: PageRequest, run: JsonObject, requested_id: str) -> JsonObject:
     events = run["events"]
-    ids = (event["provenance_id"] for event in events if given in (event["provenance_id"], event["task_id"]))
-    asked = given if any(given == event["provenance_id"] for event in events) else next(ids, given)
+    event_ids = [event["provenance_id"] for event in events]
+    task_event_ids = (event["provenance_id"] for event in events if event["task_id"] == requested_id)
     return {
         "run": run,
-        "asked": asked,
+        "asked": requested_id if requested_id in event_ids else next(task_event_ids, requested_id),
         "marks": provenance_view.walk_tree(events),
         "links": provenance_view.run_links(events),
         "lasted": provenance_view.run_duration_ms(events),
-        "growing": max(event["provenance_id"] for event in events) > min_id_at(page.site.now() - GROWING_US),
+        "growing": max(event_ids) > min_id_at(page.site.now() - GROWING_US),
     }
 
 
-async def _read_proof(page: PageRequest, given: str) -> dict[str, Any]:
-    """The proof, or the gateway's refusal; what a check found, if one is asked for."""
+async def _read_proof(page: PageRequest, requested_id: str) -> JsonObject:
+    """Return the proof or the gateway's error, and the result of the check if the user requested one."""
     try:
-        proof = await page.call("provenance.proof", provenance_id=given)
-    except GatewayError as refused:
-        if refused.status not in NO_PROOF_STATUSES:
+        proof = await page.call("provenance.proof", provenance_id=requested_id)
+    except GatewayError as error:
+        if error.status not in NO_PROOF_STATUSES:
             raise
-        return {"proof": None, "refused": refused, "health": await read_provenance_health(page), "checked": None}
-    checked = await _verify_proof(page, proof) if page.query_param("check") else None
-    return {"proof": proof, "refused": None, "health": None, "checked": checked}
+        return {"proof": None, "refused": error, "health": await read_provenance_health(page), "checked": None}
+    check = await _verify_proof(page, proof) if page.query_param("check") else None
+    return {"proof": proof, "refused": None, "health": None, "checked": check}
 
 
-async def _verify_proof(page: PageRequest, proof: dict[str, Any]) -> ProofCheck:
+async def _verify_proof(page: PageRequest, proof: JsonObject) -> ProofCheck:
     event_id = proof["provenance_id"]
     recorded, newest = await asyncio.gather(
         page.read(provenance_store.find_leaf_hash, event_id),
@@ -171,11 +162,8 @@ async def _verify_proof(page: PageRequest, proof: dict[str, Any]) -> ProofCheck:
     return check_proof(proof, key.text if key else None, recorded)
 
 
-RUN_ROUTES = [("GET", "/provenance/{provenance_id:path}", show_run)]
-
-
 class _TreeState(msgspec.Struct, frozen=True):
-    """The Merkle tree that all tenants share; `since` is when the oldest unnumbered event happened, in microseconds."""
+    """The Merkle tree, which all tenants share; `since` is the time of the oldest unnumbered event, in microseconds."""
 
     size: int
     waiting: int
@@ -185,3 +173,10 @@ class _TreeState(msgspec.Struct, frozen=True):
 def _read_tree_state(tx: Tx) -> _TreeState:
     lag = provenance_store.numbering_lag(tx)
     return _TreeState(provenance_store.tree_size(tx), lag.events, lag.oldest_at)
+
+
+ROUTES = [
+    ("GET", "/provenance", show_provenance),
+    ("POST", "/provenance/checkpoint", sign_checkpoint),
+    ("GET", "/provenance/{provenance_id:path}", show_run),
+]

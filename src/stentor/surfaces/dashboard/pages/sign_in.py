@@ -1,4 +1,4 @@
-"""Signing in with a key of the gateway, and out."""
+"""Sign-in with a gateway key, and sign-out. Sessions are in `site.sessions`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from stentor.surfaces.dashboard.site.sessions import (
     read_session_cookie,
 )
 
-UNKNOWN_KEY_MESSAGE = "The service does not know this key."
+UNKNOWN_KEY_MESSAGE = "Invalid API key."
 NO_READ_PERMISSION_MESSAGE = "This key has no read permission, which the dashboard needs."
-AGENT_KEY_MESSAGE = "This is an agent's key, which sees only its own tasks. The dashboard needs the key of a person."
-EMPTY_KEY_MESSAGE = "Enter a key."
-CROSS_SITE_FORM_MESSAGE = "The form did not come from this page. Try again."
-TOO_MANY_ATTEMPTS_MESSAGE = "Too many attempts. Wait a minute."
+AGENT_KEY_MESSAGE = "Agent keys cannot sign in: pages show the whole tenant. Use a user key."
+EMPTY_KEY_MESSAGE = "Enter an API key."
+CROSS_SITE_FORM_MESSAGE = "Cross-site request rejected. Reload the page and submit the form again."
+TOO_MANY_ATTEMPTS_MESSAGE = "Too many failed sign-ins. Try again in one minute."
 
 
 async def show_sign_in(site: Site, request: Request) -> Response:
@@ -31,7 +31,7 @@ async def show_sign_in(site: Site, request: Request) -> Response:
 
 
 async def sign_in(site: Site, request: Request) -> Response:
-    """The key is checked by the gateway, which says who holds it."""
+    """Check the key with the gateway, create a session and set its cookie."""
     fields = await request.form()
     key = str(fields.get("key") or "").strip()
     if not is_same_origin(request):
@@ -42,46 +42,47 @@ async def sign_in(site: Site, request: Request) -> Response:
     if site.login_throttle.is_blocked(address):
         return _render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
     try:
-        who = await site.gateway.call(key, "whoami", {})
+        holder = await site.gateway.call(key, "whoami", {})
     except ServiceUnavailable as error:
         return _render_sign_in(site, request, error.message, 503)
-    except GatewayError as refused:
-        if refused.status == 403:
+    except GatewayError as error:
+        if error.status == 403:
             return _render_sign_in(site, request, NO_READ_PERMISSION_MESSAGE, 403)
-        if refused.status == 401:
+        if error.status == 401:
             site.login_throttle.record_failure(address)
             return _render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
-        # Nothing is known of the key: the gateway is busy or out of order.
-        return _render_sign_in(site, request, refused.message, 429 if refused.status == 429 else 503)
-    if who["role"] == "agent" and "admin" not in who["permissions"]:
+        # The key may be valid, so this is no failed sign-in: the gateway is busy or has failed.
+        return _render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
+    if holder["role"] == "agent" and "admin" not in holder["permissions"]:
         return _render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
-    token = site.sessions.create(key, who["name"], who["role"], frozenset(who["permissions"]), who["tenant"])
-    answer = RedirectResponse(_safe_next_path(str(fields.get("next") or "")), 303)
-    tls = is_https_request(request)
-    lasts = int(site.sessions.lifetime_seconds)
-    name = HOST_SESSION_COOKIE if tls else SESSION_COOKIE
-    answer.set_cookie(name, token, max_age=lasts, httponly=True, samesite="strict", secure=tls)
-    return answer
+    permissions = frozenset(holder["permissions"])
+    token = site.sessions.create(key, holder["name"], holder["role"], permissions, holder["tenant"])
+    response = RedirectResponse(_safe_next_path(str(fields.get("next") or "")), 303)
+    is_tls = is_https_request(request)
+    name = HOST_SESSION_COOKIE if is_tls else SESSION_COOKIE
+    max_age = int(site.sessions.lifetime_seconds)
+    response.set_cookie(name, token, max_age=max_age, httponly=True, samesite="strict", secure=is_tls)
+    return response
 
 
 async def sign_out(page: PageRequest) -> Response:
     page.site.sessions.delete(read_session_cookie(page.request.cookies, is_tls=page.request.url.scheme == "https"))
-    answer = RedirectResponse("/sign-in", 303)
+    response = RedirectResponse("/sign-in", 303)
     for name in (HOST_SESSION_COOKIE, SESSION_COOKIE):
-        answer.delete_cookie(name, httponly=True, samesite="strict", secure=name == HOST_SESSION_COOKIE)
-    return answer
+        response.delete_cookie(name, httponly=True, samesite="strict", secure=name == HOST_SESSION_COOKIE)
+    return response
 
 
 def _render_sign_in(site: Site, request: Request, problem: str = "", status: int = 200) -> Response:
-    wanted = _safe_next_path(request.query_params.get("next", ""))
+    next_path = _safe_next_path(request.query_params.get("next", ""))
     template = site.templates.get_template("sign-in.html")
-    return HTMLResponse(template.render(problem=problem, wanted=wanted), status)
+    return HTMLResponse(template.render(problem=problem, next_path=next_path), status)
 
 
 def _safe_next_path(path: str) -> str:
-    """Where somebody was going; only ever a path of this site."""
-    harmless = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
+    """Return the page to open after sign-in; `/` for anything that could lead to another site."""
+    is_local = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     try:
-        return path if harmless and not urlsplit(path).netloc else "/"
+        return path if is_local and not urlsplit(path).netloc else "/"
     except ValueError:
         return "/"

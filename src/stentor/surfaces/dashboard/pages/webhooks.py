@@ -1,8 +1,6 @@
-"""Webhooks: who hears of what, and how their deliveries went.
+"""The webhook pages: list, one webhook with its deliveries, actions on it, and one delivery with its attempts.
 
-What a person does to a webhook. A secret is on the answer of the form that made it, and nowhere else.
-
-One delivery of a webhook: its attempts, and what it carries.
+A secret is displayed only in the response to the form that created it.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.core.clock import DAY, format_iso
 from stentor.core.db import Tx
+from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import model, payloads, queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
@@ -26,8 +25,8 @@ DELIVERY_STATUSES = ("waiting", "sending", "delivered", "failed")
 EVENTS_BY_KIND: dict[str, list[str]] = {}
 for _name in model.EVENTS:
     EVENTS_BY_KIND.setdefault(_name.partition(".")[0], []).append(_name)
-OVERLAP_CHOICES = ((0, "not at all"), (3_600, "for an hour"), (86_400, "for a day"), (7 * 86_400, "for a week"))
-"""Seconds that the old secret also signs, and how that is said."""
+OVERLAP_CHOICES = ((0, "not at all"), (3_600, "for 1 hour"), (86_400, "for 1 day"), (7 * 86_400, "for 1 week"))
+"""Seconds during which the old secret also signs, with labels."""
 NO_ACTION_RESULT = dict.fromkeys(("secret", "until", "queued", "following", "scope"))
 
 
@@ -36,20 +35,20 @@ async def list_webhooks(page: PageRequest) -> Response:
 
 
 async def render_list(
-    page: PageRequest, problem: GatewayError | None = None, given: dict[str, Any] | None = None
+    page: PageRequest, problem: GatewayError | None = None, form_values: JsonObject | None = None
 ) -> Response:
-    found = (await page.call("webhooks.list"))["webhooks"]
-    ids = [one["id"] for one in found]
-    backlogs = await page.read(queries.read_backlogs, ids)
+    """Render the list; after a rejected form with the error and the submitted values."""
+    webhooks = (await page.call("webhooks.list"))["webhooks"]
+    backlogs = await page.read(queries.read_backlogs, [webhook["id"] for webhook in webhooks])
     return page.render(
         "webhooks.html",
         problem.status if problem else 200,
         block="live",
-        webhooks=found,
+        webhooks=webhooks,
         backlogs=backlogs,
         most=queries.MAX_COUNTED_DELIVERIES,
         problem=problem,
-        given=given or {"url": "", "description": "", "events": ["task.*"]},
+        given=form_values or {"url": "", "description": "", "events": ["task.*"]},
         kinds=EVENTS_BY_KIND,
     )
 
@@ -58,26 +57,26 @@ async def show_webhook(page: PageRequest) -> Response:
     return await render_webhook(page, page.path_param("webhook_id"))
 
 
-async def render_webhook(page: PageRequest, webhook_id: str, **told: Any) -> Response:
-    """`told` is what an action says here alone: `secret`, `until`, `queued`, `following`, `problem`."""
-    wanted = {name: page.query_param(name) for name in ("status", "event", "cursor")}
-    path = f"/webhooks/{quote_segment(webhook_id)}"
-    found, log, backlogs = await asyncio.gather(
+async def render_webhook(
+    page: PageRequest, webhook_id: str, problem: GatewayError | None = None, **action_result: Any
+) -> Response:
+    """Render a webhook. `action_result` overrides members of NO_ACTION_RESULT; only this response displays it."""
+    filters = {name: page.query_param(name) for name in ("status", "event", "cursor")}
+    webhook, deliveries, backlogs = await asyncio.gather(
         page.call("webhooks.get", webhook_id=webhook_id),
-        page.call("deliveries.list", webhook_id=webhook_id, limit=PAGE_SIZE, **wanted),
+        page.call("deliveries.list", webhook_id=webhook_id, limit=PAGE_SIZE, **filters),
         page.read(queries.read_backlogs, [webhook_id]),
     )
-    problem = told.pop("problem", None)
     return page.render(
         "webhook.html",
         problem.status if problem else 200,
-        block="rows" if wanted["cursor"] else "results",
-        hook=found,
-        base=path,
-        deliveries=log["deliveries"],
-        following=log["next_cursor"],
-        wanted=wanted,
-        more=urlencode({**wanted, "cursor": log["next_cursor"] or ""}),
+        block="rows" if filters["cursor"] else "results",
+        hook=webhook,
+        base=f"/webhooks/{quote_segment(webhook_id)}",
+        deliveries=deliveries["deliveries"],
+        following=deliveries["next_cursor"],
+        wanted=filters,
+        more=urlencode({**filters, "cursor": deliveries["next_cursor"] or ""}),
         backlog=backlogs[webhook_id],
         most=queries.MAX_COUNTED_DELIVERIES,
         states=DELIVERY_STATUSES,
@@ -87,42 +86,39 @@ async def render_webhook(page: PageRequest, webhook_id: str, **told: Any) -> Res
         now=format_iso(page.site.now()),
         yesterday=format_iso(page.site.now() - DAY)[:16],
         problem=problem,
-        told=NO_ACTION_RESULT | told,
-        answered=bool(told or problem),
+        told=NO_ACTION_RESULT | action_result,
+        answered=bool(action_result or problem),
     )
 
 
-ROUTES = [("GET", "/webhooks", list_webhooks), ("GET", "/webhooks/{webhook_id}", show_webhook)]
-
-
 async def add_webhook(page: PageRequest) -> Response:
-    """The answer shows the secret, once."""
-    given = await _read_webhook_form(page)
+    """Create a webhook and display its secret, once."""
+    body = await _read_webhook_form(page)
     try:
-        made = await page.call("webhooks.subscribe", body=given)
-    except GatewayError as refused:
-        return await render_list(page, _form_error(refused), given)
-    return await render_webhook(page, made["id"], secret=made["secret"])
+        webhook = await page.call("webhooks.subscribe", body=body)
+    except GatewayError as error:
+        return await render_list(page, _require_form_error(error), body)
+    return await render_webhook(page, webhook["id"], secret=webhook["secret"])
 
 
-async def _read_webhook_form(page: PageRequest) -> dict[str, Any]:
+async def _read_webhook_form(page: PageRequest) -> JsonObject:
     form = await page.read_form()
     events = [text for text in (await page.request.form()).getlist("events") if isinstance(text, str)]
     return {"url": form.get("url", ""), "description": form.get("description", ""), "events": events}
 
 
-def _form_error(refused: GatewayError) -> GatewayError:
-    """A refusal that the form itself shows. Raises any other."""
-    if refused.status not in (400, 409, 422):
-        raise refused
-    return refused
+def _require_form_error(error: GatewayError) -> GatewayError:
+    """Return an error that the form displays; raise any other."""
+    if error.status not in (400, 409, 422):
+        raise error
+    return error
 
 
 async def update_webhook(page: PageRequest) -> Response:
     try:
         await page.call("webhooks.change", webhook_id=_webhook_id(page), body=await _read_webhook_form(page))
-    except GatewayError as refused:
-        return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
+    except GatewayError as error:
+        return await render_webhook(page, _webhook_id(page), _require_form_error(error))
     return page.redirect(_webhook_path(page), "saved")
 
 
@@ -145,21 +141,19 @@ async def remove_webhook(page: PageRequest) -> Response:
 
 
 async def send_ping(page: PageRequest) -> Response:
-    made = await page.call("webhooks.test", webhook_id=_webhook_id(page))
-    return page.redirect(f"{_webhook_path(page)}/deliveries/{quote_segment(made['id'])}", "pinged")
+    delivery = await page.call("webhooks.test", webhook_id=_webhook_id(page))
+    return page.redirect(f"{_webhook_path(page)}/deliveries/{quote_segment(delivery['id'])}", "pinged")
 
 
 async def rotate_secret(page: PageRequest) -> Response:
-    """The answer shows the new secret, once."""
-    given = (await page.read_form()).get("overlap_seconds", "")
-    overlap = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else given
+    """Create a new secret and display it, once."""
+    text = (await page.read_form()).get("overlap_seconds", "")
+    overlap = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
     try:
-        made = await page.call("webhooks.rotate", webhook_id=_webhook_id(page), body={"overlap_seconds": overlap})
-    except GatewayError as refused:
-        return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
-    return await render_webhook(
-        page, page.path_param("webhook_id"), secret=made["secret"], until=made["old_secret_until"]
-    )
+        rotation = await page.call("webhooks.rotate", webhook_id=_webhook_id(page), body={"overlap_seconds": overlap})
+    except GatewayError as error:
+        return await render_webhook(page, _webhook_id(page), _require_form_error(error))
+    return await render_webhook(page, _webhook_id(page), secret=rotation["secret"], until=rotation["old_secret_until"])
 
 
 async def replay_since(page: PageRequest) -> Response:
@@ -167,11 +161,12 @@ async def replay_since(page: PageRequest) -> Response:
     since = form.get("since", "")
     body = {"since": since if since.endswith("Z") else f"{since}Z", "scope": form.get("scope", "undelivered")}
     try:
-        made = await page.call("webhooks.replay", webhook_id=_webhook_id(page), body=body)
-    except GatewayError as refused:
-        return await render_webhook(page, page.path_param("webhook_id"), problem=_form_error(refused))
-    told = {"queued": made["queued"], "following": made["next_since"], "scope": body["scope"]}
-    return await render_webhook(page, page.path_param("webhook_id"), **told)
+        replay = await page.call("webhooks.replay", webhook_id=_webhook_id(page), body=body)
+    except GatewayError as error:
+        return await render_webhook(page, _webhook_id(page), _require_form_error(error))
+    return await render_webhook(
+        page, _webhook_id(page), queued=replay["queued"], following=replay["next_since"], scope=body["scope"]
+    )
 
 
 def _webhook_id(page: PageRequest) -> str:
@@ -182,7 +177,42 @@ def _webhook_path(page: PageRequest) -> str:
     return f"/webhooks/{quote_segment(_webhook_id(page))}"
 
 
-ACTION_ROUTES = [
+async def show_delivery(page: PageRequest) -> Response:
+    base = _webhook_path(page)
+    delivery, webhook = await asyncio.gather(
+        page.call("deliveries.get", webhook_id=_webhook_id(page), delivery_id=page.path_param("delivery_id")),
+        page.call("webhooks.get", webhook_id=_webhook_id(page)),
+    )
+    return page.render(
+        "delivery.html",
+        block="live",
+        delivery=delivery,
+        hook=webhook,
+        base=base,
+        address=f"{base}/deliveries/{delivery['id']}",
+        body=await page.read(_read_delivery_body, delivery["event"], delivery["message_id"]),
+    )
+
+
+async def replay_delivery(page: PageRequest) -> Response:
+    delivery = await page.call(
+        "deliveries.replay", webhook_id=_webhook_id(page), delivery_id=page.path_param("delivery_id")
+    )
+    return page.redirect(f"{_webhook_path(page)}/deliveries/{quote_segment(delivery['id'])}", "replayed")
+
+
+def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
+    """Return the JSON that is posted for an event, None if the event is no longer in the run log."""
+    event = queries.find_event(tx, event_id)
+    if event is None or event.tenant != tenant:
+        return None
+    result = read_result(tx, tenant, event.task_id or "") if name == "task.completed" else None
+    return jsontext.decode(payloads.build_payload(name, event, result))
+
+
+ROUTES = [
+    ("GET", "/webhooks", list_webhooks),
+    ("GET", "/webhooks/{webhook_id}", show_webhook),
     ("POST", "/webhooks", add_webhook),
     ("POST", "/webhooks/{webhook_id}", update_webhook),
     ("POST", "/webhooks/{webhook_id}/enable", enable_webhook),
@@ -191,41 +221,6 @@ ACTION_ROUTES = [
     ("POST", "/webhooks/{webhook_id}/test", send_ping),
     ("POST", "/webhooks/{webhook_id}/rotate", rotate_secret),
     ("POST", "/webhooks/{webhook_id}/replay", replay_since),
-]
-
-
-async def show_delivery(page: PageRequest) -> Response:
-    base = f"/webhooks/{quote_segment(page.path_param('webhook_id'))}"
-    found, hook = await asyncio.gather(
-        page.call("deliveries.get", webhook_id=_webhook_id(page), delivery_id=page.path_param("delivery_id")),
-        page.call("webhooks.get", webhook_id=_webhook_id(page)),
-    )
-    name, event_id = found["event"], found["message_id"]
-    body = await page.read(_read_delivery_body, name, event_id)
-    return page.render(
-        "delivery.html", block="live", delivery=found, hook=hook, base=base, address=f"{base}/deliveries/{found['id']}",
-        body=body,
-    )  # fmt: skip
-
-
-async def replay_delivery(page: PageRequest) -> Response:
-    base = f"/webhooks/{quote_segment(page.path_param('webhook_id'))}/deliveries"
-    made = await page.call(
-        "deliveries.replay", webhook_id=_webhook_id(page), delivery_id=page.path_param("delivery_id")
-    )
-    return page.redirect(f"{base}/{quote_segment(made['id'])}", "replayed")
-
-
-DELIVERY_ROUTES = [
     ("GET", "/webhooks/{webhook_id}/deliveries/{delivery_id}", show_delivery),
     ("POST", "/webhooks/{webhook_id}/deliveries/{delivery_id}/replay", replay_delivery),
 ]
-
-
-def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
-    """Return the JSON that is posted for an event; None if the run log does not have it."""
-    event = queries.find_event(tx, event_id)
-    if event is None or event.tenant != tenant:
-        return None
-    result = read_result(tx, tenant, event.task_id or "") if name == "task.completed" else None
-    return jsontext.decode(payloads.build_payload(name, event, result))

@@ -56,7 +56,7 @@ def composite_score(record: JsonObject) -> float:
 
 
 def present_trust(record: JsonObject, changes: list[TrustChange], now: int) -> TrustView:
-    """Return the trust history, newest first. The line continues to `now`, including the decay since the last change."""
+    """Return the trust history, newest first. The line goes up to `now`, including the decay since the last change."""
     score = record["trust_score"]
     points = [(change.happened_at, change.score) for change in reversed(changes)]
     if points and score is not None and now > points[-1][0]:

@@ -1,4 +1,4 @@
-"""Renders notes: Markdown with links to other notes, highlighted search terms, and diffs of versions. Pure functions."""
+"""Renders notes: Markdown with links to other notes, highlighted search terms, diffs of versions. Pure functions."""
 
 from __future__ import annotations
 

@@ -157,8 +157,8 @@ class ProofCheck(msgspec.Struct, frozen=True):
 def check_proof(proof: JsonObject, key: str | None, recorded: str | None) -> ProofCheck:
     """Check the output of `provenance.proof`.
 
-    `key` is the public verifier key, `recorded` the leaf hash in the log's table, in hex. Size and root come from the
-    signed checkpoint if there is one; of the proof only the event's bytes, its number and the path are trusted input.
+    `key` is the public verifier key, `recorded` the leaf hash in the log's table, in hex. Tree size and root are taken
+    from the checkpoint if its signature is valid, else from the proof.
     """
     signed, signature = _check_signature(proof["checkpoint"], key)
     size, root = (signed.size, signed.root) if signed else (proof["size"], _decode_base64(proof["root"]))
