@@ -50,19 +50,45 @@ class HttpTaskStreamEvent(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class HttpTaskGateway:
-    """The TaskGateway over HTTP. `find` returns the gateway's current address, None while no gateway is running."""
+class _GatewayConnection:
+    """The current address of the gateway, and a session for each host that it had.
+
+    `find` returns the address, None while no gateway is running.
+    """
+
+    no_gateway_message = NO_GATEWAY_MESSAGE
 
     def __init__(self, find: Callable[[], str | None]) -> None:
         self._find = find
         self._clients: dict[str, OutboundHttp] = {}
 
+    async def close(self) -> None:
+        for client in self._clients.values():
+            await client.close()
+
+    def _locate(self, target: str) -> tuple[URL, aiohttp.ClientSession]:
+        """Return the URL of an encoded target, and the session that reaches the gateway's host."""
+        address = self._find()
+        if address is None:
+            raise ServiceUnavailable(self.no_gateway_message)
+        # The operator chose the host, so it is allowed even if its address is private.
+        host = urlsplit(address).hostname or ""
+        client = self._clients.setdefault(host, OutboundHttp((host,)))
+        # `encoded`: yarl would otherwise decode the %2F of an id into a path separator.
+        return URL(address.rstrip("/") + target, encoded=True), client.session
+
+
+class HttpTaskGateway(_GatewayConnection):
+    """The TaskGateway over HTTP."""
+
+    no_gateway_message = NO_GATEWAY_FOR_TASKS_MESSAGE
+
     async def submit(self, planned: PlannedTask, credential: str) -> AcceptedTask:
         timeout = aiohttp.ClientTimeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
-        address = self._address()
+        url, session = self._locate("/api/v1/tasks")
         try:
-            async with self._session(address).post(
-                f"{address}/api/v1/tasks",
+            async with session.post(
+                url,
                 data=jsontext.encode(_task_body(planned.draft)),
                 headers={"Content-Type": "application/json", **_headers(credential)},
                 allow_redirects=False,
@@ -76,33 +102,14 @@ class HttpTaskGateway:
     async def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamEvent]:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
-        address = self._address()
-        # `encoded`: yarl would otherwise decode the %2F of an id into a path separator.
-        url = URL(f"{address}/api/v1/tasks/{quote_segment(task_id)}/stream", encoded=True)
+        url, session = self._locate(f"/api/v1/tasks/{quote_segment(task_id)}/stream")
         try:
-            async with self._session(address).get(
-                url, headers=headers, allow_redirects=False, timeout=timeout
-            ) as response:
+            async with session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as response:
                 if response.status == 200:
                     async for event in _parse_events(response.content):
                         yield event
         except (*CONNECTION_ERRORS, ValueError):
             return  # connection lost: the reader resumes after the last event
-
-    async def close(self) -> None:
-        for client in self._clients.values():
-            await client.close()
-
-    def _address(self) -> str:
-        address = self._find()
-        if address is None:
-            raise ServiceUnavailable(NO_GATEWAY_FOR_TASKS_MESSAGE)
-        return address.rstrip("/")
-
-    def _session(self, address: str) -> aiohttp.ClientSession:
-        # The operator chose the host, so it is allowed even if its address is private.
-        host = urlsplit(address).hostname or ""
-        return self._clients.setdefault(host, OutboundHttp((host,))).session
 
 
 def _headers(credential: str) -> dict[str, str]:
@@ -186,16 +193,12 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
             yield line.decode()
 
 
-class HttpGatewayClient:
-    """The GatewayClient over HTTP, subject to the gateway's rate limit like any other client.
-
-    `find` returns the gateway's current address, None while no gateway is running.
-    """
+class HttpGatewayClient(_GatewayConnection):
+    """The GatewayClient over HTTP, subject to the gateway's rate limit like any other client."""
 
     def __init__(self, operations: Mapping[str, Operation], find: Callable[[], str | None]) -> None:
+        super().__init__(find)
         self._operations = operations
-        self._find = find
-        self._clients: dict[str, OutboundHttp] = {}
 
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
         spec = self._operations[operation]
@@ -236,19 +239,6 @@ class HttpGatewayClient:
         except GatewayError as error:
             return error.status != 401  # any other rejection, such as 429, says nothing about the key
         return bool(holder["tenant"] == tenant)
-
-    async def close(self) -> None:
-        for client in self._clients.values():
-            await client.close()
-
-    def _locate(self, target: str) -> tuple[URL, aiohttp.ClientSession]:
-        """Return the URL of an encoded target, and the session that reaches the gateway's host."""
-        address = self._find()
-        if address is None:
-            raise ServiceUnavailable(NO_GATEWAY_MESSAGE)
-        host = urlsplit(address).hostname or ""
-        client = self._clients.setdefault(host, OutboundHttp((host,)))
-        return URL(address.rstrip("/") + target, encoded=True), client.session
 
 
 def _gateway_error(status: int, data: Any) -> GatewayError:

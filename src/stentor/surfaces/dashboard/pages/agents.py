@@ -136,7 +136,8 @@ async def show_agent(page: PageRequest) -> Response:
         page.call("learning.connections", agent_id=agent_id),
         page.call("tasks.list", agent_id=agent_id, limit=LISTED_TASKS),
         page.call("updates.list", agent_id=agent_id, limit=LISTED_UPDATES),
-        _compute_trust(page, agent_id),
+        # 422: there are not enough records to compute a score.
+        page.find("agents.compute_trust", missing=422, agent_id=agent_id, body={"persist": False}),
         page.read(registry_queries.read_names),
         page.read(_read_records, agent_id),
     )
@@ -171,19 +172,6 @@ def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
         learning_queries.list_top_weights(tx, tenant, agent_id),
         learning_queries.list_agent_alerts(tx, tenant, agent_id),
     )
-
-
-async def _compute_trust(page: PageRequest, agent_id: str) -> JsonObject | None:
-    """Return the trust score that governance computes from the current records, without storing it.
-
-    None when there are not enough records.
-    """
-    try:
-        return dict(await page.call("agents.compute_trust", agent_id=agent_id, body={"persist": False}))
-    except GatewayError as error:
-        if error.status == 422:
-            return None
-        raise
 
 
 async def show_card(page: PageRequest) -> Response:

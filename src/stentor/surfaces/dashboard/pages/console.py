@@ -22,7 +22,7 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard import instruction
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.instruction import Instruction
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 LISTED_TASKS = 8
 """Recent tasks on the page."""
@@ -126,12 +126,14 @@ def _present_error(task: JsonObject) -> TaskError | None:
 async def _render_console(
     page: PageRequest, fields: ConsoleFields, status: int = 200, problem: str = "", **values: Any
 ) -> Response:
-    agents, runs, inputs, names = await asyncio.gather(
-        _list_active_agents(page),
+    result, runs, inputs, names = await asyncio.gather(
+        # 403: the key has no permission to list agents, and the form offers no choice.
+        page.find("agents.list", missing=403, status="active", limit=1000),
         page.call("tasks.list", limit=LISTED_TASKS),
         page.read(task_queries.read_newest_inputs, INPUT_PREFIX_CHARACTERS, 2 * LISTED_TASKS),
         page.read(registry_queries.read_names),
     )
+    agents = sorted(result["agents"], key=lambda agent: agent["name"]) if result else None
     return page.render(
         "console-run.html" if values else "console.html",
         status,
@@ -145,17 +147,6 @@ async def _render_console(
         priorities=PRIORITIES,
         **values,
     )
-
-
-async def _list_active_agents(page: PageRequest) -> list[JsonObject] | None:
-    """List the active agents by name, None when the key has no permission to list agents."""
-    try:
-        result = await page.call("agents.list", status="active", limit=1000)
-    except GatewayError as error:
-        if error.status != 403:
-            raise
-        return None
-    return sorted(result["agents"], key=lambda agent: agent["name"])
 
 
 def _input_excerpt(text: str | None) -> str:
@@ -195,15 +186,10 @@ def build_task_body(fields: ConsoleFields, names: Mapping[str, str]) -> JsonObje
         "type": draft.type,
         "input": draft.input,
         "required_capabilities": list(draft.required_capabilities),
-        "timeout_seconds": _parse_timeout(fields.timeout),
+        "timeout_seconds": int_or_text(fields.timeout),
         "agent_preference": draft.agent_preference,
         "metadata": {"priority": fields.priority, "tags": ["console"]},
     }
-
-
-def _parse_timeout(text: str) -> int | str:
-    """Return the number, or the text itself, which the gateway rejects with a message."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
 
 
 def _resolve_agent_id(text: str, names: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from stentor.domains.governance.operations import parse_tier
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view, change_review
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 PAGE_SIZE = 50
 TABS = {
@@ -155,14 +155,9 @@ async def report_deployed(page: PageRequest) -> Response:
     form = await page.read_form()
     kinds = [kind for kind in TEST_KINDS if form.get(f"{kind}_passed") or form.get(f"{kind}_failed")]
     results = {
-        kind: {end: _parse_count(form.get(f"{kind}_{end}", "")) for end in ("passed", "failed")} for kind in kinds
+        kind: {end: int_or_text(form.get(f"{kind}_{end}") or "0") for end in ("passed", "failed")} for kind in kinds
     }
     return await _post_decision(page, "deployed", "saved", {"test_results": results})
-
-
-def _parse_count(text: str) -> int | str:
-    """Return the number, or the text itself, which the gateway rejects with a message."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text or 0
 
 
 async def _post_decision(page: PageRequest, action: str, notice: str, body: JsonObject) -> Response:
@@ -207,7 +202,7 @@ async def show_checkpoint(page: PageRequest) -> Response:
     checkpoint_id = page.path_param("checkpoint_id")
     checkpoint = await page.call("checkpoints.get", checkpoint_id=checkpoint_id)
     record, names = await asyncio.gather(
-        _find_agent(page, checkpoint["agent_id"]), page.read(registry_queries.read_names)
+        page.find("agents.get", agent_id=checkpoint["agent_id"]), page.read(registry_queries.read_names)
     )
     state = checkpoint["state"]  # None for a corrupted checkpoint
     return page.render(
@@ -219,15 +214,6 @@ async def show_checkpoint(page: PageRequest) -> Response:
         review=change_review.review_rollback(state, record) if state and record else None,
         names=names,
     )
-
-
-async def _find_agent(page: PageRequest, agent_id: str) -> JsonObject | None:
-    try:
-        return dict(await page.call("agents.get", agent_id=agent_id))
-    except GatewayError as error:
-        if error.status == 404:
-            return None
-        raise
 
 
 async def show_rollback(page: PageRequest) -> Response:

@@ -154,6 +154,11 @@ async def show_note(page: PageRequest) -> Response:
         raise history
     versions = [] if isinstance(history, GatewayError) else await _add_writers(page, path, vault, history["versions"])
     old = await _read_version(page, path, vault, version, document) if version else None
+    displayed: JsonObject | None = (old or {}).get("document") or document
+    body = None
+    if displayed is not None:
+        source = {"from": path, **vault_param(vault)}
+        body = await asyncio.to_thread(note_rendering.render_note, displayed["content"], source)
     return page.render(
         "note.html",
         note_path=path,
@@ -162,9 +167,10 @@ async def show_note(page: PageRequest) -> Response:
         versions=versions,
         old=old,
         chosen=version,
-        body=await _render_body((old or {}).get("document") or document, path, vault),
+        body=body,
         address=partial(note_url, path, vault),
-        state=_changed_url(path, vault, _current_version(history)),
+        state="/memory/note/changed?"
+        + urlencode({"path": path, **vault_param(vault), "seen": _current_version(history)}),
         changed=None,
     )
 
@@ -182,10 +188,6 @@ async def show_changed(page: PageRequest) -> Response:
 def _current_version(history: JsonObject | GatewayError) -> str:
     """Return the content hash of the current version, empty when the note is deleted."""
     return "" if isinstance(history, GatewayError) else history["current"] or ""
-
-
-def _changed_url(path: str, vault: str, seen: str) -> str:
-    return "/memory/note/changed?" + urlencode({"path": path, **vault_param(vault), "seen": seen})
 
 
 async def _read_document(page: PageRequest, path: str, vault: str) -> JsonObject | None:
@@ -230,13 +232,6 @@ async def _read_version(
     before = note_rendering.document_text(old["document"])
     after = note_rendering.document_text(document) if document else ""
     return {**old, "lines": await asyncio.to_thread(note_rendering.diff_texts, before, after)}
-
-
-async def _render_body(document: JsonObject | None, path: str, vault: str) -> Markup | None:
-    if document is None:
-        return None
-    source = {"from": path, **vault_param(vault)}
-    return await asyncio.to_thread(note_rendering.render_note, document["content"], source)
 
 
 async def follow_link(page: PageRequest) -> Response:

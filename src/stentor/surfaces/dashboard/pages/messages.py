@@ -64,7 +64,7 @@ async def show_message(page: PageRequest) -> Response:
     message_id = page.path_param("message_id")
     record, response, details, names = await asyncio.gather(
         page.call("messages.get", message_id=message_id),
-        _read_response(page, message_id),
+        page.find("messages.response", message_id=message_id),
         page.read(queries.read_message_details, message_id),
         page.read(registry_queries.read_names),
     )
@@ -81,16 +81,6 @@ async def show_message(page: PageRequest) -> Response:
         names=names,
         now=format_iso(page.site.now()),
     )
-
-
-async def _read_response(page: PageRequest, message_id: str) -> JsonObject | None:
-    """Return the response, None before there is one."""
-    try:
-        return dict(await page.call("messages.response", message_id=message_id))
-    except GatewayError as error:
-        if error.status != 404:
-            raise
-        return None
 
 
 async def show_composer(page: PageRequest) -> Response:

@@ -6,7 +6,7 @@ Providers have a page of their own because their state is requested live and may
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response
 
@@ -33,21 +33,16 @@ async def show_models(page: PageRequest) -> Response:
     end = datetime.fromtimestamp(page.site.now() / SECOND, UTC).date()
     start = end - timedelta(days=days - 1)
     usage = await page.call("llm.usage", startDate=start.isoformat(), endDate=end.isoformat())
+    dates = [(start + timedelta(days=n)).isoformat() for n in range(days)]
     return page.render(
         "models.html",
         block="usage",
         days=days,
         ranges=DAY_RANGES,
         usage=usage,
-        by_day=_fill_days(usage["byDay"], start, days),
+        by_day=[{"day": day, **usage["byDay"].get(day, NO_USAGE)} for day in dates],
         ordered=_sort_by_cost,
     )
-
-
-def _fill_days(by_day: JsonObject, start: date, days: int) -> list[JsonObject]:
-    """Return the usage of each day, including days without a call."""
-    dates = [(start + timedelta(days=n)).isoformat() for n in range(days)]
-    return [{"day": day, **by_day.get(day, NO_USAGE)} for day in dates]
 
 
 def _sort_by_cost(groups: dict[str, JsonObject]) -> list[JsonObject]:

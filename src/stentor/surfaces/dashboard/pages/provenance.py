@@ -87,12 +87,7 @@ async def read_provenance_health(page: PageRequest) -> JsonObject:
 
 async def read_newest_checkpoint(page: PageRequest) -> JsonObject | None:
     """Return the newest checkpoint, None before the first one."""
-    try:
-        return dict(await page.call("provenance.checkpoint"))
-    except GatewayError as error:
-        if error.status != 404:
-            raise
-        return None
+    return await page.find("provenance.checkpoint")
 
 
 def checkpoint_verifier(checkpoint: JsonObject | None) -> NoteVerifier | None:

@@ -91,18 +91,9 @@ async def show_task(page: PageRequest) -> Response:
         given=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
         long=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
-        grade=await _read_grade(page, task_id) if is_completed else None,
+        grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,
         grades=GRADES,
     )
-
-
-async def _read_grade(page: PageRequest, task_id: str) -> JsonObject | None:
-    try:
-        return dict(await page.call("tasks.get_grade", task_id=task_id))
-    except GatewayError as error:
-        if error.status == 404:
-            return None
-        raise
 
 
 def _present_decision(decision: JsonObject | None) -> JsonObject | None:

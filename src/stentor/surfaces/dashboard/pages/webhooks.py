@@ -18,7 +18,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import model, payloads, queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 PAGE_SIZE = 50
 DELIVERY_STATUSES = ("waiting", "sending", "delivered", "failed")
@@ -147,8 +147,7 @@ async def send_ping(page: PageRequest) -> Response:
 
 async def rotate_secret(page: PageRequest) -> Response:
     """Create a new secret and display it, once."""
-    text = (await page.read_form()).get("overlap_seconds", "")
-    overlap = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else text
+    overlap = int_or_text((await page.read_form()).get("overlap_seconds", ""))
     try:
         rotation = await page.call("webhooks.rotate", webhook_id=_webhook_id(page), body={"overlap_seconds": overlap})
     except GatewayError as error:

@@ -163,6 +163,15 @@ class PageRequest:
         arguments = {name: value for name, value in arguments.items() if value not in (None, "")}
         return await self.site.gateway.call(self.session.key, operation, arguments)
 
+    async def find(self, operation: str, missing: int = 404, **arguments: Any) -> JsonObject | None:
+        """Call an operation; return None when the gateway responds with the status `missing`."""
+        try:
+            return dict(await self.call(operation, **arguments))
+        except GatewayError as error:
+            if error.status != missing:
+                raise
+            return None
+
     async def read_health(self) -> JsonObject:
         """Return the health report of the gateway. An unhealthy gateway sends it with an error status."""
         try:
@@ -207,6 +216,11 @@ class ThreadedHtmlResponse(HTMLResponse):
         self.body = self.render(await asyncio.to_thread(self._render_html))
         self.headers["Content-Length"] = str(len(self.body))
         await super().__call__(scope, receive, send)
+
+
+def int_or_text(text: str) -> int | str:
+    """Return the number in a form field, or the text itself, which the gateway rejects with a message."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
 
 
 PageHandler = Callable[[PageRequest], Awaitable[Response]]
