@@ -69,7 +69,7 @@ async def list_updates(page: PageRequest) -> Response:
         tabs=[_present_tab(status, filters, counts) for status in TABS],
         overdue=overdue,
         names=names,
-        wanted=filters,
+        filters=filters,
         tiers=TIERS,
     )
 
@@ -121,11 +121,11 @@ async def _render_update(page: PageRequest, error: GatewayError | None = None) -
         update={**update, "overdue": is_overdue(update, page), "changes": changes},
         address=f"/governance/updates/{quote_segment(update_id)}",
         review=change_review.review_diff(update["diff"]),
-        moves=history,
+        history=history,
         names=names,
         tiers=TIERS,
         kinds=TEST_KINDS,
-        refused=error,
+        error=error,
         typed=await page.read_form() if error else {},
     )
 
@@ -224,7 +224,7 @@ async def show_rollback(page: PageRequest) -> Response:
         page.read(registry_queries.read_names),
     )
     steps = ROLLBACK_STEPS if rollback["status"] != "failed" else (*ROLLBACK_STEPS[:2], "failed")
-    return page.render("rollback.html", block="live", rollback=rollback, moves=history, names=names, steps=steps)
+    return page.render("rollback.html", block="live", rollback=rollback, history=history, names=names, steps=steps)
 
 
 async def start_rollback(page: PageRequest) -> Response:

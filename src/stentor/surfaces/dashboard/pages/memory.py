@@ -61,7 +61,7 @@ async def show_memory(page: PageRequest) -> Response:
         mode=mode,
         modes=SEARCH_MODES,
         vault=vault,
-        found=results,
+        results=results,
         health=health,
         missing=page.query_param("missing"),
     )

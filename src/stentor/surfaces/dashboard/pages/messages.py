@@ -53,7 +53,7 @@ async def list_messages(page: PageRequest) -> Response:
         states=counts,
         latest=queries.MAX_COUNTED_MESSAGES,
         names=names,
-        wanted=filters,
+        filters=filters,
         more=urlencode({**filters, "before": next_before}) if next_before else None,
         statuses=MESSAGE_STATUSES,
         priorities=PRIORITIES,

@@ -78,7 +78,7 @@ async def _render_providers(
         providers=live_providers if is_admin else config["providers"],
         models=_group_by_provider(models),
         registered=registered,
-        lately=recent_calls,
+        recent_calls=recent_calls,
         spending=[row for row in spending if is_admin or (row.kind, row.subject) == ("key", page.session.name)],
         names=names,
         problem=problem,

@@ -128,9 +128,9 @@ def _present_run(page: PageRequest, run: JsonObject, requested_id: str) -> JsonO
     return {
         "run": run,
         "asked": requested_id if requested_id in event_ids else next(task_event_ids, requested_id),
-        "marks": provenance_view.walk_tree(events),
+        "markup": provenance_view.walk_tree(events),
         "links": provenance_view.run_links(events),
-        "lasted": provenance_view.run_duration_ms(events),
+        "duration_ms": provenance_view.run_duration_ms(events),
         "growing": max(event_ids) > min_id_at(page.site.now() - GROWING_US),
     }
 
@@ -142,9 +142,9 @@ async def _read_proof(page: PageRequest, requested_id: str) -> JsonObject:
     except GatewayError as error:
         if error.status not in NO_PROOF_STATUSES:
             raise
-        return {"proof": None, "refused": error, "health": await read_provenance_health(page), "checked": None}
+        return {"proof": None, "error": error, "health": await read_provenance_health(page), "checked": None}
     check = await _verify_proof(page, proof) if page.query_param("check") else None
-    return {"proof": proof, "refused": None, "health": None, "checked": check}
+    return {"proof": proof, "error": None, "health": None, "checked": check}
 
 
 async def _verify_proof(page: PageRequest, proof: JsonObject) -> ProofCheck:

@@ -51,7 +51,7 @@ async def list_tasks(page: PageRequest) -> Response:
         following=result["next_cursor"],
         names=names,
         statuses=TASK_STATUSES,
-        wanted=filters,
+        filters=filters,
         text=text,
     )
 

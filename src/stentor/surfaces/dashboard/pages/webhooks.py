@@ -75,7 +75,7 @@ async def render_webhook(
         base=f"/webhooks/{quote_segment(webhook_id)}",
         deliveries=deliveries["deliveries"],
         following=deliveries["next_cursor"],
-        wanted=filters,
+        filters=filters,
         more=urlencode({**filters, "cursor": deliveries["next_cursor"] or ""}),
         backlog=backlogs[webhook_id],
         most=queries.MAX_COUNTED_DELIVERIES,
@@ -86,7 +86,7 @@ async def render_webhook(
         now=format_iso(page.site.now()),
         yesterday=format_iso(page.site.now() - DAY)[:16],
         problem=problem,
-        told=NO_ACTION_RESULT | action_result,
+        action_result=NO_ACTION_RESULT | action_result,
         answered=bool(action_result or problem),
     )
 

@@ -75,7 +75,6 @@ class LiveUpdates:
                 await self._poll_task
 
     async def _topics_since(self, tenant: str, since: str) -> set[str]:
-
         try:
             return topics_of(await self._db.read(lambda tx: runlog_queries.count_events_after(tx, since)), tenant)
         except StoreUnavailable as error:
