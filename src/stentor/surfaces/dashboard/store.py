@@ -61,6 +61,16 @@ class GovernanceSnapshot(msgspec.Struct, frozen=True):
     has_all_trust_scores: bool
 
 
+class LastRoutingDecision(msgspec.Struct, frozen=True):
+    """The routing settings as the last decision recorded them; `at` is in microseconds."""
+
+    at: int
+    alpha: float
+    beta: float
+    trust_floor: float
+    trust_available: bool
+
+
 class DashboardStore:
     """Reads the data of one tenant. `notes` is the vault that mirrors the tasks, None without a mirror; `threshold` is
     the sentinel's.
@@ -222,16 +232,6 @@ def _is_valid_id(text: str) -> bool:
 def _unreadable(what: str, error: Exception) -> StentorError:
     log.error("store: read failed what=%s error=%s", what, error)
     return StentorError(f"{what} cannot be read. See the dashboard log for details.")
-
-
-class LastRoutingDecision(msgspec.Struct, frozen=True):
-    """The routing settings as the last decision recorded them; `at` is in microseconds."""
-
-    at: int
-    alpha: float
-    beta: float
-    trust_floor: float
-    trust_available: bool
 
 
 def read_last_decision(tx: Tx, tenant: str) -> LastRoutingDecision | None:

@@ -18,6 +18,20 @@ from stentor.domains.trust import model as trust_model
 from stentor.domains.trust.model import TrustChange, TrustLevel
 
 MAX_CONNECTIONS = 100
+SVG_WIDTH, SVG_HEIGHT = 600, 100
+"""Units of the drawing; the page stretches it."""
+MAX_DOTS = 40
+"""With more points only the line is drawn."""
+_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
+_redactor = Redactor()
+_OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed")
+
+
+class SvgLine(msgspec.Struct, frozen=True):
+    """SVG path data: `path` joins the points, `dots` marks them."""
+
+    path: str
+    dots: str
 
 
 class TrustChangeRow(TypedDict):
@@ -118,19 +132,6 @@ def present_agent_alert(alert: SentinelAlert) -> JsonObject:
     return {name: getattr(alert, name) for name in ("task_type", "rate", "threshold", "samples")} | times
 
 
-SVG_WIDTH, SVG_HEIGHT = 600, 100
-"""Units of the drawing; the page stretches it."""
-MAX_DOTS = 40
-"""With more points only the line is drawn."""
-
-
-class SvgLine(msgspec.Struct, frozen=True):
-    """SVG path data: `path` joins the points, `dots` marks them."""
-
-    path: str
-    dots: str
-
-
 def svg_line(
     points: Sequence[tuple[int, float]], low: float, high: float, *, is_stepped: bool = False
 ) -> SvgLine | None:
@@ -156,11 +157,6 @@ def _x(time: int, start: int, end: int) -> str:
 def _y(value: float, low: float, high: float) -> str:
     share = (value - low) / (high - low) if high > low else 0.5
     return f"{SVG_HEIGHT * (1 - max(0.0, min(1.0, share))):.1f}"
-
-
-_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
-_redactor = Redactor()
-_OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed")
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:

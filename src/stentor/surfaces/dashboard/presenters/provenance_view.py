@@ -31,6 +31,14 @@ LINKED_RECORDS = {
     "rollback_id": ("rollback", "/governance/rollbacks/"),
 }
 """Members of an event's metadata that are ids of records with a page: kind and path."""
+ProofVerdict = Literal["fits", "unsigned", "wrong"]
+HEADLINES: dict[ProofVerdict, str] = {
+    "fits": "Verified: the event is in the signed log, as recorded.",
+    "unsigned": "Consistent with the tree; whether this tree is the signed one could not be verified.",
+    "wrong": "Failed: the log or this event is not what was recorded and signed.",
+}
+VERIFY_ADVICE = "Copy the database, then run stentor provenance verify to see all changes."
+_CHECKPOINT_MISMATCH = "The signed checkpoint has another root than the current tree of the same size."
 
 
 class RecordLink(msgspec.Struct, frozen=True):
@@ -124,16 +132,6 @@ def run_duration_ms(events: list[RunEvent]) -> float:
     """Return the milliseconds from the first event to the last one."""
     times = [datetime.fromisoformat(event["timestamp"]) for event in events]
     return (max(times) - min(times)).total_seconds() * 1000
-
-
-ProofVerdict = Literal["fits", "unsigned", "wrong"]
-HEADLINES: dict[ProofVerdict, str] = {
-    "fits": "Verified: the event is in the signed log, as recorded.",
-    "unsigned": "Consistent with the tree; whether this tree is the signed one could not be verified.",
-    "wrong": "Failed: the log or this event is not what was recorded and signed.",
-}
-VERIFY_ADVICE = "Copy the database, then run stentor provenance verify to see all changes."
-_CHECKPOINT_MISMATCH = "The signed checkpoint has another root than the current tree of the same size."
 
 
 class CheckStep(msgspec.Struct, frozen=True):

@@ -27,6 +27,8 @@ from stentor.surfaces.dashboard.store import GovernanceSnapshot, LastRoutingDeci
 STATUSES: tuple[AgentStatus, ...] = ("active", "suspended", "quarantined")
 OPTIONAL_FIELDS = ("task_tags", "user_id", "retry_count", "parent_task_id")
 BODY_FIELDS = ("input", "result", "error")
+LABEL_WIDTH = 14
+UNSCORED = "unscored"
 
 
 class SentinelScope(TypedDict):
@@ -39,6 +41,13 @@ class SentinelScope(TypedDict):
     oscillation_rate: float
     threshold: float
     sample_count: int
+
+
+class RankingSettings(msgspec.Struct, frozen=True):
+    """The routing settings of a gateway in this process; `trust_available` is its state in memory."""
+
+    policy: RoutingPolicy
+    trust_available: bool
 
 
 def present_task(tenant: str, record: TaskNoteRecord, *, has_note: bool) -> JsonObject:
@@ -152,13 +161,6 @@ def present_alert(alert: SentinelAlert, names: Mapping[str, str]) -> JsonObject:
     }
 
 
-class RankingSettings(msgspec.Struct, frozen=True):
-    """The routing settings of a gateway in this process; `trust_available` is its state in memory."""
-
-    policy: RoutingPolicy
-    trust_available: bool
-
-
 def present_routing_config(ranking: RankingSettings | None, decided: LastRoutingDecision | None) -> JsonObject:
     """Return the ranking settings from the gateway in this process, else from the last decision.
 
@@ -189,10 +191,6 @@ def present_routing_config(ranking: RankingSettings | None, decided: LastRouting
 def _ranking_weights(alpha: float, beta: float, floor: float) -> dict[str, float]:
     """Return the weights that `domains/routing/ranking.py` uses."""
     return {"alpha": alpha, "beta": beta, "trust_floor": floor}
-
-
-LABEL_WIDTH = 14
-UNSCORED = "unscored"
 
 
 def render_agent_card(scored_agent: ScoredAgent, weights: Sequence[Weight], now: int) -> str:

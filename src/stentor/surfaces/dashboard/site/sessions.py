@@ -24,6 +24,8 @@ IDLE_SECONDS = 4 * 3600
 DEFAULT_LIFETIME_SECONDS = 12 * 3600
 """Seconds since the sign-in, unless the operator sets another lifetime."""
 MAX_SESSIONS = 1_000
+THROTTLE_WINDOW_SECONDS = 60.0
+MAX_ADDRESSES = 1_000
 
 
 class Session(msgspec.Struct):
@@ -95,14 +97,6 @@ def is_csrf_token_valid(session: Session, token: str) -> bool:
     return hmac.compare_digest(session.csrf.encode(), token.encode("utf-8", "replace"))
 
 
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-
-
-THROTTLE_WINDOW_SECONDS = 60.0
-MAX_ADDRESSES = 1_000
-
-
 class LoginThrottle:
     """Blocks an address after `max_failures` failed sign-ins within a minute.
 
@@ -152,3 +146,7 @@ def is_https_request(request: Request) -> bool:
     headers = request.headers
     is_claimed = headers.get("origin", "").startswith("https://") or headers.get("x-forwarded-proto") == "https"
     return request.url.scheme == "https" or is_claimed
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
