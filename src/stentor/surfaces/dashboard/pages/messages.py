@@ -105,7 +105,7 @@ def _render_composer(
     return page.render(
         "compose.html",
         status,
-        given=dict.fromkeys((*HEADER_FIELDS, "content"), "") | values,
+        form_values=dict.fromkeys((*HEADER_FIELDS, "content"), "") | values,
         choices=FIELD_CHOICES,
         notes={name.rpartition(".")[2]: note for name, note in template["annotations"].items()},
         flaws=field_errors or {},

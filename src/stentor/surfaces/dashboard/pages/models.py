@@ -82,7 +82,7 @@ async def _render_providers(
         spending=[row for row in spending if is_admin or (row.kind, row.subject) == ("key", page.session.name)],
         names=names,
         problem=problem,
-        given=form_values or dict.fromkeys(FORM_FIELDS, ""),
+        form_values=form_values or dict.fromkeys(FORM_FIELDS, ""),
         formats=API_FORMATS,
         listed=MAX_LISTED_MODELS,
     )

@@ -42,7 +42,7 @@ async def show_overview(page: PageRequest) -> Response:
         "overview.html",
         block="live",
         states={status: counts.get(status, 0) for status in TASK_STATUSES},
-        waits=_pending_items(page, pending),
+        pending_items=_pending_items(page, pending),
         health=health,
         range=chart_range if chart_range in CHART_RANGES else "1h",
         ranges=tuple(CHART_RANGES),

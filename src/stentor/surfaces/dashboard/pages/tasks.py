@@ -88,8 +88,8 @@ async def show_task(page: PageRequest) -> Response:
         routing=_present_decision(trail["routing"]),
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
-        given=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
-        long=MAX_TEXT_CHARACTERS,
+        task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
+        max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
         grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,
         grades=GRADES,

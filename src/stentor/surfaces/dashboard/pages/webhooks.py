@@ -46,9 +46,9 @@ async def render_list(
         block="live",
         webhooks=webhooks,
         backlogs=backlogs,
-        most=queries.MAX_COUNTED_DELIVERIES,
+        max_counted=queries.MAX_COUNTED_DELIVERIES,
         problem=problem,
-        given=form_values or {"url": "", "description": "", "events": ["task.*"]},
+        form_values=form_values or {"url": "", "description": "", "events": ["task.*"]},
         kinds=EVENTS_BY_KIND,
     )
 
@@ -78,7 +78,7 @@ async def render_webhook(
         filters=filters,
         more=urlencode({**filters, "cursor": deliveries["next_cursor"] or ""}),
         backlog=backlogs[webhook_id],
-        most=queries.MAX_COUNTED_DELIVERIES,
+        max_counted=queries.MAX_COUNTED_DELIVERIES,
         states=DELIVERY_STATUSES,
         events=model.EVENTS,
         kinds=EVENTS_BY_KIND,
