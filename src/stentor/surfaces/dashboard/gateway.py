@@ -140,6 +140,7 @@ class InProcessGatewayClient:
     async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
         caller = self._authenticate(key)
         try:
+            # `stream` checks the tenant only, not whether this caller may see the task.
             await self._activity.require_visible(caller, task_id)
         except StentorError as error:
             raise GatewayError(error.status, error.code, error.message, error.details) from error

@@ -155,6 +155,7 @@ def _parse_submit_response(status: int, content: bytes) -> AcceptedTask:
     error = response.error if isinstance(response.error, _GatewayErrorBody) else _GatewayErrorBody()
     if error.code in _DENIALS:
         raise _DENIALS[error.code](error.message, error.details)
+    # Not 401: the caller has passed this service's own authentication, and only the gateway rejects the key.
     if status in (401, 403):
         raise Forbidden(KEY_REJECTED_MESSAGE)
     if status == 429:

@@ -94,6 +94,7 @@ class DashboardStore:
         """Return a task. Raises NotFound, and a 500 when the database or the vault cannot be read."""
         _require_valid_task_id(task_id)
         if self._notes is not None:
+            # The record comes from the database. This only fails while the vault is unreadable.
             try:
                 await self._notes.list_folder()
             except Exception as error:
@@ -224,6 +225,7 @@ def _require_valid_task_id(task_id: str) -> None:
 
 
 def _is_valid_id(text: str) -> bool:
+    # PostgreSQL accepts no NUL in a text, and an unpaired surrogate cannot be encoded as UTF-8.
     return (
         0 < len(text) <= MAX_ID_LENGTH and "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
     )

@@ -87,7 +87,7 @@ class InstructionExecutor:
         while True:
             async for event in self._stream_until_closing(task_id, after, credential):
                 if event.id is not None:
-                    after, attempts = event.id, 0
+                    after, attempts = event.id, 0  # only attempts without progress count
                 if event.kind == "routing":
                     fields = ("decision", "agent_name", "task_id", "provenance_id")
                     yield SseEvent("routing", {name: event.data.get(name) for name in fields})
@@ -116,6 +116,7 @@ class InstructionExecutor:
     ) -> AsyncIterator[TaskStreamEvent]:
         """Yield the gateway's events until the connection is lost or the service shuts down."""
         events = self._gateway.stream_task(task_id, after, credential)
+        # Wait for both, so that an idle stream does not delay the shutdown.
         closing = asyncio.ensure_future(self._closing.wait())
         next_event: asyncio.Future[TaskStreamEvent | None] | None = None
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.operations import ReportOut
 from stentor.domains.registry.model import AgentStatus as AgentStatus
 from stentor.domains.registry.model import TrustTier
@@ -14,15 +15,15 @@ from stentor.domains.tasks.model import OutcomeClass, TaskStatus
 from stentor.web.wire import RETRY_AFTER, ErrorAnswer, KeyRefused, ResponseModel, Timestamp, response_doc
 
 DisplayStatus = TaskStatus | Literal["routing_failed"]
-DASHBOARD_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+DASHBOARD_ERROR_RESPONSES: dict[int | str, JsonObject] = {
     400: response_doc(ErrorAnswer, "Malformed request"),
     401: response_doc(KeyRefused, "Missing or wrong key"),
     403: response_doc(ErrorAnswer, "Without a key: not from this machine's own address"),
     413: response_doc(ErrorAnswer, "The body is too large"),
 }
-NOT_FOUND_RESPONSE: dict[int | str, dict[str, Any]] = {404: response_doc(ErrorAnswer, "No such record")}
-UNREADABLE_RESPONSE: dict[int | str, dict[str, Any]] = {500: response_doc(ErrorAnswer, "A store cannot be read")}
-NO_GATEWAY_RESPONSES: dict[int | str, dict[str, Any]] = {
+NOT_FOUND_RESPONSE: dict[int | str, JsonObject] = {404: response_doc(ErrorAnswer, "No such record")}
+UNREADABLE_RESPONSE: dict[int | str, JsonObject] = {500: response_doc(ErrorAnswer, "A store cannot be read")}
+NO_GATEWAY_RESPONSES: dict[int | str, JsonObject] = {
     429: response_doc(ErrorAnswer, "Too many streams, or the gateway's limit", headers=RETRY_AFTER),
     503: response_doc(ErrorAnswer, "No gateway accepts the task", headers=RETRY_AFTER),
 }
@@ -68,7 +69,7 @@ class EventOut(ResponseModel):
     event_type: str
     component: str
     message: str
-    metadata: dict[str, Any]
+    metadata: JsonObject
     duration_ms: int | None
     provenance_id: str
     parent_provenance_id: str | None
@@ -82,7 +83,7 @@ class Trail(ResponseModel):
     agent_name: str | None
     capability: str | None
     provider: str | None
-    routing: dict[str, Any] | None
+    routing: JsonObject | None
     outcome_class: str | None
     learning_eligible: bool | None
     reports: list[ReportOut]

@@ -49,6 +49,7 @@ async def list_agents(page: PageRequest) -> Response:
     )
     now = page.site.now()
     agent_filter = _agent_filter(filters, _read_cursor(page))
+    # One more than displayed: its presence means that there is a next page.
     rows, total = await page.read(registry_queries.list_agents, agent_filter, now, PAGE_SIZE + 1)
     agents = rows[:PAGE_SIZE]
     return page.render(

@@ -112,6 +112,7 @@ async def _render_update(page: PageRequest, error: GatewayError | None = None) -
         page.read(_read_history, "update", update_id, update["provenance_id"]),
         page.read(registry_queries.read_names),
     )
+    # The patch may set options of a runtime that are secrets; `review_diff` masks its own lines.
     changes = dict(update["changes"])
     changes["agent_patch"] = agent_view.mask_secrets(changes.get("agent_patch"))
     return page.render(

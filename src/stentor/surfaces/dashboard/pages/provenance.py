@@ -131,6 +131,7 @@ def _present_run(page: PageRequest, run: JsonObject, requested_id: str) -> JsonO
         "markup": provenance_view.walk_tree(events),
         "links": provenance_view.run_links(events),
         "duration_ms": provenance_view.run_duration_ms(events),
+        # Ids start with their time, so the largest id is the newest event.
         "growing": max(event_ids) > min_id_at(page.site.now() - GROWING_US),
     }
 

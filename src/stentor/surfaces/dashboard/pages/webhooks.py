@@ -202,7 +202,7 @@ async def replay_delivery(page: PageRequest) -> Response:
 
 def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
     """Return the JSON that is posted for an event, None if the event is no longer in the run log."""
-    event = queries.find_event(tx, event_id)
+    event = queries.find_event(tx, event_id)  # of any tenant
     if event is None or event.tenant != tenant:
         return None
     result = read_result(tx, tenant, event.task_id or "") if name == "task.completed" else None

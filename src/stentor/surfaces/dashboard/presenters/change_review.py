@@ -43,6 +43,7 @@ def review_diff(diff: list[JsonObject]) -> ChangeReview:
         if remaining <= 0:
             break
         change = _review_field(field)
+        # `added` and `deleted` still count the lines that are left out.
         changes.append(msgspec.structs.replace(change, lines=change.lines[:remaining]))
         remaining -= len(change.lines)
     is_complete = remaining >= 0 and len(changes) == len(diff)

@@ -130,6 +130,7 @@ def _render_link_open(
 ) -> str:
     token = tokens[index]
     address = str(token.attrs.get("href", ""))
+    # A relative Markdown link leads to a note too; one with a scheme or a mere fragment stays as it is.
     if token.meta.get("wiki") or not _SCHEME.match(address):
         name = address if token.meta.get("wiki") else unquote(address)
         token.attrSet("href", "/memory/open?" + urlencode({**env["source"], "name": name.partition("#")[0]}))

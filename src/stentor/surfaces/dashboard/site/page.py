@@ -132,6 +132,7 @@ class PageRequest:
         self.site = site
         self.request = request
         self.session = session
+        # Before any query of the page: live updates then include what changes while it is rendered.
         self.since = min_id_at(site.now() - CLOCK_SKEW_US)
 
     @property
@@ -160,6 +161,7 @@ class PageRequest:
 
         Raises GatewayError, and ServiceUnavailable when no gateway responds.
         """
+        # An empty form field or query parameter means "not set".
         arguments = {name: value for name, value in arguments.items() if value not in (None, "")}
         return await self.site.gateway.call(self.session.key, operation, arguments)
 
@@ -214,7 +216,7 @@ class ThreadedHtmlResponse(HTMLResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.body = self.render(await asyncio.to_thread(self._render_html))
-        self.headers["Content-Length"] = str(len(self.body))
+        self.headers["Content-Length"] = str(len(self.body))  # the constructor saw an empty body
         await super().__call__(scope, receive, send)
 
 
