@@ -145,14 +145,16 @@ class GovernanceOperations:
         """Return a rollback; `verified` is true only if the restored state matches the checkpoint's hash."""
         return wire.RollbackOut.of(await self._rollbacks.get(caller.tenant, rollback_id))
 
-    async def trust(self, caller: Caller, agent_id: AgentId, body: wire.ComputeTrust | None = None) -> wire.TrustOut:
+    async def trust(
+        self, caller: Caller, agent_id: AgentId, body: wire.ComputeTrust | None = None
+    ) -> wire.TrustBreakdownOut:
         """Compute an agent's trust from given metrics or the service's records; stored by default."""
         request = body or wire.ComputeTrust()
         breakdown = await self._scoring.compute(
             caller.tenant, agent_id, request.to_metrics(), caller, persist=request.persist
         )
         reason = breakdown.not_stored_reason if request.persist else None
-        return wire.TrustOut.of(
+        return wire.TrustBreakdownOut.of(
             agent_id=agent_id,
             trust_score=breakdown.score,
             persisted=request.persist and reason is None,

@@ -301,7 +301,7 @@ class BreakdownOut(ResponseModel):
     missing: list[str]
 
 
-class TrustOut(ResponseModel):
+class TrustBreakdownOut(ResponseModel):
     agent_id: str
     trust_score: float
     persisted: bool

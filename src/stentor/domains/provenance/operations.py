@@ -52,7 +52,7 @@ class RunOut(ResponseModel):
     truncated: bool
 
 
-class CheckpointOut(ResponseModel):
+class LogCheckpointOut(ResponseModel):
     origin: str
     size: int
     root: Hash
@@ -86,18 +86,18 @@ class ProvenanceOperations:
     def __init__(self, provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]) -> None:
         self._provenance, self._key = provenance, key
 
-    async def checkpoint(self, caller: Caller) -> CheckpointOut:
+    async def checkpoint(self, caller: Caller) -> LogCheckpointOut:
         """Return the newest signed checkpoint."""
         return self._describe(await self._provenance.newest_checkpoint())
 
-    async def publish(self, caller: Caller) -> CheckpointOut:
+    async def publish(self, caller: Caller) -> LogCheckpointOut:
         """Number all recorded events and sign a checkpoint of the tree."""
         return self._describe(await self._provenance.publish())
 
-    def _describe(self, checkpoint: StoredCheckpoint) -> CheckpointOut:
+    def _describe(self, checkpoint: StoredCheckpoint) -> LogCheckpointOut:
         verifier, origin = self._key(), checkpoint.note.partition("\n")[0]
         root = bytes.fromhex(checkpoint.root)
-        return CheckpointOut.of(checkpoint, origin=origin, root=root, key=verifier.text if verifier else None)
+        return LogCheckpointOut.of(checkpoint, origin=origin, root=root, key=verifier.text if verifier else None)
 
     async def consistency(
         self,
@@ -157,19 +157,19 @@ def router(operations: ProvenanceOperations) -> APIRouter:
     """
     api = api_router("/provenance", tags=["provenance"])
 
-    def respond(checkpoint: CheckpointOut, accept: str | None) -> Any:
+    def respond(checkpoint: LogCheckpointOut, accept: str | None) -> Any:
         if accept is not None and accept.partition(";")[0].strip().lower() == "text/plain":
             return PlainTextResponse(checkpoint.note)
         return checkpoint
 
-    @api.get("/checkpoint", response_model=CheckpointOut, responses={**TEXT, **error_responses(404)})
+    @api.get("/checkpoint", response_model=LogCheckpointOut, responses={**TEXT, **error_responses(404)})
     async def checkpoint(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
         """Return the newest signed checkpoint; with Accept: text/plain the signed note itself."""
         return respond(await operations.checkpoint(caller), accept)
 
     @api.post(
         "/checkpoint",
-        response_model=CheckpointOut,
+        response_model=LogCheckpointOut,
         responses={**TEXT, **error_responses(500)},
         openapi_extra=requires_permission("admin"),
     )
