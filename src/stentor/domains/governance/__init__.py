@@ -1,1 +1,1 @@
-"""Governance: updates of agents and who approves them, checkpoints of their state, rollbacks, computed trust."""
+"""Governance: updates of agents and their approval, checkpoints, rollbacks, and trust scores computed from metrics."""

@@ -182,7 +182,7 @@ class GovernanceRunner:
                 await asyncio.wait_for(self._wake_event.wait(), self._stale_after_us / 2 / SECOND)
             try:
                 await self._poll(self._stale_after_us)
-                await self._expire()
+                await self._expire_checkpoints()
             except StoreUnavailable:
                 continue  # the database logs its outage; the next poll finds the work again
             except Exception:
@@ -203,11 +203,11 @@ class GovernanceRunner:
         try:
             for key in await self._db.read(read):
                 if key not in self._running:
-                    self._running[key] = asyncio.create_task(self._do(key))
+                    self._running[key] = asyncio.create_task(self._execute(key))
         finally:
             self._is_polling = False
 
-    async def _do(self, key: WorkKey) -> None:
+    async def _execute(self, key: WorkKey) -> None:
         kind, tenant, record_id = key
         try:
             await self._handlers[kind](tenant, record_id)
@@ -218,7 +218,7 @@ class GovernanceRunner:
         finally:
             self._running.pop(key, None)
 
-    async def _expire(self) -> None:
+    async def _expire_checkpoints(self) -> None:
         now = self._clock.now()
         if now - self._expired_at >= EXPIRE_INTERVAL_US:
             await self._checkpoints.expire(now)

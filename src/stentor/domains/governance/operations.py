@@ -65,8 +65,8 @@ class GovernanceOperations:
         cursor: Cursor = None,
     ) -> wire.UpdatePage:
         """List updates, newest first."""
-        updates_filter = UpdateFilter(_status(status), parse_tier(tier), agent_id, _before(cursor))
-        updates = await self._updates.list_page(caller.tenant, updates_filter, limit + 1)
+        filters = UpdateFilter(_status(status), parse_tier(tier), agent_id, _before(cursor))
+        updates = await self._updates.list_page(caller.tenant, filters, limit + 1)
         return wire.UpdatePage(
             updates=[_update(update) for update in updates[:limit]],
             limit=limit,
@@ -86,8 +86,8 @@ class GovernanceOperations:
         offset: Offset = 0,
     ) -> wire.Approvals:
         """List updates that wait for approval, oldest first; `count` and `overdue` are for all matching updates."""
-        updates_filter = UpdateFilter(_status(status), parse_tier(tier))
-        updates, count, overdue = await self._updates.list_oldest(caller.tenant, updates_filter, limit, offset)
+        filters = UpdateFilter(_status(status), parse_tier(tier))
+        updates, count, overdue = await self._updates.list_oldest(caller.tenant, filters, limit, offset)
         pending = [wire.PendingOut.of(update, risks=update.basis.risks) for update in updates]
         return wire.Approvals(pending=pending, count=count, overdue=overdue)
 

@@ -1,4 +1,4 @@
-"""SQL of lists and counts of updates and rollbacks."""
+"""SQL of the dashboard's counts and links; the domain's own is in `store`."""
 
 from __future__ import annotations
 

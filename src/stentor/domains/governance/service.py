@@ -158,17 +158,17 @@ class UpdateService:
         """Return an update of the tenant. Raises NotFound."""
         return await self._db.read(lambda tx: require_update(tx, tenant, update_id))
 
-    async def list_page(self, tenant: str, updates: UpdateFilter, limit: int) -> list[Update]:
-        return await self._db.read(lambda tx: store.list_updates(tx, tenant, updates, limit))
+    async def list_page(self, tenant: str, filters: UpdateFilter, limit: int) -> list[Update]:
+        return await self._db.read(lambda tx: store.list_updates(tx, tenant, filters, limit))
 
     async def list_oldest(
-        self, tenant: str, updates: UpdateFilter, limit: int, offset: int
+        self, tenant: str, filters: UpdateFilter, limit: int, offset: int
     ) -> tuple[list[Update], int, int]:
         """Return a page of updates, oldest first, with the total count and how many of all are overdue."""
 
         def read(tx: Tx) -> tuple[list[Update], int, int]:
-            page = store.list_oldest_updates(tx, tenant, updates, limit, offset)
-            return page, *store.count_updates(tx, tenant, updates)
+            page = store.list_oldest_updates(tx, tenant, filters, limit, offset)
+            return page, *store.count_updates(tx, tenant, filters)
 
         return await self._db.read(read)
 

@@ -1,6 +1,6 @@
-"""SQL of updates. A row becomes an Update or raises CorruptRecord.
+"""SQL of updates, checkpoints and rollbacks.
 
-SQL of checkpoints and rollbacks.
+A malformed row of an update raises CorruptRecord. The dashboard's counts are in `queries`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _FIND_UPDATE = Sql(f"select {_COLUMNS} from governance_updates where tenant = :t
 _INSERT_UPDATE = Sql(
     f"insert into governance_updates ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})"
 )
+# Fenced by status and head_id: every change appends an event, so a concurrent one has another head.
 _CHANGE_UPDATE = Sql(
     f"""update governance_updates set {", ".join(f"{name} = :{name}" for name in _MUTABLE)}
     where tenant = :tenant and update_id = :update_id and status = :from_status and head_id = :from_head"""
@@ -61,7 +62,8 @@ _COUNT_DECISIONS = Sql(
         coalesce(sum(case when status = 'submitted' then 0 else 1 end), 0)
     from governance_updates where tenant = :tenant and agent_id = :agent_id"""
 )
-_EVER, _LAST = 2**62, "\x7f"
+_MAX_TIME, _MAX_ID = 2**62, "\x7f"
+"""The start of the first page: later than every time, and greater than every id."""
 
 
 def find_update(tx: Tx, tenant: str, update_id: str) -> Update | None:
@@ -80,23 +82,23 @@ def change_update(tx: Tx, before: Update, after: Update) -> bool:
     return tx.run(_CHANGE_UPDATE, **key, **params, from_status=before.status, from_head=before.head_id) == 1
 
 
-def list_updates(tx: Tx, tenant: str, updates: UpdateFilter, limit: int) -> list[Update]:
+def list_updates(tx: Tx, tenant: str, filters: UpdateFilter, limit: int) -> list[Update]:
     """Return a page of updates, newest first."""
-    before, before_id = updates.before or (_EVER, _LAST)
-    rows = tx.rows(_LIST_UPDATES, **_where(tenant, updates), before=before, before_id=before_id, limit=limit)
+    before, before_id = filters.before or (_MAX_TIME, _MAX_ID)
+    rows = tx.rows(_LIST_UPDATES, **_where(tenant, filters), before=before, before_id=before_id, limit=limit)
     return [_to_update(row) for row in rows]
 
 
-def list_oldest_updates(tx: Tx, tenant: str, updates: UpdateFilter, limit: int, offset: int) -> list[Update]:
+def list_oldest_updates(tx: Tx, tenant: str, filters: UpdateFilter, limit: int, offset: int) -> list[Update]:
     """Return a page of updates, oldest first."""
     return [
-        _to_update(row) for row in tx.rows(_LIST_OLDEST_UPDATES, **_where(tenant, updates), limit=limit, offset=offset)
+        _to_update(row) for row in tx.rows(_LIST_OLDEST_UPDATES, **_where(tenant, filters), limit=limit, offset=offset)
     ]
 
 
-def count_updates(tx: Tx, tenant: str, updates: UpdateFilter) -> tuple[int, int]:
+def count_updates(tx: Tx, tenant: str, filters: UpdateFilter) -> tuple[int, int]:
     """Return how many updates match, and how many of them are overdue."""
-    row = tx.row(_COUNT_UPDATES, **_where(tenant, updates), now=tx.now)
+    row = tx.row(_COUNT_UPDATES, **_where(tenant, filters), now=tx.now)
     assert row is not None
     return int(row[0]), int(row[1])
 
@@ -121,12 +123,12 @@ def count_decisions(tx: Tx, tenant: str, agent_id: str) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-def _where(tenant: str, updates: UpdateFilter) -> dict[str, Any]:
+def _where(tenant: str, filters: UpdateFilter) -> dict[str, Any]:
     return {
         "tenant": tenant,
-        "status": updates.status or "",
-        "tier": updates.tier or 0,
-        "agent_id": updates.agent_id or "",
+        "status": filters.status or "",
+        "tier": filters.tier or 0,
+        "agent_id": filters.agent_id or "",
     }
 
 
@@ -246,8 +248,8 @@ def list_unfinished_rollbacks(tx: Tx, limit: int) -> list[tuple[str, str]]:
 
 
 def _page_params(tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> dict[str, Any]:
-    moment, last = before or (_EVER, _LAST)
-    return {"tenant": tenant, "agent_id": agent_id or "", "before": moment, "before_id": last, "limit": limit}
+    moment, last_id = before or (_MAX_TIME, _MAX_ID)
+    return {"tenant": tenant, "agent_id": agent_id or "", "before": moment, "before_id": last_id, "limit": limit}
 
 
 def _to_rollback(row: tuple[Any, ...]) -> Rollback:

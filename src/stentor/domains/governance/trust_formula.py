@@ -78,12 +78,12 @@ def _components(metrics: TrustMetrics) -> dict[str, float | None]:
 
 def _share(metrics: TrustMetrics, part: str, whole: str) -> float | None:
     """Return part / whole; None if one of them is unknown or the whole is 0."""
-    given, total = getattr(metrics, part), getattr(metrics, whole)
-    if given is None or total is None:
+    amount, total = getattr(metrics, part), getattr(metrics, whole)
+    if amount is None or total is None:
         return None
-    if given > total:
+    if amount > total:
         raise InvalidRequest(f"metrics.{part} must not be larger than metrics.{whole}.")
-    return float(given / total) if total else None
+    return float(amount / total) if total else None
 
 
 def _mean(*values: float | None) -> float | None:

@@ -1,1 +1,1 @@
-"""Monitoring: is the service well, and what does it do: health components and metrics."""
+"""Monitoring: health checks of the components, and the metrics endpoint."""

@@ -112,7 +112,9 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
         """Return each component, with details for callers with a key; 503 if one is unavailable."""
         components = await health.check_components()
         has_key = "principal" in request.scope.get("state", {})
-        report = _describe(components if has_key else {name: one.without_details for name, one in components.items()})
+        if not has_key:
+            components = {name: component.without_details for name, component in components.items()}
+        report = _describe(components)
         return JsonResponse(report.model_dump(), 503 if report.status == "unhealthy" else 200)
 
     @api.get(f"{HEALTH_PATH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)

@@ -1,1 +1,1 @@
-"""Webhooks: whoever subscribes to events gets each of them, signed, at least once."""
+"""Webhooks: subscriptions to events, and their signed delivery at least once."""

@@ -142,20 +142,20 @@ class DeliveryDecision(msgspec.Struct, frozen=True):
     hold_until: int | None = None
 
 
-def decide_delivery(delivery: Delivery, reply: AttemptResult, now: int, jitter: float) -> DeliveryDecision:
+def decide_delivery(delivery: Delivery, result: AttemptResult, now: int, jitter: float) -> DeliveryDecision:
     """Return what happens to a delivery after an attempt. `jitter` is a random number from 0 to 1."""
-    if reply.is_success:
+    if result.is_success:
         return DeliveryDecision("delivered")
     if delivery.event == PING:
         return DeliveryDecision("failed")
-    if reply.status_code == GONE_STATUS:
+    if result.status_code == GONE_STATUS:
         return DeliveryDecision("failed", disable_reason="The receiver responded with 410 Gone.")
     if delivery.attempts >= len(RETRY_DELAYS_US):
         return DeliveryDecision("failed", disable_reason=f"A delivery failed {delivery.attempts + 1} times.")
-    requested = min(reply.retry_after or 0, MAX_HOLD_US)
+    requested = min(result.retry_after or 0, MAX_HOLD_US)
     delay = int(RETRY_DELAYS_US[delivery.attempts] * (1 + JITTER_RATIO * jitter))
-    hold = now + requested if requested and reply.status_code in BUSY_STATUSES else None
-    return DeliveryDecision("waiting", now + max(delay, requested), hold_until=hold)
+    hold_until = now + requested if requested and result.status_code in BUSY_STATUSES else None
+    return DeliveryDecision("waiting", now + max(delay, requested), hold_until=hold_until)
 
 
 def validate_events(names: Iterable[str]) -> list[str]:
@@ -163,10 +163,10 @@ def validate_events(names: Iterable[str]) -> list[str]:
     distinct = list(dict.fromkeys(names))
     unknown = [name for name in distinct if name not in EVENTS and name not in EVENT_PATTERNS]
     if unknown:
-        shown = ", ".join(repr(name[:100]) for name in unknown[:5])
+        unknown_names = ", ".join(repr(name[:100]) for name in unknown[:5])
         events, patterns = ", ".join(EVENTS), ", ".join(EVENT_PATTERNS)
         raise InvalidRequest(
-            f"events: {shown} is not an event. The events are {events}; the patterns {patterns}.",
+            f"events: {unknown_names} is not an event. The events are {events}; the patterns {patterns}.",
             {"unknown": unknown[:5], "events": list(EVENTS), "patterns": list(EVENT_PATTERNS)},
         )
     return distinct

@@ -21,22 +21,22 @@ MAX_FIELD_BYTES = 256 * 1024
 EventNamer = Callable[[RunLogEvent], str | None]
 
 
-def _status(event: RunLogEvent) -> str | None:
+def _name_status_change(event: RunLogEvent) -> str | None:
     if "override_tier" in event.metadata:
         return "agent.cleared"
     return {"suspended": "agent.suspended", "quarantined": "agent.quarantined"}.get(event.metadata.get("to", ""))
 
 
-def _failed(event: RunLogEvent) -> str | None:
+def _name_failure(event: RunLogEvent) -> str | None:
     # A task without an eligible agent also has the event of its denial, which has the reason.
     return None if event.metadata.get("outcome_class") == "routing_failed" else "task.failed"
 
 
-def _memory(event: RunLogEvent) -> str:
+def _name_memory_write(event: RunLogEvent) -> str:
     return "memory.conflict" if event.metadata.get("status") == "conflict" else "memory.written"
 
 
-def _trust(event: RunLogEvent) -> str | None:
+def _name_trust_change(event: RunLogEvent) -> str | None:
     is_changed = event.metadata.get("level") != event.metadata.get("previous_level")
     return "trust.level_changed" if is_changed else None
 
@@ -45,7 +45,7 @@ EVENT_NAMES: Mapping[str, str | EventNamer] = {
     "prompt_received": "task.submitted",
     "task_started": "task.started",
     "task_completed": "task.completed",
-    "task_failed": _failed,
+    "task_failed": _name_failure,
     "dispatch_denied": "task.failed",
     "task_aborted": "task.aborted",
     "task_cancelled": "task.cancelled",
@@ -58,10 +58,10 @@ EVENT_NAMES: Mapping[str, str | EventNamer] = {
     "rollback_completed": "rollback.completed",
     "rollback_failed": "rollback.failed",
     "agent_registered": "agent.registered",
-    "agent_status_changed": _status,
-    "memory_written": _memory,
+    "agent_status_changed": _name_status_change,
+    "memory_written": _name_memory_write,
     "sentinel_alert": "sentinel.alert",
-    "trust_changed": _trust,
+    "trust_changed": _name_trust_change,
 }
 _TASK_STATUSES = {
     "task.started": "executing",

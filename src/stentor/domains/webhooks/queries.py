@@ -143,6 +143,7 @@ def is_handled(tx: Tx, subscription_id: str, event_id: str) -> bool:
 
 def purge_ended(tx: Tx, before: str, limit: int) -> int:
     """Delete ended deliveries, and waiting ones of disabled webhooks, with ids below `before`; return how many."""
+    # Attempts first: both statements select by the deliveries, which the second one deletes.
     tx.run(_PURGE_ATTEMPTS, before=before, limit=limit)
     return tx.run(_PURGE, before=before, limit=limit)
 

@@ -73,6 +73,7 @@ class WebhookSender:
         return AttemptResult(now, duration, status, error, text, retry_after)
 
     async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> tuple[int, str, str | None]:
+        # No total limit of aiohttp: it would cover head and body together, which have limits of their own.
         session, unlimited = self._outbound.session, aiohttp.ClientTimeout(total=None)
         async with asyncio.timeout(self._timeout):
             response = await session.post(url, data=body, headers=headers, timeout=unlimited, allow_redirects=False)

@@ -29,6 +29,7 @@ _DISABLE = Sql(
     """update webhook_subscriptions set enabled = 0, disabled_reason = :reason, updated_at = :now
     where subscription_id = :subscription_id and enabled = 1"""
 )
+# Never earlier: attempts run concurrently, and a short Retry-After must not end the pause of a longer one.
 _HOLD = Sql(
     """update webhook_subscriptions set hold_until = :until
     where subscription_id = :subscription_id and hold_until < :until"""
@@ -39,6 +40,7 @@ CLAIM_ROUNDS, CLAIM_LOOKAHEAD = 10, 32
 DELIVERY_FIELDS = Delivery.__struct_fields__
 DELIVERY_COLUMNS = ", ".join(DELIVERY_FIELDS)
 _OPEN = "status in ('waiting', 'sending')"
+# The fence: each claim raises the epoch, so an attempt whose lease expired no longer matches.
 _HELD = "delivery_id = :delivery_id and status = 'sending' and epoch = :epoch"
 DELIVERIES = AppendOnlyTable("webhook_deliveries", (*DELIVERY_FIELDS, "lease_until"))
 ATTEMPTS = AppendOnlyTable(
@@ -154,30 +156,30 @@ def claim_due(tx: Tx, subscription_id: str, lease_us: int, limit: int) -> list[D
     return claimed
 
 
-def record_attempt(tx: Tx, held: Delivery, reply: AttemptResult, decision: DeliveryDecision) -> bool:
+def record_attempt(tx: Tx, delivery: Delivery, result: AttemptResult, decision: DeliveryDecision) -> bool:
     """Record an attempt and its decision; return False if another process has claimed the delivery since."""
     updated = tx.run(
         _END_ATTEMPT,
-        delivery_id=held.delivery_id,
-        epoch=held.epoch,
+        delivery_id=delivery.delivery_id,
+        epoch=delivery.epoch,
         status=decision.status,
-        due_at=decision.due_at or held.due_at,
+        due_at=decision.due_at or delivery.due_at,
         ended_at=None if decision.status == "waiting" else tx.now,
-        last_status=reply.status_code,
-        last_error=reply.error,
+        last_status=result.status_code,
+        last_error=result.error,
     )
     if not updated:
         return False
-    result = (reply.started_at, reply.duration_ms, reply.status_code, reply.error, reply.response)
-    tx.append(ATTEMPTS, (held.delivery_id, held.attempts + 1, *result))
+    row = (delivery.delivery_id, delivery.attempts + 1, result.started_at, result.duration_ms)
+    tx.append(ATTEMPTS, (*row, result.status_code, result.error, result.response))
     return True
 
 
-def release_next(tx: Tx, held: Delivery) -> bool:
+def release_next(tx: Tx, delivery: Delivery) -> bool:
     """Make the next delivery of the subject due; return whether one was waiting."""
-    if not held.subject:
+    if not delivery.subject:
         return False
-    return tx.run(_RELEASE, subscription_id=held.subscription_id, subject=held.subject, now=tx.now) == 1
+    return tx.run(_RELEASE, subscription_id=delivery.subscription_id, subject=delivery.subject, now=tx.now) == 1
 
 
 def requeue(tx: Tx, deliveries: list[Delivery]) -> int:

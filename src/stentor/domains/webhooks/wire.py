@@ -12,22 +12,22 @@ from stentor.web.wire import ResponseModel, Time, Timestamp
 WEEK_SECONDS = 7 * 86_400
 
 
-def _visible(text: str) -> str:
+def _check_url_characters(text: str) -> str:
     if not text.isprintable() or " " in text:
         raise ValueError("must be a URL without spaces and control characters")
     return text
 
 
-def _one_line(text: str) -> str:
+def _check_printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("must consist of printable characters")
     return text
 
 
-Address = Annotated[str, StringConstraints(min_length=1, max_length=2000), AfterValidator(_visible)]
-EventName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_one_line)]
+Address = Annotated[str, StringConstraints(min_length=1, max_length=2000), AfterValidator(_check_url_characters)]
+EventName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_check_printable)]
 EventNames = Annotated[list[EventName], Field(min_length=1, max_length=100)]
-Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(_one_line)]
+Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(_check_printable)]
 State = Literal["waiting", "sending", "delivered", "failed"]
 
 
