@@ -26,6 +26,10 @@ from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.service import AgentRegistry
 
+RUNNER_BATCH = 100
+EXPIRE_INTERVAL_US = HOUR
+WorkKey = tuple[str, str, str]
+"""Kind (deploy, rollback), tenant and id."""
 log = logging.getLogger(__name__)
 
 
@@ -125,12 +129,6 @@ class Deployer:
         if agent is not None and agent.status == "active":
             why = f"Update {update.update_id} failed and could not be undone."
             self._registry.prepare_suspend(update.tenant, agent.agent_id, why, model.SYSTEM_ACTOR, update.head_id)(tx)
-
-
-RUNNER_BATCH = 100
-EXPIRE_INTERVAL_US = HOUR
-WorkKey = tuple[str, str, str]
-"""Kind (deploy, rollback), tenant and id."""
 
 
 class GovernanceRunner:

@@ -18,6 +18,11 @@ from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
 from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 
 PATCHABLE_FIELDS = ("capabilities", "runtime", "sandbox_whitelist")
+AUTO_MIN_TRUST, MONITORED_MIN_TRUST = 0.9, 0.7
+"""Tier auto above the first, monitored from the second on."""
+AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
+"""Tier auto below the first, monitored up to the second."""
+_POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 
 
 class AgentConfig(msgspec.Struct, frozen=True):
@@ -116,13 +121,6 @@ def _widens_tool(old: AllowedTool, new: AllowedTool) -> bool:
         or bool(new.paths) != bool(old.paths)
         or (old.rate_limit > 0 and not 0 < new.rate_limit <= old.rate_limit)
     )
-
-
-AUTO_MIN_TRUST, MONITORED_MIN_TRUST = 0.9, 0.7
-"""Tier auto above the first, monitored from the second on."""
-AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
-"""Tier auto below the first, monitored up to the second."""
-_POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 
 
 class TierFacts(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ from stentor.domains.webhooks.model import Delivery, DeliveryAttempt
 from stentor.domains.webhooks.payloads import EVENT_NAMES
 from stentor.domains.webhooks.store import DELIVERY_COLUMNS, to_delivery
 
+ATTEMPT_RESULTS = ("delivered", "retried", "failed")
 MAX_CLOCK_SKEW_US = HOUR
 """Largest assumed difference between the clocks behind ids and timestamps."""
 _WHERE = "tenant = :tenant and subscription_id = :subscription_id"
@@ -169,9 +170,6 @@ def count_deliveries(tx: Tx) -> dict[str, int]:
 def _to_event(row: tuple[Any, ...]) -> RunLogEvent:
     *fields, metadata = row
     return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
-
-
-ATTEMPT_RESULTS = ("delivered", "retried", "failed")
 
 
 def collect_metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:

@@ -38,6 +38,8 @@ MAX_BODY_BYTES = 4096
 """Bytes of a response body that are read; for a longer one the connection is closed."""
 MAX_LOGGED_CHARACTERS = 1000
 """Characters of a response body in the delivery log."""
+SECRET_PREFIX = "whsec_"  # noqa: S105
+_SECRET_BYTES = 32
 REQUEST_HEADERS = {
     "Content-Type": "application/json",
     "User-Agent": f"stentor-webhooks/{__version__}",
@@ -125,10 +127,6 @@ def _retry_after(value: str | None, now: int) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0, micros_from_datetime(moment) - now)
-
-
-SECRET_PREFIX = "whsec_"  # noqa: S105
-_SECRET_BYTES = 32
 
 
 def new_secret() -> str:
