@@ -15,7 +15,7 @@ from stentor.core import canonical_json, jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
-from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
+from stentor.domains.registry.model import Agent, AllowedTool, Runtime, SandboxWhitelist
 
 PATCHABLE_FIELDS = ("capabilities", "runtime", "sandbox_whitelist")
 AUTO_MIN_TRUST, MONITORED_MIN_TRUST = 0.9, 0.7
@@ -95,17 +95,11 @@ def is_widening(before: AgentConfig, after: AgentConfig) -> bool:
     """Return whether `after` allows anything that `before` does not. Fails closed: if in doubt, True."""
     if not set(after.capabilities) <= set(before.capabilities):
         return True
-    old, new = before.sandbox_whitelist, after.sandbox_whitelist
-    return _widens_network(old.network, new.network) or _widens_tools(old.tools, new.tools)
-
-
-def _widens_network(old: AllowedNetwork, new: AllowedNetwork) -> bool:
-    return not (set(new.allowlist) <= set(old.allowlist) and set(new.ports) <= set(old.ports))
-
-
-def _widens_tools(old: tuple[AllowedTool, ...], new: tuple[AllowedTool, ...]) -> bool:
-    old_by_name, new_by_name = _by_name(old), _by_name(new)
-    return any(name not in old_by_name or _widens_tool(old_by_name[name], tool) for name, tool in new_by_name.items())
+    old, new = before.sandbox_whitelist.network, after.sandbox_whitelist.network
+    if not (set(new.allowlist) <= set(old.allowlist) and set(new.ports) <= set(old.ports)):
+        return True
+    old_tools, new_tools = _by_name(before.sandbox_whitelist.tools), _by_name(after.sandbox_whitelist.tools)
+    return any(name not in old_tools or _widens_tool(old_tools[name], tool) for name, tool in new_tools.items())
 
 
 def _by_name(tools: tuple[AllowedTool, ...]) -> dict[str, AllowedTool]:

@@ -18,8 +18,7 @@ from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLog
 from stentor.domains.governance import model, review, store, trust_formula
-from stentor.domains.governance.checkpoints import CheckpointService, is_valid_id, require_agent
-from stentor.domains.governance.checkpoints import require_checkpoint as require_checkpoint
+from stentor.domains.governance.checkpoints import CheckpointService, is_valid_id, require_agent, require_checkpoint
 from stentor.domains.governance.model import (
     Approval,
     Proposal,
@@ -277,31 +276,25 @@ class TrustScoringService:
         self._checkpoints = checkpoints
 
     async def compute(
-        self, tenant: str, agent_id: str, given: TrustMetrics | None, by: Principal, *, persist: bool
+        self, tenant: str, agent_id: str, metrics: TrustMetrics | None, by: Principal, *, persist: bool
     ) -> TrustBreakdown:
         """Compute a score from the given metrics or the service's records; `persist` stores it after a checkpoint.
 
         A score from too few metrics is not stored, see `TrustBreakdown.not_stored_reason`. Raises NotFound, Forbidden,
         TrustNotComputable, InvalidRequest.
         """
-        work = self._store if persist else self._compute
 
-        def unit(tx: Tx) -> TrustBreakdown:
-            return work(tx, require_agent(tx, tenant, agent_id), given, by)
-
-        return await (self._db.write(unit) if persist else self._db.read(unit))
-
-    def _compute(self, tx: Tx, agent: Agent, given: TrustMetrics | None, by: Principal) -> TrustBreakdown:
-        return trust_formula.compute_trust(given if given is not None else read_recorded_metrics(tx, agent))
-
-    def _store(self, tx: Tx, agent: Agent, given: TrustMetrics | None, by: Principal) -> TrustBreakdown:
-        authorization.authorize_change(by, "trust", agent)
-        breakdown = self._compute(tx, agent, given, by)
-        if breakdown.not_stored_reason:
+        def work(tx: Tx) -> TrustBreakdown:
+            agent = require_agent(tx, tenant, agent_id)
+            if persist:
+                authorization.authorize_change(by, "trust", agent)
+            breakdown = trust_formula.compute_trust(read_recorded_metrics(tx, agent) if metrics is None else metrics)
+            if persist and not breakdown.not_stored_reason:
+                self._checkpoints.take(tx, agent, "trust_change", by.name)
+                self._trust.set_score_in_tx(tx, tenant, agent_id, breakdown.score, None, by.name)
             return breakdown
-        self._checkpoints.take(tx, agent, "trust_change", by.name)
-        self._trust.set_score_in_tx(tx, agent.tenant, agent.agent_id, breakdown.score, None, by.name)
-        return breakdown
+
+        return await (self._db.write(work) if persist else self._db.read(work))
 
 
 def read_recorded_metrics(tx: Tx, agent: Agent) -> TrustMetrics:

@@ -86,7 +86,11 @@ class WebhookService:
             return response
 
         subscription = msgspec.convert(await self._db.write(work), WebhookSubscription)
-        return subscription, self._open_secret(subscription)
+        # Not `secret`: a repeated request gets the one that was stored.
+        stored_secret = self._sealer.open(subscription.sealed_secret, *subscription.seal_context)
+        if stored_secret is None:
+            raise ServiceUnavailable("The secret was sealed under another master key. Use another idempotency key.")
+        return subscription, stored_secret
 
     def _new_subscription(
         self, principal: Principal, url: str, events: list[str], description: str, secret: str, now: int
@@ -109,12 +113,6 @@ class WebhookService:
         )
         sealed_secret = self._sealer.seal(secret, *subscription.seal_context)
         return msgspec.structs.replace(subscription, sealed_secret=sealed_secret)
-
-    def _open_secret(self, subscription: WebhookSubscription) -> str:
-        secret = self._sealer.open(subscription.sealed_secret, *subscription.seal_context)
-        if secret is None:
-            raise ServiceUnavailable("The secret was sealed under another master key. Use another idempotency key.")
-        return secret
 
     async def list_subscriptions(self, tenant: str) -> list[WebhookSubscription]:
         """Return a tenant's subscriptions, oldest first."""
