@@ -12,6 +12,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.model import Changes, Checkpoint, Rollback, TierBasis, Update, UpdateFilter
 
 _FIELDS = Update.__struct_fields__
@@ -20,7 +21,7 @@ _MUTABLE = (
     *("status", "head_id", "updated_at", "decided_by", "decision", "approved_at", "rejected_at", "deployed_at"),
     *("rolled_back_at", "checkpoint_id", "test_results", "notes"),
 )
-_STRUCTURES = {"changes": Changes, "basis": TierBasis, "decision": dict[str, Any], "test_results": dict[str, Any]}
+_STRUCTURES = {"changes": Changes, "basis": TierBasis, "decision": JsonObject, "test_results": JsonObject}
 
 _FIND_UPDATE = Sql(f"select {_COLUMNS} from governance_updates where tenant = :tenant and update_id = :update_id")
 _INSERT_UPDATE = Sql(

@@ -13,7 +13,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.webhooks import model, outbox, payloads, queries, service, store
-from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, WebhookSubscription
+from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, DeliveryFilter, WebhookSubscription
 
 REPLAY_BATCH, MAX_REPLAYED = 500, 10_000
 ReplayScope = Literal["undelivered", "all"]
@@ -35,7 +35,7 @@ class DeliveryLog:
         self._notify = notify
 
     async def list_page(
-        self, tenant: str, subscription_id: str, limit: int, filters: dict[str, Any]
+        self, tenant: str, subscription_id: str, limit: int, filters: DeliveryFilter
     ) -> tuple[list[Delivery], bool]:
         """Return a page, newest first, and whether there are more. Raises NotFound."""
 

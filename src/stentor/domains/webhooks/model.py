@@ -130,6 +130,15 @@ class DeliveryAttempt(msgspec.Struct, frozen=True):
     response: str | None
 
 
+class DeliveryFilter(msgspec.Struct, frozen=True):
+    """A selection of deliveries; None means all. `created_after` is in microseconds, `before` a delivery id."""
+
+    status: DeliveryStatus | None = None
+    event: str | None = None
+    created_after: int | None = None
+    before: str | None = None
+
+
 class DeliveryDecision(msgspec.Struct, frozen=True):
     """The new status, with `due_at` if it waits.
 

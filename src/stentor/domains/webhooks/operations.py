@@ -72,7 +72,7 @@ class WebhookOperations:
         self,
         caller: Caller,
         webhook_id: WebhookId,
-        status: Annotated[wire.State | None, Query()] = None,
+        status: Annotated[model.DeliveryStatus | None, Query()] = None,
         event: Annotated[str | None, Query(max_length=100, description="An event's name.")] = None,
         created_after: After = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -81,12 +81,12 @@ class WebhookOperations:
         """List deliveries, newest first."""
         if event is not None and event not in model.EVENTS:
             raise InvalidRequest(f"event: must be one of {', '.join(model.EVENTS)}")
-        filters = {
-            "status": status,
-            "event": event,
-            "created_after": None if created_after is None else micros_from_datetime(created_after),
-            "before": None if cursor is None else decode_cursor(cursor, str)[0],
-        }
+        filters = model.DeliveryFilter(
+            status,
+            event,
+            created_after=None if created_after is None else micros_from_datetime(created_after),
+            before=None if cursor is None else decode_cursor(cursor, str)[0],
+        )
         rows, has_more = await self._history.list_page(caller.tenant, webhook_id, limit, filters)
         following = encode_cursor(rows[-1].delivery_id) if has_more else None
         return wire.Deliveries.of(deliveries=rows, limit=limit, next_cursor=following)

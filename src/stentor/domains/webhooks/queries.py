@@ -12,7 +12,7 @@ from stentor.core import ids, jsontext
 from stentor.core.clock import HOUR, SECOND, format_iso
 from stentor.core.db import Sql, Tx
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.webhooks.model import Delivery, DeliveryAttempt
+from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, DeliveryFilter
 from stentor.domains.webhooks.payloads import EVENT_NAMES
 from stentor.domains.webhooks.store import DELIVERY_COLUMNS, to_delivery
 
@@ -88,11 +88,11 @@ def find_delivery(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -
     return to_delivery(row) if row else None
 
 
-def read_page(tx: Tx, tenant: str, subscription_id: str, limit: int, filters: dict[str, Any]) -> list[Delivery]:
-    """Return a page, newest first. `filters` may have status, event, created_after and `before` (a delivery id)."""
-    names = tuple(name for name in _FILTERS if filters.get(name) is not None)
+def read_page(tx: Tx, tenant: str, subscription_id: str, limit: int, filters: DeliveryFilter) -> list[Delivery]:
+    """Return a page, newest first."""
+    names = tuple(name for name in _FILTERS if getattr(filters, name) is not None)
     sql = _pages.get(names) or _pages.setdefault(names, _page_sql(names))
-    params = {name: filters[name] for name in names}
+    params = {name: getattr(filters, name) for name in names}
     rows = tx.rows(sql, tenant=tenant, subscription_id=subscription_id, limit=limit, **params)
     return [to_delivery(row) for row in rows]
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from stentor.domains.webhooks.model import DeliveryStatus
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import ResponseModel, Time, Timestamp
 
@@ -28,7 +29,6 @@ Address = Annotated[str, StringConstraints(min_length=1, max_length=2000), After
 EventName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_check_printable)]
 EventNames = Annotated[list[EventName], Field(min_length=1, max_length=100)]
 Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(_check_printable)]
-State = Literal["waiting", "sending", "delivered", "failed"]
 
 
 class Subscribe(RequestModel):
@@ -117,7 +117,7 @@ class DeliveryOut(ResponseModel):
     webhook_id: Annotated[str, Field(validation_alias="subscription_id")]
     message_id: Annotated[str, Field(validation_alias="event_id")]
     event: str
-    status: State
+    status: DeliveryStatus
     attempts: int
     created_at: Timestamp
     next_attempt_at: Timestamp | None
