@@ -131,7 +131,7 @@ async def test_a_write_on_another_state_is_a_conflict_and_changes_nothing(made: 
 @requirement("memory_mcp.write-base-hash")
 async def test_a_key_in_other_letters_is_a_conflict_that_names_the_record_there(made: Governed) -> None:
     await made.write("one", "x")
-    with pytest.raises(Conflict, match=r"'ONE\.md' and 'one\.md' are the same name"):
+    with pytest.raises(Conflict, match=r"'ONE\.md' and the existing 'one\.md' are the same name"):
         await made.write("ONE", "y")
     with pytest.raises(Conflict, match="base_hash"):
         await made.write("ONE", "y", base_hash="0" * 64)

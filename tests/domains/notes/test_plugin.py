@@ -177,7 +177,7 @@ async def test_the_wrong_scheme_is_a_plugin_that_cannot_be_reached(tmp_path: Pat
     "address", ["", "127.0.0.1:1", "ftp://x", "http://", "http://a:b@c", "http://a/#b", "http://a?b"]
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(StartRefused, match="address must be|not an address"):
+    with pytest.raises(StartRefused, match=r"address must be|not an address"):
         PluginClient(address, "k")
 
 

@@ -72,7 +72,7 @@ class RestoredVersion(msgspec.Struct, frozen=True):
 def reindex(
     vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working meanwhile."""
+    """Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working."""
     run_command(
         ServiceTarget(data_dir, url, key),
         _run_in_batches("reindex", "Indexing", vault),

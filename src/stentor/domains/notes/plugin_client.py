@@ -199,7 +199,9 @@ def _reject_failure(response: PluginResponse) -> None:
 
 def _key_rejected() -> VaultKeyRejected:
     log.warning("plugin: key rejected, check the plugin's key in the settings")
-    return VaultKeyRejected("The vault plugin rejects this server's API key. The operator has to correct the setting.")
+    return VaultKeyRejected(
+        "The vault plugin rejects this server's API key. Correct NOTES_API_KEY (memory: SERVICE_VAULT_PLUGIN_KEY)."
+    )
 
 
 async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
