@@ -74,7 +74,7 @@ async def test_a_watcher_gets_what_is_published_while_it_watches_and_is_cut_when
         hub.publish("b", "t", ["foreign"])
         assert [await watcher.get(), await watcher.get(), watcher.is_empty] == [1, 2, True]
         hub.publish("a", "t", list(range(MAX_QUEUED)))
-        assert (watcher.is_cut, slow.is_cut) == (False, True)
+        assert (watcher.has_overflowed, slow.has_overflowed) == (False, True)
     hub.publish("a", "t", ["late"])
     assert hub._watchers == {}
 

@@ -15,8 +15,8 @@ def test_items_of_a_list_are_gone_come_or_the_same() -> None:
 def test_lines_that_are_the_same_are_left_out_but_for_three() -> None:
     old = [str(n) for n in range(20)]
     found = diff_lines(old, [*old[:10], "new", *old[11:]])
-    assert found[0] == ("@", "7 lines the same")
-    assert found[-1] == ("@", "6 lines the same")
+    assert found[0] == ("@", "7 unchanged lines")
+    assert found[-1] == ("@", "6 unchanged lines")
     assert [sign for sign, _ in found[1:-1]] == [" "] * 3 + ["-", "+"] + [" "] * 3
 
 

@@ -248,7 +248,7 @@ def build(
         provenance=provenance,
         health=HealthService(
             {
-                "api": fixed_check("available", "answers"),
+                "api": fixed_check("available", "responds"),
                 "database": database_check(db),
                 "agents": agents_check(agents.registry.agents),
                 **command_agents.health(),

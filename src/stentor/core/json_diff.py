@@ -17,7 +17,7 @@ MAX_LINES = 2_000
 def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]:
     """Return the lines that differ, with unchanged lines around them. None is an absent value without lines.
 
-    With `deep`, each member of an object has its own line, which shows the difference more exactly.
+    With `deep`, each member of an object has its own line.
     """
     nested = deep and any(isinstance(value, dict) or _has_containers(value) for value in (before, after))
     old, new = (
@@ -71,7 +71,7 @@ def _member(name: str, value: Any, depth: int) -> list[str]:
 def escape_invisible(text: str) -> str:
     """Replace invisible characters and those that change the text direction by their escape codes.
 
-    Otherwise a reviewer could approve something else than what the screen shows.
+    Otherwise a reviewer could approve something other than what the screen shows.
     """
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
@@ -85,4 +85,4 @@ def _json(value: Any) -> str:
 
 
 def _omitted(n: int) -> list[DiffLine]:
-    return [("@", f"{n} {'line' if n == 1 else 'lines'} the same")] if n > 0 else []
+    return [("@", f"{n} unchanged {'line' if n == 1 else 'lines'}")] if n > 0 else []

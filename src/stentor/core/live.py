@@ -142,7 +142,7 @@ class RunLogChanged(msgspec.Struct, frozen=True):
 
 
 class TaskWatcher:
-    """A bounded queue of messages; `is_cut` once it was full.
+    """A bounded queue of messages; `has_overflowed` if it was ever full.
 
     With `poll_seconds`, `get` returns RunLogChanged after that time without a message, because messages from other
     processes may be lost.
@@ -151,14 +151,14 @@ class TaskWatcher:
     def __init__(self, poll_seconds: float | None = None) -> None:
         self._queue: asyncio.Queue[Any] = asyncio.Queue(MAX_QUEUED)
         self._every = poll_seconds
-        self.is_cut = False
+        self.has_overflowed = False
 
     def put(self, message: Any) -> None:
         """Queue a message; never waits."""
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
-            self.is_cut = True
+            self.has_overflowed = True
 
     async def get(self) -> Any:
         """Wait for the next message."""

@@ -2,7 +2,7 @@
 
 The label values of a metric must be a small, fixed set: never an id, a name chosen by a client, or a capability. No
 metric is in the library's global registry, because a process may have several kernels; the endpoint /metrics calls
-`collect_metrics` of each part.
+`collect_metrics` of the parts that `bootstrap/monitoring.py` lists.
 """
 
 from __future__ import annotations

@@ -120,10 +120,10 @@ class RateLimiter:
 class AuthMiddleware:
     """Authenticates the key of a request, then applies the rate limit."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing, limit: RateLimiter, public: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, rate_limiter: RateLimiter, public: frozenset[str]) -> None:
         self._app = app
         self._keys = keys
-        self._limit = limit
+        self._rate_limiter = rate_limiter
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -143,10 +143,10 @@ class AuthMiddleware:
             await _unauthorized(scope, *principal)(scope, receive, send)
             return
         scope.setdefault("state", {})["principal"] = principal
-        if not self._limit.per_minute or not scope["path"].startswith(RATE_LIMITED_PREFIXES):
+        if not self._rate_limiter.per_minute or not scope["path"].startswith(RATE_LIMITED_PREFIXES):
             await self._app(scope, receive, send)
             return
-        allowed, headers = self._limit.count_request(principal)
+        allowed, headers = self._rate_limiter.count_request(principal)
         if not allowed:
             await render_throttled(scope, rate_limit_message(headers), headers)(scope, receive, send)
             return

@@ -36,9 +36,9 @@ class Operation:
 
     `http` is a method and a path below /api/v1. `errors` are statuses beyond those that every operation may answer.
     `envelope` wraps the output as `{"success": true, "data": ...}`. `cancellable` work is cancelled when the caller
-    hangs up. `fast` leaves out FastAPI's parameter resolution,
-    for operations that are called all the time. `grpc` is the method of the domain's gRPC service. `has_own_route` is
-    for a route that is written by hand, because it does more than the operation, such as stream.
+    hangs up. `fast` leaves out FastAPI's parameter resolution, for frequent operations. `grpc` is the method of the
+    domain's gRPC service. `has_own_route` is for a route that is written by hand, because it does more than the
+    operation, such as stream.
     """
 
     name: str

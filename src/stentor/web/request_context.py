@@ -142,9 +142,9 @@ class GrpcCallDurations:
 class RequestDurationMiddleware:
     """Measures request durations. `fast_routes` are method and path of the routes that bypass the router."""
 
-    def __init__(self, app: ASGIApp, times: RequestDurations, fast_routes: Container[tuple[str, str]]) -> None:
+    def __init__(self, app: ASGIApp, durations: RequestDurations, fast_routes: Container[tuple[str, str]]) -> None:
         self._app = app
-        self._times = times
+        self._durations = durations
         self._fast_routes = fast_routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,7 +156,7 @@ class RequestDurationMiddleware:
         async def timed(message: Message) -> None:
             if message["type"] == "http.response.start":
                 route, seconds = self._route(scope), time.perf_counter() - started
-                self._times.observe(route, scope["method"], message["status"], seconds)
+                self._durations.observe(route, scope["method"], message["status"], seconds)
             await send(message)
 
         await self._app(scope, receive, timed)

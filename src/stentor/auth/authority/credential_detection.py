@@ -1,7 +1,7 @@
 """Reject request fields that are named like credentials, and strip credentials from URIs. Pure.
 
 URIs come from callers and are repeated in logs, events and responses. Stripping accepts any text and errs on the safe
-side: if parsers could read a URI in two ways, it loses what is secret in either. Secrets in free text are masked in
+side: from an ambiguous URI everything is removed that any reading makes secret. Secrets in free text are masked in
 `core.security.redaction`.
 """
 
@@ -17,7 +17,7 @@ from stentor.core.errors import InvalidRequest
 CREDENTIAL_NAMES = ("apikey", "accesstoken", "bearertoken", "providersecret")
 """Suffixes of field names, compared without case, separators, a plural s and trailing digits."""
 MAX_PATH_PARTS = 8
-"""Path parts that an error shows at most, with up to 64 characters each."""
+"""Longest path in an error; each part is cut to 64 characters."""
 MAX_NESTING = 3
 """How deep URIs inside queries, and repeated percent-encodings, are examined; what is nested deeper is removed."""
 MAX_PASSES = 8
@@ -35,8 +35,8 @@ _HOST_AND_PORT = re.compile(r"(\[[^\]@]*\]|[^\[\]:@]*)(:\d*)?")
 _END_OF_HOST = re.compile(r"[/?#]")
 _PAIR_SEPARATOR = re.compile(r"([&;])")
 
-Trail = tuple[Any, Any] | None
-"""Where a value is: the trail of its parent, and its name or index there; None at the root."""
+FieldPath = tuple[Any, Any] | None
+"""Where a value is: the path of its parent, and its name or index there; None at the root."""
 
 
 class CredentialFieldError(InvalidRequest):
@@ -44,8 +44,11 @@ class CredentialFieldError(InvalidRequest):
 
 
 def reject_credential_fields(value: Any) -> None:
-    """Raise CredentialFieldError for such a field at any depth of a JSON value; it names the field, never its value."""
-    pending: list[tuple[Any, Trail]] = [(value, None)]
+    """Raise CredentialFieldError for a field with a credential's name, at any depth of a JSON value.
+
+    The error names the field, never its value.
+    """
+    pending: list[tuple[Any, FieldPath]] = [(value, None)]
     # A stack, not recursion: the depth of the value is the caller's choice.
     while pending:
         inner, trail = pending.pop()
@@ -71,7 +74,7 @@ def normalize_name(name: str) -> str:
     return "".join(character for character in folded if character.isalnum())
 
 
-def _format_trail(trail: Trail) -> str:
+def _format_trail(trail: FieldPath) -> str:
     parts: list[str] = []
     while trail is not None and len(parts) < MAX_PATH_PARTS:
         trail, name = trail

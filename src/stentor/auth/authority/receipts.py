@@ -1,7 +1,8 @@
-"""Issue receipts, verify them into authority contexts, and guard against replay.
+"""Issue and verify receipts (short-lived signed authorization tokens), and reject replays.
 
-Used receipts and proofs are stored as hashes in the database until they have expired. Chains of receipts are in
-`delegation`, proofs of possession in `proof`.
+A verified receipt becomes an `AuthorityContext`, the only form in which the rest of the service sees it. Used receipts
+and proofs are stored as hashes in the database until they have expired. Chains of receipts are in `delegation`, proofs
+of possession in `proof`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ from datetime import UTC, datetime
 
 from joserfc.jwk import OKPKey
 
-from stentor.auth.authority import claims as claims_of
 from stentor.auth.authority import delegation, jws, proof, use_store
-from stentor.auth.authority.claims import CLOCK_LEEWAY_S, ReceiptClaims, ReceiptError
+from stentor.auth.authority.claims import (
+    CLOCK_LEEWAY_S,
+    ReceiptClaims,
+    ReceiptError,
+    check_validity,
+    claims_to_json,
+    parse_claims,
+)
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.credential_detection import strip_uri_credentials
 from stentor.auth.authority.issuers import OWN_ISSUER, Issuers
@@ -42,9 +49,9 @@ class VerifiedChain:
     delegated_by: tuple[str, ...]
 
     def context(self) -> AuthorityContext:
-        """Return the context that crosses the boundary.
+        """Return the context that the rest of the service sees.
 
-        Names that are URIs lose their credentials here, because logs, events and responses repeat them. Principals
+        Credentials in names that are URIs are stripped, because logs, events and responses repeat names. Principals
         that differ only in credentials become the same. Fails closed: a name that becomes blank is denied.
         """
         return AuthorityContext(
@@ -85,12 +92,10 @@ def create_own_claims(
 def issue_receipt(claims: ReceiptClaims, key: OKPKey) -> str:
     """Sign a receipt; its `kid` is the key's thumbprint. Raises InvalidRequest if no verifier would accept it."""
     try:
-        claims_of.parse_claims(claims_of.claims_to_json(claims))
+        parse_claims(claims_to_json(claims))
         if claims.parent is not None:
             raise ReceiptError("an issuer's receipt must not have a parent")
-        receipt = jws.sign(
-            {"typ": delegation.RECEIPT_TYPE, "kid": thumbprint(key)}, claims_of.claims_to_json(claims), key
-        )
+        receipt = jws.sign({"typ": delegation.RECEIPT_TYPE, "kid": thumbprint(key)}, claims_to_json(claims), key)
         jws.parse(receipt)
     except ReceiptError as error:
         raise InvalidRequest(f"The receipt cannot be issued: {error}.") from None
@@ -107,16 +112,16 @@ def verify_chain(receipt: str, issuers: Issuers, audience: str, now: int) -> Ver
     jws.require_header(parent, delegation.RECEIPT_TYPE, "kid")
     issuer = issuers.find(parent.header["kid"])
     jws.verify(parent, issuer.key)
-    granted = claims_of.parse_claims(parent.claims)
+    granted = parse_claims(parent.claims)
     _check_root(granted, issuer.name, audience)
     if not issuer.may_issue_for(granted.tenant):
         raise ReceiptError("the issuer may not issue for this tenant")
-    claims_of.check_validity(granted, now)
+    check_validity(granted, now)
     delegated_by: list[str] = []
     for hop in hops:
         delegated_by.append(granted.sub)
         parent, granted = delegation.verify_hop(hop, parent, granted)
-        claims_of.check_validity(granted, now)
+        check_validity(granted, now)
     return VerifiedChain(granted, issuer.name, tuple(delegated_by))
 
 
@@ -140,14 +145,14 @@ def inspect_receipt(receipt: str, issuers: Issuers, audience: str, now: int) -> 
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason for the debug log. Texts of foreign exceptions are left out: they may quote the receipt."""
+    """Return the reason for the debug log. Messages of other exceptions are left out: they may quote the receipt."""
     if isinstance(error, ReceiptError):
         return str(error)
     return error.message if isinstance(error, AuthorityDenied) else f"verification failed ({type(error).__name__})"
 
 
 class ReceiptVerifier:
-    """The authority boundary: turns a receipt and its request into an authority context."""
+    """Turns the receipt of a request into an authority context, or refuses it."""
 
     def __init__(self, issuers: Issuers, audience: str, replay: ReplayGuard, clock: Clock) -> None:
         self._issuers = issuers
@@ -199,9 +204,9 @@ class ReplayGuard:
         self._purged_at = 0
 
     async def record_use(
-        self, kind: str, owner: str, jti: str, until: int, now: int, session: str | None = None
+        self, kind: str, owner: str, jti: str, until_s: int, now_us: int, session: str | None = None
     ) -> None:
-        """Record the single use of an id durably. `until` in seconds, `now` in microseconds.
+        """Record the single use of an id durably; after `until_s` it may be forgotten.
 
         Ids are counted per `owner`, so that no issuer or holder can use up another's. With a `session` the first use
         opens it, and further uses in the same session are allowed. Raises ReceiptError for any other second use, and
@@ -211,13 +216,13 @@ class ReplayGuard:
         session_hash = (
             None if session is None else _hash(f"{kind} in a session", owner, f"{len(jti)}\n{jti}\n{session}")
         )
-        expires_at = (until + CLOCK_LEEWAY_S) * SECOND
+        expires_at = (until_s + CLOCK_LEEWAY_S) * SECOND
 
         def write(tx: Tx) -> bool:
-            if now - self._purged_at >= PURGE_INTERVAL_US:
-                use_store.delete_expired(tx, now - RETENTION_MARGIN_US)
+            if now_us - self._purged_at >= PURGE_INTERVAL_US:
+                use_store.delete_expired(tx, now_us - RETENTION_MARGIN_US)
                 # Only after the commit: a purge that was rolled back must be tried again at the next use.
-                tx.after_commit(lambda: self._mark_purged(now))
+                tx.after_commit(lambda: self._mark_purged(now_us))
             if use_store.insert_use(tx, use_hash, expires_at):
                 if session_hash is not None:
                     use_store.insert_use(tx, session_hash, expires_at)

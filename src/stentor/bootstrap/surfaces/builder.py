@@ -97,7 +97,7 @@ def _build_memory_mcp(
 
     async def check() -> HealthComponent:
         if server.is_running:
-            return HealthComponent("available", "answers")
+            return HealthComponent("available", "responds")
         return HealthComponent("unavailable", "it has ended")
 
     kernel.health.set_check("mcp_server", check)

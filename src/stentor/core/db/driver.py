@@ -18,6 +18,8 @@ from stentor.core.errors import StoreUnavailable
 Params = Mapping[str, Any]
 Locks = Collection[str] | None
 """Locks that a transaction holds against other processes: names, or None for all of them."""
+NO_LOCKS: Locks = ()
+"""For a transaction whose statements are all safe against concurrent writers."""
 Row = tuple[Any, ...]
 
 

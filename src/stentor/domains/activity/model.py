@@ -40,7 +40,7 @@ class TaskEvents(msgspec.Struct, frozen=True):
         return self.page[-1].event_id if self.has_more else None
 
 
-def event_out(event: RunLogEvent) -> JsonObject:
+def event_to_json(event: RunLogEvent) -> JsonObject:
     """Return an event in its JSON form; the exact task id is in its metadata."""
     return {
         "event_id": event.event_id,
@@ -73,7 +73,7 @@ def build_trail(task_id: str, task: JsonObject | None, events: TaskEvents, linke
         "outcome_class": _last(outline, "outcome_class"),
         "learning_eligible": _last(outline, "learning_eligible"),
         "reports": [reports.report_out(report) for report in linked],
-        "events": [event_out(event) for event in events.page],
+        "events": [event_to_json(event) for event in events.page],
     }
 
 

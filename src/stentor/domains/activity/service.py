@@ -1,6 +1,6 @@
 """Reads the activity of a task: as a page of its log, and as a live stream that can be resumed.
 
-The stream combines the run log, which is complete, with the hub, which is fast: missed events come from the log.
+Live events come from the hub of this process (`core.live.Hub`); what the hub missed is read from the run log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.reports.model import VaultReport
-from stentor.domains.tasks import events as envelope
+from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import queries
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
@@ -53,7 +53,7 @@ ReportLookup = Callable[[str, str], Awaitable[list[VaultReport]]]
 
 
 class TaskHistory(msgspec.Struct, frozen=True):
-    """A task with its events and its reports; the reports name its exact id."""
+    """A task with its events, and the reports in the vault (the folder of notes) that name its exact id."""
 
     task: Task | None = None
     events: TaskEvents = TaskEvents()
@@ -68,22 +68,22 @@ async def no_reports(tenant: str, task_id: str) -> list[VaultReport]:
 class ActivityService:
     """Reads activity logs and live streams."""
 
-    def __init__(self, db: Database, hub: Hub, snapshot: AgentCache, reports: ReportLookup = no_reports) -> None:
+    def __init__(self, db: Database, hub: Hub, agents: AgentCache, reports: ReportLookup = no_reports) -> None:
         self._db = db
         self._hub = hub
-        self._snapshot = snapshot
+        self._agents = agents
         self._reports = reports
 
     async def read_history(self, principal: Principal, task_id: str, limit: int, after: str = "") -> TaskHistory:
         """Return a task with a page of events after the event `after`.
 
         Raises InvalidRequest, NotFound, CorruptRecord, ReportsUnreadable. An unavailable store is a StentorError (500)
-        here and not a 503: the contract wants it so.
+        and not a 503, because the contract says so for this route.
         """
         if not 1 <= limit <= MAX_EVENTS:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
         try:
-            history = await self._history(principal, task_id, limit, after)
+            history = await self._read_visible(principal, task_id, limit, after)
         except CorruptRecord:
             raise
         except Exception as error:
@@ -95,8 +95,8 @@ class ActivityService:
             raise NotFound("No task has this id.")
         return msgspec.structs.replace(history, reports=await self._reports(principal.tenant, task_id))
 
-    async def _history(self, principal: Principal, task_id: str, limit: int, after: str) -> TaskHistory:
-        """Return an empty history for a task that the caller may not read."""
+    async def _read_visible(self, principal: Principal, task_id: str, limit: int, after: str) -> TaskHistory:
+        """Return the task with a page of its events; an empty history if the caller may not see the task."""
         if not _is_storable(task_id):
             return TaskHistory()
 
@@ -108,10 +108,10 @@ class ActivityService:
 
         return await self._db.read(read)
 
-    async def _read(
+    async def _read_task_and_events(
         self, tenant: str, task_id: str, after: str = "", limit: int = MAX_EVENTS
     ) -> tuple[Task | None, list[RunLogEvent]]:
-        """Return the task and at most `limit` events after the event `after`."""
+        """Return the task and at most `limit` events after the event `after`, without a check of visibility."""
         if not _is_storable(task_id):
             return None, []
         return await self._db.read(
@@ -123,15 +123,15 @@ class ActivityService:
 
     async def require_visible(self, principal: Principal, task_id: str) -> None:
         """Raise NotFound for a task that the caller may not read: a stream that has begun can send no status."""
-        if (await self._history(principal, task_id, 1, "")).task is None:
+        if (await self._read_visible(principal, task_id, 1, "")).task is None:
             raise NotFound("No task has this id.")
 
     async def read_envelope(self, tenant: str, task_id: str) -> JsonObject:
         """Return the `provenance_id` and `atp` for the events of a stream. Raises NotFound."""
-        task, events = await self._read(tenant, task_id, limit=1)
+        task, events = await self._read_task_and_events(tenant, task_id, limit=1)
         if task is None:
             raise NotFound("No task has this id.")
-        return envelope.task_envelope(task, next(iter(events), None))
+        return task_events.task_envelope(task, next(iter(events), None))
 
     async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[StreamStep]:
         """Yield the events since `last_event_id`, then the live ones, up to one terminal event.
@@ -146,38 +146,38 @@ class ActivityService:
                 yield step
             for step in _token_steps(tokens, position):
                 yield step
-            task, _ = await self._read(tenant, task_id, position.event_id)
+            task, _ = await self._read_task_and_events(tenant, task_id, position.event_id)
             # The task ended during the reads above: its last tokens wait in the watcher.
             while task is not None and _is_over(task) and not watcher.is_empty:
                 if late := self._to_step(await watcher.get(), position):
                     yield late
             while task is not None and not _is_over(task):
-                async for step in self._until_change(watcher, position):
+                async for step in self._live_steps(watcher, position):
                     yield step
-                if watcher.is_cut:
+                if watcher.has_overflowed:
                     yield StreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": task_id})
                     return
                 async for step in self._recorded_steps(tenant, task_id, position):
                     yield step
-                task, _ = await self._read(tenant, task_id, position.event_id)
+                task, _ = await self._read_task_and_events(tenant, task_id, position.event_id)
         if task is None:
             raise NotFound("No task has this id.")
         yield self._terminal(task)
 
     async def _recorded_steps(self, tenant: str, task_id: str, position: StreamPosition) -> AsyncIterator[StreamStep]:
         """Yield the steps of the recorded events after the position."""
-        while events := (await self._read(tenant, task_id, position.event_id))[1]:
+        while events := (await self._read_task_and_events(tenant, task_id, position.event_id))[1]:
             for event in events:
                 yield self._event_step(event, position)
 
-    async def _until_change(self, watcher: TaskWatcher, position: StreamPosition) -> AsyncIterator[StreamStep]:
+    async def _live_steps(self, watcher: TaskWatcher, position: StreamPosition) -> AsyncIterator[StreamStep]:
         """Yield live steps until the run log must be read again.
 
-        That is at a notice of the hub, after a terminal event and the messages queued behind it, or after a slow
-        reader's queue was closed and emptied.
+        Stops when the hub reports a change, after a terminal event and the messages queued behind it, or when the queue
+        of a slow reader has overflowed and is empty.
         """
         ended = False
-        while not (watcher.is_empty and (ended or watcher.is_cut)):
+        while not (watcher.is_empty and (ended or watcher.has_overflowed)):
             message = await watcher.get()
             if isinstance(message, RunLogChanged):
                 return
@@ -198,7 +198,7 @@ class ActivityService:
     def _event_step(self, event: RunLogEvent, position: StreamPosition) -> StreamStep:
         position.event_id = event.event_id
         if event.event_type != "routing_decision":
-            return StreamStep("activity", model.event_out(event), event.event_id)
+            return StreamStep("activity", model.event_to_json(event), event.event_id)
         data = {
             "decision": event.metadata.get("routing"),
             "agent_name": event.metadata.get("agent_name"),
@@ -208,7 +208,7 @@ class ActivityService:
         return StreamStep("routing", data, event.event_id)
 
     def _terminal(self, task: Task) -> StreamStep:
-        agent = self._snapshot.get(task.tenant, task.assigned_agent or "")
+        agent = self._agents.get(task.tenant, task.assigned_agent or "")
         if task.status == "completed":
             error = LEARNING_FAILED_MESSAGE if task.learning_pending else None
             return StreamStep("complete", model.completion_data(task, agent.name if agent else None, error))
@@ -252,8 +252,9 @@ def _parse_position(last_event_id: str | None) -> StreamPosition:
 
 def read_events(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") -> TaskEvents:
     """Read a page of at most `limit` events after the event `after`. Raises CorruptRecord."""
-    first = last = runlog.read_task_events(tx, tenant, task_id, MAX_EVENTS + 1)  # one more shows whether more follow
-    if len(first) > MAX_EVENTS:
-        last = runlog.read_latest_events(tx, tenant, task_id, MAX_EVENTS)
-    page = runlog.read_task_events(tx, tenant, task_id, limit + 1, after) if after else first
-    return TaskEvents(first, last, page[:limit], len(page) > limit)
+    # One event more than needed shows whether more follow.
+    earliest = latest = runlog.read_task_events(tx, tenant, task_id, MAX_EVENTS + 1)
+    if len(earliest) > MAX_EVENTS:
+        latest = runlog.read_latest_events(tx, tenant, task_id, MAX_EVENTS)
+    page = runlog.read_task_events(tx, tenant, task_id, limit + 1, after) if after else earliest
+    return TaskEvents(earliest, latest, page[:limit], len(page) > limit)

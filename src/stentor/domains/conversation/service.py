@@ -105,18 +105,18 @@ class AgentChat:
     """Runs chat requests as tasks; the LLM gateway calls it for models whose name begins with `agent:`."""
 
     def __init__(
-        self, submission: SubmissionService, tasks: TaskService, snapshot: AgentCache, hub: Hub, of_task: TaskStream
+        self, submission: SubmissionService, tasks: TaskService, agents: AgentCache, hub: Hub, of_task: TaskStream
     ) -> None:
         self._submission = submission
         self._tasks = tasks
-        self._snapshot = snapshot
+        self._agents = agents
         self._hub = hub
         self._of_task = of_task
         self._closing: set[asyncio.Future[None]] = set()
 
     def capabilities(self, tenant: str) -> list[str]:
         """Return the capabilities of the active agents, sorted."""
-        agents = self._snapshot.list_of_tenant(tenant)
+        agents = self._agents.list_of_tenant(tenant)
         return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
 
     async def stream(self, principal: Principal, request: ChatRequest) -> AgentAnswerStream:
@@ -148,7 +148,7 @@ class AgentChat:
                 f"/api/v1/tasks/{task.task_id}.",
                 {"task_id": task.task_id},
             )
-        agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
+        agent = self._agents.get(principal.tenant, task.assigned_agent or "")
         steps = partial(self._of_task, principal.tenant, task.task_id)
         return AgentAnswerStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
 

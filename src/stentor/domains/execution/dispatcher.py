@@ -139,8 +139,8 @@ class RegistryFreshness:
     registry has been read again: `on_stale`, called on the event loop, requests that.
     """
 
-    def __init__(self, snapshot: AgentCache) -> None:
-        self._snapshot = snapshot
+    def __init__(self, agents: AgentCache) -> None:
+        self._agents = agents
         self._skips: Counter[str] = Counter()
         self.on_stale: Callable[[], None] = lambda: None
         self.skipped_agents: set[str] = set()
@@ -152,7 +152,7 @@ class RegistryFreshness:
     def current_agents(self, tx: Tx, agent_ids: list[str]) -> set[str]:
         """Return the agents whose tasks may be claimed now."""
         versions = store.read_versions(tx, agent_ids) if agent_ids else {}
-        known = {agent_id for agent_id in agent_ids if self._snapshot.version(agent_id) == versions.get(agent_id)}
+        known = {agent_id for agent_id in agent_ids if self._agents.version(agent_id) == versions.get(agent_id)}
         outdated = [agent_id for agent_id in agent_ids if agent_id not in known]
         if outdated:
             # Only after the commit: a transaction that is retried must not count its skip twice.

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 
 from stentor.core import ids, trace_context
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
@@ -45,7 +45,7 @@ class TaskExecutor:
         db: Database,
         runlog: RunLog,
         routing: RoutingEngine,
-        snapshot: AgentCache,
+        agents: AgentCache,
         outcomes: OutcomeRecorder,
         hub: Hub,
         drivers: Mapping[str, RuntimeDriver],
@@ -55,7 +55,7 @@ class TaskExecutor:
         self._db = db
         self._runlog = runlog
         self._routing = routing
-        self._snapshot = snapshot
+        self._agents = agents
         self._outcomes = outcomes
         self._hub = hub
         self._drivers = drivers
@@ -66,7 +66,7 @@ class TaskExecutor:
 
     async def claim_and_run(self, queued: QueuedTask) -> None:
         """Claim a task and run it; return after the attempt, whatever its outcome, or if another claim was faster."""
-        claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease_us), ())
+        claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease_us), NO_LOCKS)
         if claim is not None:
             await self.run_claim(claim)
 
@@ -112,7 +112,7 @@ class TaskExecutor:
         self._outcomes.record(tx, claim, claim.agent_id, claim.start_time, outcome)
 
     async def _run(self, claim: TaskClaim) -> AttemptOutcome:
-        agent = self._snapshot.get(claim.tenant, claim.agent_id)
+        agent = self._agents.get(claim.tenant, claim.agent_id)
         driver = self._drivers.get(claim.runtime_kind)
         if agent is None or driver is None:
             return AGENT_BROKEN_OUTCOME
@@ -137,7 +137,7 @@ class TaskExecutor:
 
     def _find_denial(self, tx: Tx, queued: QueuedTask) -> tuple[Task, RoutingDenied] | None:
         """Return the task and its denial if the agent may no longer have it, else None."""
-        agent = self._snapshot.get(queued.tenant, queued.agent_id)
+        agent = self._agents.get(queued.tenant, queued.agent_id)
         if agent is not None and self._is_surely_admitted(agent) and not queued.granted:
             return None
         try:

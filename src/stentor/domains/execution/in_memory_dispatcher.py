@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from functools import partial
 
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.dispatcher import RunningTasks, TaskRef
 from stentor.domains.execution.executor import TaskExecutor
@@ -51,9 +51,9 @@ class InMemoryDispatcher:
 
     refill_ticks = 10
 
-    def __init__(self, db: Database, attempts: TaskExecutor, concurrency: int) -> None:
+    def __init__(self, db: Database, executor: TaskExecutor, concurrency: int) -> None:
         self._db = db
-        self._executor = attempts
+        self._executor = executor
         self._concurrency = concurrency
         self._queues: dict[str, AgentQueue] = {}
         self._waiting: dict[TaskRef, str] = {}
@@ -61,6 +61,7 @@ class InMemoryDispatcher:
         self._running = RunningTasks(self._pump)
         self._open = True
         self.offline_endpoints: Callable[[], list[str]] = list
+        """Set by `bootstrap/parts/tasks.py`."""
 
     def enqueue(self, queued: QueuedTask) -> None:
         """Add a task to the queue of its agent. Idempotent."""
@@ -111,7 +112,7 @@ class InMemoryDispatcher:
         # empty queue may give an empty result: otherwise the worker would wait although tasks are queued.
         while taken := self._take(agent_id, limit):
             try:
-                if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), ()):
+                if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), NO_LOCKS):
                     return claims
             except Exception:
                 for queued in taken:

@@ -70,13 +70,13 @@ class OutcomeRecorder:
         learning: LearningService,
         trust: TrustService,
         hub: Hub,
-        independence: LearningEligibility,
+        eligibility: LearningEligibility,
     ) -> None:
         self._runlog = runlog
         self._learning = learning
         self._trust = trust
         self._hub = hub
-        self._independence = independence
+        self._eligibility = eligibility
 
     def record(
         self,
@@ -95,15 +95,15 @@ class OutcomeRecorder:
         tenant, task_id, epoch = attempt.tenant, attempt.task_id, attempt.epoch
         duration = max(0, (tx.now - started) // 1000)
         eligible = _eligible_outcome(attempt, agent_id, outcome, duration)
-        objection = self._independence.find_objection(tx, attempt, agent_id, ended_by) if eligible else None
-        if objection is not None:
+        ineligible_reason = self._eligibility.check_outcome(tx, attempt, agent_id, ended_by) if eligible else None
+        if ineligible_reason is not None:
             eligible = None
         event = _outcome_event(outcome, agent_id, duration, learnable=eligible is not None)
         head = self._runlog.append(tx, tenant, [event], task_id=task_id, parent=attempt.head_id)
         if eligible is not None:
             learning_head = self._try_learning(tx, eligible, attempt, head)
         else:
-            learning_head = self._skip_learning(tx, attempt, outcome, head, objection)
+            learning_head = self._skip_learning(tx, attempt, outcome, head, ineligible_reason)
         # The write that checks the epoch comes last: it stores the head of the chain, which the events above extend.
         finished = store.finish(
             tx,
@@ -229,12 +229,12 @@ class LearningEligibility:
     `max_per_day` limits the outcomes and grades per key of role agent and graded agent; 0 means no limit.
     """
 
-    def __init__(self, snapshot: AgentCache, roles: RoleRegistry, max_per_day: int) -> None:
-        self._snapshot = snapshot
+    def __init__(self, agents: AgentCache, roles: RoleRegistry, max_per_day: int) -> None:
+        self._agents = agents
         self._roles = roles
         self._max_per_day = max_per_day
 
-    def find_objection(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> str | None:
+    def check_outcome(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> str | None:
         """Return why an outcome does not count as evidence, None if it does; then it counts toward the daily limit.
 
         Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service.
@@ -246,9 +246,9 @@ class LearningEligibility:
             return None
         if self._is_within_limit(tx, work.tenant, agent_id, work.submitted_by):
             return None
-        return f"The submitter's key has had the agent learn from {self._max_per_day} outcomes today."
+        return f"The submitter's key has reached the limit of {self._max_per_day} learned outcomes of this agent today."
 
-    def find_grade_objection(self, tx: Tx, work: SubmittedWork, agent_id: str, graded_by: str) -> str | None:
+    def check_grade(self, tx: Tx, work: SubmittedWork, agent_id: str, graded_by: str) -> str | None:
         """Return why the key may not grade the work today, None if it may; then the grade counts toward the limit.
 
         A grade of the submitter does not count: the outcome that it corrects was counted.
@@ -258,15 +258,16 @@ class LearningEligibility:
         if self._is_within_limit(tx, work.tenant, agent_id, graded_by):
             return None
         return (
-            f"The key {graded_by!r} has had the agent learn {self._max_per_day} times today: use a key of role admin."
+            f"The key {graded_by!r} has reached the limit of {self._max_per_day} learned outcomes of this agent today. "
+            "Use a key of role admin."
         )
 
     def _is_within_limit(self, tx: Tx, tenant: str, agent_id: str, name: str) -> bool:
         """Count one more and return whether it is within the limit."""
-        return learning.count_taught_today(tx, tenant, agent_id, name) <= self._max_per_day
+        return learning.increment_daily_outcomes(tx, tenant, agent_id, name) <= self._max_per_day
 
     def _is_self_dealing(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> bool:
-        agent = self._snapshot.get(work.tenant, agent_id)
+        agent = self._agents.get(work.tenant, agent_id)
         keys = {agent.key_name if agent else None, ended_by}
         workers = {name for name in keys if name is not None and not self._roles.is_person(work.tenant, name)}
         is_called = agent is not None and authorization.is_called_by_service(agent)

@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Reconnected, TaskQueued, TaskStopped
@@ -47,7 +47,7 @@ class PostgresDispatcher:
     def __init__(
         self,
         db: Database,
-        attempts: TaskExecutor,
+        executor: TaskExecutor,
         freshness: RegistryFreshness,
         fanout: Fanout,
         concurrency: int,
@@ -55,7 +55,7 @@ class PostgresDispatcher:
         runs_agents: bool,
     ) -> None:
         self._db = db
-        self._executor = attempts
+        self._executor = executor
         self._freshness = freshness
         self._fanout = fanout
         self._concurrency = concurrency
@@ -69,6 +69,7 @@ class PostgresDispatcher:
         self._pump_task: asyncio.Task[None] | None = None
         self._open = True
         self.offline_endpoints: Callable[[], list[str]] = list
+        """Set by `bootstrap/parts/tasks.py`."""
         fanout.subscribe(TaskQueued, lambda message: self._arrived(message.agent_id, inside=message.in_process))
         fanout.subscribe(TaskStopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
         # Messages were lost while the connection was down.
@@ -122,7 +123,7 @@ class PostgresDispatcher:
             claims = (self._executor.claim(tx, queued, lease) for queued in tasks)
             return len(tasks), [claim for claim in claims if claim is not None]
 
-        count, claims = await self._db.write(work, ())
+        count, claims = await self._db.write(work, NO_LOCKS)
         if claims:
             self._change_depth(agent_id, -len(claims))
         # The queue is empty, unless a task arrived after the transaction had read it.
@@ -217,7 +218,7 @@ class PostgresDispatcher:
 
         # An attempt that ends during the transaction must wake the pump, so assume until then that more tasks wait.
         self._may_have_more = True
-        count, claims = await self._db.write(work, ())
+        count, claims = await self._db.write(work, NO_LOCKS)
         if count == CLAIM_BATCH:
             self._wake.set()
         self._may_have_more = bool(excluded) or count > len(claims)

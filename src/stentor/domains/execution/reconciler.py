@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx, idempotency
+from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick
@@ -40,17 +40,17 @@ class Reconciler:
         db: Database,
         runlog: RunLog,
         dispatcher: Dispatcher,
-        attempts: TaskExecutor,
+        executor: TaskExecutor,
         outcomes: OutcomeRecorder,
         max_attempts: int,
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._dispatcher = dispatcher
-        self._executor = attempts
+        self._executor = executor
         self._outcomes = outcomes
         self._max_attempts = max_attempts
-        self._renew_every = attempts.lease_us // (3 * SECOND)
+        self._renew_every = executor.lease_us // (3 * SECOND)
 
     async def recover(self, *, is_single_process: bool) -> int:
         """Recover the tasks that the previous process left executing, if no other process runs tasks.
@@ -116,7 +116,7 @@ class Reconciler:
                 c for c in claims if not store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._executor.lease_us)
             ]
 
-        for claim in await self._db.write(work, ()):
+        for claim in await self._db.write(work, NO_LOCKS):
             self._dispatcher.stop(claim.tenant, claim.task_id)
 
     async def release_claims(self, claims: list[TaskClaim]) -> None:

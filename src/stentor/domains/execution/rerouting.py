@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import StoreUnavailable
 from stentor.core.runlog import RunLog, read_latest_events
 from stentor.core.timers import wait_until_tick
@@ -62,7 +62,7 @@ class TaskRerouter:
         clock: Clock,
         runlog: RunLog,
         routing: RoutingEngine,
-        snapshot: AgentCache,
+        agents: AgentCache,
         presence: Presence,
         dispatcher: Dispatcher,
         grants: GrantService,
@@ -71,12 +71,12 @@ class TaskRerouter:
         self._clock = clock
         self._runlog = runlog
         self._routing = routing
-        self._snapshot = snapshot
+        self._agents = agents
         self._presence = presence
         self._dispatcher = dispatcher
         self._grants = grants
         self._checks: dict[str, QueueCheck] = {}
-        snapshot.listeners.append(lambda _: presence.notify_arrival())
+        agents.listeners.append(lambda _: presence.notify_arrival())
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
@@ -113,7 +113,7 @@ class TaskRerouter:
         queues, now = self._dispatcher.queue_depths(), self._clock.now()
         due: list[tuple[Agent, int]] = []
         for agent_id, waiting in queues.items():
-            agent = self._snapshot.find_in_any_tenant(agent_id)
+            agent = self._agents.find_in_any_tenant(agent_id)
             if agent is None or self._presence.is_online(agent):
                 self._checks.pop(agent_id, None)
                 continue
@@ -136,7 +136,7 @@ class TaskRerouter:
             page = await self._db.read(partial(self._read_page, agent=agent, after=after))
             moves = self._decide_moves(page, unroutable)
             if moves:
-                count, page_until = await self._db.write(partial(self._move, agent=agent, moves=moves), ())
+                count, page_until = await self._db.write(partial(self._move, agent=agent, moves=moves), NO_LOCKS)
                 moved += count
                 until = min((moment for moment in (until, page_until) if moment is not None), default=None)
             if len(page) < PAGE_SIZE:
@@ -187,7 +187,7 @@ class TaskRerouter:
 
     def _reassign(self, tx: Tx, task: Task, decision: RoutingDecision, offline: Agent) -> QueuedTask | None:
         """Assign the task to another agent. Return None if a claim, a cancellation or another process was faster."""
-        target = self._snapshot.get(task.tenant, decision.agent_id)
+        target = self._agents.get(task.tenant, decision.agent_id)
         if target is None:
             return None
         drafts = events.rerouting_events(decision, task.priority, offline)

@@ -12,7 +12,7 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
 from stentor.core.live import Hub
 from stentor.domains.execution.dispatcher import Dispatcher
@@ -36,7 +36,7 @@ class WorkerService:
     def __init__(
         self,
         db: Database,
-        snapshot: AgentCache,
+        agents: AgentCache,
         dispatcher: Dispatcher,
         outcomes: OutcomeRecorder,
         hub: Hub,
@@ -44,7 +44,7 @@ class WorkerService:
     ) -> None:
         self._db = db
         self._presence = presence
-        self._snapshot = snapshot
+        self._agents = agents
         self._dispatcher = dispatcher
         self._outcomes = outcomes
         self._hub = hub
@@ -94,7 +94,7 @@ class WorkerService:
             tx.after_commit(lambda: self._record_activity(task, until))
             return until
 
-        return await self._db.write(work, ())
+        return await self._db.write(work, NO_LOCKS)
 
     async def publish_tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
         """Send output tokens to the streams of the task. Raises LeaseLost."""
@@ -116,7 +116,7 @@ class WorkerService:
             self._outcomes.record(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
             return require_task(tx, task.tenant, task_id)
 
-        return await self._db.write(work, ())
+        return await self._db.write(work, NO_LOCKS)
 
     def _record_activity(self, task: Task, until: int | None) -> None:
         """Record that the worker is online; `until` is the end of its lease, None when the attempt has ended."""
@@ -128,7 +128,7 @@ class WorkerService:
             self._presence.record_lease(agent_id, task.task_id, until)
 
     def _require_worker(self, principal: Principal, agent_id: str) -> Agent:
-        agent = self._snapshot.get(principal.tenant, agent_id)
+        agent = self._agents.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
         require_can_act_for(principal, agent)
@@ -145,7 +145,7 @@ class WorkerService:
 
     def _require_writable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
         task = require_visible_task(tx, principal, task_id)
-        agent = self._snapshot.get(principal.tenant, task.assigned_agent or "")
+        agent = self._agents.get(principal.tenant, task.assigned_agent or "")
         # The agent was deleted, or this process does not know it yet: only an administrator may write.
         if not (principal.role == "admin" if agent is None else authorization.can_act_for(principal, agent)):
             raise Forbidden("This key may not act for the agent of this task.")

@@ -219,8 +219,8 @@ def resolve_alert(tx: Tx, alert_id: str) -> None:
     tx.run(_RESOLVE_ALERT, alert_id=alert_id, now=tx.now)
 
 
-def count_taught_today(tx: Tx, tenant: str, about: str, key: str) -> int:
-    """Count one more outcome that an agent or model learns from today because of a key; return the new count."""
+def increment_daily_outcomes(tx: Tx, tenant: str, about: str, key: str) -> int:
+    """Add one to the outcomes that an agent or model (`about`) learns from today because of a key; return the count."""
     row = tx.row(_COUNT_TAUGHT, tenant=tenant, about=about, key=key, day=tx.now // DAY)
     assert row is not None  # an upsert always returns the row
     return int(row[0])

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 import msgspec
 
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import BudgetExceeded, ProviderUnreachable, StentorError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import costs, store
@@ -197,7 +197,7 @@ class CallGuard:
                 store.insert_call(tx, row)
                 self._runlog.append(tx, caller.tenant, [event], task_id=caller.task_id, parent=caller.parent)
 
-            await self._db.write(write, ())
+            await self._db.write(write, NO_LOCKS)
         finally:
             # After the commit: a call that is in neither sum would let others exceed the budget.
             self._reserve(call, -1)

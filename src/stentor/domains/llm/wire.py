@@ -22,6 +22,7 @@ from stentor.domains.atp.json_format import MESSAGE_SCHEMA, example_message
 from stentor.domains.atp.model import AtpMessage
 from stentor.domains.atp.text_format import strip_header
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
+from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.llm.store import UsageRow
 from stentor.web.request_context import decode_path_segment
@@ -142,7 +143,7 @@ class ProviderBody(RequestModel):
     provider: Provider
     apiKey: Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[!-~]+$")] | None = None  # noqa: N815
     baseUrl: Annotated[str, StringConstraints(min_length=1, max_length=2048)] | None = None  # noqa: N815
-    format: Literal["openai", "anthropic", "gemini"] | None = None
+    format: FormatName | None = None
     options: Annotated[ProviderOptions, BeforeValidator(_options_object), WithJsonSchema({})] | None = None
 
 

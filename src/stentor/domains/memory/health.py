@@ -80,7 +80,7 @@ class MemoryHealth:
     def _detail(self, totals: IndexTotals) -> str:
         if pending := self._embedding_worker.count_to_embed(totals.without_vectors):
             return f"{pending} documents are not embedded yet"
-        return f"answers; {self._index.warning}" if self._index.warning else "answers"
+        return f"responds; {self._index.warning}" if self._index.warning else "responds"
 
     async def _read_index(self) -> None:
         await self._index.totals()
@@ -125,7 +125,7 @@ async def collect_index_metrics(
 async def _check(check: Callable[[], Awaitable[None]], lag: SyncLag) -> ComponentHealth:
     started = time.perf_counter()
     status: HealthStatus = "healthy"
-    detail = "answers"
+    detail = "responds"
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             await check()

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.timers import sleep_until_tick
@@ -198,7 +198,7 @@ class MessageProcessor:
             raise
         if self._claimed and tick % self._renew_every == 0:
             claimed = list(self._claimed.values())
-            await self._db.write(lambda tx: store.renew_leases(tx, claimed, self._lease), ())
+            await self._db.write(lambda tx: store.renew_leases(tx, claimed, self._lease), NO_LOCKS)
         # The hub announces the tasks of this process only; with other processes every tick must check for ended tasks.
         check_ended = self._shared or tick % SCAN_INTERVAL_TICKS == 0
         is_due, expired, missed = await self._db.poll(lambda tx: self._poll(tx, check_ended=check_ended))

@@ -94,7 +94,7 @@ class ModelOutcomeRecorder:
             self._max_per_day
             and not self._roles.is_person(tenant, caller.key)
             # The counter is shared with agents: the space keeps the name apart from their ids.
-            and learning_store.count_taught_today(tx, tenant, f"model {model}", caller.key) > self._max_per_day
+            and learning_store.increment_daily_outcomes(tx, tenant, f"model {model}", caller.key) > self._max_per_day
         ):
             return None
         previous = store.find_weight(tx, tenant, model, kind) or initial_weight(model, kind, tx.now)

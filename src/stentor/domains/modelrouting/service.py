@@ -13,7 +13,7 @@ from typing import TypeVar, cast, get_args
 import msgspec
 
 from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderBusy, ProviderFault
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
@@ -139,7 +139,7 @@ class AutoModelRouter:
         # Counted before the next await, so that concurrent requests do not all choose the same untried model.
         self._begin_request(caller, order[0])
         try:
-            await self._db.write(write, ())
+            await self._db.write(write, NO_LOCKS)
         except BaseException:
             self._end_request(caller, order[0])
             raise

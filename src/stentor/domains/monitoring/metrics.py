@@ -1,4 +1,4 @@
-"""The Prometheus endpoint: collects the metrics of all parts for a scrape; also the metrics of the installation.
+"""Builds the response of /metrics from all sources, and has three metrics of its own: build, components and disk.
 
 Fails open: a source that fails or times out is left out, and `stentor_collector_success` reports it, so that a scrape
 during an outage of the database still has everything else.
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class StaticCollector(Collector):
-    """Returns metrics that were collected before."""
+    """Adapts metrics that are already collected to the Collector interface of prometheus_client."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
@@ -60,7 +60,7 @@ async def _read_source(name: str, source: MetricSource) -> list[Metric] | None:
         async with asyncio.timeout(SOURCE_TIMEOUT_SECONDS):
             return list(await source())
     except Exception as error:  # noqa: BLE001 - whatever it is, the other sources are shown
-        # The part itself logs its outage once; here it would be a line for every scrape.
+        # The source logs its own outage once; logging here would repeat it with every scrape.
         log.debug("monitoring: source left out source=%s error=%r", name, error)
         return None
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core.db import Database, idempotency
+from stentor.core.db import NO_LOCKS, Database, idempotency
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor_vault.notes.model import Vault
 
@@ -83,7 +83,7 @@ def database_check(db: Database) -> Check:
     """Return a check that commits a write, so that a full disk shows here before it shows to a caller."""
 
     async def check() -> HealthComponent:
-        await db.write(idempotency.probe_write, ())
+        await db.write(idempotency.probe_write, NO_LOCKS)
         return HealthComponent("available", db.driver.name)
 
     return check

@@ -146,9 +146,9 @@ def _params(agent: Agent) -> dict[str, Any]:
     return params
 
 
-def agent_metrics(snapshot: AgentCache) -> Iterable[Metric]:
+def agent_metrics(agents: AgentCache) -> Iterable[Metric]:
     """Return the gauges of agents; reads the cache, not the database."""
-    counts = {status: float(snapshot.status_counts[status]) for status in _STATUSES}
+    counts = {status: float(agents.status_counts[status]) for status in _STATUSES}
     yield labeled_gauge_family("stentor_agents", "Agents registered, by status.", "status", counts)
 
 

@@ -51,7 +51,7 @@ class RoutingEngine:
         self._clock = clock
         self.policy = policy
         self.agent_load: LoadLookup = _idle
-        """Set later by the dispatcher, which itself needs routing."""
+        """Set by `bootstrap/parts/tasks.py`, because the dispatcher, which knows the load, itself needs routing."""
         text = "Duration of a routing decision that chose an agent."
         self._durations = create_histogram("stentor_routing_duration_seconds", text, SHORT_BUCKETS_S)
         text = "Routing decisions without an eligible agent, by reason."

@@ -23,17 +23,17 @@ from stentor.domains.tasks.service import require_visible_task
 class GradeEligibility(Protocol):
     """Decides whether a grade may count as evidence: independence of the grader, and daily limits."""
 
-    def find_grade_objection(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None:
+    def check_grade(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None:
         """Return why this grade may not count, or None and count it toward the daily limit."""
         ...
 
 
 class GradeService:
-    def __init__(self, db: Database, runlog: RunLog, learning: LearningService, independence: GradeEligibility) -> None:
+    def __init__(self, db: Database, runlog: RunLog, learning: LearningService, eligibility: GradeEligibility) -> None:
         self._db = db
         self._runlog = runlog
         self._learning = learning
-        self._independence = independence
+        self._eligibility = eligibility
 
     async def find_grade(self, principal: Principal, task_id: str) -> Grade | None:
         """Return the grade of a task, None if it has none. Raises NotFound for a task that the caller may not read."""
@@ -71,9 +71,9 @@ class GradeService:
         """Raises Forbidden for a grade that would not count."""
         # Do not store such a grade without effect: a task is graded once, so no one else could grade it any more.
         if task.learning_eligible:
-            objection = self._independence.find_grade_objection(tx, task, agent_id, principal.name)
-            if objection is not None:
-                raise Forbidden(objection)
+            ineligible_reason = self._eligibility.check_grade(tx, task, agent_id, principal.name)
+            if ineligible_reason is not None:
+                raise Forbidden(ineligible_reason)
 
     def _apply(
         self, tx: Tx, principal: Principal, task: Task, agent_id: str, value: float, comment: str | None

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import Conflict, Forbidden, NotFound
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import learning_skipped_event
@@ -60,7 +60,7 @@ class TaskService:
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
         """Cancel a task and, after the commit, stop its execution. Return the time of cancellation, in microseconds."""
-        return await self._db.write(lambda tx: self.cancel_in_tx(tx, principal, task_id), ())
+        return await self._db.write(lambda tx: self.cancel_in_tx(tx, principal, task_id), NO_LOCKS)
 
     def cancel_in_tx(self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> int:
         """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata."""

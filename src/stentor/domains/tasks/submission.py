@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from stentor.auth.principal import Principal
 from stentor.core import ids, trace_context
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx, idempotency, locks
+from stentor.core.db import NO_LOCKS, Database, Tx, idempotency, locks
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, RoutingDenied, all_errors
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
@@ -74,7 +74,7 @@ class SubmissionService:
         with self._exclusive(key):
             draft, placement = await self._route(principal, draft)
             return await self._db.write(
-                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace), ()
+                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace), NO_LOCKS
             )
 
     def collect_metrics(self) -> Iterable[Metric]:

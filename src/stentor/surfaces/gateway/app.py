@@ -28,9 +28,9 @@ DESCRIPTION = (
 def build(
     routers: Iterable[APIRouter],
     keys: KeyRing,
-    limit: RateLimiter,
+    rate_limiter: RateLimiter,
     max_body: int,
-    times: RequestDurations | None = None,
+    durations: RequestDurations | None = None,
 ) -> ASGIApp:
     """Return the ASGI application. The routers contain complete paths; `max_body` is in bytes."""
     app = FastAPI(
@@ -50,9 +50,11 @@ def build(
     openapi.install(app)
     fast_handlers = fast_routes.collect_fast_handlers(routes)
     public = PUBLIC_PATHS | DOCUMENTS
-    protected = HeadMiddleware(AuthMiddleware(FastRouteMiddleware(app, fast_handlers), keys, limit, public), public)
+    protected = HeadMiddleware(
+        AuthMiddleware(FastRouteMiddleware(app, fast_handlers), keys, rate_limiter, public), public
+    )
     return RequestDurationMiddleware(
         RequestContextMiddleware(BodySizeMiddleware(protected, max_body, LARGE_BODY_PATHS)),
-        times or RequestDurations(),
+        durations or RequestDurations(),
         fast_handlers,
     )

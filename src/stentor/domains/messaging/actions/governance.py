@@ -1,4 +1,4 @@
-"""The actions of the zone governance: updates and rollbacks, with the same effect as their REST routes."""
+"""ATP messages to the zone `governance` (docs/atp.md): updates and rollbacks, with the effect of their REST routes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ INTERNAL_ROUTE = MessageRoute((), "Executed by governance; no agent is needed.")
 
 
 class GovernanceZone:
-    """Actions on updates and rollbacks."""
+    """Actions on updates and rollbacks.
+
+    Each checks the body and returns a function that `messaging` runs in the transaction of the message.
+    """
 
     def __init__(self, updates: UpdateService, rollbacks: RollbackService) -> None:
         self._updates = updates

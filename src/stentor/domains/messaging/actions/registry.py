@@ -1,4 +1,4 @@
-"""The actions of the zone registry: agents, with the same effect as their REST routes."""
+"""ATP messages to the zone `registry` (docs/atp.md): agents, with the effect of their REST routes."""
 
 from __future__ import annotations
 

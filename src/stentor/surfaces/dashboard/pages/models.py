@@ -13,13 +13,13 @@ from starlette.responses import Response
 from stentor.core.clock import SECOND
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries
+from stentor.domains.llm.formats.base import FORMATS
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 DAY_RANGES = (7, 30)
 """Days, including today."""
-API_FORMATS = ("openai", "anthropic", "gemini")
 MAX_LISTED_MODELS = 300
 """Models per provider on a page."""
 FORM_FIELDS = ("provider", "baseUrl", "default_model", "format")
@@ -83,7 +83,7 @@ async def _render_providers(
         names=names,
         problem=problem,
         form_values=form_values or dict.fromkeys(FORM_FIELDS, ""),
-        formats=API_FORMATS,
+        formats=FORMATS,
         listed=MAX_LISTED_MODELS,
     )
 
