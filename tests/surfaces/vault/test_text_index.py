@@ -1,7 +1,9 @@
-"""The text index of the vault server: searches wait for its load."""
+"""The text index of the vault server: searches wait for its load, and reads that overlap keep the newest content."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,20 +11,39 @@ import httpx
 import pytest
 
 from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import Note
 from stentor_vault.server import jsonlogic
 from stentor_vault.server.app import VaultServer
 from stentor_vault.server.read_handlers import JSON_LOGIC
 from stentor_vault.server.text_index import VaultTextIndex
 
 
+class SlowVault(FolderVault):
+    """A vault whose next read returns its note only after `release` was set."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.hold_next = False
+        self.holding = threading.Event()
+        self.release = threading.Event()
+
+    def read_sync(self, path: str) -> Note:
+        held, self.hold_next = self.hold_next, False
+        note = super().read_sync(path)
+        if held:
+            self.holding.set()
+            assert self.release.wait(10)
+        return note
+
+
 @pytest.fixture
-def vault(tmp_path: Path) -> FolderVault:
+def vault(tmp_path: Path) -> SlowVault:
     (tmp_path / "a.md").write_text("alpha")
-    return FolderVault(tmp_path)
+    return SlowVault(tmp_path)
 
 
 async def test_the_time_limit_of_a_rule_does_not_count_the_load(
-    vault: FolderVault, monkeypatch: pytest.MonkeyPatch
+    vault: SlowVault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr(jsonlogic, "time", SimpleNamespace(monotonic=lambda: now))
@@ -40,3 +61,30 @@ async def test_the_time_limit_of_a_rule_does_not_count_the_load(
     async with httpx.AsyncClient(transport=transport, base_url="http://vault", headers=headers) as http:
         response = await http.post("/search", json=rule)
     assert (response.status_code, response.json()) == (200, [{"filename": "a.md", "result": True}])
+
+
+async def test_a_read_that_ends_after_a_deletion_does_not_bring_the_note_back(vault: SlowVault) -> None:
+    index = VaultTextIndex(vault)
+    index.request_load()
+    vault.hold_next = True
+    stale = asyncio.create_task(index.refresh("a.md"))
+    assert await asyncio.to_thread(vault.holding.wait, 10)
+    (vault.root / "a.md").unlink()
+    await index.refresh("a.md")
+    vault.release.set()
+    await stale
+    assert index.search("alpha", 10) == []
+
+
+async def test_read_numbers_are_kept_only_while_a_file_is_read(vault: SlowVault) -> None:
+    index = VaultTextIndex(vault)
+    index.request_load()
+    sizes = []
+    for n in range(3):
+        file = vault.root / f"note-{n}.md"
+        file.write_text("text")
+        await index.refresh(file.name)
+        file.unlink()
+        await index.refresh(file.name)
+        sizes.append(sum(len(value) for value in vars(index).values() if isinstance(value, dict)))
+    assert sizes == [0, 0, 0]

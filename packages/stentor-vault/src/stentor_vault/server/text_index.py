@@ -70,6 +70,8 @@ class VaultTextIndex:
         self._texts: dict[str, IndexedText] = {}
         self.links = LinkIndex()
         self._read_numbers = count(1)
+        # Both only for files with reads in progress, so that deleted files do not stay in memory.
+        self._reads_in_progress: Counter[str] = Counter()
         self._latest_reads: dict[str, int] = {}
         self._load_lock = asyncio.Lock()
         self._changed_during_load: set[str] = set()
@@ -119,11 +121,18 @@ class VaultTextIndex:
         read_number = next(self._read_numbers)
         if self._load_lock.locked():
             self._changed_during_load.add(path)
-        file = await asyncio.to_thread(self._read_file, path)
-        # Reads run in threads and may finish in any order; the one that began last has the newest content.
-        if read_number > self._latest_reads.get(path, 0):
-            self._latest_reads[path] = read_number
-            self._store(path, file)
+        self._reads_in_progress[path] += 1
+        try:
+            file = await asyncio.to_thread(self._read_file, path)
+            # Reads run in threads and may finish in any order; the one that began last has the newest content.
+            if read_number > self._latest_reads.get(path, 0):
+                self._latest_reads[path] = read_number
+                self._store(path, file)
+        finally:
+            self._reads_in_progress[path] -= 1
+            if not self._reads_in_progress[path]:
+                del self._reads_in_progress[path]
+                self._latest_reads.pop(path, None)
 
     async def watch(self) -> None:
         """Follow the changes by other programs, forever."""
