@@ -127,7 +127,7 @@ async def test_an_agents_key_teaches_another_agent_so_much_a_day_and_no_more(mak
     for _ in range(3):
         task_id = await work(world, agent_id, "BOB", "ADMIN")
     assert await trust(world, agent_id) == 0.54
-    assert "2 outcomes today" in await skipped(world, task_id)
+    assert "limit of 2 learned outcomes of this agent today" in await skipped(world, task_id)
     await work(world, agent_id, "ADMIN", "ADMIN")
     assert await trust(world, agent_id) == 0.56
     world.clock.advance(days=1)
@@ -161,7 +161,7 @@ async def test_a_key_that_grades_the_work_of_another_agent_all_day_moves_it_so_o
     after = await weight(world, agent_id)
     status, body = await grade(world, "BOSS", ids[6], 1.0)
     assert (status, body["error"]["code"]) == (403, "FORBIDDEN")
-    assert "3 times today" in body["error"]["message"]
+    assert "limit of 3 learned outcomes of this agent today" in body["error"]["message"]
     assert await weight(world, agent_id) == after
     assert await trust(world, agent_id) == score, "a grade moves no trust"
     status, body = await grade(world, "ADMIN", ids[5], 0.5)
