@@ -14,6 +14,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.domains.llm.formats import openai
 from stentor.domains.llm.providers import failures
+from stentor_vault import jsontext as vault_jsontext
 
 MANY_EMPTY = b"[" + b"[]," * 200_000 + b"[]]"
 
@@ -95,8 +96,8 @@ def test_a_number_beyond_all_is_refused(number: bytes) -> None:
 @given(st.recursive(st.text('[]{}"\\ab'), lambda inner: st.lists(inner, max_size=4), max_leaves=40))
 def test_both_ways_of_counting_agree(value: object) -> None:
     marks = jsontext.encode([value, "\\", value])
-    marks = marks.replace(b"\\\\", b"").replace(rb"\"", b"").translate(None, jsontext._OTHERS)
-    slow, fast = jsontext._Shape(), jsontext._Shape()
+    marks = marks.replace(b"\\\\", b"").replace(rb"\"", b"").translate(None, vault_jsontext._OTHERS)
+    slow, fast = vault_jsontext._Shape(), vault_jsontext._Shape()
     slow.take(marks)
     half = len(marks) // 2
     for part in (marks[:half], marks[half:]):

@@ -1,69 +1,34 @@
 """Decode JSON of clients strictly and within limits; encode JSON for responses and the database.
 
-The limits are checked before a decoder runs: the recursive decoders of msgspec and the standard library raise
-RecursionError for deep input, which must be the client's error and not ours. For hashes that other programs must
-reproduce see `canonical_json`.
+The strict part is `stentor_vault.jsontext`, because the vault's server reads JSON of clients too. For hashes that other
+programs must reproduce see `canonical_json`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from math import isinf
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
 
 import msgspec
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.lazy_import import lazy_module
+from stentor_vault.jsontext import MAX_CONTAINERS, MAX_DEPTH, JsonObject, check_shape, decode, encode, parse_float
 
-if TYPE_CHECKING:
-    import numpy as np
-else:
-    np = lazy_module("numpy")
-
-JsonObject: TypeAlias = dict[str, Any]
-"""A JSON object whose fields this program does not own: a task's input, an event's payload, a provider's document.
-
-What has known fields is a class.
-"""
-
-MAX_DEPTH = 100
-MAX_CONTAINERS = 200_000
-"""Arrays and objects of one text. The decoder takes half a second for a million, and cannot be interrupted."""
-BLOCK_BYTES = 128 * 1024
-NUMPY_MIN_BYTES = 2_000
-"""Brackets and quotes from which numpy counts faster than a loop."""
-QUOTE = ord('"')
-_STEPS = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
-_OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
-
-
-def parse_float(text: str) -> float:
-    """Parse a float; the `float_hook` for decoders of client input. Raises ValueError for a number that is too large.
-
-    msgspec itself takes 30 microseconds for a number such as 1e308, so a body full of them would block the event loop.
-    """
-    value = float(text)
-    if isinf(value):
-        raise ValueError("Number out of range")
-    return value
-
-
+__all__ = [
+    "MAX_CONTAINERS",
+    "MAX_DEPTH",
+    "JsonObject",
+    "check_shape",
+    "decode",
+    "decode_or_none",
+    "dump",
+    "encode",
+    "encode_line",
+    "load",
+    "parse_float",
+    "sorted_digest",
+]
 _decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=parse_float)
-_encoder = msgspec.json.Encoder()
-
-
-def decode(body: bytes) -> Any:
-    """Decode a JSON text of a client. Raises InvalidRequest with the reason."""
-    check_shape(body)
-    try:
-        return _decoder.decode(body)
-    except UnicodeDecodeError:
-        raise InvalidRequest("The body is not valid UTF-8.") from None
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"The JSON has a number out of range: {error}.") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
 
 
 def decode_or_none(body: bytes) -> Any:
@@ -74,62 +39,6 @@ def decode_or_none(body: bytes) -> Any:
         return None
 
 
-def check_shape(body: bytes) -> None:
-    """Raise InvalidRequest for a text with too many levels or containers."""
-    # So few brackets cannot exceed a limit, and most requests have no more.
-    if body.count(b"[") + body.count(b"{") > MAX_DEPTH:
-        _check_shape(body)
-
-
-class _Shape(msgspec.Struct):
-    """The nesting of a text, counted up to a position in it."""
-
-    depth: int = 0
-    deepest: int = 0
-    containers: int = 0
-    in_string: bool = False
-
-    def take(self, marks: bytes) -> None:
-        """Count the next part of the text, reduced to brackets and quotes."""
-        for mark in marks:
-            if mark == QUOTE:
-                self.in_string = not self.in_string
-            elif not self.in_string:
-                step = 1 if mark in b"[{" else -1
-                self.depth += step
-                self.containers += step > 0
-                self.deepest = max(self.deepest, self.depth)
-
-    def take_many(self, marks: bytes) -> None:
-        """Do the same as `take` with numpy, which is faster for long parts."""
-        quotes = np.cumsum(np.frombuffer(marks, np.uint8) == QUOTE) + self.in_string
-        steps = np.where(quotes & 1, 0, np.frombuffer(marks.translate(_STEPS), np.int8))
-        levels = np.cumsum(steps) + self.depth
-        self.depth, self.in_string = int(levels[-1]), bool(quotes[-1] & 1)
-        self.deepest = max(self.deepest, int(levels.max()))
-        self.containers += int(np.count_nonzero(steps == 1))
-
-
-def _check_shape(body: bytes) -> None:
-    """Count levels and containers in linear time. Raises InvalidRequest.
-
-    Ignores brackets inside strings. For invalid JSON the counts are meaningless; the decoder rejects it later.
-    """
-    if b"\\" in body:  # only strings contain backslashes; without them each quote starts or ends a string
-        body = body.replace(b"\\\\", b"").replace(rb"\"", b"")
-    marks, shape = body.translate(None, _OTHERS), _Shape()
-    for start in range(0, len(marks), BLOCK_BYTES):
-        block = marks[start : start + BLOCK_BYTES]
-        if len(block) < NUMPY_MIN_BYTES:
-            shape.take(block)
-        else:
-            shape.take_many(block)
-        if shape.deepest > MAX_DEPTH:
-            raise InvalidRequest(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
-        if shape.containers > MAX_CONTAINERS:
-            raise InvalidRequest(f"The JSON has more than {MAX_CONTAINERS:,} arrays and objects.")
-
-
 def load(text: str | bytes) -> Any:
     """Decode a JSON text from the database. Raises msgspec.DecodeError."""
     return _decoder.decode(text)
@@ -137,12 +46,7 @@ def load(text: str | bytes) -> Any:
 
 def dump(value: Any) -> str:
     """Encode a value as JSON text for the database."""
-    return _encoder.encode(value).decode()
-
-
-def encode(value: Any) -> bytes:
-    """Encode a value as JSON bytes for a response."""
-    return _encoder.encode(value)
+    return encode(value).decode()
 
 
 def encode_line(value: Any) -> bytes:
@@ -150,7 +54,7 @@ def encode_line(value: Any) -> bytes:
 
     Some readers, such as `str.splitlines`, also break lines at U+0085, U+2028 and U+2029, so these are escaped.
     """
-    line = _encoder.encode(value)
+    line = encode(value)
     if b"\xe2\x80" in line:
         line = line.replace(b"\xe2\x80\xa8", rb"\u2028").replace(b"\xe2\x80\xa9", rb"\u2029")
     return line.replace(b"\xc2\x85", rb"\u0085")
