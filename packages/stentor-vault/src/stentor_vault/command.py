@@ -14,6 +14,7 @@ import ssl
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import uvicorn
 
@@ -62,32 +63,31 @@ async def serve(options: argparse.Namespace) -> None:
     certificate = None if options.no_tls else ServerCertificate(options.state, options.host)
     if certificate is not None:
         certificate.ensure()
-    texts = VaultTextIndex(FolderVault(options.folder))
+    vault = FolderVault(options.folder)
+    texts = VaultTextIndex(vault)
     key, key_file = os.environ.get(KEY_VARIABLE), None
     if not key:
         key, key_file = read_key(options.state / KEY_FILE), str((options.state / KEY_FILE).absolute())
-    app = VaultServer(
-        FolderVault(options.folder), texts, key, certificate=lambda: None if certificate is None else certificate.pem
-    )
+    app = VaultServer(vault, texts, key, certificate=lambda: None if certificate is None else certificate.pem)
     with contextlib.ExitStack() as sockets:
-        servers = [_server(app, sockets, options.host, options.port)]
-        jobs = [texts.run()]
+        ports = [_bind(app, sockets, options.host, options.port)]
         if certificate is not None:
-            servers.append(_server(app, sockets, options.host, options.tls_port, certificate.ssl_context))
-            jobs.append(certificate.renew_periodically())
+            ports.append(_bind(app, sockets, options.host, options.tls_port, certificate.ssl_context))
         texts.request_load()
-        addresses = [address for _, address in servers]
+        addresses = [port.address for port in ports]
         if options.json:
             report = json.dumps({"ready": True, "addresses": addresses, "key_file": key_file})
         else:
             report = f"The vault {options.folder} listens on {' and '.join(addresses)}"
             report += f"\nKey file: {key_file}" if key_file else ""
         print(report, flush=True)  # noqa: T201
-        background = [asyncio.create_task(job) for job in jobs]
-        running = [asyncio.create_task(server.serve([listener])) for (server, listener), _ in servers]
+        background = [asyncio.create_task(texts.run())]
+        if certificate is not None:
+            background.append(asyncio.create_task(certificate.renew_periodically()))
+        running = [asyncio.create_task(port.server.serve([port.listener])) for port in ports]
         await _signalled()
-        for (server, _), _ in servers:
-            server.should_exit = True
+        for port in ports:
+            port.server.should_exit = True
         await asyncio.gather(*running)
         for task in background:
             task.cancel()
@@ -102,10 +102,16 @@ class _PortServer(uvicorn.Server):
         yield
 
 
-def _server(
+class _Port(NamedTuple):
+    server: _PortServer
+    listener: socket.socket
+    address: str
+
+
+def _bind(
     app: VaultServer, sockets: contextlib.ExitStack, host: str, port: int, tls: ssl.SSLContext | None = None
-) -> tuple[tuple[_PortServer, socket.socket], str]:
-    """Bind a port; return its server with its socket, and its address. Raises OSError that names the port."""
+) -> _Port:
+    """Bind a port. Raises OSError that names the port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = sockets.enter_context(socket.create_server((host, port), family=family))
@@ -116,7 +122,8 @@ def _server(
     config.load()
     config.ssl = tls
     shown = f"[{host}]" if ":" in host else host
-    return (_PortServer(config), listener), f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}"
+    address = f"{'https' if tls else 'http'}://{shown}:{listener.getsockname()[1]}"
+    return _Port(_PortServer(config), listener, address)
 
 
 async def _signalled() -> None:
