@@ -125,7 +125,7 @@ def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
     async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
         """Stream a task as server-sent events: routing, activity, token, and one terminal complete or error.
 
-        Each has `atp` and a `provenance_id`: that of its own event if it has one, else that of the task.
+        Each has `atp` and the `provenance_id` of its own event, or else of the task.
         """
         await activity.require_visible(caller, task_id)
         common = await activity.read_envelope(caller.tenant, task_id)

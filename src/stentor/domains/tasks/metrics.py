@@ -51,7 +51,8 @@ class OutcomeMetrics:
     """Counter and duration histogram of outcomes, fed by committed run log events of this process."""
 
     def __init__(self, hub: Hub) -> None:
-        text, known = "Ended attempts and submissions without an eligible agent, by outcome class.", zip(OUTCOMES)
+        text = "Ended attempts and submissions without an eligible agent, by outcome class."
+        known = [(outcome,) for outcome in OUTCOMES]
         self._outcomes = create_counter("stentor_task_outcomes", text, "outcome_class", known=known)
         text = "Duration from the claim of a task to its outcome, by outcome class."
         self._durations = create_histogram("stentor_task_duration_seconds", text, LONG_BUCKETS_S, "outcome_class")

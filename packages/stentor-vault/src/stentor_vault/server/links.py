@@ -114,7 +114,7 @@ class LinkIndex:
         )
 
     def resolve(self, name: str, source: str) -> str | None:
-        """Return the path of the file that a link in the note `source` names, None if there is none."""
+        """Return the path of the file that a link in the note `source` names, or None."""
         folder = source.rpartition("/")[0]
         target = _resolve_dots(name, folder)
         if target is None:

@@ -182,7 +182,7 @@ class VaultTextIndex:
             parts = file.relative_to(root).parts
             path = "/".join(parts)
             if parts and not any(is_hidden(part) for part in parts) and not self._is_excluded(path):
-                # A deleted folder cannot be told from a deleted file, so a name without a suffix reloads everything.
+                # A deleted folder looks like a deleted file, so a name without a suffix reloads everything.
                 await (self.load() if file.is_dir() or not file.suffix else self.refresh(path))
 
     async def _read_files(self, paths: Iterable[str]) -> dict[str, IndexedFile | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, get_args
 
 import msgspec
 
@@ -22,7 +22,7 @@ from stentor.domains.llm.model import (
 )
 
 FormatName = Literal["openai", "anthropic", "gemini"]
-FORMATS: tuple[FormatName, ...] = ("openai", "anthropic", "gemini")
+FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 T = TypeVar("T")
 
 

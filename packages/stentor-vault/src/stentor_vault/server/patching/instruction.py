@@ -112,7 +112,7 @@ class PatchInstruction(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def text(self) -> str:
-        """The content; empty if there is none."""
+        """The content, or empty."""
         return "" if isinstance(self.content, UnsetType) else self.content
 
 

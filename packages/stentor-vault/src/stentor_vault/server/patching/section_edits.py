@@ -194,7 +194,7 @@ def delete_section(outline: NoteOutline, section: NoteSection, scope: str) -> Pa
 
 
 def _delete_heading_line(outline: NoteOutline, section: NoteSection) -> PatchResult:
-    """Delete the heading: its subsections move to the previous sibling, or one level up if there is none."""
+    """Delete the heading: its subsections move to the previous sibling, or else one level up."""
     marker_edit = TextEdit(require_marker(section), "")
     assert section.parent is not None
     previous_siblings = itertools.takewhile(lambda sibling: sibling is not section, section.parent.children.values())
