@@ -18,7 +18,6 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
-from starlette.datastructures import URL
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,7 +26,7 @@ from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute
 from stentor.web.routes import PUBLIC
-from stentor.web.wire import API_PREFIX, Enveloped, ResponseModel, api_router, error_responses
+from stentor.web.wire import API_PREFIX, Enveloped, ResponseModel, api_router, error_responses, next_link
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
     async def endpoint(request: Request, response: Response, **arguments: Any) -> Any:
         work = operation.run(**arguments)
         output = await (cancel_on_disconnect(request, work) if operation.cancellable else work)
-        response.headers.update(response_headers(output, request.url))
+        response.headers.update(response_headers(output, request))
         return {"success": True, "data": output} if operation.envelope else output
 
     signature = inspect.signature(endpoint, eval_str=True)
@@ -160,9 +159,11 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
 def _fast_endpoint(operation: Operation) -> Callable[..., Any]:
     """The operation as a function of a FastRoute, which hands over the request and takes a response."""
 
+    has_headers = _has_headers(operation.output)
+
     async def endpoint(request: Request, **arguments: Any) -> Response:
         output = await operation.run(**arguments)
-        headers = response_headers(output, request.url)
+        headers = response_headers(output, request) if has_headers else None
         return Response(
             operation.output_adapter.dump_json(output, by_alias=True), operation.status, headers, "application/json"
         )
@@ -182,12 +183,9 @@ def _has_headers(output: Any) -> bool:
 _HEADER_FIELDS = {"next_cursor", "etag"}
 
 
-def response_headers(output: Any, url: URL) -> dict[str, str]:
+def response_headers(output: Any, request: Request) -> dict[str, str]:
     """The headers that follow from an output: `Link` to the next page, `ETag` of a document."""
-    headers = {}
-    if cursor := getattr(output, "next_cursor", None):
-        following = url.include_query_params(cursor=cursor).remove_query_params("offset")
-        headers["Link"] = f'<{following.path}?{following.query}>; rel="next"'
+    headers = next_link(request, getattr(output, "next_cursor", None))
     if etag := getattr(output, "etag", None):
         headers["ETag"] = f'"{etag}"'
     return headers
