@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor_vault.notes import safe_files
 from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault
 from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, VaultUnavailable, content_hash
 
@@ -96,6 +97,46 @@ def test_a_moved_file_keeps_its_bytes_and_overwrites_only_when_told(vault: Folde
     assert [(found.path, found.size) for found in vault.walk_sync()] == [("deep/c.md", 1)]
     with pytest.raises(NoSuchNote):
         vault.move_sync("a.md", "d.md")
+
+
+def test_a_file_made_during_a_delete_that_is_refused_is_not_overwritten(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program saves the note just before it is deleted, and makes it again before it is put back."""
+    vault.write_sync("a.md", b"old")
+    read = safe_files.read_content
+
+    def read_content(folder: int, name: str) -> bytes:
+        in_trash = not (root / "a.md").exists()
+        content = read(folder, name)
+        (root / "a.md").write_bytes(b"newest" if in_trash else b"saved")
+        return content
+
+    monkeypatch.setattr(safe_files, "read_content", read_content)
+    with pytest.raises(NoteChanged):
+        vault.delete_sync("a.md", content_hash(b"old"), permanent=True)
+    assert (root / "a.md").read_bytes() == b"newest"
+    assert (root / TRASH_FOLDER / "a.md").read_bytes() == b"saved"
+
+
+@pytest.mark.parametrize("renameat2", [True, False])
+def test_a_file_made_during_a_move_is_not_overwritten(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch, renameat2: bool
+) -> None:
+    vault.write_sync("a.md", b"a")
+    check = safe_files.reject_case_collision
+
+    def reject_case_collision(parent: int, name: str) -> None:
+        check(parent, name)
+        (root / "b.md").write_bytes(b"another program's")
+
+    monkeypatch.setattr(safe_files, "reject_case_collision", reject_case_collision)
+    if not renameat2:
+        monkeypatch.setattr(safe_files, "_renameat2", None)
+    with pytest.raises(NoteChanged):
+        vault.move_sync("a.md", "b.md")
+    assert (root / "a.md").read_bytes() == b"a"
+    assert (root / "b.md").read_bytes() == b"another program's"
 
 
 def test_a_folder_that_is_gone_is_an_outage_and_works_again_when_it_is_back(vault: FolderVault, root: Path) -> None:

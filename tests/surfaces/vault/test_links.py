@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+
 import pytest
 
 from stentor_vault.server.links import LinkIndex, extract_link_targets
@@ -61,6 +64,38 @@ def test_a_link_leads_to_the_file_beside_the_note_first() -> None:
     assert links.resolve("./note", "a/b/from.md") == "a/b/note.md"
     assert links.resolve("../note", "a/b/c/from.md") == "a/b/note.md"
     assert links.resolve("../../../note", "a/b/from.md") is None
+
+
+def test_links_are_read_while_another_thread_changes_them() -> None:
+    links = LinkIndex()
+    for i in range(300):
+        links.update(f"{i}.md", ["hub"])
+    links.update("hub.md", [])
+    finished = threading.Event()
+
+    def change() -> None:
+        for i in range(2000):
+            links.remove(f"{i % 300}.md")
+            links.update(f"{i % 300}.md", ["hub"])
+        finished.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    changes = threading.Thread(target=change)
+    changes.start()
+    try:
+        while not finished.is_set():
+            assert len(links.get_links("hub.md").backlinks) >= 299
+    finally:
+        changes.join()
+        sys.setswitchinterval(interval)
+
+
+def test_removed_files_leave_nothing_in_the_index() -> None:
+    links = LinkIndex()
+    links.update("a.md", ["b", "folder/b", "c"])
+    links.remove("a.md")
+    assert not any(vars(links).values())
 
 
 @pytest.mark.requirement("vault.links")

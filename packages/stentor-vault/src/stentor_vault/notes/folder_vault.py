@@ -10,7 +10,7 @@ import os
 import stat
 import threading
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -98,24 +98,24 @@ class FolderVault:
         return [outcomes[i] for i in range(len(requests))]
 
     def _write_distinct(self, requests: list[WriteRequest]) -> list[FileChange | Exception]:
-        with ExitStack() as stack:
-            # In ascending order, so that two batches cannot deadlock.
-            for index in sorted({self._lock_index(request.path) for request in requests}):
-                stack.enter_context(self._locks[index])
+        with self._hold_locks([request.path for request in requests]):
             return batch_io.write_batch(self.root, requests, self._fsync_pool)
 
     def delete_sync(self, path: str, expected: str = ANY_STATE, *, permanent: bool = False) -> FileChange:
         """Move the file to the trash, or delete it if `permanent`. Raises NoSuchNote, NoteChanged."""
-        lock = self._locks[self._lock_index(path)]
-        with lock, self._open_parent(path) as (folder, name), ExitStack() as stack:
+        with self._hold_locks([path]), self._open_parent(path) as (folder, name), self._open_trash() as trash:
             stored_name = safe_files.require_file_name(folder, name, path)
-            trash = stack.enter_context(self._open_trash())
+            present = safe_files.read_content(folder, stored_name)
+            if not matches_state(expected, present):
+                raise NoteChanged(path, model.content_hash(present))
             trash_name = safe_files.find_unused_name(trash, stored_name)
-            # Compared after the move: no program can replace the file between the comparison and the deletion.
-            os.rename(stored_name, trash_name, src_dir_fd=folder, dst_dir_fd=trash)
+            safe_files.move_noreplace(folder, stored_name, trash, trash_name)
+            # Compared again after the move: no program can replace the file between this and the deletion.
             previous = safe_files.read_content(trash, trash_name)
             if not matches_state(expected, previous):
-                os.rename(trash_name, stored_name, src_dir_fd=trash, dst_dir_fd=folder)
+                # If another program has made a file of this name meanwhile, the bytes stay in the trash.
+                with suppress(FileExistsError):
+                    safe_files.move_noreplace(trash, trash_name, folder, stored_name)
                 raise NoteChanged(path, model.content_hash(previous))
             if permanent:
                 os.unlink(trash_name, dir_fd=trash)
@@ -124,8 +124,12 @@ class FolderVault:
             return FileChange(None, previous)
 
     def move_sync(self, source: str, target: str, *, overwrite: bool = False) -> FileChange:
-        """Move a file by one rename. Raises NoSuchNote, and NoteChanged if the target exists without `overwrite`."""
+        """Move a file by one rename, with whatever bytes it has then.
+
+        Raises NoSuchNote, and NoteChanged if the target exists without `overwrite`.
+        """
         with (
+            self._hold_locks([source, target]),
             self._open_parent(source) as (source_folder, source_name),
             self._open_parent(target, make=True) as (target_folder, target_name),
         ):
@@ -134,10 +138,14 @@ class FolderVault:
             if existing_name is None:
                 safe_files.reject_case_collision(target_folder, target_name)
             previous = None if existing_name is None else safe_files.read_content(target_folder, existing_name)
-            if previous is not None and not overwrite:
-                raise NoteChanged(target, model.content_hash(previous))
             new_name = existing_name or target_name
-            os.rename(stored_name, new_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+            try:
+                if overwrite:
+                    os.rename(stored_name, new_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+                else:
+                    safe_files.move_noreplace(source_folder, stored_name, target_folder, new_name)
+            except FileExistsError:
+                raise NoteChanged(target, "" if previous is None else model.content_hash(previous)) from None
             os.fsync(target_folder)
             os.fsync(source_folder)
             return FileChange(safe_files.stat_file(target_folder, new_name, target), previous)
@@ -196,8 +204,13 @@ class FolderVault:
             finally:
                 os.close(descriptor)
 
-    def _lock_index(self, path: str) -> int:
-        return hash(path) % len(self._locks)
+    @contextmanager
+    def _hold_locks(self, note_paths: Iterable[str]) -> Iterator[None]:
+        with ExitStack() as stack:
+            # In ascending order, so that two callers cannot deadlock.
+            for index in sorted({hash(path) % len(self._locks) for path in note_paths}):
+                stack.enter_context(self._locks[index])
+            yield
 
 
 async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:

@@ -71,6 +71,7 @@ def _write_unsynced(folder: int, name: str, content: bytes, temp_name: str, *, s
             raise
         safe_files.unlink_if_exists(folder, temp_name)
         log.error("vault: note not written, a folder has its name name=%s", name)
+        return False
     return True
 
 

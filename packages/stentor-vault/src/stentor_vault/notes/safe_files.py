@@ -141,12 +141,24 @@ def translate_os_errors(what: str) -> Iterator[None]:
 
 def exchange_names(folder: int, first: str, second: str) -> bool:
     """Exchange two names in an open folder; False if the system cannot. Raises OSError, FileNotFoundError."""
-    return _rename(folder, first, second, _RENAME_EXCHANGE)
+    return _rename(folder, first, folder, second, _RENAME_EXCHANGE)
 
 
-def rename_noreplace(folder: int, source: str, target: str) -> bool:
-    """Rename to a name that must be free; False if the system cannot ensure it. Raises FileExistsError, OSError."""
-    return _rename(folder, source, target, _RENAME_NOREPLACE)
+def move_noreplace(source_folder: int, source: str, target_folder: int, target: str) -> None:
+    """Rename to a name that must be free. Raises FileExistsError, OSError.
+
+    A file system that has neither renameat2 nor hard links cannot ensure it; there it is a plain rename.
+    """
+    if _rename(source_folder, source, target_folder, target, _RENAME_NOREPLACE):
+        return
+    try:
+        os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except OSError:
+        os.rename(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+    else:
+        os.unlink(source, dir_fd=source_folder)
 
 
 def require_file_name(folder: int, name: str, path: str) -> str:
@@ -218,8 +230,7 @@ def replace_if_expected(folder: int, temp_name: str, name: str, path: str, expec
             raise NoteChanged(path, "" if current is None else model.content_hash(current))
         try:
             if current is None:
-                if not rename_noreplace(folder, temp_name, name):
-                    os.rename(temp_name, name, src_dir_fd=folder, dst_dir_fd=folder)
+                move_noreplace(folder, temp_name, folder, name)
                 return None
             if not exchange_names(folder, temp_name, name):
                 os.replace(temp_name, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -285,15 +296,15 @@ def _read_if_exists(folder: int, name: str) -> bytes | None:
     return read_content(folder, name)
 
 
-def _rename(folder: int, first: str, second: str, flags: int) -> bool:
+def _rename(source_folder: int, source: str, target_folder: int, target: str, flags: int) -> bool:
     if _renameat2 is None:
         return False
-    if _renameat2(folder, os.fsencode(first), folder, os.fsencode(second), flags) == 0:
+    if _renameat2(source_folder, os.fsencode(source), target_folder, os.fsencode(target), flags) == 0:
         return True
     number = ctypes.get_errno()
     if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
         return False  # this file system does not support the flag
-    raise OSError(number, os.strerror(number), first, None, second)
+    raise OSError(number, os.strerror(number), source, None, target)
 
 
 def _load_renameat2() -> ctypes._NamedFuncPointer | None:

@@ -65,7 +65,10 @@ def _iter_targets(text: str) -> Iterator[str]:
 
 
 class LinkIndex:
-    """The links between all files; an update costs time in proportion to the links of the one file."""
+    """The links between all files; an update costs time in proportion to the links of the one file.
+
+    One thread updates it, others may read meanwhile: they iterate over copies of the sets.
+    """
 
     def __init__(self) -> None:
         self._targets: dict[str, list[str]] = {}
@@ -84,9 +87,9 @@ class LinkIndex:
         names = self._targets.pop(path, None)
         if names is None:
             return
-        self._files[_key(path)].discard(path)
-        for name in names:
-            self._sources[_key(name)].discard(path)
+        _discard(self._files, _key(path), path)
+        for key in {_key(name) for name in names}:
+            _discard(self._sources, key, path)
 
     def clear(self) -> None:
         for table in (self._targets, self._files, self._sources):
@@ -109,8 +112,8 @@ class LinkIndex:
         key = _key(path)
         return sorted(
             source
-            for source in self._sources.get(key, ())
-            if any(_key(name) == key and self.resolve(name, source) == path for name in self._targets[source])
+            for source in list(self._sources.get(key, ()))
+            if any(_key(name) == key and self.resolve(name, source) == path for name in self._targets.get(source, ()))
         )
 
     def resolve(self, name: str, source: str) -> str | None:
@@ -119,12 +122,21 @@ class LinkIndex:
         target = _resolve_dots(name, folder)
         if target is None:
             return None
-        candidates = [path for path in self._files.get(_key(name), ()) if _ends_with_path(_normalize(path), target)]
+        paths = list(self._files.get(_key(name), ()))
+        candidates = [path for path in paths if _ends_with_path(_normalize(path), target)]
         sibling = _normalize(f"{folder}/{target}".lstrip("/"))
         # A link that starts at the root or at the own folder is a whole path, not the end of one.
         must_be_exact = name.startswith(("/", "./", "../"))
         ranked = sorted(candidates, key=lambda path: _rank(path, target, sibling))
         return next((path for path in ranked if not must_be_exact or _normalize(path) == target), None)
+
+
+def _discard(sets: dict[str, set[str]], key: str, path: str) -> None:
+    """Remove the path from the set under this key, and the set if it is empty: renamed files would add up."""
+    paths = sets[key]
+    paths.discard(path)
+    if not paths:
+        del sets[key]
 
 
 def _rank(path: str, target: str, sibling: str) -> tuple[bool, bool, int, int, str]:
