@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stentor.core.fanout import Fanout, Reconnected, TaskChanged, TaskWatched, TokenBatch
+from stentor.core.fanout import MAX_BATCH_CHARACTERS, Fanout, Reconnected, TaskChanged, TaskWatched, TokenBatch
 
 __all__ = ["MAX_QUEUED", "MAX_TOKENS", "TERMINAL_EVENTS", "Hub", "RunLogChanged", "StreamedToken", "TaskWatcher"]
 
@@ -25,8 +25,6 @@ MAX_QUEUED = 1_000
 """Messages that a watcher may be behind before it is dropped."""
 MAX_TOKENS = 10_000
 """Tokens stored for each attempt, for watchers that start late."""
-MAX_CHUNK_CHARACTERS = 1_200
-"""Characters of tokens in one message to other processes."""
 POLL_SECONDS = 2.0
 """How often a watcher reads the run log if other processes write to it too."""
 INTEREST_SECONDS, RENEW_SECONDS = 30.0, 10.0
@@ -249,7 +247,7 @@ class RemoteWatchers:
         start = 0
         while start < len(tokens):
             end, size = start, 0
-            while end < len(tokens) and (end == start or size + len(tokens[end].text) <= MAX_CHUNK_CHARACTERS):
+            while end < len(tokens) and (end == start or size + len(tokens[end].text) <= MAX_BATCH_CHARACTERS):
                 size += len(tokens[end].text)
                 end += 1
             texts = tuple(token.text for token in tokens[start:end])

@@ -94,6 +94,30 @@ async def test_a_check_that_breaks_or_hangs_is_unavailable(monkeypatch: pytest.M
     assert "hunter2" not in str(found)
 
 
+async def test_an_outage_of_a_component_is_logged_once_and_its_end_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_broken = True
+
+    async def check() -> HealthComponent:
+        if is_broken:
+            raise OSError("the disk is full")
+        return HealthComponent("available", None)
+
+    monkeypatch.setattr(service, "CACHE_SECONDS", 0)
+    health = HealthService({"vault": check})
+    caplog.set_level("INFO", service.__name__)
+    for _ in range(3):
+        await health.check_components()
+    is_broken = False
+    for _ in range(3):
+        await health.check_components()
+    assert caplog.messages == [
+        "health: component unavailable component=vault reason=OSError('the disk is full')",
+        "health: component available again component=vault",
+    ]
+
+
 @requirement("http.info-route")
 async def test_the_root_of_the_interface_says_what_it_is(world: World) -> None:
     async with stranger(world) as anybody:

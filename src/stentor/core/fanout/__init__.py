@@ -6,6 +6,7 @@ never waits and never fails, queued messages share payloads, and equal ones are 
 """
 
 from stentor.core.fanout.fanout import (
+    MAX_BATCH_CHARACTERS,
     CacheInvalidated,
     Fanout,
     FanoutMessage,
@@ -20,6 +21,7 @@ from stentor.core.fanout.fanout import (
 )
 
 __all__ = [
+    "MAX_BATCH_CHARACTERS",
     "CacheInvalidated",
     "Fanout",
     "FanoutMessage",

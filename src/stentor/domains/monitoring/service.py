@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Literal
@@ -13,6 +14,7 @@ from stentor.core.db import NO_LOCKS, Database, idempotency
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor_vault.notes.model import Vault
 
+log = logging.getLogger(__name__)
 ComponentStatus = Literal["available", "unavailable", "disabled"]
 CHECK_SECONDS = 2.0
 CACHE_SECONDS = 1.0
@@ -54,7 +56,10 @@ class HealthService:
         async with self._lock:
             if time.monotonic() - self._at >= CACHE_SECONDS:
                 results = await asyncio.gather(*(_run(check) for check in self._checks.values()))
-                self._last = dict(zip(self._checks, results, strict=True))
+                before, self._last = self._last, {}
+                for name, (component, reason) in zip(self._checks, results, strict=True):
+                    _log_change(name, before.get(name), component, reason)
+                    self._last[name] = component
                 self._at = time.monotonic()
             return self._last
 
@@ -66,17 +71,29 @@ class HealthService:
         )
 
 
-async def _run(check: Check) -> HealthComponent:
+async def _run(check: Check) -> tuple[HealthComponent, str | None]:
+    """Return the component, and for the log alone why it is unavailable."""
     started = time.perf_counter()
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             component = await check()
     except TimeoutError:
-        return HealthComponent("unavailable", f"no response within {CHECK_SECONDS:g} s")
+        detail = f"no response within {CHECK_SECONDS:g} s"
+        return HealthComponent("unavailable", detail), detail
     except Exception as error:  # noqa: BLE001 - fails closed
         # Only the type of the error: its message may hold details that help an attacker.
-        return HealthComponent("unavailable", f"the check failed ({type(error).__name__})")
-    return msgspec.structs.replace(component, latency_ms=round((time.perf_counter() - started) * 1000, 3))
+        return HealthComponent("unavailable", f"the check failed ({type(error).__name__})"), repr(error)
+    latency_ms = round((time.perf_counter() - started) * 1000, 3)
+    return msgspec.structs.replace(component, latency_ms=latency_ms), component.detail
+
+
+def _log_change(name: str, before: HealthComponent | None, now: HealthComponent, reason: str | None) -> None:
+    """Log that a component became unavailable or came back: once, not at every check."""
+    was_unavailable = before is not None and before.status == "unavailable"
+    if now.status == "unavailable" and not was_unavailable:
+        log.warning("health: component unavailable component=%s reason=%s", name, reason)
+    elif now.status != "unavailable" and was_unavailable:
+        log.info("health: component available again component=%s", name)
 
 
 def database_check(db: Database) -> Check:

@@ -122,8 +122,8 @@ class CircuitBreaker:
     def before_call(self, tenant: str, provider: Provider) -> None:
         """Reserve the right to call. Raises ProviderUnreachable while the circuit is open."""
         name = provider.name
-        state = self._states.setdefault((tenant, name, provider.base_url), _CircuitState())
-        if state.failures < FAILURE_THRESHOLD:
+        state = self._states.get((tenant, name, provider.base_url))
+        if state is None or state.failures < FAILURE_THRESHOLD:
             return
         remaining = state.open_until - self._clock.now()
         if remaining > 0 or state.is_probing:
@@ -150,11 +150,12 @@ class CircuitBreaker:
     def after_call(self, tenant: str, provider: Provider, error: BaseException | None) -> None:
         """Record how a call ended that `before_call` allowed; a cancelled call changes no count."""
         circuit = (tenant, provider.name, provider.base_url)
-        state = self._states.setdefault(circuit, _CircuitState())
-        state.is_probing = False
+        if circuit in self._states:
+            self._states[circuit].is_probing = False
         if error is None or (isinstance(error, ProviderFault) and not _is_outage(error)):
-            self._states.pop(circuit)
+            self._states.pop(circuit, None)
         elif isinstance(error, ProviderFault):  # neither a cancelled call nor a bug of this service
+            state = self._states.setdefault(circuit, _CircuitState())
             state.failures += 1
             state.open_until = self._clock.now() + COOLDOWN_SECONDS * SECOND
 
