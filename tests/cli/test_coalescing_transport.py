@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stentor.cli.server.protocol import CoalescingTransport
+from stentor.web.server.protocol import CoalescingTransport
 from tests.conftest import Service
 
 

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from stentor.cli.server.http_server import bind
 from stentor.core.errors import StartRefused
+from stentor.web.server.http_server import bind
 
 
 def test_a_free_port_is_nobody_elses_before_anybody_listens() -> None:

@@ -11,7 +11,7 @@ DiffLine = tuple[DiffMarker, str]
 """A marker and a line: removed, added, unchanged, or a note about omitted unchanged lines."""
 CONTEXT = 3
 MAX_LINES = 2_000
-"""Most lines that are compared; beyond it, all old lines count as removed and all new ones as added."""
+"""Maximum number of lines that are compared; beyond it, all old lines count as removed and all new ones as added."""
 
 
 def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]:

@@ -19,10 +19,10 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from stentor.cli.server import mcp_server
+    from stentor.cli import mcp_server
 else:
     # Not for `stentor mcp install`: the library of the protocol takes half a second.
-    mcp_server = lazy_module("stentor.cli.server.mcp_server")
+    mcp_server = lazy_module("stentor.cli.mcp_server")
 
 app = typer.Typer(help="Serve the governed memory to MCP clients.")
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MAX_GROUP_SIZE = 128
-"""Most units that share one commit; bounds the wait of the first one."""
+"""Maximum number of units that share one commit; bounds the wait of the first one."""
 
 READER_THREADS = 3
 REMINDER_SECONDS = 30

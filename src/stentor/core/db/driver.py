@@ -113,7 +113,7 @@ def _picker(names: list[str]) -> Any:
 
 
 MAX_ROWS_PER_INSERT = 64
-"""Most rows in one insert statement."""
+"""Maximum number of rows in one insert statement."""
 
 
 class AppendOnlyTable:

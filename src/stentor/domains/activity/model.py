@@ -14,9 +14,8 @@ from stentor.domains.reports import model as reports
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.tasks.model import Task
 
-TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
 MAX_EVENTS = 500
-"""Most events of a page; also how many of the first and of the last events a summary reads."""
+"""Maximum number of events of a page; also how many of the first and of the last events a summary reads."""
 
 
 class TaskEvents(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from stentor.core import runlog
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.core.live import Hub, RunLogChanged, StreamedToken, TaskWatcher
+from stentor.core.live import TERMINAL_EVENTS, Hub, RunLogChanged, StreamedToken, TaskWatcher
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
@@ -183,7 +183,7 @@ class ActivityService:
                 return
             if step := self._to_step(message, position):
                 yield step
-                ended = ended or (isinstance(message, RunLogEvent) and message.event_type in model.TERMINAL_EVENTS)
+                ended = ended or (isinstance(message, RunLogEvent) and message.event_type in TERMINAL_EVENTS)
 
     def _to_step(
         self, message: StreamedToken | RunLogEvent | RunLogChanged, position: StreamPosition

@@ -19,7 +19,7 @@ from stentor.domains.tasks import store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 REFILL_LIMIT = 20_000
-"""Most queued tasks that one refill reads into memory; the rest follows as these are done."""
+"""Maximum number of queued tasks that one refill reads into memory; the rest follows as these are done."""
 
 
 class AgentQueue:

@@ -23,7 +23,7 @@ from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 RETRY_SECONDS = 1.0
 CLAIM_BATCH = 32
-"""Most tasks claimed in one transaction."""
+"""Maximum number of tasks claimed in one transaction."""
 log = logging.getLogger(__name__)
 
 

@@ -34,7 +34,7 @@ INTERVAL_SECONDS = 1.0
 DEBOUNCE_SECONDS = 0.05
 """Wait before a check, so that agents which become available together are checked together."""
 PAGE_SIZE = 200
-"""Most tasks moved in one transaction."""
+"""Maximum number of tasks moved in one transaction."""
 RECENT_EVENTS = 4
 """How many of the latest events are searched for the last decision; of a waiting task only `task_queued` follows it."""
 log = logging.getLogger(__name__)

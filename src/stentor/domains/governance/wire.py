@@ -102,7 +102,7 @@ class TestResults(RequestModel):
     integration_tests: Tests | None = None
 
     @model_validator(mode="after")
-    def _something(self) -> TestResults:
+    def _require_results(self) -> TestResults:
         if self.unit_tests is None and self.integration_tests is None:
             raise ValueError("give unit_tests, integration_tests or both")
         return self

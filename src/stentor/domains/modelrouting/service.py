@@ -40,7 +40,7 @@ from stentor.domains.routing.model import DeniedCandidate
 from stentor.domains.routing.ranking import Preference
 
 MAX_MODELS_TRIED = 3
-"""Most models that are tried for one request."""
+"""Maximum number of models that are tried for one request."""
 MAX_CLIENT_ERRORS = 2
 """After so many models rejected a request as invalid, it counts as invalid."""
 NANOS_PER_DOLLAR = 1e9

@@ -11,9 +11,9 @@ from stentor.domains.reports.model import NOTE_SUFFIX, REPORTS_FOLDER, VaultRepo
 from stentor_vault.notes.model import NoSuchNote, NoteTooLarge, Stat, Vault
 
 MAX_REPORTS = 500
-"""Most reports of a response: the ones modified last."""
+"""Maximum number of reports of a response: the ones modified last."""
 MAX_CACHED = 10_000
-"""Most reports in the cache, and most notes that are searched for the reports of a task."""
+"""Maximum number of reports in the cache, and most notes that are searched for the reports of a task."""
 MAX_BYTES = 1_000_000
 """Largest note that is read; of a larger one only the name is shown."""
 log = logging.getLogger(__name__)

@@ -52,7 +52,7 @@ STOP_TIMEOUT_SECONDS = 2.0
 TASKS_CURSOR_PREFIX = "/tasks/"
 """Begins the cursor of a maintenance run that has reached the task notes; no path of a vault begins so."""
 MAX_TASKS_PER_STEP = 200
-"""Most tasks of one maintenance step: each may be long."""
+"""Maximum number of tasks of one maintenance step: each may be long."""
 log = logging.getLogger(__name__)
 
 

@@ -14,7 +14,7 @@ from stentor.domains.tasks.model import OutcomeClass, TaskMetadata, TaskStatus
 TASKS_FOLDER = "Tasks"
 INBOX_FOLDER = f"{TASKS_FOLDER}/Inbox"
 MAX_READ_CHARS = 200_000
-"""Most characters of a stored input, result or error that are read for a note."""
+"""Maximum number of characters of a stored input, result or error that are read for a note."""
 _MIRROR = re.compile(rf"{TASKS_FOLDER}/\d{{4}}(?:/|\Z)")
 
 

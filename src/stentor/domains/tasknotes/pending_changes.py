@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 MAX_PENDING_TASKS = 20_000
-"""Most changed tasks held in memory; further ones are read from the run log later."""
+"""Maximum number of changed tasks held in memory; further ones are read from the run log later."""
 
 
 class PendingChanges:

@@ -18,7 +18,7 @@ from stentor.domains.tasknotes.model import MAX_READ_CHARS, RenderedNote, TaskNo
 from stentor_vault.notes import yaml_codec
 
 MAX_BLOCK_CHARS = 50_000
-"""Most characters of an input, a result or an error that a note shows."""
+"""Maximum number of characters of an input, a result or an error that a note shows."""
 MAX_ANSWER_CHARS = MAX_READ_CHARS
 TEXT_KEYS = ("answer", "summary", "text", "content", "message")
 """Fields of a result object that may hold its text; the first that exists is shown as Markdown."""

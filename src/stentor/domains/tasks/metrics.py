@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
-from stentor.core.live import Hub
+from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.metrics import (
     LONG_BUCKETS_S,
     create_counter,
@@ -24,7 +24,7 @@ from stentor.domains.tasks.model import TASK_STATUSES, OutcomeClass
 
 OUTCOMES: tuple[str, ...] = get_args(OutcomeClass)
 PRIORITIES = range(4)
-_TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled", "dispatch_denied"))
+_END_EVENTS = TERMINAL_EVENTS | {"dispatch_denied"}
 
 
 def collect_metrics(tx: Tx) -> Iterable[Metric]:
@@ -61,7 +61,7 @@ class OutcomeMetrics:
     def _on_events(self, tenant: str, task_id: str, events: list[RunLogEvent]) -> None:
         # Count only the first: a denial at dispatch and the failure that it causes are in the same list.
         for event in events:
-            if event.event_type in _TERMINAL_EVENTS:
+            if event.event_type in _END_EVENTS:
                 self._count(event)
                 return
 

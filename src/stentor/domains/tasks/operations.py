@@ -51,7 +51,7 @@ class MetadataIn(RequestModel):
     prefer: Preference | None = None
 
 
-class Submit(RequestModel):
+class TaskIn(RequestModel):
     model_config = example_config(
         type="summarize",
         input={
@@ -99,7 +99,7 @@ class RejectTask(RequestModel):
     reason: Text | None = None
 
 
-class HeaderOut(ResponseModel):
+class AtpHeaderOut(ResponseModel):
     """The ATP header under which work runs."""
 
     mode: str
@@ -111,7 +111,7 @@ class HeaderOut(ResponseModel):
 
 
 class TaskAtp(ResponseModel):
-    header: HeaderOut
+    header: AtpHeaderOut
 
 
 class SubmittedOut(ResponseModel):
@@ -147,7 +147,7 @@ class TaskOut(ResponseModel):
     notice: str | None
 
 
-class Row(ResponseModel):
+class TaskRowOut(ResponseModel):
     task_id: str
     status: TaskStatus
     assigned_agent: str | None
@@ -156,8 +156,8 @@ class Row(ResponseModel):
     completed_at: Timestamp | None
 
 
-class Page(ResponseModel):
-    tasks: list[Row]
+class TaskPageOut(ResponseModel):
+    tasks: list[TaskRowOut]
     total: int
     limit: int
     offset: int
@@ -193,7 +193,7 @@ class TaskOperations:
     def __init__(self, submission: SubmissionService, tasks: TaskService, grades: GradeService) -> None:
         self._submission, self._tasks, self._grades = submission, tasks, grades
 
-    async def submit(self, caller: Caller, body: Submit, idempotency_key: IdempotencyHeader = None) -> SubmittedOut:
+    async def submit(self, caller: Caller, body: TaskIn, idempotency_key: IdempotencyHeader = None) -> SubmittedOut:
         """Route a task to the best agent that may have it, and queue it."""
         draft = body.to_draft()
         key = None
@@ -211,7 +211,7 @@ class TaskOperations:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=1024)] = None,
-    ) -> Page:
+    ) -> TaskPageOut:
         """The tasks that match, newest first; without a filter all of them."""
         if agent_id is not None and "\0" in agent_id:
             raise InvalidRequest("agent_id: must not contain the character NUL")
@@ -219,7 +219,7 @@ class TaskOperations:
         before = None if cursor is None else decode_cursor(cursor, int, str)
         page = await self._tasks.list_page(caller, TaskFilter(status, agent_id, after, before), limit, offset)
         following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
-        return Page.of(page, tasks=page.rows, limit=limit, offset=offset, next_cursor=following)
+        return TaskPageOut.of(page, tasks=page.rows, limit=limit, offset=offset, next_cursor=following)
 
     async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """One task by its exact id, in any state."""

@@ -1,1 +1,1 @@
-"""The commands that run servers. They parse options and report readiness; `cli.server` binds ports and serves."""
+"""The commands that run servers. They parse options and report readiness; `web.server` binds ports and serves."""

@@ -11,12 +11,12 @@ from stentor.bootstrap.surfaces import dashboard as service
 from stentor.bootstrap.surfaces import dashboard_parts as wiring
 from stentor.cli.command import DataDir
 from stentor.cli.output import console, print_json, report_errors
-from stentor.cli.server import http_server
-from stentor.cli.server.http_server import Endpoint, bind
 from stentor.core import settings
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.web import allowed_hosts
+from stentor.web.server import http_server
+from stentor.web.server.http_server import Endpoint, bind
 
 
 def dashboard(

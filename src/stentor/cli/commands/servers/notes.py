@@ -12,13 +12,13 @@ import typer
 
 from stentor.bootstrap.surfaces import notes as wiring
 from stentor.cli.output import console, print_json, report_errors
-from stentor.cli.server import http_server
-from stentor.cli.server.http_server import Endpoint, bind
 from stentor.core import settings
 from stentor.core.errors import StartRefused, StentorError
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.domains.notes.plugin_vault import PluginVault
+from stentor.web.server import http_server
+from stentor.web.server.http_server import Endpoint, bind
 
 
 def notes(

@@ -1,4 +1,4 @@
-"""`stentor serve`: the whole service in one process. `cli.server.service_runner` binds the ports and runs it."""
+"""`stentor serve`: the whole service in one process. `cli.service_runner` binds the ports and runs it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from stentor.cli import service_runner
 from stentor.cli.output import console, error_console, print_json, report_errors
-from stentor.cli.server import service_runner
-from stentor.cli.server.service_runner import StartupReport
+from stentor.cli.service_runner import StartupReport
 from stentor.core import settings
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor

@@ -13,11 +13,11 @@ from stentor.bootstrap.surfaces import vault as wiring
 from stentor.bootstrap.surfaces.vault import OpenedVault
 from stentor.cli.command import DataDir
 from stentor.cli.output import console, error_console, print_json, report_errors
-from stentor.cli.server import http_server
-from stentor.cli.server.http_server import Endpoint, bind
 from stentor.core import settings
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
+from stentor.web.server import http_server
+from stentor.web.server.http_server import Endpoint, bind
 
 
 def vault(

@@ -9,8 +9,6 @@ from typing import Annotated
 import typer
 
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, report_errors
-from stentor.cli.server import http_server
-from stentor.cli.server.http_server import Endpoint, bind
 from stentor.core import settings
 from stentor.core.clock import SystemClock
 from stentor.core.security import redaction
@@ -18,6 +16,8 @@ from stentor.core.security.redaction import Redactor
 from stentor.domains.provenance.signed_note import NoteError, parse_verifier
 from stentor.domains.provenance.witness.witness import Witness, WitnessFolder
 from stentor.surfaces import witness as surface
+from stentor.web.server import http_server
+from stentor.web.server.http_server import Endpoint, bind
 
 
 def witness(

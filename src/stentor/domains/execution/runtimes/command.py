@@ -35,7 +35,7 @@ MAX_OUTPUT_BYTES = 10 * 1024 * 1024
 """Longest output of a run, standard error included; more ends the run."""
 TOKEN_MARKER = b'"token"'
 MAX_TOKENS_PER_CHUNK = 32
-"""Most tokens emitted for one chunk of output: the buffer of a stream's reader holds only some hundred."""
+"""Maximum number of tokens emitted for one chunk of output: the buffer of a stream's reader holds only some hundred."""
 log = logging.getLogger(__name__)
 
 

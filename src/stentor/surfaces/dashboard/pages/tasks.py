@@ -15,7 +15,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
-from stentor.domains.tasks.operations import Row as TaskRow
+from stentor.domains.tasks.operations import TaskRowOut
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -67,7 +67,7 @@ def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[Jso
 async def _find_by_prefix(page: PageRequest, text: str) -> JsonObject:
     """List tasks whose id starts with the text; an exact match comes first."""
     tasks = [] if "\0" in text else await page.read(task_queries.list_by_id_prefix, text, PAGE_SIZE)
-    rows = [TaskRow.of(task).model_dump(mode="json", by_alias=True) for task in tasks]
+    rows = [TaskRowOut.of(task).model_dump(mode="json", by_alias=True) for task in tasks]
     return {"tasks": rows, "total": len(rows), "next_cursor": None}
 
 

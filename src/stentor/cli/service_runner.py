@@ -20,13 +20,13 @@ from stentor.auth.api_keys import admin_key_file
 from stentor.bootstrap import Service
 from stentor.bootstrap.surfaces import dashboard, grpc
 from stentor.bootstrap.surfaces.builder import Surface, build_surfaces, surface_host, surface_names
-from stentor.cli.server.connections import compute_limits
-from stentor.cli.server.http_server import Endpoint, Listener, ServerGroup, bind, create_runner, handle_stop_signals
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.web import allowed_hosts
 from stentor.web.middleware import known_key_check
+from stentor.web.server.connections import compute_limits
+from stentor.web.server.http_server import Endpoint, Listener, ServerGroup, bind, create_runner, handle_stop_signals
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server

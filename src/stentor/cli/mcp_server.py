@@ -18,10 +18,8 @@ import mcp_types as mcp
 from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.context import AuthorityContext
 from stentor.bootstrap.surfaces.memory_mcp import governed_memory, launch_context
-from stentor.cli import local_service
+from stentor.cli import local_service, service_runner
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
-from stentor.cli.server import service_runner
-from stentor.cli.server.http_server import create_runner
 from stentor.core.clock import SystemClock
 from stentor.core.errors import ServiceUnavailable, StartRefused
 from stentor.core.filesystem import read_lock_holder
@@ -31,6 +29,7 @@ from stentor.domains.memory.governed.authorization import BLANK_CAPABILITY
 from stentor.surfaces.memory_mcp import server, streamable_http
 from stentor.surfaces.memory_mcp.streamable_http import MCP_PATH
 from stentor.surfaces.memory_mcp.tools import LocalToolCaller, error_result
+from stentor.web.server.http_server import create_runner
 
 NO_AUTHORITY_MESSAGE = (
     "All calls will be denied, because SERVICE_MCP_PRINCIPAL or SERVICE_MCP_CAPABILITIES is not set. "

@@ -20,11 +20,11 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from stentor.cli.server.connections import ConnectionLimits, ConnectionRegistry, client_network, compute_limits
-from stentor.cli.server.protocol import LimitedProtocol
 from stentor.core.errors import StartRefused
 from stentor.core.settings.listeners import ConnectionSettings
 from stentor.core.timers import wait_until_tick
+from stentor.web.server.connections import ConnectionLimits, ConnectionRegistry, client_network, compute_limits
+from stentor.web.server.protocol import LimitedProtocol
 
 SHUTDOWN_GRACE_SECONDS = 3
 BACKLOG = 256

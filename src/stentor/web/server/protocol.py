@@ -17,8 +17,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from stentor.cli.server.connections import ConnectionRegistry, client_network
 from stentor.core import ids, jsontext, timers
+from stentor.web.server.connections import ConnectionRegistry, client_network
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADER_FIELDS = 100

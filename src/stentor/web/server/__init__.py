@@ -1,0 +1,5 @@
+"""The HTTP server of every surface: `http_server` binds ports and runs uvicorn.
+
+`protocol` and `connections` limit the size and time of requests and the number of connections. gRPC has its own server
+and limits.
+"""
