@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
+INSTALL := $(BIN)/python requirements/install.py --no-deps
+PINNED  := $(INSTALL) --require-hashes
 
 .PHONY: setup demo serve test test-all test-sqlite test-postgres check coverage soak house lint bench screenshots lock docs protos clean
 # The tests start hundreds of processes, which would all compile the same files.
@@ -23,19 +24,18 @@ $(VENV)/.python:
 
 $(VENV)/.main: $(VENV)/.python requirements/main.txt pyproject.toml packages/stentor-vault/pyproject.toml packages/stentor-worker/pyproject.toml
 	@echo "Setting up .venv ..."
-	@$(PIP) -r requirements/main.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --no-index \
-	  -e packages/stentor-vault -e packages/stentor-worker -e .
+	@$(PINNED) --compile -r requirements/main.txt
+	@$(INSTALL) --no-build-isolation --no-index -e packages/stentor-vault -e packages/stentor-worker -e .
 	@touch $@
 
 # Not compiled: most of the modules of these packages are never imported, and compiling all of them takes ten seconds.
 $(VENV)/.dev: $(VENV)/.main requirements/dev.txt
 	@echo "Setting up the tests' tools ..."
-	@$(PIP) --no-compile -r requirements/dev.txt
+	@$(PINNED) --no-compile -r requirements/dev.txt
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
-	@$(PIP) -r requirements/bench.txt
+	@$(PINNED) -r requirements/bench.txt
 	@touch $@
 
 # Peers of the LLM gateway, each by itself. One that cannot be had is named by the bench and left out.
@@ -107,7 +107,7 @@ screenshots: $(VENV)/.dev ## pictures of every page of the dashboard, into scree
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)
-	@for f in main postgres dev bench litellm; do \
+	@for f in main postgres dev bench litellm uv; do \
 	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header --override requirements/overrides.txt \
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 
