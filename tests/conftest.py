@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -37,6 +38,15 @@ hypothesis.settings.register_profile("stentor", deadline=None)
 hypothesis.settings.load_profile("stentor")
 
 
+# The collected tests stay in memory: with garbage collection a process takes 8 s to collect them, without it 4.5 s.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_configure() -> None:
     certificates.read_once()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
@@ -52,6 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     _spread_faults(items)
+    items.sort(key=lambda item: item.path.name != "test_architecture.py")  # mypy takes longest: it must not run last
     for item in items:
         if (marker := _only(item)) and _database(item) not in (None, marker.args[0]):
             item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
