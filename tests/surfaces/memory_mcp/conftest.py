@@ -1,4 +1,4 @@
-"""The governed memory server in a real `stentor serve`, and the official client in both revisions of the protocol."""
+"""Start a real `stentor serve` with governed memory, and connect the official client in both protocol revisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def service(serve_module: Callable[..., Service]) -> Service:
 
 
 class TokenAuth(httpx2.Auth):
-    """A token for each request: a receipt is good for one."""
+    """Call `token` for each request, so that a test can send a new receipt each time."""
 
     def __init__(self, token: Callable[[], str]) -> None:
         self.token = token
@@ -35,7 +35,7 @@ class TokenAuth(httpx2.Auth):
 
 
 @asynccontextmanager
-async def connected(
+async def connect_client(
     service: Service, token: str | Callable[[], str] = "admin-key-7c1e", mode: str = MODES[0], auth: Any = None
 ) -> AsyncIterator[Client]:
     auth = auth or TokenAuth(token if callable(token) else lambda: token)
@@ -45,13 +45,13 @@ async def connected(
             yield client
 
 
-async def use(client: Client, tool: str, **arguments: Any) -> Any:
-    """What a tool answers; an error's code."""
+async def call(client: Client, tool: str, **arguments: Any) -> Any:
+    """Return the structured result of a tool call, or its error code."""
     result = await client.call_tool(tool, arguments)
     return result.structured_content["error"]["code"] if result.is_error else result.structured_content
 
 
 def denials(database: Path | str) -> list[str]:
-    """The metadata of the denials in the run log."""
-    found = rows(database, "select metadata from events where event_type = 'tool_denied' order by event_id")
-    return [str(metadata) for (metadata,) in found]
+    """Return the metadata of each denial in the run log, oldest first."""
+    metadata_rows = rows(database, "select metadata from events where event_type = 'tool_denied' order by event_id")
+    return [str(metadata) for (metadata,) in metadata_rows]

@@ -1,4 +1,4 @@
-"""Whom a bearer token stands for, before any request is served."""
+"""The identity of a bearer token, and the access settings that are checked before the server starts."""
 
 from __future__ import annotations
 
@@ -14,33 +14,37 @@ from stentor.cli.inspection import inspect_config
 from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
 from tests.requirements import requirement
 
-LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+EXPIRED_AT = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-class Accepting:
-    """The boundary takes a receipt whose end is past, within the leeway for clocks."""
+class AcceptingVerifier:
+    """Accepts a receipt that expired within the clock leeway."""
 
     async def verify(
         self, receipt: str, request: ProofRequest | None = None, session: str | None = None
     ) -> AuthorityContext:
-        return AuthorityContext("ann", "default", ("team",), frozenset({"memory.read"}), "stentor", "1", LONG_AGO)
+        return AuthorityContext("ann", "default", ("team",), frozenset({"memory.read"}), "stentor", "1", EXPIRED_AT)
 
 
 @requirement("memory_mcp.token-checks")
-async def test_the_time_of_a_receipt_is_checked_by_the_boundary_alone_with_its_leeway() -> None:
+async def test_bearer_backend_leaves_the_expiry_check_to_the_receipt_verifier() -> None:
     headers = [(b"authorization", b"Bearer a.b.c")]
     connection = HTTPConnection({"type": "http", "headers": headers})
-    found = await BearerAuthBackend(BearerTokenVerifier(KeyRing({}), Accepting())).authenticate(connection)
-    assert found is not None
+    authenticated = await BearerAuthBackend(BearerTokenVerifier(KeyRing({}), AcceptingVerifier())).authenticate(
+        connection
+    )
+    assert authenticated is not None
 
 
 @requirement("memory_mcp.access-checked-at-start")
-def test_doctor_and_config_say_that_a_start_would_be_refused() -> None:
+def test_config_inspection_reports_invalid_memory_access() -> None:
     key = {"SERVICE_API_KEY_BOB": "bob-key-7c1e:agent:read"}
-    good = inspect_config({**key, "SERVICE_MEMORY_ACCESS_BOB": "team:r", "SERVICE_VAULTS": "alpha=/srv/a, beta=/srv/b"})
-    assert good.problem is None
-    assert "alpha=/srv/a, beta=/srv/b" in [setting.value for setting in good.settings]
-    for wrong in ({"SERVICE_MEMORY_ACCESS_BOB": "team"}, {"SERVICE_MEMORY_ACCESS_ANN": "team:r"}):
-        problem = inspect_config({**key, **wrong}).problem
+    inspection = inspect_config(
+        {**key, "SERVICE_MEMORY_ACCESS_BOB": "team:r", "SERVICE_VAULTS": "alpha=/srv/a, beta=/srv/b"}
+    )
+    assert inspection.problem is None
+    assert "alpha=/srv/a, beta=/srv/b" in [setting.value for setting in inspection.settings]
+    for invalid_access in ({"SERVICE_MEMORY_ACCESS_BOB": "team"}, {"SERVICE_MEMORY_ACCESS_ANN": "team:r"}):
+        problem = inspect_config({**key, **invalid_access}).problem
         assert problem is not None
-        assert problem.startswith(next(iter(wrong)))
+        assert problem.startswith(next(iter(invalid_access)))
