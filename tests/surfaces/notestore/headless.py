@@ -1,4 +1,4 @@
-"""A `stentor notes` in a process of its own, in front of a `stentor vault` in another, or of a stub."""
+"""Run `stentor notes` as a process in front of a `stentor vault` process or a stub."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ VAULT_KEY = "plugin-key-9f1c"
 
 
 @contextmanager
-def program(*words: str, **environ: str) -> Iterator[dict[str, Any]]:
-    """A command of ours until the end of the block; what it said when it was ready."""
+def run_command(*arguments: str, **environ: str) -> Iterator[dict[str, Any]]:
+    """Run a `stentor` command until the end of the block; yield its first line of output."""
     base = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
-    with Process([*words, "--json"], {**base, **environ}) as process:
+    with Process([*arguments, "--json"], {**base, **environ}) as process:
         line = process.stdout.readline()
         if not line:
             raise AssertionError(process.stderr.read())
         yield json.loads(line)
         process.terminate()
         assert process.wait(60) == 0
-        said = process.stderr.read()
-        assert "Traceback" not in said
-        assert KEY not in said
-        assert VAULT_KEY not in said
+        log = process.stderr.read()
+        assert "Traceback" not in log
+        assert KEY not in log
+        assert VAULT_KEY not in log
 
 
 @dataclass
-class Notes:
+class HeadlessNoteStore:
     http: httpx.Client
     root: Path
 
@@ -44,18 +44,18 @@ class Notes:
         return self.http.post(f"/api/{tool}", json=fields if body is None else body)
 
     def data(self, tool: str, **fields: Any) -> dict[str, Any]:
-        """The data of a success."""
-        answer = self.call(tool, fields)
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["success"] is True
-        return dict(answer.json()["data"])
+        """Return the data of a successful call."""
+        response = self.call(tool, fields)
+        assert response.status_code == 200, response.text
+        assert response.json()["success"] is True
+        return dict(response.json()["data"])
 
 
 @contextmanager
-def notes_before(plugin: str, root: Path, **environ: str) -> Iterator[Notes]:
-    keys = {"MCP_API_KEY": KEY, "NOTES_BASE_URL": plugin, "NOTES_API_KEY": VAULT_KEY, "PORT": "0"}
+def run_notes_command(plugin_url: str, root: Path, **environ: str) -> Iterator[HeadlessNoteStore]:
+    keys = {"MCP_API_KEY": KEY, "NOTES_BASE_URL": plugin_url, "NOTES_API_KEY": VAULT_KEY, "PORT": "0"}
     with (
-        program("notes", **{**keys, **environ}) as ready,
+        run_command("notes", **{**keys, **environ}) as ready,
         httpx.Client(base_url=ready["notes"], headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as http,
     ):
-        yield Notes(http, root)
+        yield HeadlessNoteStore(http, root)

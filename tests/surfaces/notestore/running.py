@@ -1,4 +1,4 @@
-"""`stentor notes` as a real process before a stub of the vault plugin."""
+"""Run `stentor notes` as a process in front of a stub of the vault plugin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "manageTags": {"path": "a.md", "tags": ["t"], "action": "add"},
     "searchReplace": {"path": "a.md", "search": "x", "replace": "y"},
 }
-"""Each tool with a body that fits."""
+"""Each tool with a valid body."""
 
 
 @dataclass
@@ -50,20 +50,20 @@ class NoteStore:
         with self.client as client:
             return client.post(f"/api/{tool}", json=body)
 
-    def until_asked(self) -> None:
-        """Waits for the one request that the start makes by itself."""
+    def wait_for_first_request(self) -> None:
+        """Wait for the request that the server sends when it starts."""
         until(lambda: self.stub.asked)
 
     def data(self, tool: str, **body: Any) -> Any:
-        """What a call that succeeds answers."""
-        answer = self.call(tool, **body)
-        assert answer.status_code == 200, answer.text
-        assert answer.json().keys() == {"success", "data"}
-        assert answer.json()["success"] is True
-        return answer.json()["data"]
+        """Return the data of a successful call."""
+        response = self.call(tool, **body)
+        assert response.status_code == 200, response.text
+        assert response.json().keys() == {"success", "data"}
+        assert response.json()["success"] is True
+        return response.json()["data"]
 
     def write(self, path: str, content: str | bytes) -> None:
-        """A note put into the plugin's folder, past every server."""
+        """Write a note into the plugin's folder, without a server."""
         file = self.stub.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -72,15 +72,15 @@ class NoteStore:
         return (self.stub.root / path).read_bytes().decode()
 
 
-def environ(address: str, **more: str) -> dict[str, str]:
-    needed = {"MCP_API_KEY": KEY, "NOTES_BASE_URL": address, "NOTES_API_KEY": PLUGIN_KEY}
-    return {"PATH": os.environ["PATH"], "PORT": "0", **needed, **more}
+def environ(address: str, **variables: str) -> dict[str, str]:
+    required = {"MCP_API_KEY": KEY, "NOTES_BASE_URL": address, "NOTES_API_KEY": PLUGIN_KEY}
+    return {"PATH": os.environ["PATH"], "PORT": "0", **required, **variables}
 
 
 @contextmanager
-def note_store(stub: PluginStub, log: Path, **more: str) -> Iterator[NoteStore]:
-    """Started, and ended by SIGTERM unless the test ended it."""
-    process = Process(["notes", "--json"], environ(stub.address, **more), log)
+def run_note_store(stub: PluginStub, log: Path, **variables: str) -> Iterator[NoteStore]:
+    """Run the server until the end of the block; a test may stop it earlier."""
+    process = Process(["notes", "--json"], environ(stub.address, **variables), log)
     try:
         line = process.stdout.readline()
         assert line, log.read_text()

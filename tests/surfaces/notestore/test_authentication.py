@@ -1,4 +1,4 @@
-"""The key before everything under /api, and none for /health."""
+"""Authentication: every path needs the key except /health."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.requirements import requirement
 from tests.surfaces.notestore.running import KEY, TOOLS, NoteStore
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 
-WRONG: list[list[tuple[str, str]]] = [
+INVALID_HEADERS: list[list[tuple[str, str]]] = [
     [],
     [("Authorization", "")],
     [("Authorization", "Bearer")],
@@ -26,21 +26,23 @@ WRONG: list[list[tuple[str, str]]] = [
 ]
 
 
-def anonymous(store: NoteStore) -> httpx.Client:
+def unauthenticated_client(store: NoteStore) -> httpx.Client:
     return httpx.Client(base_url=store.address, verify=False, trust_env=False)
 
 
 @requirement("notestore.auth-403")
-@pytest.mark.parametrize("headers", WRONG, ids=range(len(WRONG)))
-def test_without_the_key_every_tool_is_403_and_does_nothing(store: NoteStore, headers: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize("headers", INVALID_HEADERS, ids=range(len(INVALID_HEADERS)))
+def test_tool_call_without_the_key_returns_403_and_has_no_effect(
+    store: NoteStore, headers: list[tuple[str, str]]
+) -> None:
     store.write("a.md", "x")
-    with anonymous(store) as client:
+    with unauthenticated_client(store) as client:
         for tool, body in TOOLS.items():
-            answer = client.post(f"/api/{tool}", json=body, headers=headers)
-            assert answer.status_code == 403
-            assert answer.json().keys() == {"success", "error"}
-            assert answer.json()["success"] is False
-            assert KEY not in answer.text
+            response = client.post(f"/api/{tool}", json=body, headers=headers)
+            assert response.status_code == 403
+            assert response.json().keys() == {"success", "error"}
+            assert response.json()["success"] is False
+            assert KEY not in response.text
     assert store.stub.asked == []
 
 
@@ -48,24 +50,24 @@ def test_without_the_key_every_tool_is_403_and_does_nothing(store: NoteStore, he
 @pytest.mark.parametrize(
     "path", ["/", "/none", "/api", "/api/", "/api/none", "/api/health", "/health/", "/%61pi/getContext"]
 )
-def test_without_the_key_nothing_says_what_exists(store: NoteStore, path: str) -> None:
-    with anonymous(store) as client:
+def test_unknown_paths_return_403_without_the_key(store: NoteStore, path: str) -> None:
+    with unauthenticated_client(store) as client:
         for method in ("GET", "POST", "DELETE"):
             assert client.request(method, path).status_code == 403
         assert client.post(path, content=b"{" * 20_000).status_code == 403
 
 
-def test_the_scheme_is_written_in_any_case(store: NoteStore) -> None:
-    with anonymous(store) as client:
+def test_authorization_scheme_is_case_insensitive(store: NoteStore) -> None:
+    with unauthenticated_client(store) as client:
         assert client.post("/api/listNotes", headers={"Authorization": f"bearer  {KEY}"}).status_code == 200
 
 
 @requirement("notestore.health-open")
-def test_health_needs_no_key_and_no_plugin(store: NoteStore) -> None:
+def test_health_check_needs_no_key_and_no_plugin(store: NoteStore) -> None:
     store.stub.mood = "500"
-    with anonymous(store) as client:
-        answer = client.get("/health")
-        assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    with unauthenticated_client(store) as client:
+        response = client.get("/health")
+        assert (response.status_code, response.json()) == (200, {"status": "ok"})
         assert client.get("/health", headers={"Authorization": "Bearer wrong"}).status_code == 200
         assert client.head("/health").status_code == 200
         assert client.post("/health").status_code == 405
@@ -73,7 +75,7 @@ def test_health_needs_no_key_and_no_plugin(store: NoteStore) -> None:
 
 
 @requirement("notestore.plugin-certificate-and-key")
-def test_the_plugin_reads_its_own_key_and_never_the_callers(store: NoteStore) -> None:
+def test_plugin_requests_never_contain_the_callers_key(store: NoteStore) -> None:
     store.write("a.md", "x")
     for tool, body in TOOLS.items():
         store.call(tool, **body)
@@ -83,8 +85,8 @@ def test_the_plugin_reads_its_own_key_and_never_the_callers(store: NoteStore) ->
         assert KEY not in str(request)
 
 
-def test_no_key_stands_in_the_log(store: NoteStore) -> None:
-    """At level debug, over calls that succeed and calls that fail."""
+def test_log_contains_no_keys_and_no_plugin_details(store: NoteStore) -> None:
+    """The log level is debug; some calls succeed and some fail."""
     for mood in ("ok", "401", "500", "noise", "garbage"):
         store.stub.mood = mood
         for tool, body in TOOLS.items():

@@ -1,4 +1,4 @@
-"""Many clients on one note: nobody's change is lost."""
+"""Concurrent changes to one note: none is lost."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import httpx
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.notestore.running import KEY, NoteStore, note_store
+from tests.surfaces.notestore.running import KEY, NoteStore, run_note_store
 
 CLIENTS = 32
 
 
 async def post(addresses: list[str], tool: str, bodies: list[dict[str, object]]) -> list[httpx.Response]:
-    """All at once, each with a connection of its own, one address after the other in turn."""
+    """Send all requests at once, each on its own connection, to the addresses in turn."""
     headers = {"Authorization": f"Bearer {KEY}"}
     limits = httpx.Limits(max_connections=len(bodies))
     async with httpx.AsyncClient(headers=headers, timeout=60, limits=limits, verify=False, trust_env=False) as client:
@@ -25,27 +25,27 @@ async def post(addresses: list[str], tool: str, bodies: list[dict[str, object]])
 
 @requirement("notestore.manage-tags")
 @pytest.mark.parametrize("version", [3, 5, 6])
-async def test_tags_of_many_clients_are_all_there(store: NoteStore, version: int) -> None:
+async def test_tags_added_by_concurrent_clients_are_all_kept(store: NoteStore, version: int) -> None:
     store.stub.version = version
     store.write("a.md", "---\ntitle: x\n---\nbody")
     tags = [f"tag-{i}" for i in range(CLIENTS)]
     bodies: list[dict[str, object]] = [{"path": "a.md", "tags": [tag], "action": "add"} for tag in tags]
-    answers = await post([store.address], "manageTags", bodies)
-    assert {answer.status_code for answer in answers} == {200}
+    responses = await post([store.address], "manageTags", bodies)
+    assert {response.status_code for response in responses} == {200}
     assert sorted(store.data("manageTags", path="a.md", tags=[], action="add")["tags"]) == sorted(tags)
 
 
-async def test_two_servers_before_one_plugin_that_compares_lose_nothing(store: NoteStore, tmp_path: Path) -> None:
+async def test_two_note_stores_on_one_plugin_lose_no_tags(store: NoteStore, tmp_path: Path) -> None:
     store.write("a.md", "body")
     tags = [f"tag-{i}" for i in range(CLIENTS)]
     bodies: list[dict[str, object]] = [{"path": "a.md", "tags": [tag], "action": "add"} for tag in tags]
-    with note_store(store.stub, tmp_path / "log") as other:
-        answers = await post([store.address, other.address], "manageTags", bodies)
-    assert {answer.status_code for answer in answers} == {200}
+    with run_note_store(store.stub, tmp_path / "log") as second_store:
+        responses = await post([store.address, second_store.address], "manageTags", bodies)
+    assert {response.status_code for response in responses} == {200}
     assert sorted(store.data("manageTags", path="a.md", tags=[], action="add")["tags"]) == sorted(tags)
 
 
-async def test_different_tools_on_one_note_lose_nothing(store: NoteStore) -> None:
+async def test_concurrent_tools_on_one_note_lose_no_change(store: NoteStore) -> None:
     store.write("a.md", "".join(f"<{i}>\n" for i in range(10)))
     replace = post(
         [store.address],
@@ -54,8 +54,8 @@ async def test_different_tools_on_one_note_lose_nothing(store: NoteStore) -> Non
     )
     append = post([store.address], "appendContext", [{"path": "a.md", "content": f"({i})"} for i in range(10)])
     keys = post([store.address], "manageFrontmatter", [{"path": "a.md", "key": f"k{i}", "value": i} for i in range(10)])
-    for answers in await asyncio.gather(replace, append, keys):
-        assert {answer.status_code for answer in answers} == {200}
+    for responses in await asyncio.gather(replace, append, keys):
+        assert {response.status_code for response in responses} == {200}
     text = store.text("a.md")
     for i in range(10):
         assert f"[{i}]" in text

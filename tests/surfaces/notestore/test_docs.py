@@ -1,4 +1,4 @@
-"""The page of the note store shows what the note store does."""
+"""The examples in docs/notes.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "notes.md"
 EXAMPLE = re.compile(r"^### (\w+)\n.*?```json\n(.*?)```\n\n```json\n(.*?)```", re.MULTILINE | re.DOTALL)
 
 
-def test_every_example_answers_as_it_says(store: NoteStore) -> None:
+def test_documented_examples_match_the_responses(store: NoteStore) -> None:
     examples = EXAMPLE.findall(PAGE.read_text())
     assert sorted(tool for tool, _, _ in examples) == sorted(TOOLS)
-    for tool, body, answer in examples:
-        assert store.call(tool, **json.loads(body)).json() == json.loads(answer), tool
+    for tool, body, response in examples:
+        assert store.call(tool, **json.loads(body)).json() == json.loads(response), tool

@@ -1,4 +1,4 @@
-"""The nine tools, asked over HTTP, judged by the files in the plugin's folder."""
+"""The nine tools over HTTP; the tests compare the files in the plugin's folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ NOTE = "---\ntitle: One\ntags:\n  - old\n---\n# Head\nbody\n"
 
 @requirement("notestore.post-and-envelope")
 @pytest.mark.parametrize("tool", TOOLS)
-def test_every_tool_answers_an_object_in_the_envelope(store: NoteStore, tool: str) -> None:
+def test_every_tool_returns_an_object_in_the_envelope(store: NoteStore, tool: str) -> None:
     store.write("a.md", NOTE)
     assert isinstance(store.data(tool, **TOOLS[tool]), dict)
 
 
 @requirement("notestore.get-context")
-def test_get_context_answers_the_whole_file(store: NoteStore) -> None:
+def test_get_context_returns_the_whole_file(store: NoteStore) -> None:
     store.write("a/ä.md", "\ufeff---\r\na: 1\r\n---\r\nbody 😀")
     assert store.data("getContext", path="a/ä.md") == {
         "path": "a/ä.md",
@@ -29,7 +29,7 @@ def test_get_context_answers_the_whole_file(store: NoteStore) -> None:
 
 
 @requirement("notestore.append-context")
-def test_append_context_adds_a_line_and_makes_what_is_missing(store: NoteStore) -> None:
+def test_append_context_creates_the_note_and_adds_lines(store: NoteStore) -> None:
     assert store.data("appendContext", path="new/a.md", content="one") == {"path": "new/a.md"}
     assert store.data("appendContext", path="new/a.md", content="two\n") == {"path": "new/a.md"}
     assert store.data("appendContext", path="new/a.md", content="three")["path"] == "new/a.md"
@@ -45,14 +45,14 @@ def test_update_note_replaces_the_whole_file(store: NoteStore) -> None:
 
 
 @pytest.mark.parametrize("content", ["\ufeffmark", "a\r\nb", "ä日😀", "---\n---\n"])
-def test_what_is_written_is_what_is_read(store: NoteStore, content: str) -> None:
+def test_get_context_returns_exactly_the_content_of_update_note(store: NoteStore, content: str) -> None:
     store.write("a.md", "")
     store.data("updateNote", path="a.md", content=content)
     assert store.text("a.md") == store.data("getContext", path="a.md")["content"] == content
 
 
 @requirement("notestore.update-and-delete")
-def test_delete_note_deletes_once(store: NoteStore) -> None:
+def test_delete_note_returns_404_the_second_time(store: NoteStore) -> None:
     store.write("a.md", NOTE)
     assert store.data("deleteNote", path="a.md") == {"path": "a.md"}
     assert not (store.stub.root / "a.md").exists()
@@ -60,12 +60,12 @@ def test_delete_note_deletes_once(store: NoteStore) -> None:
 
 
 @requirement("notestore.search-notes")
-def test_search_notes_answers_path_excerpt_and_score(store: NoteStore) -> None:
+def test_search_notes_returns_path_excerpt_and_score(store: NoteStore) -> None:
     store.write("a/one.md", "a needle in the hay")
     store.write("needle.md", "needle, needle")
     store.write("other.md", "nothing")
-    found = store.data("searchNotes", query="needle")
-    assert found == {
+    data = store.data("searchNotes", query="needle")
+    assert data == {
         "query": "needle",
         "results": [
             {"path": "needle.md", "excerpt": "needle, needle", "score": 3.0},
@@ -75,49 +75,53 @@ def test_search_notes_answers_path_excerpt_and_score(store: NoteStore) -> None:
     assert store.data("searchNotes", query="x&query=needle#%") == {"query": "x&query=needle#%", "results": []}
 
 
-def test_a_match_in_the_name_alone_has_no_excerpt(store: NoteStore) -> None:
+def test_search_match_in_the_file_name_has_no_excerpt(store: NoteStore) -> None:
     store.write("needle.md", "body")
     assert store.data("searchNotes", query="needle")["results"][0]["excerpt"] == ""
 
 
 @requirement("notestore.list-notes")
-def test_list_notes_walks_every_folder(store: NoteStore) -> None:
+def test_list_notes_includes_the_notes_of_every_folder(store: NoteStore) -> None:
     paths = ["z.md", "a/b/c/deep.md", "a/x.md", "a b/100%/ä#.md", "b/UPPER.MD"]
     for path in [*paths, "a/picture.png", ".obsidian/app.json", ".hidden.md"]:
         store.write(path, "")
     assert store.data("listNotes") == {"notes": sorted(paths)}
-    asked = [request.raw_path for request in store.stub.asked]
-    assert asked.index("/vault/a/") < asked.index("/vault/a/b/") < asked.index("/vault/a/b/c/")
+    requested_paths = [request.raw_path for request in store.stub.asked]
+    assert (
+        requested_paths.index("/vault/a/")
+        < requested_paths.index("/vault/a/b/")
+        < requested_paths.index("/vault/a/b/c/")
+    )
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_an_empty_vault_has_no_notes(store: NoteStore, version: int) -> None:
+def test_list_notes_of_an_empty_vault_is_empty(store: NoteStore, version: int) -> None:
     store.stub.version = version
     assert store.data("listNotes") == {"notes": []}
 
 
-VALUES: list[Any] = ["text", "", None, 0, -1.5, True, [], ["a", 1, None], {"a": {"b": [1]}}, "on: # off", "ä\n日"]
+JSON_VALUES: list[Any] = ["text", "", None, 0, -1.5, True, [], ["a", 1, None], {"a": {"b": [1]}}, "on: # off", "ä\n日"]
 
 
 @requirement("notestore.manage-frontmatter")
-@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+@pytest.mark.parametrize("value", JSON_VALUES, ids=range(len(JSON_VALUES)))
 @pytest.mark.parametrize("note", [NOTE, "no frontmatter\n"], ids=["with", "without"])
 def test_manage_frontmatter_sets_any_json_value(store: NoteStore, note: str, value: Any) -> None:
     store.write("a.md", note)
     for key in ("title", "a new key: ä"):
         data = store.data("manageFrontmatter", path="a.md", key=key, value=value)
         assert data == {"path": "a.md", "key": key, "value": value}
-        assert _block(store.text("a.md"))[key] == value
+        assert _read_frontmatter(store.text("a.md"))[key] == value
     assert store.text("a.md").endswith(note.partition("---\n")[2].partition("---\n")[2] or note)
 
 
-def _block(text: str) -> Any:
+def _read_frontmatter(text: str) -> Any:
     from ruamel.yaml import YAML
 
     return YAML(typ="safe").load(text.split("---\n")[1])
 
 
-TAGS: list[tuple[str, list[str], str, list[str]]] = [
+TAG_CHANGES: list[tuple[str, list[str], str, list[str]]] = [
     ("body", ["a", "b"], "add", ["a", "b"]),
     ("---\ntitle: x\n---\nbody", ["a"], "add", ["a"]),
     ("---\ntags:\n---\nbody", ["a"], "add", ["a"]),
@@ -134,27 +138,27 @@ TAGS: list[tuple[str, list[str], str, list[str]]] = [
 
 
 @requirement("notestore.manage-tags")
-@pytest.mark.parametrize(("note", "tags", "action", "after"), TAGS, ids=range(len(TAGS)))
-def test_manage_tags_reads_changes_and_writes(
-    store: NoteStore, note: str, tags: list[str], action: str, after: list[str]
+@pytest.mark.parametrize(("note", "tags", "action", "expected"), TAG_CHANGES, ids=range(len(TAG_CHANGES)))
+def test_manage_tags_adds_and_removes_tags_once(
+    store: NoteStore, note: str, tags: list[str], action: str, expected: list[str]
 ) -> None:
     store.write("a.md", note)
     for _ in range(2):
-        assert store.data("manageTags", path="a.md", tags=tags, action=action) == {"path": "a.md", "tags": after}
+        assert store.data("manageTags", path="a.md", tags=tags, action=action) == {"path": "a.md", "tags": expected}
     text = store.text("a.md")
-    known = _block(text).get("tags") if text.startswith("---") else None
-    assert (known or []) == after
+    tags_in_note = _read_frontmatter(text).get("tags") if text.startswith("---") else None
+    assert (tags_in_note or []) == expected
     assert text.endswith("body")
 
 
 @requirement("notestore.manage-tags")
-def test_another_action_is_a_mistake(store: NoteStore) -> None:
+def test_manage_tags_with_an_unknown_action_returns_400(store: NoteStore) -> None:
     store.write("a.md", NOTE)
     assert store.call("manageTags", path="a.md", tags=["a"], action="set").status_code == 400
     assert store.text("a.md") == NOTE
 
 
-def test_tags_that_are_already_so_write_nothing(store: NoteStore) -> None:
+def test_manage_tags_without_a_change_writes_nothing(store: NoteStore) -> None:
     store.write("a.md", NOTE)
     store.data("manageTags", path="a.md", tags=["old"], action="add")
     store.data("manageTags", path="a.md", tags=["none"], action="remove")
@@ -162,7 +166,7 @@ def test_tags_that_are_already_so_write_nothing(store: NoteStore) -> None:
 
 
 @requirement("notestore.search-replace")
-def test_search_replace_is_literal_and_counts(store: NoteStore) -> None:
+def test_search_replace_is_literal_and_returns_the_count(store: NoteStore) -> None:
     store.write("a.md", "a.c abc a.c $1 ä\r\n")
     assert store.data("searchReplace", path="a.md", search="a.c", replace=r"\1$&") == {
         "path": "a.md",
@@ -183,7 +187,7 @@ def test_search_replace_without_a_match_writes_nothing(store: NoteStore) -> None
 
 @requirement("notestore.search-replace")
 @pytest.mark.parametrize(
-    ("content", "search", "replace", "after", "count"),
+    ("content", "search", "replace", "expected", "count"),
     [
         ("one\r\ntwo\r\n", "one\ntwo", "1\n2", "1\r\n2\r\n", 1),
         ("one\ntwo\none\r\ntwo", "one\ntwo", "1\n2", "1\n2\n1\r\n2", 2),
@@ -195,15 +199,15 @@ def test_search_replace_without_a_match_writes_nothing(store: NoteStore) -> None
         ("one\r\n", "one two\n", "x", "one\r\n", 0),
     ],
 )
-def test_a_line_end_is_found_whichever_kind_the_note_has(
-    store: NoteStore, content: str, search: str, replace: str, after: str, count: int
+def test_search_replace_matches_any_line_ending(
+    store: NoteStore, content: str, search: str, replace: str, expected: str, count: int
 ) -> None:
     store.write("a.md", content)
     assert store.data("searchReplace", path="a.md", search=search, replace=replace)["replacements"] == count
-    assert store.text("a.md") == after
+    assert store.text("a.md") == expected
 
 
-def test_search_replace_keeps_the_bytes_that_are_no_text(store: NoteStore) -> None:
+def test_search_replace_keeps_bytes_that_are_not_utf8(store: NoteStore) -> None:
     store.write("a.md", b"\xff one \xfe one")
     assert store.data("searchReplace", path="a.md", search="one", replace="zwei")["replacements"] == 2
     assert (store.stub.root / "a.md").read_bytes() == b"\xff zwei \xfe zwei"
@@ -211,7 +215,7 @@ def test_search_replace_keeps_the_bytes_that_are_no_text(store: NoteStore) -> No
 
 @requirement("notestore.extra-fields-ignored")
 @pytest.mark.parametrize("tool", TOOLS)
-def test_fields_that_a_tool_does_not_know_are_ignored(store: NoteStore, tool: str) -> None:
+def test_unknown_fields_are_ignored(store: NoteStore, tool: str) -> None:
     store.write("a.md", NOTE)
     store.data(tool, **TOOLS[tool], vault="main", apiKey=None, nested={"a": [1]})
 
