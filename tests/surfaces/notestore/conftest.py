@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.surfaces.notestore.headless import VAULT_KEY, HeadlessNoteStore, run_command, run_notes_command
-from tests.surfaces.notestore.running import NoteStore, run_note_store
+from tests.surfaces.notestore.note_store import NoteStore, run_note_store
 from tests.vaultplugin.server import plugin
 
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.notestore.running import KEY, TOOLS, NoteStore
+from tests.surfaces.notestore.note_store import KEY, TOOLS, NoteStore
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 
 INVALID_HEADERS: list[list[tuple[str, str]]] = [

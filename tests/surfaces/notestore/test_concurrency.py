@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.notestore.running import KEY, NoteStore, run_note_store
+from tests.surfaces.notestore.note_store import KEY, NoteStore, run_note_store
 
 CLIENTS = 32
 

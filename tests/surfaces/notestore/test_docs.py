@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from tests.surfaces.notestore.running import TOOLS, NoteStore
+from tests.surfaces.notestore.note_store import TOOLS, NoteStore
 
 PAGE = Path(__file__).parents[3] / "docs" / "notes.md"
 EXAMPLE = re.compile(r"^### (\w+)\n.*?```json\n(.*?)```\n\n```json\n(.*?)```", re.MULTILINE | re.DOTALL)

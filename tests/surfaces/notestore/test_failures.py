@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.notestore.running import KEY, TOOLS, NoteStore, run_note_store
+from tests.surfaces.notestore.note_store import KEY, TOOLS, NoteStore, run_note_store
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 from tests.vaultplugin.server import plugin
 

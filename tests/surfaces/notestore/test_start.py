@@ -18,7 +18,7 @@ from tests import forkserver
 from tests.cli.program import COMMAND
 from tests.patience import until
 from tests.requirements import requirement
-from tests.surfaces.notestore.running import KEY, environ, run_note_store
+from tests.surfaces.notestore.note_store import KEY, environ, run_note_store
 from tests.vaultplugin.certificate import self_signed
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 from tests.vaultplugin.server import plugin

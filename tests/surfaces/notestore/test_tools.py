@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.notestore.running import TOOLS, NoteStore
+from tests.surfaces.notestore.note_store import TOOLS, NoteStore
 
 NOTE = "---\ntitle: One\ntags:\n  - old\n---\n# Head\nbody\n"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.notestore.running import KEY, NoteStore, run_note_store
+from tests.surfaces.notestore.note_store import KEY, NoteStore, run_note_store
 from tests.vaultplugin.certificate import self_signed
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
 from tests.vaultplugin.server import plugin
