@@ -1,4 +1,4 @@
-"""A vault plugin's REST API over a plain folder, as far as its clients use it, in the versions that are in the field.
+"""A stub of the vault plugin's REST API over a plain folder, in the versions that users have installed.
 
-Written after the plugin's documented behaviour, with nothing of the code that it judges.
+It supports what the clients of Stentor use, and follows the plugin's documentation; it imports no product code.
 """

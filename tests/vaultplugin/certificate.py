@@ -1,4 +1,4 @@
-"""A certificate that signs itself, as the plugin makes one."""
+"""A self-signed certificate such as the plugin creates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.system import need
 
 
 def self_signed(folder: Path, name: str = "127.0.0.1") -> tuple[Path, Path]:
-    """(certificate, key). Skips the test without the program openssl."""
+    """Return the paths of (certificate, key). Skip the test if openssl is not installed."""
     certificate, key = folder / "cert.pem", folder / "key.pem"
     command = [need("openssl"), "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     files = ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", f"/CN={name}"]

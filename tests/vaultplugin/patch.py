@@ -1,4 +1,4 @@
-"""PATCH of one frontmatter key, in the formats that each version of the plugin knows."""
+"""PATCH of one frontmatter key, in the formats that each version of the plugin supports."""
 
 from __future__ import annotations
 
@@ -10,84 +10,84 @@ from urllib.parse import unquote
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from tests.vaultplugin.reply import Asked, Refused
+from tests.vaultplugin.reply import PluginError, PluginRequest
 
 INVALID, AMBIGUOUS, NO_TARGET_TYPE, NO_CONTENT, BAD_FRONTMATTER = 40081, 40084, 40053, 40080, 40005
 
 
-def instruction(asked: Asked, version: int) -> tuple[str, Any]:
-    """(key, value), as this version of the plugin reads the request."""
+def parse_patch(request: PluginRequest, version: int) -> tuple[str, Any]:
+    """Return (key, value), as this version of the plugin reads the request."""
     if version == 3:
-        return _headers(asked)  # it does not know Markdown-Patch-Version
-    chosen = asked.headers.get("markdown-patch-version", "1" if version == 4 else "")
-    if "target-type" in asked.headers and not chosen:
-        raise Refused(AMBIGUOUS)
-    if chosen == "1" and version < 6:
-        return _headers(asked)
-    if chosen not in ("", "2") or version == 4:
-        raise Refused(INVALID)
-    return _headers_2(asked, version) if "target-type" in asked.headers else _body(asked)
+        return _parse_header_format_1(request)  # version 3 ignores Markdown-Patch-Version
+    format_version = request.headers.get("markdown-patch-version", "1" if version == 4 else "")
+    if "target-type" in request.headers and not format_version:
+        raise PluginError(AMBIGUOUS)
+    if format_version == "1" and version < 6:
+        return _parse_header_format_1(request)
+    if format_version not in ("", "2") or version == 4:
+        raise PluginError(INVALID)
+    return _parse_header_format_2(request, version) if "target-type" in request.headers else _parse_body_format(request)
 
 
-def _headers(asked: Asked) -> tuple[str, Any]:
-    if asked.headers.get("target-type") != "frontmatter":
-        raise Refused(NO_TARGET_TYPE)
-    if asked.headers.get("operation") != "replace" or asked.headers.get("content-type") != "application/json":
-        raise Refused(NO_CONTENT)
-    return unquote(asked.headers["target"]), _json(asked.body)
+def _parse_header_format_1(request: PluginRequest) -> tuple[str, Any]:
+    if request.headers.get("target-type") != "frontmatter":
+        raise PluginError(NO_TARGET_TYPE)
+    if request.headers.get("operation") != "replace" or request.headers.get("content-type") != "application/json":
+        raise PluginError(NO_CONTENT)
+    return unquote(request.headers["target"]), _json(request.body)
 
 
-def _headers_2(asked: Asked, version: int) -> tuple[str, Any]:
-    """The empty text is no content. Of null little is known, so one version takes it and the other does not."""
-    assert not {"target-delimiter", "trim-target-whitespace"} & asked.headers.keys()
-    key, value = _headers(asked)
+def _parse_header_format_2(request: PluginRequest, version: int) -> tuple[str, Any]:
+    """An empty text is no content. The plugin does not document null, so version 5 of the stub accepts it and 6 does not."""
+    assert not {"target-delimiter", "trim-target-whitespace"} & request.headers.keys()
+    key, value = _parse_header_format_1(request)
     if value == "" or (value is None and version >= 6):
-        raise Refused(INVALID)
+        raise PluginError(INVALID)
     return key, value
 
 
-def _body(asked: Asked) -> tuple[str, Any]:
-    given = _json(asked.body)
-    fixed = {"targetType": "frontmatter", "operation": "replace", "createTargetIfMissing": True}
-    if not isinstance(given, dict) or given.keys() != fixed.keys() | {"target", "value"}:
-        raise Refused(INVALID)
-    if any(given[name] != value for name, value in fixed.items()):
-        raise Refused(INVALID)
-    return given["target"], given["value"]
+def _parse_body_format(request: PluginRequest) -> tuple[str, Any]:
+    fields = _json(request.body)
+    fixed_fields = {"targetType": "frontmatter", "operation": "replace", "createTargetIfMissing": True}
+    if not isinstance(fields, dict) or fields.keys() != fixed_fields.keys() | {"target", "value"}:
+        raise PluginError(INVALID)
+    if any(fields[name] != value for name, value in fixed_fields.items()):
+        raise PluginError(INVALID)
+    return fields["target"], fields["value"]
 
 
 def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
     except ValueError:
-        raise Refused(40000) from None
+        raise PluginError(40000) from None
 
 
-def with_key(text: str, key: str, value: Any) -> str:
-    """The note with the key set; the plugin writes the whole block anew."""
-    block, body = split(text)
+def set_key(text: str, key: str, value: Any) -> str:
+    """Return the note with the key set; the plugin rewrites the whole frontmatter block."""
+    block, body = split_frontmatter(text)
     block[key] = value
-    written = io.StringIO()
+    stream = io.StringIO()
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.allow_unicode = True
-    yaml.dump(block, written)
-    return f"---\n{written.getvalue()}---\n{body}"
+    yaml.dump(block, stream)
+    return f"---\n{stream.getvalue()}---\n{body}"
 
 
-def split(text: str) -> tuple[dict[str, Any], str]:
+def split_frontmatter(text: str) -> tuple[dict[str, Any], str]:
     if not text.startswith("---\n") or "\n---\n" not in text[3:]:
         return {}, text
     block, _, body = text[4:].partition("---\n") if text[4:].startswith("---\n") else text[4:].partition("\n---\n")
     try:
         return YAML(typ="safe").load(block) or {}, body
     except YAMLError:
-        raise Refused(BAD_FRONTMATTER) from None
+        raise PluginError(BAD_FRONTMATTER) from None
 
 
-def known(text: str) -> dict[str, Any]:
-    """The frontmatter as the plugin describes a note; empty when it cannot be read."""
+def read_frontmatter(text: str) -> dict[str, Any]:
+    """Return the frontmatter in the JSON of a note; empty if it is invalid."""
     try:
-        return split(text)[0]
-    except Refused:
+        return split_frontmatter(text)[0]
+    except PluginError:
         return {}

@@ -1,4 +1,4 @@
-"""What a request was, and what the stub answers it."""
+"""Requests, replies and errors of the plugin stub."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tests import stub
 
 
-class Asked(stub.Asked):
-    """What the plugin reads of a request."""
+class PluginRequest(stub.Asked):
+    """A request with the parts that the plugin reads."""
 
     @property
     def raw_path(self) -> str:
@@ -23,7 +23,7 @@ class Asked(stub.Asked):
 
     @property
     def segments(self) -> list[str]:
-        """Split on the raw slash, then decoded once."""
+        """The path, split at the slashes and then decoded once."""
         return [unquote(part) for part in self.raw_path.removeprefix("/vault/").split("/")]
 
     @property
@@ -42,7 +42,7 @@ def json_reply(value: Any, status: int = 200, kind: str = "application/json", **
     return Reply(status, json.dumps(value).encode(), {"Content-Type": kind, **headers})
 
 
-class Refused(Exception):
+class PluginError(Exception):
     """Ends a request with the plugin's error body; the code is the status times 100 plus a number."""
 
     def __init__(self, code: int) -> None:

@@ -88,7 +88,7 @@ async def test_where_no_note_can_be_is_told_as_in_a_folder(
 async def test_a_plugin_that_fails_is_told_and_its_notes_stay_known(served: Served, mood: str) -> None:
     notes = served.notes
     await notes.write("plan.md", "deploying")
-    served.stub.mood = mood
+    served.stub.behaviour = mood
     for answer in (await notes.write("plan.md", "two"), await notes.read("plan.md")):
         assert answer.status_code == 502, answer.text
         assert answer.json()["error"]["code"].startswith("VAULT_")
@@ -96,5 +96,5 @@ async def test_a_plugin_that_fails_is_told_and_its_notes_stay_known(served: Serv
     assert await notes.found("deployment") == ["plan.md"]
     health = (await notes.world.admin.get("/api/v1/memory/health")).json()
     assert health["components"]["obsidian"]["status"] == "unhealthy"
-    served.stub.mood = "ok"
+    served.stub.behaviour = "ok"
     assert await notes.content("plan.md") == "deploying"

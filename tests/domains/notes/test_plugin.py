@@ -32,7 +32,7 @@ async def test_each_segment_is_encoded_for_itself(served: Served, path: str) -> 
     assert await vault.list_files() == [path]
     await vault.delete(path)
     assert await vault.list_files() == []
-    for asked in stub.asked:
+    for asked in stub.requests:
         assert set(asked.path) <= set("/%.-_~") | set(map(chr, range(48, 58))) | set(map(chr, range(65, 123)))
 
 
@@ -43,7 +43,7 @@ async def test_the_calls_are_the_plugins(served: Served) -> None:
     await vault.append("a b/c#.md", "y")
     await vault.set_key("a b/c#.md", "schlüssel: #1", {"a": 1})
     await vault.search("ä & b#")
-    put, post, patch = (next(a for a in stub.asked if a.method == method) for method in ("PUT", "POST", "PATCH"))
+    put, post, patch = (next(a for a in stub.requests if a.method == method) for method in ("PUT", "POST", "PATCH"))
     assert put.path == post.path == patch.path == "/vault/a%20b/c%23.md"
     assert put.headers["content-type"] == post.headers["content-type"] == "text/markdown"
     assert patch.headers["content-type"] == "application/json"
@@ -51,20 +51,20 @@ async def test_the_calls_are_the_plugins(served: Served) -> None:
     assert [patch.headers[name] for name in named] == [
         *("replace", "frontmatter", "schl%C3%BCssel%3A%20%231", "true", "2")
     ]
-    assert stub.asked[-1].path == "/search/simple/?query=%C3%A4%20%26%20b%23&contextLength=100"
+    assert stub.requests[-1].path == "/search/simple/?query=%C3%A4%20%26%20b%23&contextLength=100"
 
 
 async def test_bytes_that_a_text_would_lose_are_sent_as_bytes(served: Served) -> None:
     vault, stub = served
     for content in (b"\xff", "\ufeffa".encode()):
         await vault.replace("a.md", content)
-        assert stub.asked[-1].headers["content-type"] == "application/octet-stream"
+        assert stub.requests[-1].headers["content-type"] == "application/octet-stream"
 
 
 async def test_an_empty_note_can_be_written(served: Served) -> None:
     vault, stub = served
     await vault.replace("a.md", b"")
-    assert stub.asked[-1].headers["content-length"] == "0"
+    assert stub.requests[-1].headers["content-length"] == "0"
     assert await vault.read_content("a.md") == b""
 
 
@@ -103,9 +103,9 @@ async def test_the_form_that_worked_is_asked_first(
     async with serving(tmp_path / "vault", version) as (vault, stub):
         await vault.replace("a.md", b"body")
         for expected in (first, later, later):
-            stub.asked.clear()
+            stub.requests.clear()
             await vault.set_key("a.md", "key", value)
-            assert len(stub.asked) == expected
+            assert len(stub.requests) == expected
 
 
 async def test_a_plugin_that_is_updated_meanwhile_is_understood(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ async def test_a_strong_tag_is_sent_back_and_a_weak_one_is_not(tmp_path: Path) -
             await vault.replace("a.md", b"two", content_hash(b"one"))
             await vault.set_key("a.md", "k", 1, content_hash(b"two"))
             await vault.delete("a.md")
-            changes = [a for a in stub.asked if a.method != "GET"]
+            changes = [a for a in stub.requests if a.method != "GET"]
             assert [("if-match" in a.headers) for a in changes] == [False, sent, sent, sent]
 
 
@@ -144,10 +144,10 @@ async def test_a_certificate_is_taken_for_the_configured_address_alone(tmp_path:
     tls = self_signed(tmp_path)
     with plugin(tmp_path / "other", tls=tls) as other:
         async with serving(tmp_path / "vault", tls=tls) as (vault, stub):
-            stub.always = Reply(307, b"", {"Location": f"{other.address}/vault/a.md"})
+            stub.fixed_reply = Reply(307, b"", {"Location": f"{other.address}/vault/a.md"})
             with pytest.raises(VaultProtocolError):
                 await vault.read_content("a.md")
-        assert other.asked == []
+        assert other.requests == []
     asking = PluginClient("https://127.0.0.1:27124", "k")
     judged = {address: asking._ssl_option(URL(address)) for address in ADDRESSES}
     assert judged == ADDRESSES
@@ -186,5 +186,5 @@ async def test_the_plugin_may_stand_below_a_path(served: Served) -> None:
     below = PluginVault(PluginClient(f"{stub.address}/proxy/", stub.key))
     with pytest.raises(NoSuchNote):
         await below.list_folder("a")
-    assert stub.asked[-1].path == "/proxy/vault/a/"
+    assert stub.requests[-1].path == "/proxy/vault/a/"
     await below.close()

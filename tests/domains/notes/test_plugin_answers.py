@@ -43,7 +43,7 @@ MOODS: dict[str, type[StentorError]] = {
 async def test_every_failure_is_an_error_of_the_house(served: Served, mood: str, call: str) -> None:
     vault, stub = served
     (stub.root / "a.md").write_bytes(b"x")
-    stub.mood = mood
+    stub.behaviour = mood
     with pytest.raises(MOODS[mood]) as error:
         await CALLS[call](vault)
     assert isinstance(error.value, VaultUnavailable)
@@ -54,7 +54,7 @@ async def test_every_failure_is_an_error_of_the_house(served: Served, mood: str,
 @pytest.mark.parametrize("call", CALLS)
 async def test_a_plugin_that_hangs_is_a_timeout(tmp_path: Path, call: str) -> None:
     async with serving(tmp_path / "vault", seconds=0.2) as (vault, stub):
-        stub.mood = "slow"
+        stub.behaviour = "slow"
         with pytest.raises(VaultTimeout) as error:
             await CALLS[call](vault)
         assert isinstance(error.value, Timeout)
@@ -88,7 +88,7 @@ NO_LISTS = [
 @pytest.mark.parametrize("body", NO_LISTS, ids=range(len(NO_LISTS)))
 async def test_a_listing_that_is_none_is_refused(served: Served, body: bytes) -> None:
     vault, stub = served
-    stub.always = Reply(200, body, {"Content-Type": "application/json"})
+    stub.fixed_reply = Reply(200, body, {"Content-Type": "application/json"})
     for call in ("names", "walk", "check", "search"):
         if (body, call) == (b"[]", "search"):
             assert await vault.search("x") == []
@@ -112,7 +112,7 @@ ROWS: list[Any] = [
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
 async def test_a_search_with_a_row_that_is_none_is_refused(served: Served, row: Any) -> None:
     vault, stub = served
-    stub.always = json_reply([row])
+    stub.fixed_reply = json_reply([row])
     with pytest.raises(VaultProtocolError):
         await vault.search("x")
 
@@ -120,7 +120,7 @@ async def test_a_search_with_a_row_that_is_none_is_refused(served: Served, row: 
 @pytest.mark.parametrize("note", [{}, {"stat": None}, {"stat": {"mtime": "x", "ctime": 1, "size": 1}}, []])
 async def test_a_note_without_its_times_is_refused(served: Served, note: Any) -> None:
     vault, stub = served
-    stub.always = json_reply(note)
+    stub.fixed_reply = json_reply(note)
     with pytest.raises(VaultProtocolError):
         await vault.read("a.md")
 
@@ -128,17 +128,17 @@ async def test_a_note_without_its_times_is_refused(served: Served, note: Any) ->
 @pytest.mark.parametrize("name", ["../up.md", "../../", "a/b.md", "", "/", "a\0.md", None])
 async def test_a_name_that_leads_astray_is_refused(served: Served, name: Any) -> None:
     vault, stub = served
-    stub.always = json_reply({"files": ["a.md", name]})
+    stub.fixed_reply = json_reply({"files": ["a.md", name]})
     with pytest.raises(VaultProtocolError):
         await vault.list_files()
-    assert len(stub.asked) <= 1
+    assert len(stub.requests) <= 1
 
 
 async def test_what_is_hidden_is_not_walked_and_a_circle_ends(served: Served) -> None:
     vault, stub = served
-    stub.always = json_reply({"files": ["../", ".hidden.md", ".git/", "a.md", "a.md"]})
+    stub.fixed_reply = json_reply({"files": ["../", ".hidden.md", ".git/", "a.md", "a.md"]})
     assert await vault.list_files() == ["a.md"]
-    stub.always = json_reply({"files": ["a" * 200 + "/", "b.md"]})
+    stub.fixed_reply = json_reply({"files": ["a" * 200 + "/", "b.md"]})
     assert [len(path) for path in await vault.list_files()] == [1009, 808, 607, 406, 205, 4]
 
 
@@ -178,14 +178,14 @@ async def test_an_answer_has_a_largest_size(served: Served, monkeypatch: pytest.
 
 async def test_a_caller_that_gives_up_leaves_no_lock(tmp_path: Path) -> None:
     async with serving(tmp_path / "vault") as (vault, stub):
-        stub.mood = "slow"
+        stub.behaviour = "slow"
         calls = [asyncio.create_task(vault.replace("a.md", b"x")) for _ in range(3)]
-        await soon(lambda: stub.waiting)
+        await soon(lambda: stub.waiting_requests)
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
         assert len(vault._locks) == 0
-        stub.mood = "ok"
+        stub.behaviour = "ok"
         await vault.replace("a.md", b"y")
 
 
@@ -199,7 +199,7 @@ async def test_a_note_of_which_nothing_is_known_is_missing(served: Served) -> No
 async def test_a_part_whose_note_the_plugin_names_is_neither_note_nor_folder(served: Served) -> None:
     vault, stub = served
     for named, path in (("h/x.md", "h/x.md/heading/A"), ("/vault/h%20%C3%A4/x.md", "h ä/x.md/heading/A")):
-        stub.always = Reply(200, b"x", {"Content-Type": "text/markdown", "Content-Location": named})
+        stub.fixed_reply = Reply(200, b"x", {"Content-Type": "text/markdown", "Content-Location": named})
         for call in (vault.read_content(path), vault.list_folder(path)):
             with pytest.raises(NoSuchNote):
                 await call
@@ -213,7 +213,7 @@ async def test_a_check_says_who_answers(served: Served) -> None:
     with pytest.raises(VaultKeyRejected):
         await vault.check()
     for reply in (Reply(404), json_reply({"status": "OK"}), json_reply([]), Reply(200, b"<html>")):
-        stub.always = reply
+        stub.fixed_reply = reply
         with pytest.raises(VaultProtocolError):
             await vault.check()
 
@@ -226,13 +226,13 @@ async def test_a_root_that_is_not_there_is_an_empty_vault_of_old_plugins_alone(t
         stub.has_root = False
         with pytest.raises(VaultProtocolError, match="root"):
             await vault.list_files()
-        stub.always = Reply(404)
+        stub.fixed_reply = Reply(404)
         with pytest.raises(VaultProtocolError, match="is not the vault plugin"):
             await vault.list_files()
 
 
 async def test_a_file_that_the_plugin_does_not_describe_has_no_times(served: Served) -> None:
     vault, stub = served
-    stub.always = Reply(200, b"\xff\xfe", {"Content-Type": "image/png"})
+    stub.fixed_reply = Reply(200, b"\xff\xfe", {"Content-Type": "image/png"})
     note = await vault.read("a.png")
     assert (note.content, note.stat.size, note.stat.modified_at) == (b"\xff\xfe", 2, 0)

@@ -27,10 +27,10 @@ def store(shared_store: NoteStore) -> Iterator[NoteStore]:
     stub = shared_store.stub
     shutil.rmtree(stub.root)
     stub.root.mkdir()
-    stub.version, stub.mood = 5, "ok"
-    stub.asked.clear()
+    stub.version, stub.behaviour = 5, "ok"
+    stub.requests.clear()
     yield shared_store
-    stub.mood = "ok"
+    stub.behaviour = "ok"
 
 
 @pytest.fixture(scope="module")

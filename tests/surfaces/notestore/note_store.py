@@ -52,7 +52,7 @@ class NoteStore:
 
     def wait_for_first_request(self) -> None:
         """Wait for the request that the server sends when it starts."""
-        until(lambda: self.stub.asked)
+        until(lambda: self.stub.requests)
 
     def data(self, tool: str, **body: Any) -> Any:
         """Return the data of a successful call."""

@@ -43,7 +43,7 @@ def test_tool_call_without_the_key_returns_403_and_has_no_effect(
             assert response.json().keys() == {"success", "error"}
             assert response.json()["success"] is False
             assert KEY not in response.text
-    assert store.stub.asked == []
+    assert store.stub.requests == []
 
 
 @requirement("notestore.auth-403")
@@ -64,14 +64,14 @@ def test_authorization_scheme_is_case_insensitive(store: NoteStore) -> None:
 
 @requirement("notestore.health-open")
 def test_health_check_needs_no_key_and_no_plugin(store: NoteStore) -> None:
-    store.stub.mood = "500"
+    store.stub.behaviour = "500"
     with unauthenticated_client(store) as client:
         response = client.get("/health")
         assert (response.status_code, response.json()) == (200, {"status": "ok"})
         assert client.get("/health", headers={"Authorization": "Bearer wrong"}).status_code == 200
         assert client.head("/health").status_code == 200
         assert client.post("/health").status_code == 405
-    assert store.stub.asked == []
+    assert store.stub.requests == []
 
 
 @requirement("notestore.plugin-certificate-and-key")
@@ -79,16 +79,16 @@ def test_plugin_requests_never_contain_the_callers_key(store: NoteStore) -> None
     store.write("a.md", "x")
     for tool, body in TOOLS.items():
         store.call(tool, **body)
-    assert len(store.stub.asked) >= len(TOOLS)
-    for request in store.stub.asked:
+    assert len(store.stub.requests) >= len(TOOLS)
+    for request in store.stub.requests:
         assert request.headers["authorization"] == f"Bearer {PLUGIN_KEY}"
         assert KEY not in str(request)
 
 
 def test_log_contains_no_keys_and_no_plugin_details(store: NoteStore) -> None:
     """The log level is debug; some calls succeed and some fail."""
-    for mood in ("ok", "401", "500", "noise", "garbage"):
-        store.stub.mood = mood
+    for behaviour in ("ok", "401", "500", "noise", "garbage"):
+        store.stub.behaviour = behaviour
         for tool, body in TOOLS.items():
             store.write("a.md", "x")
             store.call(tool, **body)

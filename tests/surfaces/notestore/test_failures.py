@@ -45,7 +45,7 @@ def test_missing_note_returns_404_with_its_path(store: NoteStore, tool: str) -> 
 def test_missing_field_returns_400_with_its_name(store: NoteStore, tool: str, field: str) -> None:
     body = {name: value for name, value in TOOLS[tool].items() if name != field}
     assert field in expect_failure(store.call(tool, **body), 400)
-    assert store.stub.asked == []
+    assert store.stub.requests == []
 
 
 INVALID_FIELDS: list[tuple[str, dict[str, Any]]] = [
@@ -75,7 +75,7 @@ INVALID_FIELDS: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("tool", "invalid_fields"), INVALID_FIELDS, ids=range(len(INVALID_FIELDS)))
 def test_invalid_field_value_returns_400(store: NoteStore, tool: str, invalid_fields: dict[str, Any]) -> None:
     expect_failure(store.call(tool, **{**TOOLS[tool], **invalid_fields}), 400)
-    assert store.stub.asked == []
+    assert store.stub.requests == []
 
 
 INVALID_BODIES = [
@@ -97,7 +97,7 @@ INVALID_BODIES = [
 def test_body_that_is_not_a_json_object_returns_400(store: NoteStore, tool: str, body: bytes) -> None:
     with store.client as client:
         expect_failure(client.post(f"/api/{tool}", content=body, headers={"Content-Type": "application/json"}), 400)
-    assert store.stub.asked == []
+    assert store.stub.requests == []
 
 
 @requirement("notestore.post-and-envelope")
@@ -118,7 +118,7 @@ INVALID_PATHS = [
 def test_invalid_path_returns_400_without_a_plugin_request(store: NoteStore, path: str) -> None:
     for tool in NOTE_TOOLS:
         expect_failure(store.call(tool, **{**TOOLS[tool], "path": path}), 400)
-    assert store.stub.asked == []
+    assert store.stub.requests == []
 
 
 def test_file_that_is_not_utf8_returns_400(store: NoteStore) -> None:
@@ -168,7 +168,7 @@ def test_unknown_path_returns_404(store: NoteStore, path: str) -> None:
 
 def test_body_above_the_size_limit_returns_413(store: NoteStore) -> None:
     expect_failure(store.call("updateNote", path="a.md", content="x" * 20_000_001), 413)
-    assert store.stub.asked == []
+    assert store.stub.requests == []
     assert store.data("appendContext", path="a.md", content="x" * 19_000_000) == {"path": "a.md"}
 
 
@@ -196,13 +196,13 @@ PLUGIN_FAULTS = {
 
 
 @requirement("notestore.failure-status")
-@pytest.mark.parametrize(("mood", "status"), PLUGIN_FAULTS.items())
+@pytest.mark.parametrize(("behaviour", "status"), PLUGIN_FAULTS.items())
 @pytest.mark.parametrize("tool", TOOLS)
-def test_plugin_failure_returns_502_for_every_tool(store: NoteStore, tool: str, mood: str, status: int) -> None:
+def test_plugin_failure_returns_502_for_every_tool(store: NoteStore, tool: str, behaviour: str, status: int) -> None:
     store.write("a.md", "x")
-    store.stub.mood = mood
+    store.stub.behaviour = behaviour
     expect_failure(store.call(tool, **TOOLS[tool]), status)
-    assert store.text("a.md") == "x" or mood == "truncated"
+    assert store.text("a.md") == "x" or behaviour == "truncated"
 
 
 @requirement("notestore.failure-status")
@@ -221,7 +221,7 @@ def store_with_short_timeout(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A note store with a timeout of 0.5 seconds, in front of a plugin that hangs."""
     folder = tmp_path_factory.mktemp("hasty")
     with plugin(folder / "vault") as stub:
-        stub.mood = "slow"
+        stub.behaviour = "slow"
         with run_note_store(stub, folder / "log", NOTES_TIMEOUT="0.5") as store:
             yield store
 

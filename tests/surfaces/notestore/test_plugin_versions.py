@@ -41,7 +41,7 @@ def test_every_tool_works_with_every_plugin_version(store: NoteStore, version: i
     store.stub.version = version
     use_every_tool(store)
     changed_paths = {
-        request.raw_path for request in store.stub.asked if request.method in ("PUT", "POST", "PATCH", "DELETE")
+        request.raw_path for request in store.stub.requests if request.method in ("PUT", "POST", "PATCH", "DELETE")
     }
     assert changed_paths == {ENCODED, "/search/simple/"}
 
@@ -52,6 +52,6 @@ def test_every_tool_works_with_a_self_signed_certificate(tmp_path: Path) -> None
     with plugin(tmp_path / "vault", tls=tls) as stub, run_note_store(stub, tmp_path / "log") as store:
         assert stub.address.startswith("https://")
         use_every_tool(store)
-        assert {request.headers["authorization"] for request in stub.asked} == {f"Bearer {PLUGIN_KEY}"}
-        assert KEY not in str(stub.asked)
+        assert {request.headers["authorization"] for request in stub.requests} == {f"Bearer {PLUGIN_KEY}"}
+        assert KEY not in str(stub.requests)
         assert {line.split()[2] for line in store.log.read_text().splitlines()} == {"INFO"}

@@ -146,7 +146,7 @@ def test_port_log_level_and_timeout_have_the_documented_defaults() -> None:
 @pytest.mark.parametrize(("level", "is_logged"), [("debug", True), ("warn", True), ("error", False)])
 def test_log_level_filters_debug_lines_and_warnings(tmp_path: Path, level: str, is_logged: bool) -> None:
     with plugin(tmp_path / "vault") as stub:
-        stub.mood = "500"
+        stub.behaviour = "500"
         with run_note_store(stub, tmp_path / "log", MCP_LOG_LEVEL=level) as store:
             store.call("listNotes")
             log = store.log.read_text()
@@ -185,14 +185,14 @@ def test_running_call_completes_after_sigterm(tmp_path: Path) -> None:
     with plugin(tmp_path / "vault") as stub, run_note_store(stub, tmp_path / "log") as store:
         store.write("a.md", "x")
         store.call("listNotes")
-        stub.mood = "slow"
+        stub.behaviour = "slow"
         responses: list[httpx.Response] = []
         caller = threading.Thread(target=lambda: responses.append(store.call("getContext", path="a.md")))
         caller.start()
-        until(lambda: stub.waiting)
+        until(lambda: stub.waiting_requests)
         store.process.send_signal(signal.SIGTERM)
-        stub.mood = "ok"
-        stub.released.set()
+        stub.behaviour = "ok"
+        stub.release.set()
         caller.join(60)
         assert [response.status_code for response in responses] == [200]
         assert store.process.wait(60) == 0

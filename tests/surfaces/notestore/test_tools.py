@@ -86,7 +86,7 @@ def test_list_notes_includes_the_notes_of_every_folder(store: NoteStore) -> None
     for path in [*paths, "a/picture.png", ".obsidian/app.json", ".hidden.md"]:
         store.write(path, "")
     assert store.data("listNotes") == {"notes": sorted(paths)}
-    requested_paths = [request.raw_path for request in store.stub.asked]
+    requested_paths = [request.raw_path for request in store.stub.requests]
     assert (
         requested_paths.index("/vault/a/")
         < requested_paths.index("/vault/a/b/")
@@ -162,7 +162,7 @@ def test_manage_tags_without_a_change_writes_nothing(store: NoteStore) -> None:
     store.write("a.md", NOTE)
     store.data("manageTags", path="a.md", tags=["old"], action="add")
     store.data("manageTags", path="a.md", tags=["none"], action="remove")
-    assert {request.method for request in store.stub.asked} == {"GET"}
+    assert {request.method for request in store.stub.requests} == {"GET"}
 
 
 @requirement("notestore.search-replace")
@@ -181,7 +181,7 @@ def test_search_replace_is_literal_and_returns_the_count(store: NoteStore) -> No
 def test_search_replace_without_a_match_writes_nothing(store: NoteStore) -> None:
     store.write("a.md", NOTE)
     assert store.data("searchReplace", path="a.md", search="(.*)", replace="x") == {"path": "a.md", "replacements": 0}
-    assert {request.method for request in store.stub.asked} == {"GET"}
+    assert {request.method for request in store.stub.requests} == {"GET"}
     assert store.text("a.md") == NOTE
 
 
