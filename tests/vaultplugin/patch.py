@@ -38,7 +38,7 @@ def _parse_header_format_1(request: PluginRequest) -> tuple[str, Any]:
 
 
 def _parse_header_format_2(request: PluginRequest, version: int) -> tuple[str, Any]:
-    """An empty text is no content. The plugin does not document null, so version 5 of the stub accepts it and 6 does not."""
+    """An empty text is no content. The plugin does not document null: the stub accepts it in version 5, not in 6."""
     assert not {"target-delimiter", "trim-target-whitespace"} & request.headers.keys()
     key, value = _parse_header_format_1(request)
     if value == "" or (value is None and version >= 6):

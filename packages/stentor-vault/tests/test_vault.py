@@ -1,4 +1,4 @@
-"""The command `stentor-vault` as a process of its own, and the library without a server."""
+"""The command `stentor-vault` as a process, and its library without a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Start = Callable[..., "Vault"]
 
 
 class Vault:
-    """A running command; `ready` is its first line."""
+    """A running `stentor-vault` process; `ready` is its first line of output."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder, self.state = folder / "notes", folder / "state"
@@ -61,17 +61,17 @@ class Vault:
 def start(tmp_path: Path) -> Iterator[Start]:
     running: list[Vault] = []
 
-    def begin(**environment: str) -> Vault:
+    def start_vault(**environment: str) -> Vault:
         running.append(Vault(tmp_path, **environment))
         return running[-1]
 
-    yield begin
+    yield start_vault
     for vault in running:
         if vault.process.poll() is None:
             vault.stop()
 
 
-def test_a_note_is_written_and_read_with_the_key_of_the_file(start: Start) -> None:
+def test_note_is_written_and_read_with_the_generated_key(start: Start) -> None:
     vault = start()
     assert vault.request("PUT", "/vault/Ideas/first.md", b"# First\n")[0] == 204
     assert vault.request("GET", "/vault/Ideas/first.md") == (200, b"# First\n")
@@ -80,39 +80,39 @@ def test_a_note_is_written_and_read_with_the_key_of_the_file(start: Start) -> No
     assert stat.S_IMODE((vault.state / "vault.key").stat().st_mode) == 0o600
 
 
-def test_a_second_start_has_the_same_key_and_notes(start: Start) -> None:
+def test_restart_keeps_the_key_and_the_notes(start: Start) -> None:
     first = start()
     key = (first.state / "vault.key").read_text()
     first.request("PUT", "/vault/a.md", b"a")
     assert first.stop(signal.SIGINT) == 0
-    again = start()
-    assert (again.state / "vault.key").read_text() == key
-    assert again.request("GET", "/vault/a.md") == (200, b"a")
-    assert again.stop() == 0
+    second = start()
+    assert (second.state / "vault.key").read_text() == key
+    assert second.request("GET", "/vault/a.md") == (200, b"a")
+    assert second.stop() == 0
 
 
-def test_a_key_of_the_environment_needs_no_file(start: Start) -> None:
+def test_key_from_the_environment_creates_no_key_file(start: Start) -> None:
     vault = start(STENTOR_VAULT_KEY="of-the-environment")
     assert vault.ready["key_file"] is None
     assert vault.request("GET", "/vault/", key="of-the-environment")[0] == 200
     assert not (vault.state / "vault.key").exists()
 
 
-def test_a_port_in_use_is_one_line_of_error(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        done = subprocess.run(
+def test_port_in_use_prints_one_error_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        process = subprocess.run(
             [*COMMAND, str(tmp_path), "--state", str(tmp_path / "state"), "--port", port, "--no-tls"],
             capture_output=True,
             text=True,
         )
-    assert done.returncode == 1
-    assert done.stderr == (
+    assert process.returncode == 1
+    assert process.stderr == (
         f"stentor-vault: port {port} of 127.0.0.1 cannot be used: Address already in use. Choose another one.\n"
     )
 
 
-async def test_a_write_with_an_outdated_condition_changes_nothing(tmp_path: Path) -> None:
+async def test_write_with_an_outdated_hash_changes_nothing(tmp_path: Path) -> None:
     vault = FolderVault(tmp_path)
     await vault.write("a.md", b"one")
     read = await vault.read("a.md")
@@ -123,7 +123,7 @@ async def test_a_write_with_an_outdated_condition_changes_nothing(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("body", "problem"),
+    ("body", "message"),
     [
         (b"[" * (MAX_DEPTH + 1), "nested deeper"),
         (b"[" + b"[]," * MAX_CONTAINERS + b"1]", "arrays and objects"),
@@ -134,17 +134,17 @@ async def test_a_write_with_an_outdated_condition_changes_nothing(tmp_path: Path
         (b'"\xff"', "UTF-8"),
     ],
 )
-def test_json_beyond_the_limits_is_refused(body: bytes, problem: str) -> None:
-    with pytest.raises(InvalidRequest, match=problem):
+def test_invalid_or_oversized_json_is_rejected(body: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
         decode(body)
 
 
 @pytest.mark.parametrize("body", [b'"' + b"[" * 500 + b'"', b'["' + rb"\"" + b"[" * 300 + b'"]', b"[" * 99 + b"]" * 99])
-def test_brackets_inside_strings_do_not_count(body: bytes) -> None:
+def test_brackets_inside_strings_do_not_count_toward_the_limits(body: bytes) -> None:
     value: Any = decode(body)
     assert value is not None
 
 
-def test_errors_have_a_code_and_a_status() -> None:
+def test_invalid_request_error_has_a_code_and_a_status() -> None:
     assert (InvalidRequest("x").code, InvalidRequest("x").status) == ("INVALID_REQUEST", 400)
     assert issubclass(InvalidRequest, StentorError)

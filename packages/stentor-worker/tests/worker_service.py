@@ -1,4 +1,4 @@
-"""A service of a few lines for the tests: it hands out tasks and records the reports."""
+"""A minimal service for the tests: it hands out tasks and records the reports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 Reply = tuple[int, Any]
 """Status and JSON body."""
-SOON = 60
-"""Seconds within which everything happens, also on a slow machine."""
+TIMEOUT_S = 60
+"""An upper bound for each wait in the tests, also on a slow machine."""
 
 
 class Service:
@@ -30,7 +30,7 @@ class Service:
 
     def wait_until(self, condition: Callable[[], bool]) -> bool:
         with self.changed:
-            return self.changed.wait_for(condition, SOON)
+            return self.changed.wait_for(condition, TIMEOUT_S)
 
     def respond(self, method: str, path: str, body: dict[str, Any]) -> Reply:
         with self.changed:
@@ -38,19 +38,19 @@ class Service:
         if path.endswith("/claims"):
             return self._claim()
         task_id, verb = path.split("/")[-2:]
-        status, answer = self.reply(verb)
+        status, response_body = self.reply(verb)
         with self.changed:
             self.reports.append((task_id, verb, body))
             self.changed.notify_all()
-        return status, answer
+        return status, response_body
 
     def _claim(self) -> Reply:
-        status, answer = self.reply("claims")
+        status, response_body = self.reply("claims")
         if status != 200:
-            return status, answer
+            return status, response_body
         with self.changed:
             if self.claimed == self.tasks:
-                # As a long poll that ends without a task; a moment, so that the worker does not spin.
+                # Like a long poll without a task; the short wait keeps the worker from spinning.
                 self.changed.wait(0.05)
                 return 200, {"tasks": []}
             self.claimed += 1
@@ -60,12 +60,12 @@ class Service:
 
 
 @contextmanager
-def serving(service: Service) -> Iterator[Service]:
+def run_service(service: Service) -> Iterator[Service]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, answer = service.respond(self.command, self.path, json.loads(content) if content else {})
-            payload = json.dumps(answer).encode()
+            status, response_body = service.respond(self.command, self.path, json.loads(content) if content else {})
+            payload = json.dumps(response_body).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(payload)))
             self.end_headers()

@@ -1,4 +1,4 @@
-"""A `stentor vault` in a process of its own, over a folder that the tests can look into."""
+"""Run `stentor vault` as a process over a folder that the tests can read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Vault:
     http: httpx.Client
     root: Path
     key_file: Path
-    secure: str
+    https_url: str
     process: Process
 
     def put(self, path: str, content: str | bytes) -> httpx.Response:
@@ -31,9 +31,9 @@ class Vault:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
     folder = tmp_path_factory.mktemp("vault-server")
     root = folder / "notes"
-    words = ["vault", str(root), "--data-dir", str(folder / "data"), "--port", "0", "--tls-port", "0", "--json"]
+    arguments = ["vault", str(root), "--data-dir", str(folder / "data"), "--port", "0", "--tls-port", "0", "--json"]
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    with Process(words, environ) as process:
+    with Process(arguments, environ) as process:
         ready = json.loads(process.stdout.readline())
         key_file = Path(ready["key_file"])
         headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
@@ -46,15 +46,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
 
 @pytest.fixture
 def vault(server: Vault) -> Vault:
-    """Empty at the begin of each test."""
+    """The vault server with an empty folder."""
     for path in sorted(server.root.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
     return server
 
 
 @pytest.fixture
-def forgotten(vault: Vault) -> Vault:
-    """The same once the server has seen that it is empty, for tests of what it knows of all notes."""
+def indexed_vault(vault: Vault) -> Vault:
+    """An empty vault whose index no longer holds notes of earlier tests."""
     headers = {"Content-Type": "application/vnd.olrapi.jsonlogic+json"}
     until(lambda: not vault.http.post("/search/", content='{"var": "path"}', headers=headers).json())
     return vault

@@ -1,4 +1,4 @@
-"""HTTPS beside HTTP: one application, a certificate of its own that a client can download and trust."""
+"""HTTPS of the vault server: the self-signed certificate, and what is served without a key."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class Clock:
 
 
 @pytest.mark.requirement("vault.https")
-def test_a_client_that_trusts_the_downloaded_certificate_reads_over_https(vault: Vault, tmp_path: Path) -> None:
+def test_client_with_the_downloaded_certificate_connects_over_https(vault: Vault, tmp_path: Path) -> None:
     vault.put("a.md", "over both")
-    answer = httpx.get(f"{vault.http.base_url}/obsidian-local-rest-api.crt")
-    assert answer.status_code == 200
-    assert b"PRIVATE" not in answer.content
-    (tmp_path / "trusted.crt").write_bytes(answer.content)
-    trusting = ssl.create_default_context(cafile=tmp_path / "trusted.crt")
+    response = httpx.get(f"{vault.http.base_url}/obsidian-local-rest-api.crt")
+    assert response.status_code == 200
+    assert b"PRIVATE" not in response.content
+    (tmp_path / "trusted.crt").write_bytes(response.content)
+    ssl_context = ssl.create_default_context(cafile=tmp_path / "trusted.crt")
     for host in ("127.0.0.1", "localhost"):
-        address = vault.secure.replace("127.0.0.1", host)
-        with httpx.Client(base_url=address, headers=vault.http.headers, verify=trusting) as https:
+        url = vault.https_url.replace("127.0.0.1", host)
+        with httpx.Client(base_url=url, headers=vault.http.headers, verify=ssl_context) as https:
             assert https.get("/vault/a.md").text == "over both"
             assert https.put("/vault/b.md", content="b").status_code == 204
     assert vault.http.get("/vault/b.md").text == "b"
     with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
-        httpx.get(vault.secure)
+        httpx.get(vault.https_url)
 
 
 @pytest.mark.requirement("vault.https")
-def test_the_key_of_the_certificate_is_for_its_owner_alone(vault: Vault) -> None:
+def test_certificate_key_file_is_readable_by_its_owner_only(vault: Vault) -> None:
     path = vault.key_file.with_name("vault.pem")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert b"PRIVATE KEY" in path.read_bytes()
@@ -55,71 +55,71 @@ def test_the_key_of_the_certificate_is_for_its_owner_alone(vault: Vault) -> None
 
 
 @pytest.mark.requirement("vault.key")
-def test_what_needs_no_key_is_answered_without_one(vault: Vault) -> None:
+def test_root_and_openapi_document_need_no_key(vault: Vault) -> None:
     for path, kind in (("/", "application/json"), ("/openapi.yaml", "application/yaml; charset=utf-8")):
-        answer = httpx.get(f"{vault.http.base_url}{path}")
-        assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+        response = httpx.get(f"{vault.http.base_url}{path}")
+        assert (response.status_code, response.headers["content-type"]) == (200, kind)
     for path in ("/openapi.yaml/", "/obsidian-local-rest-api.crt/x"):
         assert httpx.get(f"{vault.http.base_url}{path}").status_code == 401
 
 
 @pytest.mark.requirement("vault.key")
-def test_the_description_names_401_wherever_a_key_is_needed(vault: Vault) -> None:
+def test_openapi_lists_401_for_each_operation_that_needs_a_key(vault: Vault) -> None:
     paths = YAML(typ="safe").load(httpx.get(f"{vault.http.base_url}/openapi.yaml").text)["paths"]
     operations = [
-        (path, method, one)
-        for path, known in paths.items()
-        for method, one in known.items()
-        if isinstance(one, dict) and one.get("security") != []
+        (path, method, operation)
+        for path, methods in paths.items()
+        for method, operation in methods.items()
+        if isinstance(operation, dict) and operation.get("security") != []
     ]
-    for path, method, one in operations:
-        assert "401" in one["responses"], (path, method)
-        assert path == "/tags/" or "400" in one["responses"], (path, method)
-        address = f"{vault.http.base_url}{path.replace('{path}', 'n.md')}"
-        assert httpx.request(method, address).status_code == 401
+    for path, method, operation in operations:
+        assert "401" in operation["responses"], (path, method)
+        assert path == "/tags/" or "400" in operation["responses"], (path, method)
+        url = f"{vault.http.base_url}{path.replace('{path}', 'n.md')}"
+        assert httpx.request(method, url).status_code == 401
 
 
 @pytest.mark.requirement("vault.https")
-def test_a_certificate_is_kept_until_a_month_before_its_end(tmp_path: Path) -> None:
+def test_certificate_is_renewed_a_month_before_it_expires(tmp_path: Path) -> None:
     clock = Clock(datetime.now(UTC))
     first = ServerCertificate(tmp_path / "keys", "127.0.0.1", lambda: clock.us / 1_000_000)
     first.ensure()
     assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
-    again = ServerCertificate(tmp_path / "keys", "127.0.0.1", lambda: clock.us / 1_000_000)
-    again.ensure()
-    assert again.pem == first.pem
+    second = ServerCertificate(tmp_path / "keys", "127.0.0.1", lambda: clock.us / 1_000_000)
+    second.ensure()
+    assert second.pem == first.pem
     clock.us += 334 * DAY
-    again.ensure()
-    assert again.pem == first.pem
+    second.ensure()
+    assert second.pem == first.pem
     clock.us += 2 * DAY
-    again.ensure()
-    assert again.pem != first.pem
-    assert again.pem is not None
-    ends = x509.load_pem_x509_certificate(again.pem).not_valid_after_utc
-    assert ends - datetime.fromtimestamp(clock.us / 1_000_000, UTC) == timedelta(days=365)
+    second.ensure()
+    assert second.pem != first.pem
+    assert second.pem is not None
+    expires_at = x509.load_pem_x509_certificate(second.pem).not_valid_after_utc
+    assert expires_at - datetime.fromtimestamp(clock.us / 1_000_000, UTC) == timedelta(days=365)
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
-def test_a_file_that_is_no_certificate_is_made_anew(tmp_path: Path, content: bytes) -> None:
+def test_invalid_certificate_file_is_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "vault.pem").write_bytes(content)
     certificate = ServerCertificate(tmp_path, "127.0.0.1")
     certificate.ensure()
     assert certificate.pem is not None
 
 
-def test_a_certificate_that_does_not_name_the_host_is_made_anew(tmp_path: Path) -> None:
-    found = []
+def test_certificate_for_another_host_is_replaced(tmp_path: Path) -> None:
+    pems = []
     for host in ("127.0.0.1", "0.0.0.0", "notes.internal", "notes.internal"):
         certificate = ServerCertificate(tmp_path, host)
         certificate.ensure()
-        found.append(certificate.pem)
-    assert found[0] == found[1]
-    assert found[1] != found[2]
-    assert found[2] == found[3]
+        pems.append(certificate.pem)
+    assert pems[0] == pems[1]
+    assert pems[1] != pems[2]
+    assert pems[2] == pems[3]
 
 
 @pytest.mark.parametrize("switch", [["--no-tls"], []])
-def test_https_can_be_switched_off(tmp_path: Path, switch: list[str]) -> None:
+def test_https_can_be_disabled_by_option_or_variable(tmp_path: Path, switch: list[str]) -> None:
     command = ["vault", str(tmp_path / "notes"), "--data-dir", str(tmp_path / "data")]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)} | ({} if switch else {"SERVICE_VAULT_TLS": "false"})
     command += ["--port", "0", "--json", *switch]
@@ -132,10 +132,10 @@ def test_https_can_be_switched_off(tmp_path: Path, switch: list[str]) -> None:
     assert [path.name for path in (tmp_path / "data" / "keys").iterdir()] == ["vault.key"]
 
 
-def test_a_taken_port_is_named_with_its_option(vault: Vault, tmp_path: Path) -> None:
-    taken = vault.secure.rpartition(":")[2]
-    command = ["vault", str(tmp_path), "--port", "0", "--tls-port", taken]
+def test_port_in_use_error_names_the_tls_port_option(vault: Vault, tmp_path: Path) -> None:
+    port = vault.https_url.rpartition(":")[2]
+    command = ["vault", str(tmp_path), "--port", "0", "--tls-port", port]
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_DATA_DIR": str(tmp_path / "data")}
-    done = forkserver.run_text(command, environ)
-    assert done.returncode != 0
-    assert "--tls-port" in done.stderr
+    process = forkserver.run_text(command, environ)
+    assert process.returncode != 0
+    assert "--tls-port" in process.stderr

@@ -1,4 +1,4 @@
-"""Links between notes: what they lead to, what leads here, and what leads nowhere."""
+"""Links between notes: targets, backlinks and unresolved links."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.surfaces.vault.conftest import Vault
 JSON = {"Accept": "application/vnd.olrapi.note+json"}
 
 
-def linked(vault: Vault, path: str) -> dict[str, list[str]]:
+def read_links(vault: Vault, path: str) -> dict[str, list[str]]:
     note = vault.http.get(f"/vault/{path}", headers=JSON).json()
     return {name: note[name] for name in ("links", "backlinks", "unresolvedLinks")}
 
 
-def test_wikilinks_embeds_and_markdown_links_are_links_and_code_and_the_web_are_not() -> None:
+def test_extraction_finds_wikilinks_embeds_and_markdown_links_outside_code() -> None:
     text = (
         "---\nup: '[[Parent]]'\n---\n[[A]] and [[B|alias]] and [[C#Heading]] and [[D#^block|x]] and ![[image.png]]\n"
         "[e](E.md) and [f](<F f.md>) and [g](sub/G%20g.md#part) and [h](h.md 'title') and [[A]] again\n"
@@ -30,7 +30,7 @@ def test_wikilinks_embeds_and_markdown_links_are_links_and_code_and_the_web_are_
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "expected_path"),
     [
         ("note", "note.md"),
         ("NOTE", "note.md"),
@@ -48,14 +48,14 @@ def test_wikilinks_embeds_and_markdown_links_are_links_and_code_and_the_web_are_
         ("none", None),
     ],
 )
-def test_a_link_leads_to_the_file_with_the_shortest_path(name: str, found: str | None) -> None:
+def test_link_resolves_to_the_file_with_the_shortest_path(name: str, expected_path: str | None) -> None:
     links = LinkIndex()
     for path in ("note.md", "z/note.md", "a/deep.md", "a/b/deep.md", "files/image.png", "v1.2.md"):
         links.update(path, [])
-    assert links.resolve(name, "top.md") == found
+    assert links.resolve(name, "top.md") == expected_path
 
 
-def test_a_link_leads_to_the_file_beside_the_note_first() -> None:
+def test_link_prefers_a_file_in_the_folder_of_its_note() -> None:
     links = LinkIndex()
     for path in ("x/note.md", "a/b/note.md", "a/b/c/other.md"):
         links.update(path, [])
@@ -66,7 +66,7 @@ def test_a_link_leads_to_the_file_beside_the_note_first() -> None:
     assert links.resolve("../../../note", "a/b/from.md") is None
 
 
-def test_links_are_read_while_another_thread_changes_them() -> None:
+def test_links_can_be_read_while_another_thread_updates_them() -> None:
     links = LinkIndex()
     for i in range(300):
         links.update(f"{i}.md", ["hub"])
@@ -92,7 +92,7 @@ def test_links_are_read_while_another_thread_changes_them() -> None:
     assert len(links.get_links("hub.md").backlinks) == 300
 
 
-def test_removed_files_leave_nothing_in_the_index() -> None:
+def test_removing_a_file_empties_the_index() -> None:
     links = LinkIndex()
     links.update("a.md", ["b", "folder/b", "c"])
     links.remove("a.md")
@@ -100,48 +100,47 @@ def test_removed_files_leave_nothing_in_the_index() -> None:
 
 
 @pytest.mark.requirement("vault.links")
-def test_a_note_tells_its_links_and_who_links_to_it(forgotten: Vault) -> None:
-    vault = forgotten
+def test_note_json_contains_links_backlinks_and_unresolved_links(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     vault.put("a.md", "[[b]] [[sub/c|C]] [[nobody]] ![[pic.png]] [[a]]")
     vault.put("b.md", "[to a](a.md)")
     vault.put("sub/c.md", "[[a#part]]")
     vault.put("pic.png", b"\x89PNG\xff")
-    assert linked(vault, "a.md") == {
+    assert read_links(vault, "a.md") == {
         "links": ["b.md", "sub/c.md", "pic.png", "a.md"],
         "backlinks": ["a.md", "b.md", "sub/c.md"],
         "unresolvedLinks": ["nobody"],
     }
-    assert linked(vault, "b.md")["backlinks"] == ["a.md"]
+    assert read_links(vault, "b.md")["backlinks"] == ["a.md"]
 
 
-def test_links_follow_what_is_written_moved_and_deleted(forgotten: Vault) -> None:
-    vault = forgotten
+def test_links_are_updated_after_writes_moves_and_deletes(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     vault.put("a.md", "[[b]]")
-    assert linked(vault, "a.md")["unresolvedLinks"] == ["b"]
+    assert read_links(vault, "a.md")["unresolvedLinks"] == ["b"]
     vault.put("b.md", "x")
-    assert linked(vault, "a.md")["links"] == ["b.md"]
+    assert read_links(vault, "a.md")["links"] == ["b.md"]
     vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "deep/b.md"})
-    assert linked(vault, "a.md")["links"] == ["deep/b.md"]
+    assert read_links(vault, "a.md")["links"] == ["deep/b.md"]
     vault.http.request("MOVE", "/vault/deep/b.md", headers={"Destination": "deep/c.md"})
-    assert linked(vault, "a.md")["unresolvedLinks"] == ["b"]
+    assert read_links(vault, "a.md")["unresolvedLinks"] == ["b"]
     vault.put("a.md", "[[c]]")
-    assert linked(vault, "deep/c.md")["backlinks"] == ["a.md"]
+    assert read_links(vault, "deep/c.md")["backlinks"] == ["a.md"]
     vault.http.delete("/vault/a.md")
-    assert linked(vault, "deep/c.md")["backlinks"] == []
+    assert read_links(vault, "deep/c.md")["backlinks"] == []
 
 
-def test_the_json_of_a_note_has_a_tag_of_its_own_as_others_change_it(forgotten: Vault) -> None:
-    vault = forgotten
+def test_etag_of_note_json_changes_with_its_backlinks(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     vault.put("a.md", "x")
-    first = vault.http.get("/vault/a.md", headers=JSON).headers["etag"]
-    assert first.startswith('W/"')
+    first_etag = vault.http.get("/vault/a.md", headers=JSON).headers["etag"]
+    assert first_etag.startswith('W/"')
     vault.put("b.md", "[[a]]")
-    answer = vault.http.get("/vault/a.md", headers={**JSON, "If-None-Match": first})
-    assert (answer.status_code, answer.json()["backlinks"]) == (200, ["b.md"])
+    response = vault.http.get("/vault/a.md", headers={**JSON, "If-None-Match": first_etag})
+    assert (response.status_code, response.json()["backlinks"]) == (200, ["b.md"])
 
 
-@pytest.mark.parametrize("sign", ["```a\n", "`", "[[", "](", "[[a|", "~~~\n", "![[x](", "](<", "#"])
-def test_no_text_keeps_the_search_for_links_busy(sign: str) -> None:
-    assert (
-        len(extract_link_targets(sign * 200_000)) < 10
-    )  # what grows with the square of the length would not come to an end
+@pytest.mark.parametrize("fragment", ["```a\n", "`", "[[", "](", "[[a|", "~~~\n", "![[x](", "](<", "#"])
+def test_link_extraction_takes_linear_time(fragment: str) -> None:
+    # With quadratic time the call would not finish.
+    assert len(extract_link_targets(fragment * 200_000)) < 10

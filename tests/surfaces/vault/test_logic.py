@@ -1,4 +1,4 @@
-"""JsonLogic: its operators, and that no rule can hold the server up."""
+"""JsonLogic: its operators, and limits on the work of a rule."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from stentor_vault.server.jsonlogic import JsonLogicRule
 from stentor_vault.server.jsonlogic_operators import InvalidRule
 from tests.surfaces.vault.conftest import Vault
-from tests.surfaces.vault.test_server import refused
+from tests.surfaces.vault.test_server import assert_error
 
 DATA = {"a": 1, "b": {"c": [10, {"d": "x"}]}, "s": "text", "n": None, "empty": [], "list": [1, 2, 3], "zero": 0}
-KIND = "application/vnd.olrapi.jsonlogic+json"
+JSON_LOGIC_TYPE = "application/vnd.olrapi.jsonlogic+json"
 
 
 @pytest.mark.parametrize(
-    ("rule", "result"),
+    ("rule", "expected"),
     [
         ({"var": "a"}, 1),
         ({"var": ["b.c.1.d"]}, "x"),
@@ -89,10 +89,10 @@ KIND = "application/vnd.olrapi.jsonlogic+json"
         (5, 5),
     ],
 )
-def test_a_rule_gives_what_jsonlogic_says(rule: Any, result: Any) -> None:
-    found = JsonLogicRule(rule).evaluate(DATA)
-    assert found == result
-    assert type(found) is type(result)
+def test_rule_evaluates_as_jsonlogic_specifies(rule: Any, expected: Any) -> None:
+    value = JsonLogicRule(rule).evaluate(DATA)
+    assert value == expected
+    assert type(value) is type(expected)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_a_rule_gives_what_jsonlogic_says(rule: Any, result: Any) -> None:
         {"missing_some": ["x", "y"]},
     ],
 )
-def test_what_is_no_rule_is_refused(rule: Any) -> None:
+def test_invalid_rule_raises_an_error(rule: Any) -> None:
     with pytest.raises(InvalidRule):
         JsonLogicRule(rule).evaluate(DATA)
 
 
 @pytest.mark.requirement("vault.json-logic-bounded")
-def test_no_pattern_takes_its_time_in_backtracking() -> None:
+def test_patterns_do_not_backtrack_exponentially() -> None:
     text = "a" * 50_000 + "b"
     for pattern in ("(a+)+$", "(a|a)*c", "(a*)*c", "(.*)(.*)(.*)(.*)x"):
         assert JsonLogicRule({"regexp": [pattern, text]}).evaluate({}) is False
@@ -122,7 +122,7 @@ def test_no_pattern_takes_its_time_in_backtracking() -> None:
 
 
 @pytest.mark.requirement("vault.json-logic-bounded")
-def test_no_rule_takes_more_work_than_it_may() -> None:
+def test_rule_above_the_work_limits_raises_an_error() -> None:
     doubled = {"cat": [{"var": "accumulator"}, {"var": "accumulator"}]}
     with pytest.raises(InvalidRule, match="characters"):
         JsonLogicRule({"reduce": [{"var": "l"}, doubled, "xx"]}).evaluate({"l": list(range(100))})
@@ -139,45 +139,49 @@ def test_no_rule_takes_more_work_than_it_may() -> None:
     )
 
 
-def logic(vault: Vault, rule: Any, kind: str = KIND) -> httpx.Response:
-    return vault.http.post("/search/", content=json.dumps(rule), headers={"Content-Type": kind} if kind else {})
+def send_rule(vault: Vault, rule: Any, content_type: str = JSON_LOGIC_TYPE) -> httpx.Response:
+    return vault.http.post(
+        "/search/", content=json.dumps(rule), headers={"Content-Type": content_type} if content_type else {}
+    )
 
 
-def found(vault: Vault, rule: Any) -> dict[str, Any]:
-    answer = logic(vault, rule)
-    assert answer.status_code == 200, answer.text
-    return {row["filename"]: row["result"] for row in answer.json()}
+def search(vault: Vault, rule: Any) -> dict[str, Any]:
+    response = send_rule(vault, rule)
+    assert response.status_code == 200, response.text
+    return {row["filename"]: row["result"] for row in response.json()}
 
 
 @pytest.mark.requirement("vault.json-logic")
-def test_a_search_answers_the_notes_for_which_the_rule_is_true(forgotten: Vault) -> None:
-    vault = forgotten
+def test_search_returns_the_notes_that_match_a_rule(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     vault.put("a.md", "---\nstatus: done\ntags: [x/y]\nrank: 3\n---\nHello [[b]]\n")
     vault.put("dir/b.md", "#inline [[nobody]]")
     vault.put("c.txt", "no note")
-    assert found(vault, {"==": [{"var": "frontmatter.status"}, "done"]}) == {"a.md": True}
-    assert found(vault, {"var": "frontmatter.rank"}) == {"a.md": 3}
-    assert found(vault, {"in": ["inline", {"var": "tags"}]}) == {"dir/b.md": True}
-    assert found(vault, {"glob": ["dir/*", {"var": "path"}]}) == {"dir/b.md": True}
-    assert found(vault, {"regexp": ["^---[^$]*Hello", {"var": "content"}]}) == {"a.md": True}
-    assert found(vault, {">": [{"var": "stat.size"}, 40]}) == {"a.md": True}
-    assert found(vault, {"var": "backlinks"}) == {"dir/b.md": ["a.md"]}
-    assert found(vault, {"var": "links"}) == {"a.md": ["dir/b.md"]}
-    assert found(vault, {"var": "unresolvedLinks"}) == {"dir/b.md": ["nobody"]}
-    assert set(found(vault, {"var": ""})["a.md"]) >= {"path", "content", "frontmatter", "tags", "stat"}
-    assert found(vault, {"var": "none"}) == {}
-    assert found(vault, {"/": [1, 0]}) == {"a.md": None, "dir/b.md": None}
+    assert search(vault, {"==": [{"var": "frontmatter.status"}, "done"]}) == {"a.md": True}
+    assert search(vault, {"var": "frontmatter.rank"}) == {"a.md": 3}
+    assert search(vault, {"in": ["inline", {"var": "tags"}]}) == {"dir/b.md": True}
+    assert search(vault, {"glob": ["dir/*", {"var": "path"}]}) == {"dir/b.md": True}
+    assert search(vault, {"regexp": ["^---[^$]*Hello", {"var": "content"}]}) == {"a.md": True}
+    assert search(vault, {">": [{"var": "stat.size"}, 40]}) == {"a.md": True}
+    assert search(vault, {"var": "backlinks"}) == {"dir/b.md": ["a.md"]}
+    assert search(vault, {"var": "links"}) == {"a.md": ["dir/b.md"]}
+    assert search(vault, {"var": "unresolvedLinks"}) == {"dir/b.md": ["nobody"]}
+    assert set(search(vault, {"var": ""})["a.md"]) >= {"path", "content", "frontmatter", "tags", "stat"}
+    assert search(vault, {"var": "none"}) == {}
+    assert search(vault, {"/": [1, 0]}) == {"a.md": None, "dir/b.md": None}
 
 
 @pytest.mark.requirement("vault.json-logic")
-def test_a_search_that_cannot_be_done_says_why(vault: Vault) -> None:
+def test_invalid_search_returns_its_error_code(vault: Vault) -> None:
     vault.put("a.md", "x")
-    refused(logic(vault, {"none_such": []}), 40070)
-    refused(logic(vault, {"regexp": ["(", {"var": "path"}]}), 40070)
-    refused(logic(vault, {}, ""), 40011)
-    refused(logic(vault, {}, "application/json"), 40012)
-    answer = logic(vault, "TABLE x", "application/vnd.olrapi.dataview.dql+txt")
-    refused(answer, 40012)
-    assert "Dataview" in answer.json()["message"]
-    refused(vault.http.post("/search/", content="{", headers={"Content-Type": KIND}), 40015)
-    refused(vault.http.post("/search/", content="[" * 200 + "]" * 200, headers={"Content-Type": KIND}), 40015)
+    assert_error(send_rule(vault, {"none_such": []}), 40070)
+    assert_error(send_rule(vault, {"regexp": ["(", {"var": "path"}]}), 40070)
+    assert_error(send_rule(vault, {}, ""), 40011)
+    assert_error(send_rule(vault, {}, "application/json"), 40012)
+    response = send_rule(vault, "TABLE x", "application/vnd.olrapi.dataview.dql+txt")
+    assert_error(response, 40012)
+    assert "Dataview" in response.json()["message"]
+    assert_error(vault.http.post("/search/", content="{", headers={"Content-Type": JSON_LOGIC_TYPE}), 40015)
+    assert_error(
+        vault.http.post("/search/", content="[" * 200 + "]" * 200, headers={"Content-Type": JSON_LOGIC_TYPE}), 40015
+    )

@@ -1,4 +1,4 @@
-"""Parts of notes over HTTP: both formats of PATCH, and GET, PUT and POST with the part in the path."""
+"""Parts of notes over HTTP: both PATCH formats, and GET, PUT and POST with the part in the path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.surfaces.vault.conftest import Vault
-from tests.surfaces.vault.test_server import refused
+from tests.surfaces.vault.test_server import assert_error
 
 NOTE = """---
 rank: 1
@@ -31,10 +31,10 @@ Deep.
 
 ^table
 """
-MAP = {"Accept": "application/vnd.olrapi.document-map+json"}
+ACCEPT_MAP = {"Accept": "application/vnd.olrapi.document-map+json"}
 TEXT = {"Content-Type": "text/markdown"}
 JSON = {"Content-Type": "application/json"}
-OLD = {"Markdown-Patch-Version": "1", **TEXT, "Target-Type": "heading", "Target": "One::Sub%201:1"}
+FORMAT_1_HEADERS = {"Markdown-Patch-Version": "1", **TEXT, "Target-Type": "heading", "Target": "One::Sub%201:1"}
 
 
 @pytest.fixture(autouse=True)
@@ -42,94 +42,96 @@ def note(vault: Vault) -> None:
     vault.put("n.md", NOTE)
 
 
-def order(vault: Vault, **fields: Any) -> httpx.Response:
+def send_instruction(vault: Vault, **fields: Any) -> httpx.Response:
     return vault.http.patch("/vault/n.md", json={"targetType": "heading", "operation": "append"} | fields)
 
 
-def text(vault: Vault) -> str:
+def read_note(vault: Vault) -> str:
     return (vault.root / "n.md").read_bytes().decode()
 
 
 @pytest.mark.requirement("vault.patch-instruction")
-def test_an_instruction_answers_the_patched_note_and_its_version(vault: Vault) -> None:
-    answer = order(vault, target=["One", "Sub 1:1"], content="# New")
-    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/markdown; charset=utf-8")
-    assert answer.text == text(vault) == NOTE.replace("Deep.\n", "Deep.\n\n### New\n")
-    assert answer.headers["etag"] == vault.http.get("/vault/n.md").headers["etag"]
-    assert "deprecation" not in answer.headers
+def test_patch_instruction_returns_the_patched_note_and_its_etag(vault: Vault) -> None:
+    response = send_instruction(vault, target=["One", "Sub 1:1"], content="# New")
+    assert (response.status_code, response.headers["content-type"]) == (200, "text/markdown; charset=utf-8")
+    assert response.text == read_note(vault) == NOTE.replace("Deep.\n", "Deep.\n\n### New\n")
+    assert response.headers["etag"] == vault.http.get("/vault/n.md").headers["etag"]
+    assert "deprecation" not in response.headers
     headers = {"Content-Type": "application/vnd.olrapi.patch-instruction+json"}
     body = {"targetType": "block", "target": "table", "operation": "append", "value": [["3", "4"]]}
     assert vault.http.patch("/vault/n.md", content=json.dumps(body), headers=headers).status_code == 200
-    assert "| 1 | 2 |\n| 3 | 4 |\n" in text(vault)
+    assert "| 1 | 2 |\n| 3 | 4 |\n" in read_note(vault)
 
 
-def test_warnings_come_in_a_header_that_is_percent_encoded(vault: Vault) -> None:
-    answer = order(vault, target=["One"], content="###### Größe")
-    [warning] = json.loads(unquote(answer.headers["Markdown-Patch-Warnings"]))
+def test_patch_warnings_are_in_a_percent_encoded_header(vault: Vault) -> None:
+    response = send_instruction(vault, target=["One"], content="###### Größe")
+    [warning] = json.loads(unquote(response.headers["Markdown-Patch-Warnings"]))
     assert warning["code"] == "heading-depth-overflow"
     assert "Größe" in warning["message"]
 
 
 @pytest.mark.requirement("vault.patch-instruction")
-def test_an_instruction_that_cannot_be_done_says_why_and_changes_nothing(vault: Vault) -> None:
-    refused(order(vault, target=["None"], content="x"), 40400)
-    refused(order(vault, target="One", content="x"), 40081)
-    refused(order(vault, target=["One"]), 40081)
-    refused(order(vault, target=["One"], content="x", ifMatch="stale"), 41200)
-    refused(order(vault, target=["One"], content="Text.", rejectIfContentPreexists=True), 40900)
-    refused(order(vault, targetType="block", target="one", value=[["x"]]), 40080)
-    refused(vault.http.patch("/vault/n.md", content="{", headers=JSON), 40015)
-    refused(vault.http.patch("/vault/n.md", content="[]", headers=JSON), 40081)
-    refused(vault.http.patch("/vault/n.md", content="text", headers=TEXT), 40081)
-    refused(vault.http.patch("/vault/folder/", json={}), 40510)
-    refused(
+def test_failed_instruction_returns_its_error_and_changes_nothing(vault: Vault) -> None:
+    assert_error(send_instruction(vault, target=["None"], content="x"), 40400)
+    assert_error(send_instruction(vault, target="One", content="x"), 40081)
+    assert_error(send_instruction(vault, target=["One"]), 40081)
+    assert_error(send_instruction(vault, target=["One"], content="x", ifMatch="stale"), 41200)
+    assert_error(send_instruction(vault, target=["One"], content="Text.", rejectIfContentPreexists=True), 40900)
+    assert_error(send_instruction(vault, targetType="block", target="one", value=[["x"]]), 40080)
+    assert_error(vault.http.patch("/vault/n.md", content="{", headers=JSON), 40015)
+    assert_error(vault.http.patch("/vault/n.md", content="[]", headers=JSON), 40081)
+    assert_error(vault.http.patch("/vault/n.md", content="text", headers=TEXT), 40081)
+    assert_error(vault.http.patch("/vault/folder/", json={}), 40510)
+    assert_error(
         vault.http.patch("/vault/none.md", json={"targetType": "block", "target": "a", "operation": "delete"}), 40400
     )
-    assert text(vault) == NOTE
+    assert read_note(vault) == NOTE
     vault.put("n.md", "---\na: [\n---\n# One\n")
-    refused(order(vault, target=["One"], content="x"), 40005)
+    assert_error(send_instruction(vault, target=["One"], content="x"), 40005)
 
 
 @pytest.mark.requirement("vault.conditions")
-def test_the_version_of_the_map_and_the_etag_guard_a_patch(vault: Vault) -> None:
-    version = vault.http.get("/vault/n.md", headers=MAP).json()["version"]
-    assert order(vault, target=["One"], content="a", ifMatch=version).status_code == 200
+def test_patch_checks_the_map_version_and_the_etag(vault: Vault) -> None:
+    version = vault.http.get("/vault/n.md", headers=ACCEPT_MAP).json()["version"]
+    assert send_instruction(vault, target=["One"], content="a", ifMatch=version).status_code == 200
     body = {"targetType": "heading", "target": ["One"], "operation": "append", "content": "b"}
-    for stale in (f'"{version}"', f'W/"{version}"', version):
-        refused(vault.http.patch("/vault/n.md", json=body, headers={"If-Match": stale}), 41200)
-    now = vault.http.get("/vault/n.md").headers["etag"]
-    for fresh in ('"{}"', "{}", '"x", , "{}"', "*"):
-        headers = {"If-Match": fresh.replace("{}", now.strip('"'))}
-        answer = vault.http.patch("/vault/n.md", json=body, headers=headers)
-        assert answer.status_code == 200, answer.text
-        now = answer.headers["etag"]
+    for stale_etag in (f'"{version}"', f'W/"{version}"', version):
+        assert_error(vault.http.patch("/vault/n.md", json=body, headers={"If-Match": stale_etag}), 41200)
+    current_etag = vault.http.get("/vault/n.md").headers["etag"]
+    for condition in ('"{}"', "{}", '"x", , "{}"', "*"):
+        headers = {"If-Match": condition.replace("{}", current_etag.strip('"'))}
+        response = vault.http.patch("/vault/n.md", json=body, headers=headers)
+        assert response.status_code == 200, response.text
+        current_etag = response.headers["etag"]
 
 
 @pytest.mark.requirement("vault.conditions")
-def test_writes_of_whole_files_hold_to_the_same_conditions(vault: Vault) -> None:
-    none = {"If-None-Match": "*"}
-    refused(vault.http.put("/vault/n.md", content="x", headers=none), 41200)
-    made = vault.http.put("/vault/new.md", content="x", headers=none)
-    assert made.status_code == 204
-    refused(vault.http.put("/vault/none.md", content="x", headers={"If-Match": "*"}), 41200)
-    refused(vault.http.delete("/vault/new.md", headers={"If-Match": '"stale"'}), 41200)
-    refused(vault.http.put("/vault/new.md", content="x", headers={"If-Match": ""}), 40024)
-    refused(vault.http.request("MOVE", "/vault/new.md", headers={"If-Match": '"no"', "Destination": "m.md"}), 41200)
-    assert vault.http.delete("/vault/new.md", headers={"If-Match": made.headers["etag"]}).status_code == 204
+def test_writes_of_whole_files_check_the_conditional_headers(vault: Vault) -> None:
+    only_if_new = {"If-None-Match": "*"}
+    assert_error(vault.http.put("/vault/n.md", content="x", headers=only_if_new), 41200)
+    created = vault.http.put("/vault/new.md", content="x", headers=only_if_new)
+    assert created.status_code == 204
+    assert_error(vault.http.put("/vault/none.md", content="x", headers={"If-Match": "*"}), 41200)
+    assert_error(vault.http.delete("/vault/new.md", headers={"If-Match": '"stale"'}), 41200)
+    assert_error(vault.http.put("/vault/new.md", content="x", headers={"If-Match": ""}), 40024)
+    assert_error(
+        vault.http.request("MOVE", "/vault/new.md", headers={"If-Match": '"no"', "Destination": "m.md"}), 41200
+    )
+    assert vault.http.delete("/vault/new.md", headers={"If-Match": created.headers["etag"]}).status_code == 204
 
 
-def test_what_the_caller_has_is_not_sent_again(vault: Vault) -> None:
-    tag = vault.http.get("/vault/n.md").headers["etag"]
-    answer = vault.http.get("/vault/n.md", headers={"If-None-Match": tag})
-    assert (answer.status_code, answer.content, answer.headers["etag"]) == (304, b"", tag)
+def test_unchanged_note_returns_304_without_a_body(vault: Vault) -> None:
+    etag = vault.http.get("/vault/n.md").headers["etag"]
+    response = vault.http.get("/vault/n.md", headers={"If-None-Match": etag})
+    assert (response.status_code, response.content, response.headers["etag"]) == (304, b"", etag)
     assert vault.http.get("/vault/n.md", headers={"If-None-Match": '"other"'}).status_code == 200
     head = vault.http.head("/vault/n.md")
-    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", tag)
+    assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", etag)
 
 
 @pytest.mark.requirement("vault.parts-by-path")
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "expected"),
     [
         ("heading/One", "\nText. ^one\n\n# Sub 1:1\n\nDeep.\n"),
         ("heading/One/Sub%201:1", "\nDeep.\n"),
@@ -138,88 +140,88 @@ def test_what_the_caller_has_is_not_sent_again(vault: Vault) -> None:
         ("frontmatter/rank", "1"),
     ],
 )
-def test_a_part_is_read_by_its_path(vault: Vault, path: str, found: str) -> None:
-    answer = vault.http.get(f"/vault/n.md/{path}")
-    assert (answer.status_code, answer.text) == (200, found)
-    assert answer.headers["content-location"] == "n.md"
-    assert answer.headers["etag"] == vault.http.get("/vault/n.md").headers["etag"]
+def test_part_of_a_note_is_read_by_its_path(vault: Vault, path: str, expected: str) -> None:
+    response = vault.http.get(f"/vault/n.md/{path}")
+    assert (response.status_code, response.text) == (200, expected)
+    assert response.headers["content-location"] == "n.md"
+    assert response.headers["etag"] == vault.http.get("/vault/n.md").headers["etag"]
     kind = "application/json" if path.startswith("front") else "text/markdown; charset=utf-8"
-    assert answer.headers["content-type"] == kind
+    assert response.headers["content-type"] == kind
 
 
-def test_a_part_is_read_with_its_heading_or_its_name_alone(vault: Vault) -> None:
-    whole = {"Target-Scope": "markerAndContent"}
-    assert vault.http.get("/vault/n.md/heading/One/Sub%201:1", headers=whole).text == "# Sub 1:1\n\nDeep.\n"
-    assert vault.http.get("/vault/n.md/block/one", headers=whole).text == "Text. ^one"
-    name = {"Target-Scope": "marker"}
-    assert vault.http.get("/vault/n.md/heading/One/Sub%201:1", headers=name).text == "Sub 1:1"
-    assert vault.http.get("/vault/n.md/block/one", headers=name).text == "one"
-    assert vault.http.get("/vault/n.md/frontmatter/rank", headers=name).json() == "rank"
-    refused(vault.http.get("/vault/n.md/block/one", headers={"Target-Scope": "parent"}), 40059)
+def test_target_scope_selects_the_marker_or_the_whole_part(vault: Vault) -> None:
+    whole_part = {"Target-Scope": "markerAndContent"}
+    assert vault.http.get("/vault/n.md/heading/One/Sub%201:1", headers=whole_part).text == "# Sub 1:1\n\nDeep.\n"
+    assert vault.http.get("/vault/n.md/block/one", headers=whole_part).text == "Text. ^one"
+    marker = {"Target-Scope": "marker"}
+    assert vault.http.get("/vault/n.md/heading/One/Sub%201:1", headers=marker).text == "Sub 1:1"
+    assert vault.http.get("/vault/n.md/block/one", headers=marker).text == "one"
+    assert vault.http.get("/vault/n.md/frontmatter/rank", headers=marker).json() == "rank"
+    assert_error(vault.http.get("/vault/n.md/block/one", headers={"Target-Scope": "parent"}), 40059)
 
 
-def test_a_part_that_is_not_there_or_no_part_is_refused(vault: Vault) -> None:
+def test_missing_or_invalid_part_returns_an_error(vault: Vault) -> None:
     for path in ("heading/None", "block/none", "frontmatter/none"):
-        refused(vault.http.get(f"/vault/n.md/{path}"), 40400)
-        refused(vault.http.get(f"/vault/none.md/{path}"), 40400)
-        refused(vault.http.put(f"/vault/none.md/{path}", content="x", headers=TEXT), 40400)
-        refused(vault.http.patch(f"/vault/none.md/{path}", headers={"Operation": "delete"}), 40400)
-    refused(vault.http.get("/vault/n.md/page/x"), 40054)
-    refused(vault.http.get("/vault/n.md/heading/"), 40055)
-    refused(vault.http.delete("/vault/n.md/heading/One"), 40500)
-    refused(vault.http.get("/vault/n.md", headers={"Target-Type": "heading", "Target": "One"}), 40083)
-    refused(vault.http.get("/vault/n.md/heading/One", headers={"Target-Type": "heading", "Target": "One"}), 42200)
+        assert_error(vault.http.get(f"/vault/n.md/{path}"), 40400)
+        assert_error(vault.http.get(f"/vault/none.md/{path}"), 40400)
+        assert_error(vault.http.put(f"/vault/none.md/{path}", content="x", headers=TEXT), 40400)
+        assert_error(vault.http.patch(f"/vault/none.md/{path}", headers={"Operation": "delete"}), 40400)
+    assert_error(vault.http.get("/vault/n.md/page/x"), 40054)
+    assert_error(vault.http.get("/vault/n.md/heading/"), 40055)
+    assert_error(vault.http.delete("/vault/n.md/heading/One"), 40500)
+    assert_error(vault.http.get("/vault/n.md", headers={"Target-Type": "heading", "Target": "One"}), 40083)
+    assert_error(vault.http.get("/vault/n.md/heading/One", headers={"Target-Type": "heading", "Target": "One"}), 42200)
     assert not (vault.root / "none.md").exists()
 
 
 @pytest.mark.requirement("vault.parts-by-path")
-def test_a_part_is_replaced_by_put_and_added_to_by_post(vault: Vault) -> None:
-    answer = vault.http.put("/vault/n.md/heading/One/Sub%201:1", content="New.", headers=TEXT)
-    assert (answer.status_code, answer.headers["content-location"]) == (200, "n.md")
-    assert "## Sub 1:1\n\nNew.\n\n# Two" in answer.text
+def test_put_replaces_a_part_and_post_appends_to_it(vault: Vault) -> None:
+    response = vault.http.put("/vault/n.md/heading/One/Sub%201:1", content="New.", headers=TEXT)
+    assert (response.status_code, response.headers["content-location"]) == (200, "n.md")
+    assert "## Sub 1:1\n\nNew.\n\n# Two" in response.text
     assert "New.\n\nMore.\n" in vault.http.post("/vault/n.md/heading/One/Sub%201:1", content="More.", headers=TEXT).text
     rows = json.dumps([["x", "y"]])
     assert "| 1 | 2 |\n| x | y |" in vault.http.post("/vault/n.md/block/table", content=rows, headers=JSON).text
     assert "rank:\n  - a\n" in vault.http.put("/vault/n.md/frontmatter/rank", content='["a"]', headers=JSON).text
     assert "new: text\n" in vault.http.put("/vault/n.md/frontmatter/new", content="text", headers=TEXT).text
     assert "# Made\nx\n" in vault.http.put("/vault/n.md/heading/Made", content="x", headers=TEXT).text
-    refused(vault.http.post("/vault/n.md/heading/None", content="x", headers=TEXT), 40400)
-    refused(vault.http.put("/vault/n.md/heading/One", content='"x"', headers=JSON), 40081)
-    refused(vault.http.put("/vault/n.md/heading/One", content="x", headers={"Content-Type": "image/png"}), 40012)
-    for old in ("Target-Scope", "Target-Delimiter", "Trim-Target-Whitespace"):
-        refused(vault.http.put("/vault/n.md/heading/One", content="x", headers={**TEXT, old: "marker"}), 40083)
+    assert_error(vault.http.post("/vault/n.md/heading/None", content="x", headers=TEXT), 40400)
+    assert_error(vault.http.put("/vault/n.md/heading/One", content='"x"', headers=JSON), 40081)
+    assert_error(vault.http.put("/vault/n.md/heading/One", content="x", headers={"Content-Type": "image/png"}), 40012)
+    for header in ("Target-Scope", "Target-Delimiter", "Trim-Target-Whitespace"):
+        assert_error(vault.http.put("/vault/n.md/heading/One", content="x", headers={**TEXT, header: "marker"}), 40083)
 
 
 @pytest.mark.requirement("vault.parts-by-path")
-def test_a_field_with_its_name_is_written_back_as_it_was_read(vault: Vault) -> None:
-    whole = {"Target-Scope": "markerAndContent"}
+def test_frontmatter_field_with_its_name_is_read_and_written_back(vault: Vault) -> None:
+    whole_part = {"Target-Scope": "markerAndContent"}
     path = "/vault/n.md/frontmatter/rank"
-    before = text(vault)
-    read = vault.http.get(path, headers=whole)
+    before = read_note(vault)
+    read = vault.http.get(path, headers=whole_part)
     assert read.json() == {"rank": vault.http.get(path).json()}
-    headers = {**whole, **JSON, "Operation": "replace"}
+    headers = {**whole_part, **JSON, "Operation": "replace"}
     assert vault.http.patch(path, content=read.content, headers=headers).status_code == 200
-    assert text(vault) == before
+    assert read_note(vault) == before
     fields: dict[str, Any] = {
         "targetType": "frontmatter",
         "target": "rank",
         "operation": "replace",
         "scope": "markerAndContent",
     }
-    assert order(vault, **fields, value={"grade": [1]}).status_code == 200
+    assert send_instruction(vault, **fields, value={"grade": [1]}).status_code == 200
     assert vault.http.get("/vault/n.md/frontmatter/grade").json() == [1]
-    refused(vault.http.get(path), 40400)
-    wrong: list[Any] = ["X", 5, [1], {}]
-    for value in wrong:
-        refused(order(vault, **fields | {"target": "grade"}, value=value), 40081)
+    assert_error(vault.http.get(path), 40400)
+    invalid_values: list[Any] = ["X", 5, [1], {}]
+    for value in invalid_values:
+        assert_error(send_instruction(vault, **fields | {"target": "grade"}, value=value), 40081)
 
 
 @pytest.mark.requirement("vault.patch-raw")
-def test_raw_content_needs_no_json(vault: Vault) -> None:
+def test_patch_accepts_raw_content_with_headers(vault: Vault) -> None:
     path = "/vault/n.md/heading/One/Sub%201:1"
-    answer = vault.http.patch(path, content="a\n\nb", headers={**TEXT, "Operation": "prepend"})
-    assert (answer.status_code, answer.headers["content-location"]) == (200, "n.md")
-    assert "## Sub 1:1\n\na\n\nb\n\nDeep.\n" in answer.text
+    response = vault.http.patch(path, content="a\n\nb", headers={**TEXT, "Operation": "prepend"})
+    assert (response.status_code, response.headers["content-location"]) == (200, "n.md")
+    assert "## Sub 1:1\n\na\n\nb\n\nDeep.\n" in response.text
     headers = {"Operation": "replace", "Target-Scope": "marker", "Content-Type": "text/plain"}
     assert "## Other\n" in vault.http.patch(path, content="Other", headers=headers).text
     path = "/vault/n.md/heading/One/Other"
@@ -232,151 +234,160 @@ def test_raw_content_needs_no_json(vault: Vault) -> None:
     assert (
         "\nx\n" in vault.http.patch("/vault/n.md", content="x", headers={**headers, "Markdown-Patch-Version": "2"}).text
     )
-    refused(vault.http.patch("/vault/n.md", content="x", headers=headers), 40084)
+    assert_error(vault.http.patch("/vault/n.md", content="x", headers=headers), 40084)
 
 
 @pytest.mark.requirement("vault.patch-raw")
-def test_raw_content_that_makes_no_sense_is_refused(vault: Vault) -> None:
-    def sent(content: str | None = None, **headers: str) -> httpx.Response:
-        chosen = {name.replace("_", "-"): value for name, value in ({"Operation": "append"} | headers).items() if value}
-        return vault.http.patch("/vault/n.md/heading/One", content=content, headers=chosen)
+def test_raw_patch_with_invalid_headers_is_rejected(vault: Vault) -> None:
+    def send_patch(content: str | None = None, **headers: str) -> httpx.Response:
+        patch_headers = {
+            name.replace("_", "-"): value for name, value in ({"Operation": "append"} | headers).items() if value
+        }
+        return vault.http.patch("/vault/n.md/heading/One", content=content, headers=patch_headers)
 
-    refused(sent("x", Operation="", Content_Type="text/markdown"), 40056)
-    refused(sent("x", Operation="rename", Content_Type="text/markdown"), 40057)
-    refused(sent("x", Target_Scope="all", Content_Type="text/markdown"), 40059)
-    refused(sent("x", Content_Type="image/png"), 40012)
-    refused(sent("x", Within="1x", Content_Type="text/markdown"), 40023)
-    refused(sent("{", Content_Type="application/json"), 40015)
-    refused(sent(Operation="replace"), 40081)
-    refused(sent(Operation="replace", Target_Scope="parent", Destination="no json"), 40022)
-    refused(sent("x", Target_Delimiter="::", Content_Type="text/markdown"), 40084)
-    refused(sent("x", Target="a", Target_Type="block", Content_Type="text/markdown"), 42200)
-    refused(sent("{}", Content_Type="application/vnd.olrapi.patch-instruction+json"), 42200)
-    refused(sent("x", Markdown_Patch_Version="1", Content_Type="text/markdown"), 40082)
-    assert text(vault) == NOTE
+    assert_error(send_patch("x", Operation="", Content_Type="text/markdown"), 40056)
+    assert_error(send_patch("x", Operation="rename", Content_Type="text/markdown"), 40057)
+    assert_error(send_patch("x", Target_Scope="all", Content_Type="text/markdown"), 40059)
+    assert_error(send_patch("x", Content_Type="image/png"), 40012)
+    assert_error(send_patch("x", Within="1x", Content_Type="text/markdown"), 40023)
+    assert_error(send_patch("{", Content_Type="application/json"), 40015)
+    assert_error(send_patch(Operation="replace"), 40081)
+    assert_error(send_patch(Operation="replace", Target_Scope="parent", Destination="no json"), 40022)
+    assert_error(send_patch("x", Target_Delimiter="::", Content_Type="text/markdown"), 40084)
+    assert_error(send_patch("x", Target="a", Target_Type="block", Content_Type="text/markdown"), 42200)
+    assert_error(send_patch("{}", Content_Type="application/vnd.olrapi.patch-instruction+json"), 42200)
+    assert_error(send_patch("x", Markdown_Patch_Version="1", Content_Type="text/markdown"), 40082)
+    assert read_note(vault) == NOTE
 
 
 @pytest.mark.requirement("vault.patch-format-1")
-def test_format_1_takes_texts_as_they_are(vault: Vault) -> None:
-    answer = vault.http.patch("/vault/n.md", content="New.\n", headers={**OLD, "Operation": "append"})
-    assert (answer.status_code, answer.headers["deprecation"]) == (200, 'true; sunset-version="6.0"')
-    assert answer.text == text(vault) == NOTE.replace("Deep.\n\n", "Deep.\n\nNew.\n\n")
-    answer = vault.http.patch("/vault/n.md", content="First.\n", headers={**OLD, "Operation": "prepend"})
-    assert "## Sub 1:1\nFirst.\n\nDeep." in answer.text
-    answer = vault.http.patch("/vault/n.md", content="All.", headers={**OLD, "Operation": "replace"})
-    assert "## Sub 1:1\nAll.\n\n# Two" in answer.text
-    trimmed = {**OLD, "Operation": "append", "Trim-Target-Whitespace": "true"}
+def test_patch_format_1_inserts_content_unchanged(vault: Vault) -> None:
+    response = vault.http.patch("/vault/n.md", content="New.\n", headers={**FORMAT_1_HEADERS, "Operation": "append"})
+    assert (response.status_code, response.headers["deprecation"]) == (200, 'true; sunset-version="6.0"')
+    assert response.text == read_note(vault) == NOTE.replace("Deep.\n\n", "Deep.\n\nNew.\n\n")
+    response = vault.http.patch("/vault/n.md", content="First.\n", headers={**FORMAT_1_HEADERS, "Operation": "prepend"})
+    assert "## Sub 1:1\nFirst.\n\nDeep." in response.text
+    response = vault.http.patch("/vault/n.md", content="All.", headers={**FORMAT_1_HEADERS, "Operation": "replace"})
+    assert "## Sub 1:1\nAll.\n\n# Two" in response.text
+    trimmed = {**FORMAT_1_HEADERS, "Operation": "append", "Trim-Target-Whitespace": "true"}
     assert "All. More\n# Two" in vault.http.patch("/vault/n.md", content=" More\n", headers=trimmed).text
-    headers = {**OLD, "Operation": "append", "Target": "One%7CSub%201:1", "Target-Delimiter": "|"}
+    headers = {**FORMAT_1_HEADERS, "Operation": "append", "Target": "One%7CSub%201:1", "Target-Delimiter": "|"}
     assert vault.http.patch("/vault/n.md", content="x", headers=headers).status_code == 200
-    whole = {**OLD, "Operation": "replace", "Target-Scope": "markerAndContent"}
-    assert "Text. ^one\n\n## Gone\n" in vault.http.patch("/vault/n.md", content="## Gone\n", headers=whole).text
+    whole_part = {**FORMAT_1_HEADERS, "Operation": "replace", "Target-Scope": "markerAndContent"}
+    assert "Text. ^one\n\n## Gone\n" in vault.http.patch("/vault/n.md", content="## Gone\n", headers=whole_part).text
 
 
-def test_format_1_makes_what_is_missing_only_when_told(vault: Vault) -> None:
-    missing = {**OLD, "Operation": "append", "Target": "One::New::Deep"}
-    refused(vault.http.patch("/vault/n.md", content="x", headers=missing), 40080)
-    made = vault.http.patch("/vault/n.md", content="x\n", headers={**missing, "Create-Target-If-Missing": "true"})
-    assert "Deep.\n\n## New\n### Deep\nx\n# Two" in made.text
-    block = {**OLD, "Operation": "append", "Target-Type": "block", "Target": "fresh"}
-    refused(vault.http.patch("/vault/n.md", content="x", headers=block), 40080)
-    made = vault.http.patch("/vault/n.md", content="x", headers={**block, "Create-Target-If-Missing": "true"})
-    assert made.text.endswith("x\n\n^fresh")
+def test_patch_format_1_creates_a_missing_target_only_on_request(vault: Vault) -> None:
+    missing = {**FORMAT_1_HEADERS, "Operation": "append", "Target": "One::New::Deep"}
+    assert_error(vault.http.patch("/vault/n.md", content="x", headers=missing), 40080)
+    response = vault.http.patch("/vault/n.md", content="x\n", headers={**missing, "Create-Target-If-Missing": "true"})
+    assert "Deep.\n\n## New\n### Deep\nx\n# Two" in response.text
+    block = {**FORMAT_1_HEADERS, "Operation": "append", "Target-Type": "block", "Target": "fresh"}
+    assert_error(vault.http.patch("/vault/n.md", content="x", headers=block), 40080)
+    response = vault.http.patch("/vault/n.md", content="x", headers={**block, "Create-Target-If-Missing": "true"})
+    assert response.text.endswith("x\n\n^fresh")
 
 
-def test_format_1_edits_blocks_rows_and_fields(vault: Vault) -> None:
-    old = {name: OLD[name] for name in ("Markdown-Patch-Version",)}
-    block = {**old, "Target-Type": "block", "Target": "one", "Operation": "append", **TEXT}
+def test_patch_format_1_edits_blocks_table_rows_and_fields(vault: Vault) -> None:
+    format_1 = {name: FORMAT_1_HEADERS[name] for name in ("Markdown-Patch-Version",)}
+    block = {**format_1, "Target-Type": "block", "Target": "one", "Operation": "append", **TEXT}
     assert "Text. And. ^one\n" in vault.http.patch("/vault/n.md", content=" And.", headers=block).text
-    refused(
+    assert_error(
         vault.http.patch("/vault/n.md", content="And.", headers={**block, "Reject-If-Content-Preexists": "true"}), 40080
     )
-    refused(
+    assert_error(
         vault.http.patch("/vault/n.md", content="And.", headers={**block, "Apply-If-Content-Preexists": "false"}), 40080
     )
-    rows = {**old, "Target-Type": "block", "Target": "table", **JSON}
-    for operation, value, found in (
+    rows = {**format_1, "Target-Type": "block", "Target": "table", **JSON}
+    for operation, value, expected in (
         ("append", [["a", "b"]], "| 1 | 2 |\n| a | b |\n\n^table"),
         ("prepend", ["c", "d"], "| - | - |\n| c | d |\n| 1 | 2 |"),
         ("replace", [["e", "f"]], "| - | - |\n| e | f |\n\n^table"),
     ):
-        answer = vault.http.patch("/vault/n.md", json=value, headers={**rows, "Operation": operation})
-        assert found in answer.text
-    refused(vault.http.patch("/vault/n.md", json=[["x"]], headers={**rows, "Operation": "append"}), 40080)
-    refused(
+        response = vault.http.patch("/vault/n.md", json=value, headers={**rows, "Operation": operation})
+        assert expected in response.text
+    assert_error(vault.http.patch("/vault/n.md", json=[["x"]], headers={**rows, "Operation": "append"}), 40080)
+    assert_error(
         vault.http.patch("/vault/n.md", json=[["x"]], headers={**rows, "Operation": "append", "Target": "one"}), 40080
     )
-    field = {**old, "Target-Type": "frontmatter", "Target": "rank", "Operation": "replace", **JSON}
+    field = {**format_1, "Target-Type": "frontmatter", "Target": "rank", "Operation": "replace", **JSON}
     assert "rank:\n  - 1\n  - 2\n" in vault.http.patch("/vault/n.md", json=[1, 2], headers=field).text
 
 
-def test_format_1_names_the_header_that_is_wrong(vault: Vault) -> None:
-    def sent(**headers: str) -> httpx.Response:
-        chosen = OLD | {"Operation": "append"} | {name.replace("_", "-"): value for name, value in headers.items()}
-        return vault.http.patch("/vault/n.md", content="x", headers={k: v for k, v in chosen.items() if v})
+def test_patch_format_1_rejects_each_invalid_header(vault: Vault) -> None:
+    def send_patch(**headers: str) -> httpx.Response:
+        patch_headers = (
+            FORMAT_1_HEADERS
+            | {"Operation": "append"}
+            | {name.replace("_", "-"): value for name, value in headers.items()}
+        )
+        return vault.http.patch("/vault/n.md", content="x", headers={k: v for k, v in patch_headers.items() if v})
 
-    refused(sent(Target_Type=""), 40053)
-    refused(sent(Target_Type="page"), 40054)
-    refused(sent(Operation=""), 40056)
-    refused(sent(Operation="delete"), 40057)
-    refused(sent(Target_Scope="parent"), 40059)
-    refused(sent(Target="%ff"), 40058)
-    refused(sent(Content_Type="image/png"), 40012)
-    refused(sent(Target="None"), 40080)
-    refused(sent(Target_Type="frontmatter", Target_Scope="marker"), 40059)
-    assert text(vault) == NOTE
+    assert_error(send_patch(Target_Type=""), 40053)
+    assert_error(send_patch(Target_Type="page"), 40054)
+    assert_error(send_patch(Operation=""), 40056)
+    assert_error(send_patch(Operation="delete"), 40057)
+    assert_error(send_patch(Target_Scope="parent"), 40059)
+    assert_error(send_patch(Target="%ff"), 40058)
+    assert_error(send_patch(Content_Type="image/png"), 40012)
+    assert_error(send_patch(Target="None"), 40080)
+    assert_error(send_patch(Target_Type="frontmatter", Target_Scope="marker"), 40059)
+    assert read_note(vault) == NOTE
 
 
-def test_format_1_reads_and_writes_parts_by_headers_and_has_its_own_map(vault: Vault) -> None:
-    old = {name: OLD[name] for name in ("Markdown-Patch-Version", "Target-Type", "Target")}
-    answer = vault.http.get("/vault/n.md", headers=old)
-    assert (answer.text, answer.headers["deprecation"]) == ("\nDeep.\n\n", 'true; sunset-version="6.0"')
-    refused(vault.http.get("/vault/n.md", headers={**old, "Target": "None"}), 40400)
+def test_format_1_reads_and_writes_parts_by_headers_and_path(vault: Vault) -> None:
+    heading_target = {name: FORMAT_1_HEADERS[name] for name in ("Markdown-Patch-Version", "Target-Type", "Target")}
+    response = vault.http.get("/vault/n.md", headers=heading_target)
+    assert (response.text, response.headers["deprecation"]) == ("\nDeep.\n\n", 'true; sunset-version="6.0"')
+    assert_error(vault.http.get("/vault/n.md", headers={**heading_target, "Target": "None"}), 40400)
     version = {"Markdown-Patch-Version": "1"}
     path = "/vault/n.md/heading/One/Sub%201:1"
     assert vault.http.get(path, headers=version).text == "\nDeep.\n\n"
     added = vault.http.post(path, content="More.\n", headers={**version, **TEXT})
     assert (added.text, added.headers["deprecation"]) == (
         NOTE.replace("Deep.\n", "Deep.\n\nMore.\n"),
-        answer.headers["deprecation"],
+        response.headers["deprecation"],
     )
-    mapped = vault.http.get("/vault/n.md", headers={**MAP, "Markdown-Patch-Version": "1"}).json()
+    document_map = vault.http.get("/vault/n.md", headers={**ACCEPT_MAP, "Markdown-Patch-Version": "1"}).json()
     headings = ["One", "One::Sub 1:1", "Two::Three/Four"]
-    assert mapped == {"headings": headings, "blocks": ["one", "table"], "frontmatterFields": ["rank"]}
-    assert "## Sub 1:1\nNew.\n\n# Two" in vault.http.put("/vault/n.md", content="New.", headers={**old, **TEXT}).text
-    refused(vault.http.put("/vault/n.md", content="x", headers={"Target-Type": "heading", "Target": "One"}), 40083)
-    refused(vault.http.get("/vault/n.md", headers={**MAP, "Markdown-Patch-Version": "7"}), 40082)
+    assert document_map == {"headings": headings, "blocks": ["one", "table"], "frontmatterFields": ["rank"]}
+    assert (
+        "## Sub 1:1\nNew.\n\n# Two"
+        in vault.http.put("/vault/n.md", content="New.", headers={**heading_target, **TEXT}).text
+    )
+    assert_error(vault.http.put("/vault/n.md", content="x", headers={"Target-Type": "heading", "Target": "One"}), 40083)
+    assert_error(vault.http.get("/vault/n.md", headers={**ACCEPT_MAP, "Markdown-Patch-Version": "7"}), 40082)
 
 
-def test_a_file_with_encoded_slashes_is_nowhere_and_one_out_of_the_vault_is_refused(vault: Vault) -> None:
+def test_encoded_slashes_in_a_path_are_not_found_or_rejected(vault: Vault) -> None:
     vault.put("a/b.md", "x")
     for method in ("GET", "PUT", "DELETE", "PATCH"):
-        refused(vault.http.request(method, "/vault/a%2Fb.md", json={}), 40400)
-        refused(vault.http.request(method, "/vault/..%2F..%2Fx.md", json={}), 40021)
+        assert_error(vault.http.request(method, "/vault/a%2Fb.md", json={}), 40400)
+        assert_error(vault.http.request(method, "/vault/..%2F..%2Fx.md", json={}), 40021)
 
 
-def test_a_name_that_is_taken_by_a_folder_is_refused(vault: Vault) -> None:
+def test_write_to_a_folder_or_below_a_note_is_rejected(vault: Vault) -> None:
     vault.put("a/b.md", "x")
     for method in ("PUT", "POST"):
-        answer = vault.http.request(method, "/vault/a", content="x", headers=TEXT)
-        assert answer.status_code in (400, 404, 405, 409), answer.text
-        answer = vault.http.request(method, "/vault/a/b.md/c.md", content="x", headers=TEXT)
-        assert answer.status_code in (400, 404, 405, 409), answer.text
+        response = vault.http.request(method, "/vault/a", content="x", headers=TEXT)
+        assert response.status_code in (400, 404, 405, 409), response.text
+        response = vault.http.request(method, "/vault/a/b.md/c.md", content="x", headers=TEXT)
+        assert response.status_code in (400, 404, 405, 409), response.text
 
 
-def test_edits_of_many_clients_at_the_same_note_are_all_there(vault: Vault) -> None:
+def test_concurrent_edits_of_one_note_are_all_kept(vault: Vault) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     def edit(i: int) -> int:
-        return order(vault, target=["One"], content=f"line {i}").status_code
+        return send_instruction(vault, target=["One"], content=f"line {i}").status_code
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(edit, range(24))) == {200}
-    assert all(f"\nline {i}\n" in text(vault) for i in range(24))
+    assert all(f"\nline {i}\n" in read_note(vault) for i in range(24))
 
 
-def test_a_note_too_large_to_be_taken_apart_is_told_so(vault: Vault) -> None:
+def test_note_above_the_parsing_limit_returns_413(vault: Vault) -> None:
     vault.put("n.md", "x" * 1_000_001)
-    refused(order(vault, target=None, content="x"), 41300)
-    refused(vault.http.get("/vault/n.md", headers=MAP), 41300)
-    refused(vault.http.get("/vault/n.md/heading/One"), 41300)
+    assert_error(send_instruction(vault, target=None, content="x"), 41300)
+    assert_error(vault.http.get("/vault/n.md", headers=ACCEPT_MAP), 41300)
+    assert_error(vault.http.get("/vault/n.md/heading/One"), 41300)

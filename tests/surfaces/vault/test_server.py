@@ -14,32 +14,32 @@ from tests.patience import until
 from tests.surfaces.vault.conftest import Vault
 
 
-def refused(answer: httpx.Response, code: int) -> None:
-    assert answer.status_code == code // 100, answer.text
-    assert answer.json()["errorCode"] == code
-    assert answer.json()["message"]
+def assert_error(response: httpx.Response, code: int) -> None:
+    assert response.status_code == code // 100, response.text
+    assert response.json()["errorCode"] == code
+    assert response.json()["message"]
 
 
-def until_found(vault: Vault, query: str, names: list[str]) -> None:
-    until(lambda: found_by(vault, query) == names, lambda: found_by(vault, query))
+def wait_for_search_result(vault: Vault, query: str, names: list[str]) -> None:
+    until(lambda: search_filenames(vault, query) == names, lambda: search_filenames(vault, query))
 
 
-def found_by(vault: Vault, query: str) -> list[str]:
-    answer = vault.http.post("/search/simple/", params={"query": query})
-    assert answer.status_code == 200, answer.text
-    return [hit["filename"] for hit in answer.json()]
+def search_filenames(vault: Vault, query: str) -> list[str]:
+    response = vault.http.post("/search/simple/", params={"query": query})
+    assert response.status_code == 200, response.text
+    return [hit["filename"] for hit in response.json()]
 
 
-def test_the_root_says_who_it_is_with_and_without_a_key(vault: Vault) -> None:
-    for headers, known in ((None, True), ({"Authorization": "Bearer no"}, False)):
+def test_root_reports_versions_and_whether_the_key_is_valid(vault: Vault) -> None:
+    for headers, authenticated in ((None, True), ({"Authorization": "Bearer no"}, False)):
         body = vault.http.get("/", headers=headers).json()
-        assert (body["status"], body["authenticated"]) == ("OK", known)
+        assert (body["status"], body["authenticated"]) == ("OK", authenticated)
         assert set(body["versions"]) == {"obsidian", "self"}
 
 
 @pytest.mark.requirement("vault.key")
 @pytest.mark.parametrize("header", [{"Authorization": ""}, {"Authorization": "Bearer x"}, {"Authorization": "Basic x"}])
-def test_without_its_key_nothing_is_answered(vault: Vault, header: dict[str, str]) -> None:
+def test_requests_without_the_key_return_401(vault: Vault, header: dict[str, str]) -> None:
     vault.put("a.md", "secret")
     for method, path in (
         ("GET", "/vault/a.md"),
@@ -48,13 +48,13 @@ def test_without_its_key_nothing_is_answered(vault: Vault, header: dict[str, str
         ("GET", "/nothing"),
         ("GET", "/tags/"),
     ):
-        answer = vault.http.request(method, path, headers=header)
-        refused(answer, 40101)
-        assert "secret" not in answer.text
+        response = vault.http.request(method, path, headers=header)
+        assert_error(response, 40101)
+        assert "secret" not in response.text
     assert [path.name for path in vault.root.iterdir()] == ["a.md"]
 
 
-def test_its_key_is_made_once_and_for_its_owner_alone(vault: Vault) -> None:
+def test_key_file_is_readable_by_its_owner_only(vault: Vault) -> None:
     assert stat.S_IMODE(vault.key_file.stat().st_mode) == 0o600
     assert len(vault.key_file.read_text().strip()) > 40
 
@@ -62,35 +62,35 @@ def test_its_key_is_made_once_and_for_its_owner_alone(vault: Vault) -> None:
 @pytest.mark.parametrize(
     "content", [b"# Hi\r\n", "ä 日本語".encode(), b"", b"\xef\xbb\xbf---\na: 1\n---\n", b"\x89PNG\0\xff"]
 )
-def test_bytes_come_back_as_they_were_put(vault: Vault, content: bytes) -> None:
+def test_get_returns_exactly_the_bytes_of_put(vault: Vault, content: bytes) -> None:
     assert vault.put("a%20b/%C3%A4%23%25.md", content).status_code == 204
     assert (vault.root / "a b" / "ä#%.md").read_bytes() == content
-    answer = vault.http.get("/vault/a%20b/%C3%A4%23%25.md")
-    assert (answer.status_code, answer.content) == (200, content)
+    response = vault.http.get("/vault/a%20b/%C3%A4%23%25.md")
+    assert (response.status_code, response.content) == (200, content)
 
 
-def test_a_note_is_text_or_json_or_its_map_as_the_caller_accepts(vault: Vault) -> None:
+def test_accept_header_selects_text_json_or_document_map(vault: Vault) -> None:
     text = "---\ntags: [one]\nkey: 1\n---\n# A\n\n#two/three `#no`\n\n## B\n\ntext ^block1\n\n# C\n"
     vault.put("n.md", text)
-    plain = vault.http.get("/vault/n.md")
-    assert plain.headers["content-type"] == "text/markdown; charset=utf-8"
+    text_response = vault.http.get("/vault/n.md")
+    assert text_response.headers["content-type"] == "text/markdown; charset=utf-8"
     note = vault.http.get("/vault/n.md", headers={"Accept": "application/vnd.olrapi.note+json"}).json()
     assert (note["path"], note["content"]) == ("n.md", text)
     assert note["frontmatter"] == {"tags": ["one"], "key": 1}
     assert note["tags"] == ["one", "two/three"]
     assert note["stat"]["size"] == len(text)
     assert abs(note["stat"]["mtime"] - time.time() * 1000) < 60_000
-    mapped = vault.http.get("/vault/n.md", headers={"Accept": "application/vnd.olrapi.document-map+json"}).json()
-    assert mapped == {
+    document_map = vault.http.get("/vault/n.md", headers={"Accept": "application/vnd.olrapi.document-map+json"}).json()
+    assert document_map == {
         "headings": {"A": {"B": {}}, "C": {}},
         "blocks": ["block1"],
         "frontmatterFields": ["tags", "key"],
         "version": note["version"],
     }
-    assert plain.headers["etag"] == f'"{note["version"]}"'
+    assert text_response.headers["etag"] == f'"{note["version"]}"'
 
 
-def test_a_folder_lists_one_level_and_empty_folders_are_invisible(vault: Vault) -> None:
+def test_folder_listing_has_one_level_and_omits_empty_folders(vault: Vault) -> None:
     for path in ("b.md", "a/x.md", "a/deep/y.md"):
         vault.put(path, "x")
     (vault.root / "empty" / "er").mkdir(parents=True)
@@ -98,18 +98,18 @@ def test_a_folder_lists_one_level_and_empty_folders_are_invisible(vault: Vault) 
     for folder in ("a/", "a"):
         assert vault.http.get(f"/vault/{folder}").json() == {"files": ["deep/", "x.md"]}
     for unknown in ("none/", "empty/", "none"):
-        refused(vault.http.get(f"/vault/{unknown}"), 40400)
+        assert_error(vault.http.get(f"/vault/{unknown}"), 40400)
 
 
-def test_what_is_appended_begins_in_a_line_of_its_own(vault: Vault) -> None:
+def test_appended_text_starts_on_a_new_line(vault: Vault) -> None:
     text = {"Content-Type": "text/markdown"}
     for content in ("one", "two\n", "three"):
         assert vault.http.post("/vault/new/a.md", content=content, headers=text).status_code == 204
     assert (vault.root / "new" / "a.md").read_text() == "one\ntwo\nthree"
-    refused(vault.http.post("/vault/new/a.md", content="{}", headers={"Content-Type": "application/json"}), 40010)
+    assert_error(vault.http.post("/vault/new/a.md", content="{}", headers={"Content-Type": "application/json"}), 40010)
 
 
-def test_of_32_clients_that_append_no_line_is_lost(vault: Vault) -> None:
+def test_lines_appended_by_32_concurrent_clients_are_all_kept(vault: Vault) -> None:
     def append(i: int) -> int:
         headers = {"Content-Type": "text/plain"}
         return vault.http.post("/vault/log.md", content=f"line {i}", headers=headers).status_code
@@ -119,30 +119,30 @@ def test_of_32_clients_that_append_no_line_is_lost(vault: Vault) -> None:
     assert sorted((vault.root / "log.md").read_text().splitlines()) == sorted(f"line {i}" for i in range(96))
 
 
-def test_a_deleted_note_lies_in_the_trash_unless_it_is_for_good(vault: Vault) -> None:
+def test_deleted_note_moves_to_the_trash_unless_permanent(vault: Vault) -> None:
     for name in ("a.md", "b.md"):
         vault.put(name, name)
     assert vault.http.delete("/vault/a.md").status_code == 204
     assert vault.http.delete("/vault/b.md", params={"permanent": "true"}).status_code == 204
     assert [path.name for path in (vault.root / ".trash").iterdir()] == ["a.md"]
-    refused(vault.http.delete("/vault/a.md"), 40400)
-    refused(vault.http.get("/vault/a.md"), 40400)
+    assert_error(vault.http.delete("/vault/a.md"), 40400)
+    assert_error(vault.http.get("/vault/a.md"), 40400)
 
 
-def test_a_note_is_moved_and_copied_and_overwrites_only_when_told(vault: Vault) -> None:
+def test_move_and_copy_overwrite_only_with_allow_overwrite(vault: Vault) -> None:
     vault.put("a.md", "a")
     vault.put("b.md", "b")
     moved = vault.http.request("MOVE", "/vault/a.md", headers={"Destination": "sub/c%20d.md"})
     assert (moved.status_code, moved.headers["Content-Location"]) == (204, "sub/c%20d.md")
     assert (vault.root / "sub" / "c d.md").read_text() == "a"
-    refused(vault.http.request("MOVE", "/vault/sub/c%20d.md", headers={"Destination": "b.md"}), 40920)
-    refused(vault.http.request("COPY", "/vault/sub/c%20d.md", headers={"Destination": "b.md"}), 40920)
+    assert_error(vault.http.request("MOVE", "/vault/sub/c%20d.md", headers={"Destination": "b.md"}), 40920)
+    assert_error(vault.http.request("COPY", "/vault/sub/c%20d.md", headers={"Destination": "b.md"}), 40920)
     headers = {"Destination": "b.md", "Allow-Overwrite": "true"}
     assert vault.http.request("COPY", "/vault/sub/c%20d.md", headers=headers).status_code == 204
     assert (vault.root / "b.md").read_text() == "a"
-    refused(vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "../out.md"}), 40021)
-    refused(vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "/etc/x.md"}), 40021)
-    refused(vault.http.request("MOVE", "/vault/b.md"), 40020)
+    assert_error(vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "../out.md"}), 40021)
+    assert_error(vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "/etc/x.md"}), 40021)
+    assert_error(vault.http.request("MOVE", "/vault/b.md"), 40020)
     moved = vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "sub/deep/"})
     assert moved.headers["Content-Location"] == "sub/deep/b.md"
 
@@ -156,15 +156,15 @@ PATCH = {
 }
 
 
-def test_a_frontmatter_key_is_patched_and_every_other_byte_stays(vault: Vault) -> None:
-    raw = b"---\r\nkeep: 0123 # mine\r\ntags: [a]\r\n---\r\nbody\r\n"
-    vault.put("n.md", raw)
-    answer = vault.http.patch("/vault/n.md", content='["a","b c"]', headers={**PATCH, "Target": "tags"})
-    expected = raw.replace(b"tags: [a]", b"tags:\r\n  - a\r\n  - b c")
-    assert (answer.status_code, answer.content) == (200, expected)
+def test_frontmatter_patch_keeps_all_other_bytes(vault: Vault) -> None:
+    original = b"---\r\nkeep: 0123 # mine\r\ntags: [a]\r\n---\r\nbody\r\n"
+    vault.put("n.md", original)
+    response = vault.http.patch("/vault/n.md", content='["a","b c"]', headers={**PATCH, "Target": "tags"})
+    expected = original.replace(b"tags: [a]", b"tags:\r\n  - a\r\n  - b c")
+    assert (response.status_code, response.content) == (200, expected)
     assert (vault.root / "n.md").read_bytes() == expected
-    answer = vault.http.patch("/vault/n.md", content="5", headers={**PATCH, "Target": "new%20%C3%A4"})
-    assert "new ä: 5" in answer.text
+    response = vault.http.patch("/vault/n.md", content="5", headers={**PATCH, "Target": "new%20%C3%A4"})
+    assert "new ä: 5" in response.text
     empty = {
         "targetType": "frontmatter",
         "target": "empty",
@@ -172,12 +172,12 @@ def test_a_frontmatter_key_is_patched_and_every_other_byte_stays(vault: Vault) -
         "value": "",
         "createTargetIfMissing": True,
     }
-    answer = vault.http.patch("/vault/n.md", json=empty)
-    assert answer.status_code == 200
-    assert 'empty: ""' in answer.text
+    response = vault.http.patch("/vault/n.md", json=empty)
+    assert response.status_code == 200
+    assert 'empty: ""' in response.text
 
 
-def test_values_are_appended_to_lists_and_texts(vault: Vault) -> None:
+def test_patch_appends_and_prepends_to_lists_and_texts(vault: Vault) -> None:
     vault.put("n.md", "---\ntags: [a]\ntitle: One\n---\n")
     for operation, target, value in (
         ("append", "tags", '["b"]'),
@@ -190,71 +190,73 @@ def test_values_are_appended_to_lists_and_texts(vault: Vault) -> None:
     assert note["frontmatter"] == {"tags": ["z", "a", "b"], "title": "One two"}
 
 
-def test_a_patch_that_is_wrong_is_refused_with_its_reason(vault: Vault) -> None:
+def test_invalid_patch_returns_its_error_code(vault: Vault) -> None:
     vault.put("n.md", "---\na: 1\n---\n")
     vault.put("bad.md", "---\na: [\n---\n")
 
-    def sent(path: str = "n.md", content: str = "1", **headers: str) -> httpx.Response:
-        chosen = {**PATCH, "Target": "a", **{name.replace("_", "-"): value for name, value in headers.items()}}
-        return vault.http.patch(f"/vault/{path}", content=content, headers={k: v for k, v in chosen.items() if v})
+    def send_patch(path: str = "n.md", content: str = "1", **headers: str) -> httpx.Response:
+        patch_headers = {**PATCH, "Target": "a", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return vault.http.patch(
+            f"/vault/{path}", content=content, headers={k: v for k, v in patch_headers.items() if v}
+        )
 
-    refused(sent(Markdown_Patch_Version=""), 40084)
-    refused(sent(Operation="change"), 40057)
-    refused(sent(Target_Type="page"), 40054)
-    refused(sent(Target=""), 40055)
-    refused(sent(content="{"), 40015)
-    refused(sent("none.md"), 40400)
-    refused(sent(Target="none", Create_Target_If_Missing="false"), 40400)
-    refused(sent("bad.md"), 40005)
-    refused(sent(Operation="append", content='"x"'), 40080)
-    refused(sent(If_Match='"stale"'), 41200)
-    refused(sent(Target_Type="heading"), 40058)
-    refused(sent(Markdown_Patch_Version="3"), 40082)
-    refused(sent(If_Match="a b"), 40024)
-    refused(sent(Trim_Target_Whitespace="true"), 40084)
-    refused(sent(Within="1x"), 40023)
-    refused(vault.http.patch("/vault/n.md", content="x"), 40081)
+    assert_error(send_patch(Markdown_Patch_Version=""), 40084)
+    assert_error(send_patch(Operation="change"), 40057)
+    assert_error(send_patch(Target_Type="page"), 40054)
+    assert_error(send_patch(Target=""), 40055)
+    assert_error(send_patch(content="{"), 40015)
+    assert_error(send_patch("none.md"), 40400)
+    assert_error(send_patch(Target="none", Create_Target_If_Missing="false"), 40400)
+    assert_error(send_patch("bad.md"), 40005)
+    assert_error(send_patch(Operation="append", content='"x"'), 40080)
+    assert_error(send_patch(If_Match='"stale"'), 41200)
+    assert_error(send_patch(Target_Type="heading"), 40058)
+    assert_error(send_patch(Markdown_Patch_Version="3"), 40082)
+    assert_error(send_patch(If_Match="a b"), 40024)
+    assert_error(send_patch(Trim_Target_Whitespace="true"), 40084)
+    assert_error(send_patch(Within="1x"), 40023)
+    assert_error(vault.http.patch("/vault/n.md", content="x"), 40081)
     assert (vault.root / "n.md").read_text() == "---\na: 1\n---\n"
 
 
 @pytest.mark.requirement("vault.simple-search")
-def test_a_search_finds_every_word_in_text_or_name_best_first(forgotten: Vault) -> None:
-    vault = forgotten
+def test_search_needs_every_word_in_text_or_name(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     vault.put("Harbour.md", "ships")
     vault.put("b.md", "The harbour has ships; the HARBOUR sleeps.")
     vault.put("c.md", "ships alone")
     hits = vault.http.post("/search/simple/", params={"query": "harbour ships", "contextLength": 5}).json()
     assert [hit["filename"] for hit in hits] == ["Harbour.md", "b.md"]
-    assert {"start": 0, "end": 7, "source": "filename"} in [one["match"] for one in hits[0]["matches"]]
-    place = hits[1]["matches"][0]
-    assert place == {"match": {"start": 4, "end": 11, "source": "content"}, "context": "The harbour has "}
-    assert found_by(vault, "nowhere") == []
-    refused(vault.http.post("/search/simple/"), 40090)
-    refused(vault.http.post("/search/simple/", params={"query": " "}), 40090)
+    assert {"start": 0, "end": 7, "source": "filename"} in [match["match"] for match in hits[0]["matches"]]
+    first_match = hits[1]["matches"][0]
+    assert first_match == {"match": {"start": 4, "end": 11, "source": "content"}, "context": "The harbour has "}
+    assert search_filenames(vault, "nowhere") == []
+    assert_error(vault.http.post("/search/simple/"), 40090)
+    assert_error(vault.http.post("/search/simple/", params={"query": " "}), 40090)
 
 
-def test_a_hit_has_its_matches_in_the_order_of_the_text(forgotten: Vault) -> None:
-    vault = forgotten
+def test_matches_of_a_hit_are_in_text_order(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     vault.put("dir/One two.md", "two ONE\n" + "x" * 300 + " one")
     [hit] = vault.http.post("/search/simple/", params={"query": "one two"}).json()
     assert set(hit) == {"filename", "score", "matches"}
-    places = [(one["match"]["start"], one["match"]["end"], one["match"]["source"]) for one in hit["matches"]]
-    assert places == [
+    positions = [(match["match"]["start"], match["match"]["end"], match["match"]["source"]) for match in hit["matches"]]
+    assert positions == [
         (0, 3, "filename"),
         (4, 7, "filename"),
         (0, 3, "content"),
         (4, 7, "content"),
         (309, 312, "content"),
     ]
-    assert [len(one["context"]) for one in hit["matches"]] == [7, 7, 103, 107, 103]
-    for given, length in (("0", 3), ("nonsense", 103), ("-5", 103)):
-        [hit] = vault.http.post("/search/simple/", params={"query": "one two", "contextLength": given}).json()
+    assert [len(match["context"]) for match in hit["matches"]] == [7, 7, 103, 107, 103]
+    for context_length, length in (("0", 3), ("nonsense", 103), ("-5", 103)):
+        [hit] = vault.http.post("/search/simple/", params={"query": "one two", "contextLength": context_length}).json()
         assert len(hit["matches"][2]["context"]) == length
 
 
 @pytest.mark.requirement("vault.simple-search")
-def test_notes_that_say_it_more_often_come_first(forgotten: Vault) -> None:
-    vault = forgotten
+def test_search_ranks_notes_with_more_matches_first(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     for name, text in (("a.md", "word"), ("b.md", "word word word"), ("c.md", "word word"), ("word.md", "x")):
         vault.put(name, text)
     vault.put("word.txt", "word word word word, but no note")
@@ -263,16 +265,16 @@ def test_notes_that_say_it_more_often_come_first(forgotten: Vault) -> None:
     assert [hit["score"] for hit in hits] == sorted((hit["score"] for hit in hits), reverse=True)
 
 
-def test_a_search_sees_edits_by_other_programs(vault: Vault) -> None:
+def test_search_index_follows_edits_by_other_programs(vault: Vault) -> None:
     (vault.root / "deep").mkdir()
     (vault.root / "deep" / "n.md").write_text("quixotic")
-    until_found(vault, "quixotic", ["deep/n.md"])
+    wait_for_search_result(vault, "quixotic", ["deep/n.md"])
     (vault.root / "deep" / "n.md").unlink()
-    until_found(vault, "quixotic", [])
+    wait_for_search_result(vault, "quixotic", [])
 
 
-def test_tags_are_counted_with_those_above_them(forgotten: Vault) -> None:
-    vault = forgotten
+def test_tag_counts_include_parent_tags(indexed_vault: Vault) -> None:
+    vault = indexed_vault
     vault.put("a.md", "---\ntags: [x/y]\n---\n#z")
     vault.put("b.md", "#x and #x/y again #x/y")
     tags = {tag["name"]: tag["count"] for tag in vault.http.get("/tags/").json()["tags"]}
@@ -295,8 +297,8 @@ TRAVERSALS = [
 ]
 
 
-def raw(vault: Vault, method: str, path: str) -> bytes:
-    """Sent as it is: a client would tidy the path."""
+def send_raw_request(vault: Vault, method: str, path: str) -> bytes:
+    """Send the path unchanged; an HTTP client would normalize it."""
     port = vault.http.base_url.port
     assert port is not None
     key = vault.http.headers["Authorization"]
@@ -307,27 +309,27 @@ def raw(vault: Vault, method: str, path: str) -> bytes:
 
 
 @pytest.mark.parametrize("path", [*TRAVERSALS, "../out.md", "a/../../out.md"])
-def test_no_path_in_any_spelling_leads_out(vault: Vault, path: str) -> None:
+def test_no_path_encoding_leaves_the_vault(vault: Vault, path: str) -> None:
     for method in ("GET", "PUT", "POST", "DELETE", "PATCH"):
-        answer = raw(vault, method, path)
-        assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), (method, answer)
-        assert b'"errorCode"' in answer
+        response = send_raw_request(vault, method, path)
+        assert response.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), (method, response)
+        assert b'"errorCode"' in response
     assert not (vault.root.parent / "out.md").exists()
     assert list(vault.root.iterdir()) == []
 
 
-def test_a_link_out_of_the_vault_is_not_there(vault: Vault) -> None:
+def test_symlink_out_of_the_vault_is_not_found(vault: Vault) -> None:
     (vault.root / "key.md").symlink_to(vault.key_file)
-    refused(vault.http.get("/vault/key.md"), 40400)
-    assert found_by(vault, vault.key_file.read_text().strip()) == []
+    assert_error(vault.http.get("/vault/key.md"), 40400)
+    assert search_filenames(vault, vault.key_file.read_text().strip()) == []
 
 
-def test_what_it_does_not_have_is_told_and_nothing_is_a_500(vault: Vault) -> None:
-    refused(vault.http.put("/vault/folder/", content="x"), 40510)
-    refused(vault.http.put("/vault/", content="x"), 40510)
-    refused(vault.http.request("OPTIONS", "/vault/a.md"), 40500)
-    refused(vault.http.get("/active/"), 40400)
-    refused(vault.put("big.md", b"x" * (20 * 1024 * 1024 + 1)), 41300)
+def test_unsupported_requests_return_their_error_codes(vault: Vault) -> None:
+    assert_error(vault.http.put("/vault/folder/", content="x"), 40510)
+    assert_error(vault.http.put("/vault/", content="x"), 40510)
+    assert_error(vault.http.request("OPTIONS", "/vault/a.md"), 40500)
+    assert_error(vault.http.get("/active/"), 40400)
+    assert_error(vault.put("big.md", b"x" * (20 * 1024 * 1024 + 1)), 41300)
     vault.put("image.png", b"\xff\0")
-    refused(vault.http.patch("/vault/image.png", content="1", headers={**PATCH, "Target": "a"}), 40081)
+    assert_error(vault.http.patch("/vault/image.png", content="1", headers={**PATCH, "Target": "a"}), 40081)
     assert sorted(path.name for path in vault.root.iterdir()) == ["image.png"]

@@ -19,7 +19,7 @@ from stentor_vault.server.text_index import VaultTextIndex
 
 
 class SlowVault(FolderVault):
-    """A vault whose next read returns its note only after `release` was set."""
+    """A vault that holds its next read until `release` is set, if `hold_next` is true."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -42,9 +42,7 @@ def vault(tmp_path: Path) -> SlowVault:
     return SlowVault(tmp_path)
 
 
-async def test_the_time_limit_of_a_rule_does_not_count_the_load(
-    vault: SlowVault, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rule_time_limit_excludes_the_index_load(vault: SlowVault, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(jsonlogic, "time", SimpleNamespace(monotonic=lambda: now))
 
@@ -54,7 +52,7 @@ async def test_the_time_limit_of_a_rule_does_not_count_the_load(
             await self.load()
             now += jsonlogic.MAX_SECONDS + 1
 
-    # More steps than pass between two looks at the clock.
+    # More steps than the rule runs between two checks of the clock.
     rule = {"some": [[*range(5000)], {"==": [{"var": ""}, 4999]}]}
     transport = httpx.ASGITransport(VaultServer(vault, SlowIndex(vault), "key"))
     headers = {"Authorization": "Bearer key", "Content-Type": JSON_LOGIC}
@@ -63,7 +61,7 @@ async def test_the_time_limit_of_a_rule_does_not_count_the_load(
     assert (response.status_code, response.json()) == (200, [{"filename": "a.md", "result": True}])
 
 
-async def test_a_read_that_ends_after_a_deletion_does_not_bring_the_note_back(vault: SlowVault) -> None:
+async def test_read_that_ends_after_a_delete_does_not_restore_the_note(vault: SlowVault) -> None:
     index = VaultTextIndex(vault)
     index.request_load()
     vault.hold_next = True
@@ -76,7 +74,7 @@ async def test_a_read_that_ends_after_a_deletion_does_not_bring_the_note_back(va
     assert index.search("alpha", 10) == []
 
 
-async def test_read_numbers_are_kept_only_while_a_file_is_read(vault: SlowVault) -> None:
+async def test_read_numbers_are_dropped_when_a_read_ends(vault: SlowVault) -> None:
     index = VaultTextIndex(vault)
     index.request_load()
     sizes = []
