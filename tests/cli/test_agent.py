@@ -53,8 +53,8 @@ def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) 
     program, _ = served
     program("agent", "register", "[bold]ann", "--capability", "echo")
     rows = program("agent", "list", "--capability", "echo").out.splitlines()
-    assert rows[1].split() == ["id", "name", "capabilities", "trust", "status", "presence"]
-    assert any(row.split()[1:] == ["[bold]ann", "echo", "unscored", "active", "online"] for row in rows if row.strip())
+    assert rows[1].split() == ["name", "capabilities", "trust", "status", "presence", "id"]
+    assert any(row.split()[:-1] == ["[bold]ann", "echo", "unscored", "active", "online"] for row in rows if row.strip())
     page = program("agent", "list", "--json").json
     assert [a["name"] for a in page["agents"]] == ["summarizer", "librarian", "[bold]ann"]
     assert page["agents"][2]["trust_score"] is None

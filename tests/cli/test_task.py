@@ -183,3 +183,25 @@ def test_watching_a_task_that_is_cancelled_ends_with_1(served: Served) -> None:
     out, _ = watch.communicate(timeout=60)
     assert watch.returncode == 1
     assert json.loads(out)["status"] == "cancelled"
+
+
+def test_tasks_and_agents_are_found_by_names_and_parts_of_ids(served: Served) -> None:
+    program, _ = served
+    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    tasks = [_submit_echo(program, "--input", f"Question {n}", "--json").json["task_id"] for n in range(2)]
+    tail = tasks[0].rpartition("-")[2]
+    assert program("task", "show", tail, "--json").json["task_id"] == tasks[0]
+    assert program("task", "cancel", tasks[1][:23], "--json").json["task_id"] == tasks[1]
+    assert program("agent", "show", "ann", "--json").json["agent_id"] == agent
+    assert program("agent", "suspend", agent[:18], "--reason", "slow").code == 0
+    assert {task["task_id"] for task in program("task", "list", "--agent", "ann", "--json").json["tasks"]} == {*tasks}
+    shown = program("task", "list").out
+    assert tail in shown
+    assert "Question 1" in shown
+    assert agent not in shown
+    ambiguous = program("task", "show", tasks[0][:8])
+    assert ambiguous.code == 2
+    assert all(task in ambiguous.err for task in tasks)
+    missing = program("task", "show", "no-such-task")
+    assert missing.code == 3
+    assert "NOT_FOUND" in missing.err

@@ -62,7 +62,10 @@ async def test_the_list_has_every_task_newest_first(world: World) -> None:
     listed = await page(world)
     assert [row["task_id"] for row in listed["tasks"]] == [task["task_id"] for task in tasks]
     assert (listed["total"], listed["limit"], listed["offset"]) == (12, 100, 0)
-    assert set(listed["tasks"][0]) == {"task_id", "status", "assigned_agent", "type", "created_at", "completed_at"}
+    assert set(listed["tasks"][0]) == {
+        *("task_id", "title", "type", "status", "assigned_agent", "agent_name"),
+        *("created_at", "completed_at", "duration_ms"),
+    }
     for row, task in zip(listed["tasks"], tasks, strict=True):
         assert (row["status"], row["completed_at"]) == (task["status"], task["completion_time"])
 

@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -37,6 +38,8 @@ MAX_LOCK_ATTEMPTS = 3
 """Failed starts without a visible lock holder before giving up: the failure then has another reason than the lock."""
 STREAM_READ_TIMEOUT_SECONDS = 45
 """Seconds without a byte after which a stream counts as broken; the service sends a heartbeat every 15."""
+MAX_LISTED_REFERENCES = 5
+"""Records that an error about an ambiguous reference names."""
 MAX_RETRY_AFTER_SECONDS = 60
 """Upper bound for Retry-After, in seconds; the window of the rate limit is not longer."""
 NO_KEY_MESSAGE = "The service requires an API key, and none was found: set SERVICE_CLIENT_KEY or pass --key."
@@ -182,6 +185,23 @@ class RequestFailed(CommandFailed):
         self.reason = reason
 
 
+class Referable(Protocol):
+    """A list of records that a user may refer to by a part of their id."""
+
+    path: ClassVar[str]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return a text for people by the id of each record."""
+        ...
+
+
+def _ambiguous_error(text: str, labels: dict[str, str]) -> CommandFailed:
+    shown = [f"{record_id} ({label})" for record_id, label in list(labels.items())[:MAX_LISTED_REFERENCES]]
+    more = ", and more" if len(labels) > MAX_LISTED_REFERENCES else ""
+    return CommandFailed(f"{text!r} is not unique. Use more of the id: {', '.join(shown)}{more}.", EXIT_USAGE)
+
+
 class ServiceClient:
     """A client of one service. With `in_process` the service runs in this process and ends with the command."""
 
@@ -216,6 +236,28 @@ class ServiceClient:
             if response.status_code != 429:
                 raise self._failure(response)
             await _wait_for_rate_limit(response)
+
+    async def with_id(self, kind: type[Referable], text: str, call: Callable[[str], Awaitable[T]]) -> T:
+        """Call with an id; if there is no such record, again with the id of the only one that `text` refers to.
+
+        `text` may be an id, the beginning or the end of one, or the name of an agent. Raises CommandFailed.
+        """
+        try:
+            return await call(text)
+        except RequestFailed as error:
+            if error.status != HTTPStatus.NOT_FOUND or (record_id := await self.find_id(kind, text)) == text:
+                raise
+        return await call(record_id)
+
+    async def find_id(self, kind: type[Referable], text: str) -> str:
+        """Return the id of the only record that `text` refers to, `text` itself without one. Raises CommandFailed."""
+        try:
+            labels = (await self.get(kind.path, kind, ref=text, limit=MAX_LISTED_REFERENCES + 1)).value.labels
+        except RequestFailed:  # not a possible reference, or no permission to list
+            return text
+        if len(labels) > 1:
+            raise _ambiguous_error(text, labels)
+        return next(iter(labels), text)
 
     @asynccontextmanager
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:

@@ -6,6 +6,7 @@ Texts that come from agents and other services are printed without control chara
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,6 +91,7 @@ STATUS_STYLES = {
     "warning": "yellow",
     "executing": "cyan",
 }
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -118,6 +120,14 @@ def render_record(record: Mapping[str, Any]) -> Table:
     for name, value in record.items():
         grid.add_row(name, render_cell(value))
     return grid
+
+
+def shorten_id(record_id: str) -> str:
+    """Return the last group of a UUID, with which commands find the record; any other id whole.
+
+    The beginning of our UUIDs is the time: records of one moment share it.
+    """
+    return record_id.rpartition("-")[2] if _UUID.fullmatch(record_id) else record_id
 
 
 def format_age(moment: str | None, now: datetime | None = None) -> str:

@@ -58,7 +58,16 @@ def test_a_task_reads_the_same_over_both(client: Client) -> None:
 
 def as_http(task: pb.Task) -> dict[str, Any]:
     """What the HTTP API says of it."""
-    names = ("task_id", "type", "assigned_agent", "duration_ms", "timeout_seconds", "attempts", "queue_timeout_seconds")
+    names = (
+        "task_id",
+        "title",
+        "type",
+        "assigned_agent",
+        "duration_ms",
+        "timeout_seconds",
+        "attempts",
+        "queue_timeout_seconds",
+    )
     same = {name: getattr(task, name) for name in (*names, "learning_eligible", "provenance_id")}
     moments = ("created_at", "start_time", "completion_time")
     times = {name: format_iso(getattr(task, name).ToMicroseconds()) for name in moments}

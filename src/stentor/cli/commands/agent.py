@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import typer
@@ -16,7 +16,7 @@ from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Register, list, suspend and reactivate agents.", no_args_is_help=True)
 
-AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent's id.")]
+AgentId = Annotated[str, typer.Argument(metavar="AGENT", help="Its name, its id, or the beginning or end of the id.")]
 Score = Annotated[float | None, typer.Option(min=0, max=1, help="From 0 to 1; default: 0.5.")]
 Tier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
@@ -48,8 +48,14 @@ class ListedAgent(AgentPresence, frozen=True, kw_only=True):
 
 
 class AgentList(msgspec.Struct, frozen=True):
+    path: ClassVar[str] = BASE
+
     agents: list[ListedAgent]
     total: int
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {agent.agent_id: agent.name for agent in self.agents}
 
 
 @app.command()
@@ -118,7 +124,10 @@ def show(
 ) -> None:
     """Show one agent."""
     run_command(
-        ServiceTarget(data_dir, url, key), lambda api: api.get(_path(agent_id), JsonObject), _show, as_json=as_json
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.with_id(AgentList, agent_id, lambda found: api.get(_path(found), JsonObject)),
+        _show,
+        as_json=as_json,
     )
 
 
@@ -134,7 +143,9 @@ def suspend(
     """Suspend an active agent, so that it gets no new tasks."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(agent_id)}/suspend", AgentStatus, {"reason": reason}),
+        lambda api: api.with_id(
+            AgentList, agent_id, lambda found: api.post(f"{_path(found)}/suspend", AgentStatus, {"reason": reason})
+        ),
         _show_status,
         as_json=as_json,
         access="change",
@@ -148,7 +159,7 @@ def activate(
     """Reactivate a suspended agent."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(agent_id)}/activate", AgentStatus),
+        lambda api: api.with_id(AgentList, agent_id, lambda found: api.post(f"{_path(found)}/activate", AgentStatus)),
         _show_status,
         as_json=as_json,
         access="change",
@@ -173,10 +184,17 @@ def _presence(agent: AgentPresence) -> str:
 
 def _show_list(page: AgentList) -> None:
     rows = [
-        (a.agent_id, a.name, ", ".join(a.capabilities), _trust(a.trust_score), a.status, _presence(a))
+        (
+            a.name,
+            ", ".join(a.capabilities),
+            _trust(a.trust_score),
+            a.status,
+            _presence(a),
+            output.shorten_id(a.agent_id),
+        )
         for a in page.agents
     ]
-    console.print(output.render_table(("id", "name", "capabilities", "trust", "status", "presence"), rows))
+    console.print(output.render_table(("name", "capabilities", "trust", "status", "presence", "id"), rows))
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
 

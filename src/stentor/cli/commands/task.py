@@ -6,15 +6,17 @@ The work is in `cli.tasks`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
+from stentor.cli.commands.agent import AgentList
 from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks import view as task_view
@@ -25,9 +27,11 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
+T = TypeVar("T")
+
 app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)
 
-TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+TaskId = Annotated[str, typer.Argument(metavar="TASK", help="Its id, or the beginning or end of the id.")]
 Priority = Literal["high", "normal", "low"]
 Prefer = Literal["quality", "balanced", "fast", "cheap"]
 Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
@@ -44,6 +48,7 @@ def submit(
     prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when choosing the agent.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
     queue_timeout: Annotated[int | None, typer.Option(help="Maximum time in the queue in seconds.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title in lists; default: a text of the input.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,
     data_dir: DataDir = None,
@@ -54,6 +59,7 @@ def submit(
     """Submit a task; with --wait the exit code is 0 only if it completes."""
     optional = {
         "id": task_id,
+        "title": title,
         "timeout_seconds": timeout,
         "queue_timeout_seconds": queue_timeout,
         "metadata": omit_none({"priority": priority, "prefer": prefer}) or None,
@@ -97,9 +103,19 @@ def show(
     """Show one task."""
     target = ServiceTarget(data_dir, url, key)
     if activity:
-        run_command(target, lambda api: _get_activity(api, task_id), task_view.show_activity, as_json=as_json)
+        run_command(
+            target,
+            _on_task(task_id, lambda api, found: _get_activity(api, found)),
+            task_view.show_activity,
+            as_json=as_json,
+        )
     else:
-        run_command(target, lambda api: api.get(_path(task_id), JsonObject), task_view.show_task, as_json=as_json)
+        run_command(
+            target,
+            _on_task(task_id, lambda api, found: api.get(_path(found), JsonObject)),
+            task_view.show_task,
+            as_json=as_json,
+        )
 
 
 @app.command()
@@ -109,7 +125,7 @@ def explain(
     """Explain why the agent was chosen, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> Response[Explanation]:
-        activity = await _get_activity(api, task_id)
+        activity = await _on_task(task_id, _get_activity)(api)
         return Response(decisions.explain_task(activity.value), Explanation)
 
     run_command(
@@ -135,7 +151,7 @@ def grade(
     body = omit_none({"grade": value, "comment": comment})
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(task_id)}/grade", TaskGrade, body),
+        _on_task(task_id, lambda api, found: api.post(f"{_path(found)}/grade", TaskGrade, body)),
         task_view.show_grade,
         as_json=as_json,
         access="change",
@@ -149,7 +165,7 @@ def watch(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     tokens = TokenPrinter(sys.stderr if as_json else sys.stdout)
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: follow_task(api, task_id, tokens.print),
+        _on_task(task_id, lambda api, found: follow_task(api, found, tokens.print)),
         lambda record: task_view.show_result(record, is_printed=tokens.end()),
         as_json=as_json,
         access="change",
@@ -164,7 +180,7 @@ def cancel(
     """Cancel a task that has not ended."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(task_id)}/cancel", SubmittedTask),
+        _on_task(task_id, lambda api, found: api.post(f"{_path(found)}/cancel", SubmittedTask)),
         lambda cancelled: output.print_line(f"Task {cancelled.task_id} is cancelled."),
         as_json=as_json,
         access="change",
@@ -176,7 +192,7 @@ def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     """Retry a failed or aborted task."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(task_id)}/retry", SubmittedTask),
+        _on_task(task_id, lambda api, found: api.post(f"{_path(found)}/retry", SubmittedTask)),
         task_view.show_submitted,
         as_json=as_json,
         access="change",
@@ -186,7 +202,9 @@ def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
 @app.command("list")
 def list_tasks(
     status: Annotated[Status | None, typer.Option(help="Only tasks with this status.")] = None,
-    agent: Annotated[str | None, typer.Option(metavar="ID", help="Only tasks of this agent.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="AGENT", help="Only tasks of this agent: its name or id.")
+    ] = None,
     created_after: Annotated[
         str | None, typer.Option(metavar="TIME", help="ISO 8601; local time if it has no time zone.")
     ] = None,
@@ -197,13 +215,25 @@ def list_tasks(
     as_json: AsJson = False,
 ) -> None:
     """List tasks, newest first."""
-    params = {"status": status, "agent_id": agent, "created_after": _parse_time(created_after), "limit": limit}
+    params = {"status": status, "created_after": _parse_time(created_after), "limit": limit}
+
+    async def work(api: ServiceClient) -> Response[TaskList]:
+        agent_id = None if agent is None else await api.find_id(AgentList, agent)
+        return await api.get("/tasks", TaskList, agent_id=agent_id, **params)
+
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get("/tasks", TaskList, **params),
+        work,
         task_view.show_list,
         as_json=as_json,
     )
+
+
+def _on_task(
+    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
+) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
+    """Return the call with the id of the task that the user refers to."""
+    return lambda api: api.with_id(TaskList, ref, lambda task_id: call(api, task_id))
 
 
 def _path(task_id: str) -> str:

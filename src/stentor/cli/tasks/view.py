@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 from rich.text import Text
 from rich.tree import Tree
@@ -27,11 +29,19 @@ class TaskRow(msgspec.Struct, frozen=True):
     status: str
     assigned_agent: str | None
     created_at: str
+    title: str = ""
+    agent_name: str | None = None
 
 
 class TaskList(msgspec.Struct, frozen=True):
+    path: ClassVar[str] = "/tasks"
+
     tasks: list[TaskRow]
     total: int
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {task.task_id: task.title or task.type for task in self.tasks}
 
 
 class TaskGrade(msgspec.Struct, frozen=True):
@@ -81,10 +91,16 @@ def show_task(record: JsonObject) -> None:
 def show_list(page: TaskList) -> None:
     """Print a page of tasks."""
     rows = [
-        (task.task_id, task.type, task.status, task.assigned_agent, output.format_age(task.created_at))
+        (
+            output.shorten_id(task.task_id),
+            task.title or task.type,
+            task.status,
+            task.agent_name or task.assigned_agent,
+            output.format_age(task.created_at),
+        )
         for task in page.tasks
     ]
-    console.print(output.render_table(("id", "type", "status", "agent", "created"), rows))
+    console.print(output.render_table(("id", "title", "status", "agent", "created"), rows))
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
 

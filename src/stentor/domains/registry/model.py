@@ -98,6 +98,10 @@ class Agent(msgspec.Struct, frozen=True, dict=True):
     def is_quarantined(self) -> bool:
         return self.status == "quarantined"
 
+    def matches(self, ref: str) -> bool:
+        """Return whether a text is the name, or the beginning or the end of the id."""
+        return self.name == ref or self.agent_id.startswith(ref) or self.agent_id.endswith(ref)
+
 
 class Violation(msgspec.Struct, frozen=True):
     violation_id: str

@@ -12,7 +12,7 @@ from stentor.domains.registry import model, wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
 from stentor.domains.registry.service import AgentRegistry
 from stentor.web.operations import Operation
-from stentor.web.wire import AgentId, Caller, Offset, decode_cursor, encode_cursor
+from stentor.web.wire import AgentId, Caller, Name, Offset, decode_cursor, encode_cursor
 
 TrustLookup = Callable[[str, str], float | None]
 """(tenant, agent id) -> the trust score now, None if it was never set."""
@@ -43,11 +43,15 @@ class RegistryOperations:
         capability: Annotated[str | None, Query(max_length=255)] = None,
         status: Annotated[AgentStatus | None, Query()] = None,
         trust_tier: Annotated[TrustTier | None, Query()] = None,
+        ref: Annotated[Name | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> wire.AgentPage:
-        """List the agents that match, oldest first; `malformed` has the ids whose records cannot be read."""
+        """List the agents that match, oldest first; `malformed` has the ids whose records cannot be read.
+
+        `ref` is a name, or the beginning or the end of an id.
+        """
         if cursor is not None:
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
@@ -55,6 +59,8 @@ class RegistryOperations:
         agents = self._registry.list_matching(
             caller.tenant, capability=capability, status=status, trust_tier=trust_tier
         )
+        if ref is not None:
+            agents = [agent for agent in agents if agent.matches(ref)]
         return wire.AgentPage(
             agents=[wire.AgentRow.of(agent, **self._state(agent)) for agent in agents[offset : offset + limit]],
             total=len(agents),

@@ -44,7 +44,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
-    matters in the choice of the agent.
+    matters in the choice of the agent, `title` a title that the submitter gave.
     """
 
     user_id: str | None = None
@@ -56,6 +56,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     traceparent: str | None = None
     grant_id: str | None = None
     prefer: Preference | None = None
+    title: str | None = None
 
     @property
     def for_agent(self) -> TaskMetadata:
@@ -137,6 +138,7 @@ class Task(msgspec.Struct, frozen=True):
     result: Any
     queue_timeout_seconds: int | None = None
     queue_deadline_at: int | None = None
+    title: str = ""
 
     @property
     def sender_agent(self) -> str | None:
@@ -145,9 +147,11 @@ class Task(msgspec.Struct, frozen=True):
     @property
     def duration_ms(self) -> int | None:
         """The duration of the last attempt; None until it has ended."""
-        if self.start_time is None or self.completion_time is None:
-            return None
-        return (self.completion_time - self.start_time) // 1000
+        return _duration_ms(self.start_time, self.completion_time)
+
+
+def _duration_ms(start: int | None, end: int | None) -> int | None:
+    return None if start is None or end is None else (end - start) // 1000
 
 
 class QueuedTask(msgspec.Struct, frozen=True):
@@ -206,6 +210,13 @@ class TaskSummary(msgspec.Struct, frozen=True):
     type: str
     created_at: int
     completed_at: int | None
+    start_time: int | None
+    title: str
+
+    @property
+    def duration_ms(self) -> int | None:
+        """The duration of the last attempt; None until it has ended."""
+        return _duration_ms(self.start_time, self.completed_at)
 
 
 class TaskPage(msgspec.Struct, frozen=True):
@@ -232,7 +243,8 @@ class TaskFilter(msgspec.Struct, frozen=True):
     """Conditions of a list.
 
     `created_after` in microseconds; `before` is the creation time and id of the last task of the previous page; `key`
-    limits the list to the tasks that this key submitted or that are assigned to its agents.
+    limits the list to the tasks that this key submitted or that are assigned to its agents; `ref` is the beginning or
+    the end of an id, and excludes the other conditions.
     """
 
     status: TaskStatus | None = None
@@ -240,6 +252,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
     created_after: int | None = None
     before: tuple[int, str] | None = None
     key: str | None = None
+    ref: str | None = None
 
 
 def compute_body_hash(draft: TaskDraft) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import Query
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db.idempotency import IdempotencyKey
@@ -19,6 +19,7 @@ from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskFilter, TaskMetadata, TaskStatus
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.titles import MAX_TITLE_CHARACTERS
 from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -69,6 +70,7 @@ class TaskIn(RequestModel):
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
     queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
+    title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
     metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
 
     def to_draft(self) -> TaskDraft:
@@ -88,6 +90,7 @@ class TaskIn(RequestModel):
                 meta.parent_task_id,
                 grant_id=meta.grant_id,
                 prefer=meta.prefer,
+                title=self.title,
             ),
             self.queue_timeout_seconds,
         )
@@ -126,6 +129,7 @@ class SubmittedOut(ResponseModel):
 
 class TaskOut(ResponseModel):
     task_id: str
+    title: str
     type: str
     status: TaskStatus
     assigned_agent: str | None
@@ -149,11 +153,14 @@ class TaskOut(ResponseModel):
 
 class TaskRowOut(ResponseModel):
     task_id: str
+    title: str
     status: TaskStatus
     assigned_agent: str | None
+    agent_name: str | None
     type: str
     created_at: Timestamp
     completed_at: Timestamp | None
+    duration_ms: int | None
 
 
 class TaskPageOut(ResponseModel):
@@ -208,18 +215,29 @@ class TaskOperations:
         status: Annotated[TaskStatus | None, Query()] = None,
         agent_id: Annotated[str | None, Query(max_length=255)] = None,
         created_after: After = None,
+        ref: Annotated[Name | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=1024)] = None,
     ) -> TaskPageOut:
-        """The tasks that match, newest first; without a filter all of them."""
+        """The tasks that match, newest first; without a filter all of them.
+
+        `ref` is the beginning or the end of an id, and goes with no other filter; the exact id comes first.
+        """
         if agent_id is not None and "\0" in agent_id:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         after = None if created_after is None else micros_from_datetime(created_after)
         before = None if cursor is None else decode_cursor(cursor, int, str)
-        page = await self._tasks.list_page(caller, TaskFilter(status, agent_id, after, before), limit, offset)
+        if ref is not None and (status, agent_id, after, before, offset) != (None, None, None, None, 0):
+            raise InvalidRequest("ref: goes with no other filter.")
+        task_filter = TaskFilter(status, agent_id, after, before, ref=ref)
+        page = await self._tasks.list_page(caller, task_filter, limit, offset)
         following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
-        return TaskPageOut.of(page, tasks=page.rows, limit=limit, offset=offset, next_cursor=following)
+        rows = [
+            TaskRowOut.of(row, agent_name=self._tasks.agent_name(caller.tenant, row.assigned_agent))
+            for row in page.rows
+        ]
+        return TaskPageOut.of(page, tasks=rows, limit=limit, offset=offset, next_cursor=following)
 
     async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """One task by its exact id, in any state."""

@@ -99,6 +99,11 @@ class TaskRouter:
         ahead, concurrency, _ = self._routing.agent_load(agent)
         return model.estimate_times(now, ahead, mean_ms, concurrency)
 
+    def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
+        """Return the name of an agent, None for an unknown one."""
+        agent = self._agents.get(tenant, agent_id) if agent_id else None
+        return None if agent is None else agent.name
+
     def notice(self, task: Task) -> str | None:
         """Return the notice for a queued task whose agent is offline, or None."""
         if task.status != "queued" or task.assigned_agent is None:

@@ -35,9 +35,13 @@ _COUNT_CONDITIONS = {
     "agent_id": "agent_id = :agent_id",
     "created_after": "hour > :hour",
 }
+REFERENCE_TASKS = 100_000
+"""Tasks, the newest, whose ids are searched for a part of an id."""
 MAX_ANCESTORS = 32
 """Ancestors that are followed. A submitter names the parent task freely, so a chain can be long or a cycle."""
-_COLUMNS = "task_id, status, assigned_agent, type, created_at, completion_time"
+_COLUMNS = (
+    "task_id, status, assigned_agent, type, created_at, completion_time, start_time, coalesce(title, type) as title"
+)
 _SUBMITTED = "submitted_by = :key"
 _ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
 _FIND_PARENT = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
@@ -46,15 +50,16 @@ _COUNT_BY_STATUS = Sql("select status, sum(n) from task_counts where tenant = :t
 # tenants would scan it.
 _NEXT_TENANT = Sql("select min(tenant) from task_counts where tenant > :after")
 _OLDEST_QUEUED_AT = Sql("select min(queued_at) from tasks where status = 'queued' and priority = :priority")
-_LIST_BY_ID_PREFIX = Sql(
-    f"""select {_COLUMNS} from tasks where tenant = :tenant and substr(task_id, 1, :length) = :prefix
-    order by task_id limit :limit"""
+_NEWEST_IDS = """select task_id from tasks where tenant = :tenant order by created_at desc, task_id desc
+    limit :scanned"""
+_LIST_BY_REFERENCE = Sql(
+    f"""select {_COLUMNS} from tasks where tenant = :tenant and (task_id = :text or task_id in (
+        select task_id from ({_NEWEST_IDS}) as newest where substr(task_id, 1, :length) = :text
+            or substr(task_id, length(task_id) - :length + 1) = :text))
+        and (cast(:key as text) is null or {_SUBMITTED} or {_ASSIGNED})
+    order by case when task_id = :text then 0 else 1 end, created_at desc, task_id desc limit :limit"""
 )
 _FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
-_LIST_NEWEST_INPUTS = Sql(
-    """select task_id, substr(input, 1, :length) from tasks where tenant = :tenant
-    order by created_at desc, task_id desc limit :limit"""
-)
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by kind and conditions; there are only a few combinations."""
 
@@ -119,22 +124,20 @@ def find_oldest_queued_at(tx: Tx, priority: int) -> int | None:
     return None if row is None or row[0] is None else int(row[0])
 
 
-def list_by_id_prefix(tx: Tx, tenant: str, prefix: str, limit: int) -> list[TaskSummary]:
-    """List the tasks whose id begins with a text."""
-    rows = tx.rows(_LIST_BY_ID_PREFIX, tenant=tenant, prefix=prefix, length=len(prefix), limit=limit)
-    return [TaskSummary(*row) for row in rows]
+def list_by_reference(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) -> list[TaskSummary]:
+    """List the tasks whose id begins or ends with `ref`, the exact one first, then the newest.
+
+    Parts of ids are searched in the newest REFERENCE_TASKS tasks, whose ids one index has together.
+    """
+    text = task_filter.ref or ""
+    params = {"text": text, "length": len(text), "key": task_filter.key, "scanned": REFERENCE_TASKS, "limit": limit}
+    return [TaskSummary(*row) for row in tx.rows(_LIST_BY_REFERENCE, tenant=tenant, **params)]
 
 
 def read_input(tx: Tx, tenant: str, task_id: str, length: int) -> str | None:
     """Return the first characters of the JSON input of a task."""
     row = tx.row(_FIND_INPUT, tenant=tenant, task_id=task_id, length=length)
     return None if row is None else str(row[0])
-
-
-def read_newest_inputs(tx: Tx, tenant: str, length: int, limit: int) -> dict[str, str]:
-    """Return the first characters of the JSON input of each of the newest tasks, by the id of the task."""
-    rows = tx.rows(_LIST_NEWEST_INPUTS, tenant=tenant, length=length, limit=limit)
-    return {str(task_id): str(text) for task_id, text in rows}
 
 
 def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], params: dict[str, Any]) -> int:

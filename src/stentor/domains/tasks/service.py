@@ -42,6 +42,10 @@ class TaskService:
         """Return a task. Raises NotFound, also for a task that the caller may not read."""
         return await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
 
+    def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
+        """Return the name of the agent that has a task."""
+        return self._router.agent_name(tenant, agent_id)
+
     def notice(self, task: Task) -> str | None:
         """Return the notice for a queued task whose agent is offline, or None."""
         return self._router.notice(task)
@@ -52,6 +56,9 @@ class TaskService:
         task_filter = msgspec.structs.replace(task_filter, key=queries.visibility_key(principal))
 
         def read(tx: Tx) -> TaskPage:
+            if task_filter.ref is not None:
+                rows = queries.list_by_reference(tx, tenant, task_filter, limit)
+                return TaskPage(rows, len(rows), has_more=False)
             # Read one row more than the page holds, to know whether there is a next page.
             rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
             return TaskPage(rows[:limit], queries.count_tasks(tx, tenant, task_filter), len(rows) > limit)

@@ -367,6 +367,7 @@ def _queued_from_row(row: tuple[Any, ...]) -> QueuedTask:
 
 def _task_from_row(row: tuple[Any, ...]) -> Task:
     values = dict(zip(_FIELDS, row, strict=True))
+    values["title"] = values["title"] or values["type"]  # a task from before there were titles
     ids.advance_past(values["head_id"])  # see _queued_from_row
     try:
         values["required_capabilities"] = _capabilities_decoder.decode(values["required_capabilities"])

@@ -25,6 +25,7 @@ from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import AuthorityResolver, Placement, TaskQueue, TaskRouter, enqueue_after_commit
+from stentor.domains.tasks.titles import derive_title
 
 _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}
 
@@ -196,6 +197,7 @@ class SubmissionService:
             result=None,
             queue_timeout_seconds=queue_timeout,
             queue_deadline_at=deadline,
+            title=draft.metadata.title or derive_title(draft.type, draft.input),
         )
 
     @contextmanager

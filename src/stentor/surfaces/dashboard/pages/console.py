@@ -26,7 +26,6 @@ from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 LISTED_TASKS = 8
 """Recent tasks on the page."""
-INPUT_PREFIX_CHARACTERS = 200
 MAX_INPUT_CHARACTERS = 200_000
 PENDING_STATUSES = ("queued", "pending_approval", "executing")
 PRIORITIES = ("high", "normal", "low")
@@ -126,11 +125,10 @@ def _present_error(task: JsonObject) -> TaskError | None:
 async def _render_console(
     page: PageRequest, fields: ConsoleFields, status: int = 200, problem: str = "", **values: Any
 ) -> Response:
-    result, runs, inputs, names = await asyncio.gather(
+    result, runs, names = await asyncio.gather(
         # 403: the key has no permission to list agents, and the form offers no choice.
         page.find("agents.list", missing=403, status="active", limit=1000),
         page.call("tasks.list", limit=LISTED_TASKS),
-        page.read(task_queries.read_newest_inputs, INPUT_PREFIX_CHARACTERS, 2 * LISTED_TASKS),
         page.read(registry_queries.read_names),
     )
     agents = sorted(result["agents"], key=lambda agent: agent["name"]) if result else None
@@ -142,19 +140,11 @@ async def _render_console(
         problem=problem,
         agents=agents,
         capabilities=sorted({capability for agent in agents or () for capability in agent["capabilities"]}),
-        runs=[{**task, "asked": _input_excerpt(inputs.get(task["task_id"]))} for task in runs["tasks"]],
+        runs=runs["tasks"],
         names=names,
         priorities=PRIORITIES,
         **values,
     )
-
-
-def _input_excerpt(text: str | None) -> str:
-    """Return the first words of an input; `text` is its JSON text, which may be cut."""
-    if text is None:
-        return ""
-    value = jsontext.decode_or_none(text.encode())
-    return extract_result_text(value) if value is not None else text.lstrip('{["')
 
 
 def read_fields(form: Mapping[str, str]) -> ConsoleFields:

@@ -15,7 +15,6 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
-from stentor.domains.tasks.operations import TaskRowOut
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -23,6 +22,7 @@ from stentor.web.sse import EventStreamResponse, SseEvent
 
 PAGE_SIZE = 50
 MAX_EVENTS = 500
+MAX_REFERENCE_CHARACTERS = 255
 LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
 """The terms of a score in old decisions, which name no ranking rule."""
 GRADES = tuple(step / 10 for step in range(10, -1, -1))
@@ -31,16 +31,16 @@ MAX_TEXT_CHARACTERS = 20_000
 
 
 async def list_tasks(page: PageRequest) -> Response:
-    """List tasks, newest first; `q` is the prefix of an id."""
+    """List tasks, newest first; `q` is the beginning or the end of an id."""
     filters = {
         "status": page.query_param("status"),
         "agent_id": page.query_param("agent"),
         "cursor": page.query_param("cursor"),
     }
-    text = page.query_param("q")
+    text = "".join(c for c in page.query_param("q") if c.isprintable())[:MAX_REFERENCE_CHARACTERS]
     names, result = await asyncio.gather(
         page.read(registry_queries.read_names),
-        _find_by_prefix(page, text) if text else page.call("tasks.list", limit=PAGE_SIZE, **filters),
+        page.call("tasks.list", limit=PAGE_SIZE, **({"ref": text} if text else filters)),
     )
     return page.render(
         "tasks.html",
@@ -62,13 +62,6 @@ def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[Jso
         return names
     assigned = {task["assigned_agent"] for task in tasks}
     return {agent_id: name for agent_id, name in names.items() if agent_id in assigned}
-
-
-async def _find_by_prefix(page: PageRequest, text: str) -> JsonObject:
-    """List tasks whose id starts with the text; an exact match comes first."""
-    tasks = [] if "\0" in text else await page.read(task_queries.list_by_id_prefix, text, PAGE_SIZE)
-    rows = [TaskRowOut.of(task).model_dump(mode="json", by_alias=True) for task in tasks]
-    return {"tasks": rows, "total": len(rows), "next_cursor": None}
 
 
 async def show_task(page: PageRequest) -> Response:
