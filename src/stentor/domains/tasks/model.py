@@ -244,7 +244,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
     `created_after` in microseconds; `before` is the creation time and id of the last task of the previous page; `key`
     limits the list to the tasks that this key submitted or that are assigned to its agents; `ref` is the beginning or
-    the end of an id, and excludes the other conditions.
+    the end of an id, `parent` the id of a parent task; each of them excludes the other conditions.
     """
 
     status: TaskStatus | None = None
@@ -253,6 +253,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
     before: tuple[int, str] | None = None
     key: str | None = None
     ref: str | None = None
+    parent: str | None = None
 
 
 def compute_body_hash(draft: TaskDraft) -> str:

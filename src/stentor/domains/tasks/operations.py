@@ -216,21 +216,24 @@ class TaskOperations:
         agent_id: Annotated[str | None, Query(max_length=255)] = None,
         created_after: After = None,
         ref: Annotated[Name | None, Query()] = None,
+        parent_task_id: Annotated[Name | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=1024)] = None,
     ) -> TaskPageOut:
         """The tasks that match, newest first; without a filter all of them.
 
-        `ref` is the beginning or the end of an id, and goes with no other filter; the exact id comes first.
+        `ref` is the beginning or the end of an id, the exact id comes first; `parent_task_id` lists the subtasks of a
+        task, oldest first. Each of these two goes with no other filter.
         """
         if agent_id is not None and "\0" in agent_id:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         after = None if created_after is None else micros_from_datetime(created_after)
         before = None if cursor is None else decode_cursor(cursor, int, str)
-        if ref is not None and (status, agent_id, after, before, offset) != (None, None, None, None, 0):
-            raise InvalidRequest("ref: goes with no other filter.")
-        task_filter = TaskFilter(status, agent_id, after, before, ref=ref)
+        names = [name for name, value in (("ref", ref), ("parent_task_id", parent_task_id)) if value is not None]
+        if len(names) > 1 or (names and (status, agent_id, after, before, offset) != (None, None, None, None, 0)):
+            raise InvalidRequest(f"{names[0]}: goes with no other filter.")
+        task_filter = TaskFilter(status, agent_id, after, before, ref=ref, parent=parent_task_id)
         page = await self._tasks.list_page(caller, task_filter, limit, offset)
         following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
         rows = [

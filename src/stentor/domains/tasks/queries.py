@@ -44,6 +44,7 @@ _COLUMNS = (
 )
 _SUBMITTED = "submitted_by = :key"
 _ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
+_VISIBLE = f"(cast(:key as text) is null or {_SUBMITTED} or {_ASSIGNED})"
 _FIND_PARENT = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
 _COUNT_BY_STATUS = Sql("select status, sum(n) from task_counts where tenant = :tenant and hour = -1 group by status")
 # Tenant by tenant: the table has a row for every hour and its key begins with the tenant, so that one query over all
@@ -56,8 +57,12 @@ _LIST_BY_REFERENCE = Sql(
     f"""select {_COLUMNS} from tasks where tenant = :tenant and (task_id = :text or task_id in (
         select task_id from ({_NEWEST_IDS}) as newest where substr(task_id, 1, :length) = :text
             or substr(task_id, length(task_id) - :length + 1) = :text))
-        and (cast(:key as text) is null or {_SUBMITTED} or {_ASSIGNED})
+        and {_VISIBLE}
     order by case when task_id = :text then 0 else 1 end, created_at desc, task_id desc limit :limit"""
+)
+_LIST_SUBTASKS = Sql(
+    f"""select {_COLUMNS} from tasks where tenant = :tenant and parent_task_id = :parent and {_VISIBLE}
+    order by created_at, task_id limit :limit"""
 )
 _FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
 _statements: dict[tuple[str, ...], Sql] = {}
@@ -132,6 +137,12 @@ def list_by_reference(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) 
     text = task_filter.ref or ""
     params = {"text": text, "length": len(text), "key": task_filter.key, "scanned": REFERENCE_TASKS, "limit": limit}
     return [TaskSummary(*row) for row in tx.rows(_LIST_BY_REFERENCE, tenant=tenant, **params)]
+
+
+def list_subtasks(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) -> list[TaskSummary]:
+    """List the tasks of a parent, oldest first."""
+    params = {"parent": task_filter.parent, "key": task_filter.key, "limit": limit}
+    return [TaskSummary(*row) for row in tx.rows(_LIST_SUBTASKS, tenant=tenant, **params)]
 
 
 def read_input(tx: Tx, tenant: str, task_id: str, length: int) -> str | None:

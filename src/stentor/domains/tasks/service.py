@@ -56,8 +56,9 @@ class TaskService:
         task_filter = msgspec.structs.replace(task_filter, key=queries.visibility_key(principal))
 
         def read(tx: Tx) -> TaskPage:
-            if task_filter.ref is not None:
-                rows = queries.list_by_reference(tx, tenant, task_filter, limit)
+            if task_filter.ref is not None or task_filter.parent is not None:
+                find = queries.list_subtasks if task_filter.ref is None else queries.list_by_reference
+                rows = find(tx, tenant, task_filter, limit)
                 return TaskPage(rows, len(rows), has_more=False)
             # Read one row more than the page holds, to know whether there is a next page.
             rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)

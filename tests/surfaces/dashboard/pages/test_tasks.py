@@ -144,3 +144,28 @@ async def test_a_grade_without_the_token_of_the_session_is_refused(site: Site) -
     answer = await (await site.browser()).post(f"/tasks/{task_id}/grade", data={"grade": "0.8"})
     assert answer.status_code == 403
     assert (await site.world.admin.get(f"/api/v1/tasks/{task_id}/grade")).status_code == 404
+
+
+@requirement("dashboard.page-tasks")
+async def test_task_page_shows_its_title_its_input_and_where_the_time_went(site: Site) -> None:
+    agent = await site.world.register("ann")
+    task_id = await site.world.submit(title="The report of May", input={"text": "Sum it up"})
+    await site.world.claim(agent)
+    subtask = await site.world.submit(title="One chapter", metadata={"parent_task_id": task_id})
+    page = await site.read(f"/tasks/{task_id}")
+    assert "<title>The report of May · Stentor</title>" in page
+    assert "<h1>The report of May</h1>" in page
+    assert page.index("Sum it up") < page.index("Why this agent")
+    assert "Waits in the queue" in page
+    assert "Attempt 1" in page
+    assert f'<a href="/tasks/{subtask}"><span class="label">One chapter</span>' in page
+
+
+@requirement("dashboard.page-tasks")
+async def test_task_that_waits_for_approval_says_what_an_approval_does(site: Site) -> None:
+    await site.world.register("boss", capabilities=["judge"], trust_tier="human")
+    task_id = await site.world.submit(type="payment", input="Pay 100", required_capabilities=["judge"])
+    page = await site.read(f"/tasks/{task_id}")
+    assert "Waits for your decision" in page
+    assert "does this payment task, which needs judge" in page
+    assert page.index("Pay 100") < page.index("Why this agent")

@@ -17,11 +17,13 @@ from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
+from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
 
 PAGE_SIZE = 50
 MAX_EVENTS = 500
+MAX_SUBTASKS = 100
 MAX_REFERENCE_CHARACTERS = 255
 LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
 """The terms of a score in old decisions, which name no ranking rule."""
@@ -66,10 +68,11 @@ def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[Jso
 
 async def show_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
-    trail, names, input_text = await asyncio.gather(
+    trail, names, input_text, subtasks = await asyncio.gather(
         page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
         page.read(registry_queries.read_names),
         page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
+        page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS),
     )
     is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
     return page.render(
@@ -82,6 +85,7 @@ async def show_task(page: PageRequest) -> Response:
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
+        waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now()),
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
         grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,

@@ -1,0 +1,121 @@
+"""The waterfall of a task: what it waited for, its attempts, and what happened in them, each as a bar in time. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from stentor.core.clock import format_iso, micros_from_datetime
+from stentor.core.jsontext import JsonObject
+
+BarKind = Literal["queue", "approval", "attempt", "model", "tool", "memory", "subtask", "log"]
+POINT_EVENTS: Mapping[str, BarKind] = {
+    "llm_called": "model",
+    "tool_called": "tool",
+    "tool_denied": "tool",
+    "memory_read": "memory",
+    "memory_written": "memory",
+    "agent_logged": "log",
+}
+"""Events within an attempt; one with a duration is a bar that ends at the event."""
+WAITS: Mapping[str, tuple[BarKind, str]] = {
+    "approval_requested": ("approval", "Waits for approval"),
+    "task_queued": ("queue", "Waits in the queue"),
+    "task_requeued": ("queue", "Waits in the queue again"),
+}
+END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
+MIN_WIDTH = 0.6
+"""Percent of the width that the shortest bar has, so that it can be seen."""
+
+
+class Bar(msgspec.Struct):
+    """A bar: times in microseconds, `end` None while it lasts. `failed` marks a denial or a failure.
+
+    `left` and `width` are percent of the whole. `details` is what the bar opens to, `task_id` the subtask it leads to.
+    """
+
+    kind: BarKind
+    label: str
+    start: int
+    end: int | None
+    depth: int = 0
+    failed: bool = False
+    details: JsonObject = {}
+    task_id: str | None = None
+    left: float = 0.0
+    width: float = 0.0
+    duration_ms: float = 0.0
+
+    @property
+    def started_at(self) -> str:
+        return format_iso(self.start)
+
+
+def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: int) -> list[Bar]:
+    """Return the bars, oldest first. `events` are the task's activity, oldest first; `now` in microseconds."""
+    bars: list[Bar] = []
+    current: Bar | None = None
+    attempts = 0
+    begin = end = None
+    for event in events:
+        kind, at = event["event_type"], _micros(event["timestamp"])
+        begin = at if begin is None else begin
+        if point := POINT_EVENTS.get(kind):
+            bars.append(_point(point, event, at))
+            continue
+        if kind in WAITS or kind in END_EVENTS or kind in ("task_started", "approval_given"):
+            _close(current, at, failed=kind in ("task_failed", "task_aborted"))
+            current, end = None, at
+        if kind in WAITS:
+            wait, label = WAITS[kind]
+            current = Bar(wait, label, at, None)
+        elif kind == "task_started":
+            attempts += 1
+            current = Bar("attempt", f"Attempt {attempts}", at, None, details=event["metadata"])
+        if current is not None and current not in bars:
+            bars.append(current)
+    bars += subtasks
+    return _lay_out(sorted(bars, key=lambda bar: bar.start), begin or now, now if current else end or now)
+
+
+def build_subtask_bar(task: JsonObject) -> Bar:
+    """Return the bar of a subtask, from its row in a list."""
+    end = None if task["completed_at"] is None else _micros(task["completed_at"])
+    failed = task["status"] in ("failed", "aborted")
+    return Bar("subtask", task["title"], _micros(task["created_at"]), end, 1, failed, task_id=task["task_id"])
+
+
+def _point(kind: BarKind, event: JsonObject, at: int) -> Bar:
+    metadata = event["metadata"]
+    label = str(event["message"])
+    if kind == "model":
+        usage = metadata.get("usage") if isinstance(metadata.get("usage"), dict) else {}
+        tokens = f", {usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out" if usage else ""
+        label = f"{metadata.get('model', 'model')}{tokens}"
+    start = at - int((event["duration_ms"] or 0) * 1000)
+    failed = event["event_type"] == "tool_denied" or metadata.get("outcome", "ok") not in ("ok", "success")
+    return Bar(kind, label, start, at, 1, failed, metadata)
+
+
+def _close(bar: Bar | None, at: int, *, failed: bool) -> None:
+    if bar is not None:
+        bar.end, bar.failed = at, failed
+
+
+def _lay_out(bars: list[Bar], begin: int, end: int) -> list[Bar]:
+    """Set the places of the bars. Those that begin before the task or end after it widen the whole."""
+    begin = min([begin, *(bar.start for bar in bars)])
+    end = max([end, begin + 1, *(bar.end or bar.start for bar in bars)])  # the clock of another process may be ahead
+    for bar in bars:
+        stop = end if bar.end is None else bar.end
+        bar.duration_ms = (stop - bar.start) / 1000
+        bar.width = max(MIN_WIDTH, 100 * (stop - bar.start) / (end - begin))
+        bar.left = min(100 * (bar.start - begin) / (end - begin), 100 - bar.width)
+    return bars
+
+
+def _micros(timestamp: str) -> int:
+    return micros_from_datetime(datetime.fromisoformat(timestamp))
