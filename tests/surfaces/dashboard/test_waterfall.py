@@ -61,11 +61,11 @@ def test_waits_attempts_and_calls_are_bars_in_order() -> None:
     }
     bars = build_waterfall(events, [build_subtask_bar(subtask)], START + 99 * SECOND)
     assert summarize(bars) == [
-        ("queue", "Waits in the queue", 0, 15),
+        ("queue", "In the queue", 0, 15),
         ("attempt", "Attempt 1", 15, 20),
         ("model", "sea, 1,200 tokens in, 30 out", 16, 18),
         ("tool", "write outside of the folder", 19, 19),
-        ("queue", "Waits in the queue again", 20, 22),
+        ("queue", "In the queue again", 20, 22),
         ("attempt", "Attempt 2", 22, 30),
         ("subtask", "Check it", 23, 25),
     ]

@@ -156,7 +156,7 @@ async def test_task_page_shows_its_title_its_input_and_where_the_time_went(site:
     assert "<title>The report of May · Stentor</title>" in page
     assert "<h1>The report of May</h1>" in page
     assert page.index("Sum it up") < page.index("Why this agent")
-    assert "Waits in the queue" in page
+    assert "In the queue" in page
     assert "Attempt 1" in page
     assert f'<a href="/tasks/{subtask}"><span class="label">One chapter</span>' in page
 
@@ -169,3 +169,21 @@ async def test_task_that_waits_for_approval_says_what_an_approval_does(site: Sit
     assert "Waits for your decision" in page
     assert "does this payment task, which needs judge" in page
     assert page.index("Pay 100") < page.index("Why this agent")
+
+
+@requirement("dashboard.page-tasks")
+async def test_search_field_finds_a_task_by_part_of_its_id_and_an_agent_by_name(site: Site) -> None:
+    agent = await site.world.register("ann")
+    task_id, other = await site.world.submit(), await site.world.submit()
+
+    async def find(text: str) -> str:
+        response = await (await site.browser()).get("/find", params={"q": text})
+        return str(response.headers["location"])
+
+    assert await find(task_id) == f"/tasks/{task_id}"
+    assert await find(task_id[-12:]) == f"/tasks/{task_id}"
+    assert await find("ann") == f"/agents/{agent}"
+    assert await find(agent[-12:]) == f"/agents/{agent}"
+    assert await find("0") != f"/tasks/{other}"
+    assert await find("nothing like it") == "/tasks?q=nothing%20like%20it"
+    assert await find("\0\n") == "/tasks?q="

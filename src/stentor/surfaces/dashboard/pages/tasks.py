@@ -15,7 +15,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
-from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -25,6 +25,8 @@ PAGE_SIZE = 50
 MAX_EVENTS = 500
 MAX_SUBTASKS = 100
 MAX_REFERENCE_CHARACTERS = 255
+SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
+"""What the search field finds: resource, field of its id."""
 LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
 """The terms of a score in old decisions, which name no ranking rule."""
 GRADES = tuple(step / 10 for step in range(10, -1, -1))
@@ -39,7 +41,7 @@ async def list_tasks(page: PageRequest) -> Response:
         "agent_id": page.query_param("agent"),
         "cursor": page.query_param("cursor"),
     }
-    text = "".join(c for c in page.query_param("q") if c.isprintable())[:MAX_REFERENCE_CHARACTERS]
+    text = _clean_reference(page.query_param("q"))
     names, result = await asyncio.gather(
         page.read(registry_queries.read_names),
         page.call("tasks.list", limit=PAGE_SIZE, **({"ref": text} if text else filters)),
@@ -136,15 +138,20 @@ async def _post_action(page: PageRequest, action: str, notice: str, body: Any = 
 
 
 async def find_by_id(page: PageRequest) -> Response:
-    """Handle the search field of every page: redirect to a task, an agent, or a list of tasks."""
-    text = page.query_param("q")
-    for kind, parameter in (("tasks", "task_id"), ("agents", "agent_id")) if text else ():
-        try:
-            await page.call(f"{kind}.get", **{parameter: text})
-        except GatewayError:
-            continue
-        return RedirectResponse(f"/{kind}/{quote_segment(text)}", 303)
+    """Handle the search field of every page: redirect to the only task or agent that matches, or to a list."""
+    text = _clean_reference(page.query_param("q"))
+    for kind, id_field in SEARCHES if text else ():
+        found = await page.find(f"{kind}.list", missing=403, ref=text, limit=2)
+        matches = [record[id_field] for record in found[kind]] if found else []
+        # The exact id comes first, and may be the beginning of another one.
+        if len(matches) == 1 or text in matches:
+            return RedirectResponse(f"/{kind}/{quote_segment(text if text in matches else matches[0])}", 303)
     return RedirectResponse(f"/tasks?q={quote_segment(text)}", 303)
+
+
+def _clean_reference(text: str) -> str:
+    """Return the text without what no id or name has, so that any input is a possible search."""
+    return "".join(c for c in text if c.isprintable())[:MAX_REFERENCE_CHARACTERS]
 
 
 async def stream_changes(page: PageRequest) -> Response:

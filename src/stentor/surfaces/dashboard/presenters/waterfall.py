@@ -22,9 +22,9 @@ POINT_EVENTS: Mapping[str, BarKind] = {
 }
 """Events within an attempt; one with a duration is a bar that ends at the event."""
 WAITS: Mapping[str, tuple[BarKind, str]] = {
-    "approval_requested": ("approval", "Waits for approval"),
-    "task_queued": ("queue", "Waits in the queue"),
-    "task_requeued": ("queue", "Waits in the queue again"),
+    "approval_requested": ("approval", "Approval"),
+    "task_queued": ("queue", "In the queue"),
+    "task_requeued": ("queue", "In the queue again"),
 }
 END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
 MIN_WIDTH = 0.6

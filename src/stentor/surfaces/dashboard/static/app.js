@@ -3,6 +3,7 @@
   "use strict";
   const $ = (query, from = document) => from.querySelector(query);
   const all = (query, from = document) => [...from.querySelectorAll(query)];
+  $("nav.side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the menu scrolls
   const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName || "");
 
   const REFRESH = 30_000; // milliseconds after which live parts are asked for even when nothing was heard
