@@ -258,3 +258,12 @@ async def test_a_claim_that_cannot_be_recorded_leaves_the_task_waiting(world: Wo
     world.runlog.broken = False
     assert (await world.task(task_id))["status"] == "queued"
     assert (await world.claim(agent))["task_id"] == task_id
+
+
+async def test_worker_reads_the_name_and_capabilities_of_its_own_agent_only(world: World) -> None:
+    agent = await world.register("ann", key_name="BOB")
+    other = await world.register("bob", key_name="SECOND")
+    response = await world.clients["BOB"].get(f"/api/v1/agents/{agent}")
+    assert response.json() == {"agent_id": agent, "name": "ann", "capabilities": ["echo"]}
+    assert (await world.clients["BOB"].get(f"/api/v1/agents/{other}")).status_code == 403
+    assert (await world.clients["BOB"].get("/api/v1/agents/none")).status_code == 404

@@ -150,3 +150,28 @@ def test_next_task_is_claimed_while_a_report_is_pending() -> None:
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
         assert sorted(task_id for task_id, _, _ in service.reports)[:3] == ["t1", "t2", "t3"]
+
+
+def test_worker_logs_that_it_is_connected_and_what_it_reports(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "stentor_worker")
+    with run_service(Service(tasks=1)) as service:
+        worker = Worker(service.url, "key", "agent", concurrency=1)
+        worker.handler(lambda task: 1)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert service.wait_until(lambda: bool(service.reports))
+        worker.stop()
+        thread.join(TIMEOUT_S)
+        assert caplog.messages == [
+            f"worker: connected to {service.url} as counter; waiting for tasks (count, sum)",
+            "worker: task reported task_id=t1 outcome=complete",
+        ]
+
+
+def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker("http://127.0.0.1:9", "key", "agent")
+    for _ in range(3):
+        with pytest.raises(ServiceError):
+            worker._client.call("GET", "/x", tries=2)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "http://127.0.0.1:9" in caplog.text

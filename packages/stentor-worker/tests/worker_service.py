@@ -11,6 +11,7 @@ from typing import Any
 
 Reply = tuple[int, Any]
 """Status and JSON body."""
+AGENT = {"agent_id": "agent", "name": "counter", "capabilities": ["count", "sum"]}
 TIMEOUT_S = 60
 """An upper bound for each wait in the tests, also on a slow machine."""
 
@@ -37,6 +38,8 @@ class Service:
             self.requests.append(f"{method} {path}")
         if path.endswith("/claims"):
             return self._claim()
+        if method == "GET":
+            return 200, AGENT
         task_id, verb = path.split("/")[-2:]
         status, response_body = self.reply(verb)
         with self.changed:

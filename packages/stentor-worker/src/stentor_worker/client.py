@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
+log = logging.getLogger(__name__)
 MAX_PAUSE = 10.0
 """Maximum backoff in seconds."""
 
@@ -36,6 +38,8 @@ class Client:
             trust_env=False,
         )
         self._stopping = stopping
+        self._is_reachable = True
+        self.url = url
 
     def call(self, method: str, path: str, body: Any = None, *, tries: int = 1_000_000) -> Any:
         """Return the JSON of the response. Raises ServiceError.
@@ -51,7 +55,9 @@ class Client:
             except httpx.TransportError as error:
                 failure = ServiceError(0, "UNREACHABLE", f"The service is unreachable ({type(error).__name__}).")
                 wait = pause
+                self._log_outage(failure)
             else:
+                self._is_reachable = True
                 if response.is_success:
                     return response.json()
                 failure = _to_error(response)
@@ -63,6 +69,12 @@ class Client:
             if self._stopping.wait(wait * random.uniform(0.8, 1.2)):  # noqa: S311 - jitter, not a secret
                 tries = min(tries, 3)
             pause = min(MAX_PAUSE, pause * 2)
+
+    def _log_outage(self, failure: ServiceError) -> None:
+        """Log the first failure of an outage, not each retry."""
+        if self._is_reachable and not self._stopping.is_set():
+            log.warning("worker: service unreachable, retrying url=%s error=%s", self.url, failure)
+        self._is_reachable = False
 
     def close(self) -> None:
         self._http.close()

@@ -49,6 +49,7 @@ class Worker:
         self._tasks: set[Task] = set()
         self._handler: Handler | None = None
         self._polling = False
+        self._is_connected = False
         self.agent_id = agent_id
 
     @classmethod
@@ -82,7 +83,13 @@ class Worker:
         return function
 
     def run(self) -> None:
-        """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones."""
+        """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones.
+
+        Logs to the logger `stentor_worker`; to standard error if the program has not configured logging.
+        """
+        if not log.hasHandlers():
+            logging.getLogger("stentor_worker").addHandler(_stderr_handler())
+            logging.getLogger("stentor_worker").setLevel(logging.INFO)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, self._on_signal)
@@ -137,12 +144,27 @@ class Worker:
         path = f"/agents/{segment(self.agent_id)}/claims"
         try:
             self._polling = True
+            if not self._is_connected:
+                self._log_connected()
             claims: list[dict[str, Any]] = self._client.call("POST", path, body)["tasks"]
             return claims
         except _Interrupted:
             return []
         finally:
             self._polling = False
+
+    def _log_connected(self) -> None:
+        """Ask for the agent, and log that the service knows it. Raises ServiceError as a claim does."""
+        try:
+            agent = self._client.call("GET", f"/agents/{segment(self.agent_id)}")
+        except ServiceError as error:
+            if error.status != 404:
+                raise
+            # An older service has no such route. If there is no such agent, the claim says so.
+            agent = {"name": self.agent_id, "capabilities": []}
+        self._is_connected = True
+        capabilities = ", ".join(agent["capabilities"]) or "of any type"
+        log.info("worker: connected to %s as %s; waiting for tasks (%s)", self._client.url, agent["name"], capabilities)
 
     def _run_task(self, task: Task) -> None:
         try:
@@ -152,6 +174,7 @@ class Worker:
                 self._reports.acquire()
                 self._free.release()
             task.post(verb, body)
+            log.info("worker: task reported task_id=%s outcome=%s", task.id, verb)
         except TaskCancelled:
             log.info("worker: task cancelled task_id=%s", task.id)
         except ServiceError as error:
@@ -188,6 +211,12 @@ class Worker:
         while not self._ended.wait(BEAT_SECONDS):
             for task in list(self._tasks):
                 task.heartbeat(LEASE_SECONDS)
+
+
+def _stderr_handler() -> logging.Handler:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    return handler
 
 
 async def _awaited(result: Any) -> Any:

@@ -87,6 +87,14 @@ class ClaimOut(ResponseModel):
     lease_until: Timestamp
 
 
+class WorkerAgent(ResponseModel):
+    """What a worker may know of its own agent."""
+
+    agent_id: str
+    name: str
+    capabilities: list[str]
+
+
 class Claims(ResponseModel):
     tasks: list[ClaimOut]
 
@@ -114,6 +122,10 @@ class WorkerOperations:
 
     def __init__(self, workers: WorkerService) -> None:
         self._workers = workers
+
+    async def agent(self, caller: Caller, agent_id: AgentId) -> WorkerAgent:
+        """The agent that a worker acts for; the same errors as for its claims."""
+        return WorkerAgent.of(self._workers.require_worker(caller, agent_id))
 
     async def claim(self, caller: Caller, agent_id: AgentId, body: ClaimIn, is_gone: Disconnected) -> Claims:
         """Claim up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""
@@ -145,6 +157,7 @@ class WorkerOperations:
 
 _ERRORS = (404, 409)
 OPERATIONS = [
+    Operation("worker.agent", "write", WorkerOperations.agent, "GET /agents/{agent_id}", errors=_ERRORS),
     Operation("worker.claim", "write", WorkerOperations.claim, "POST /agents/{agent_id}/claims", errors=_ERRORS),
     Operation(
         "worker.heartbeat", "write", WorkerOperations.heartbeat, "POST /tasks/{task_id}/heartbeat", errors=_ERRORS

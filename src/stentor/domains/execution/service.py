@@ -67,7 +67,7 @@ class WorkerService:
         try:
             while True:
                 # In each round: the agent may be suspended or deleted while the request waits.
-                self._require_worker(principal, agent_id)
+                self.require_worker(principal, agent_id)
                 self._presence.record_seen(agent_id)
                 self._presence.record_poll(agent_id, limit)
                 if self._hub.closing.is_set() or await gone():
@@ -127,7 +127,11 @@ class WorkerService:
         else:
             self._presence.record_lease(agent_id, task.task_id, until)
 
-    def _require_worker(self, principal: Principal, agent_id: str) -> Agent:
+    def require_worker(self, principal: Principal, agent_id: str) -> Agent:
+        """Return the agent that the caller claims tasks for.
+
+        Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
+        """
         agent = self._agents.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
