@@ -1,4 +1,4 @@
-"""Checkpoints and rollbacks: what is kept, what comes back, what is never restored."""
+"""Checkpoints and rollbacks of agents: contents, hashes, retention, verification and refusals."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import pytest
 from stentor.core import canonical_json
 from tests.conftest import MakeWorld
 from tests.domains.governance.conftest import BASE, Office
-from tests.domains.governance.test_updates import REFUSED, UNKNOWN, code
+from tests.domains.governance.test_updates import INVALID_MOVE_ERROR, UNKNOWN_ID, error_of
 from tests.requirements import requirement
 
 WHITELIST = {"tools": [{"name": "files", "paths": ["notes/**"], "operations": ["read"], "rate_limit": 60}]}
 
 
 @requirement("governance.checkpoint-routes")
-async def test_a_checkpoint_holds_the_state_with_its_hash(office: Office) -> None:
+async def test_checkpoint_holds_the_agent_state_and_its_hash(office: Office) -> None:
     agent = await office.trusted(0.8, sandbox_whitelist=WHITELIST, accuracy_score=0.9)
-    made = await office.checkpoint(agent)
-    state = made["state"]
-    assert made["state_hash"] == hashlib.sha256(canonical_json.dumps(state).encode()).hexdigest()
+    checkpoint = await office.checkpoint(agent)
+    state = checkpoint["state"]
+    assert checkpoint["state_hash"] == hashlib.sha256(canonical_json.dumps(state).encode()).hexdigest()
     assert (state["agent_id"], state["trust_score"], state["accuracy_score"]) == (agent, 0.8, 0.9)
     assert state["config"]["sandbox_whitelist"]["tools"] == WHITELIST["tools"]
-    assert (made["cause"], made["taken_by"], made["intact"]) == ("manual", "admin", True)
-    assert await office.get(f"checkpoints/{made['checkpoint_id']}") == made
+    assert (checkpoint["cause"], checkpoint["taken_by"], checkpoint["intact"]) == ("manual", "admin", True)
+    assert await office.get(f"checkpoints/{checkpoint['checkpoint_id']}") == checkpoint
     listed = (await office.get("checkpoints", agent_id=agent))["checkpoints"]
-    assert listed[0] == {**made, "state": None}
-    assert code(await office.post("checkpoints", {"agent_id": UNKNOWN})) == (404, "NOT_FOUND")
+    assert listed[0] == {**checkpoint, "state": None}
+    assert error_of(await office.post("checkpoints", {"agent_id": UNKNOWN_ID})) == (404, "NOT_FOUND")
 
 
-async def test_the_same_state_has_the_same_hash(office: Office) -> None:
+async def test_equal_states_have_equal_hashes(office: Office) -> None:
     agent = await office.trusted(0.8)
     first, second = [await office.checkpoint(agent) for _ in range(2)]
     assert first["state_hash"] == second["state_hash"]
@@ -40,16 +40,16 @@ async def test_the_same_state_has_the_same_hash(office: Office) -> None:
 
 
 @requirement("governance.checkpoint-automatic")
-async def test_a_checkpoint_is_taken_before_an_admin_overrides_anything(office: Office) -> None:
+async def test_checkpoint_is_taken_before_each_admin_override(office: Office) -> None:
     agent = await office.world.register()
     await office.trust(agent, 0.8)
-    clear = {"override_tier": "auto", "rationale": "A mistake."}
-    await office.world.admin.post(f"/api/v1/registry/agents/{agent}/clear-violations", json=clear)
+    override = {"override_tier": "auto", "rationale": "A mistake."}
+    await office.world.admin.post(f"/api/v1/registry/agents/{agent}/clear-violations", json=override)
     await office.post(f"agents/{agent}/trust", {"metrics": METRICS})
     await office.propose(agent)
-    found = (await office.get("checkpoints", agent_id=agent))["checkpoints"]
-    assert [one["cause"] for one in found[::-1]] == ["trust_change", "clear_violations", "trust_change"]
-    states = [(await office.get(f"checkpoints/{one['checkpoint_id']}"))["state"] for one in found[::-1]]
+    checkpoints = (await office.get("checkpoints", agent_id=agent))["checkpoints"]
+    assert [row["cause"] for row in checkpoints[::-1]] == ["trust_change", "clear_violations", "trust_change"]
+    states = [(await office.get(f"checkpoints/{row['checkpoint_id']}"))["state"] for row in checkpoints[::-1]]
     assert [state.get("trust_score") for state in states] == [None, 0.8, 0.8]
     assert [state["trust_tier"] for state in states] == ["monitored", "monitored", "auto"]
     await office.world.admin.put("/api/v1/trust/somebody", json={"score": 0.5, "entityType": "person"})
@@ -60,7 +60,7 @@ METRICS = {"recent_violation_count": 3, "successful_executions": 1, "total_execu
 
 
 @requirement("governance.rollback-answers-202", "governance.rollback-read", "governance.rollback-verified")
-async def test_a_rollback_brings_the_whole_state_back_and_shows_it(office: Office) -> None:
+async def test_rollback_restores_the_whole_state(office: Office) -> None:
     agent = await office.trusted(0.8, capabilities=["echo", "sum"], sandbox_whitelist=WHITELIST)
     before = await office.agent(agent)
     checkpoint = await office.checkpoint(agent)
@@ -70,15 +70,15 @@ async def test_a_rollback_brings_the_whole_state_back_and_shows_it(office: Offic
     update = await office.approve(await office.propose(agent, patch))
     assert update["status"] == "deployed"
     body = {"checkpoint_id": checkpoint["checkpoint_id"], "initiated_by": "dana", "reason": "Worse.", "details": "d"}
-    answer = await office.post("rollbacks", body)
-    assert answer.status_code == 202
-    assert set(answer.json()) == {"rollback_id", "checkpoint_id", "status", "estimated_completion"}
-    assert answer.json()["status"] == "initiated"
+    response = await office.post("rollbacks", body)
+    assert response.status_code == 202
+    assert set(response.json()) == {"rollback_id", "checkpoint_id", "status", "estimated_completion"}
+    assert response.json()["status"] == "initiated"
     await office.idle()
-    found = await office.get(f"rollbacks/{answer.json()['rollback_id']}")
-    assert (found["status"], found["verified"], found["checkpoint_id"]) == ("completed", True, body["checkpoint_id"])
-    assert (found["initiated_by"], found["claimed_by"], found["reason"]) == ("admin", "dana", "Worse.")
-    assert found["completed_at"] >= found["initiated_at"]
+    ended = await office.get(f"rollbacks/{response.json()['rollback_id']}")
+    assert (ended["status"], ended["verified"], ended["checkpoint_id"]) == ("completed", True, body["checkpoint_id"])
+    assert (ended["initiated_by"], ended["claimed_by"], ended["reason"]) == ("admin", "dana", "Worse.")
+    assert ended["completed_at"] >= ended["initiated_at"]
     after = await office.agent(agent)
     assert {**after, "updated_at": None} == {**before, "updated_at": None}
     assert (await office.checkpoint(agent))["state_hash"] == checkpoint["state_hash"]
@@ -87,7 +87,7 @@ async def test_a_rollback_brings_the_whole_state_back_and_shows_it(office: Offic
     assert kinds == ["rollback_started", "rollback_in_progress", "rollback_completed"]
 
 
-async def test_a_rollback_never_lifts_quarantine_or_suspension(office: Office) -> None:
+async def test_rollback_does_not_lift_quarantine(office: Office) -> None:
     agent = await office.trusted(0.8)
     checkpoint = await office.checkpoint(agent)
     for _ in range(3):
@@ -99,7 +99,7 @@ async def test_a_rollback_never_lifts_quarantine_or_suspension(office: Office) -
     assert (after["status"], after["violation_count"]) == ("quarantined", 3)
 
 
-async def test_a_rollback_of_an_unscored_agent_leaves_trust_as_it_is(office: Office) -> None:
+async def test_rollback_to_state_without_score_keeps_current_trust(office: Office) -> None:
     agent = await office.world.register()
     checkpoint = await office.checkpoint(agent)
     await office.trust(agent, 0.4)
@@ -118,21 +118,21 @@ async def test_a_rollback_of_an_unscored_agent_leaves_trust_as_it_is(office: Off
         "state_hash = ''",
     ],
 )
-async def test_a_corrupt_checkpoint_is_never_restored(office: Office, damage: str) -> None:
+async def test_corrupt_checkpoint_is_not_restored(office: Office, damage: str) -> None:
     agent = await office.trusted(0.8)
     checkpoint = await office.checkpoint(agent)
     await office.sql(f"update checkpoints set {damage} where checkpoint_id = :id", id=checkpoint["checkpoint_id"])
     before = await office.agent(agent)
     body = {"checkpoint_id": checkpoint["checkpoint_id"], "reason": "x"}
-    assert code(await office.post("rollbacks", body)) == (409, "CHECKPOINT_CORRUPT")
+    assert error_of(await office.post("rollbacks", body)) == (409, "CHECKPOINT_CORRUPT")
     assert (await office.get("rollbacks"))["rollbacks"] == []
     assert await office.agent(agent) == before
-    shown = await office.get(f"checkpoints/{checkpoint['checkpoint_id']}")
-    assert (shown["intact"], shown["state"]) == (False, None)
+    checkpoint_after = await office.get(f"checkpoints/{checkpoint['checkpoint_id']}")
+    assert (checkpoint_after["intact"], checkpoint_after["state"]) == (False, None)
 
 
 @requirement("governance.checkpoint-corrupt-409")
-async def test_a_state_with_a_hash_of_its_own_is_still_not_another_agents(office: Office) -> None:
+async def test_checkpoint_of_another_agent_is_not_restored(office: Office) -> None:
     agent, other = await office.trusted(0.8), await office.trusted(0.8, name="bob")
     checkpoint = await office.checkpoint(agent)
     await office.sql(
@@ -141,11 +141,11 @@ async def test_a_state_with_a_hash_of_its_own_is_still_not_another_agents(office
         id=checkpoint["checkpoint_id"],
     )
     body = {"checkpoint_id": checkpoint["checkpoint_id"], "reason": "x"}
-    assert code(await office.post("rollbacks", body)) == (409, "CHECKPOINT_CORRUPT")
+    assert error_of(await office.post("rollbacks", body)) == (409, "CHECKPOINT_CORRUPT")
 
 
 @requirement("governance.rollback-verified")
-async def test_a_checkpoint_that_is_damaged_after_the_start_fails_the_rollback(office: Office) -> None:
+async def test_checkpoint_damaged_after_start_fails_the_rollback(office: Office) -> None:
     agent = await office.trusted(0.8)
     checkpoint = await office.checkpoint(agent)
     await office.trust(agent, 0.5)
@@ -154,85 +154,88 @@ async def test_a_checkpoint_that_is_damaged_after_the_start_fails_the_rollback(o
     started = (await office.post("rollbacks", body)).json()
     await office.sql("update checkpoints set state_hash = 'x' where checkpoint_id = :id", id=body["checkpoint_id"])
     await office.world.kernel.governance.rollbacks.execute("default", started["rollback_id"])
-    found = await office.get(f"rollbacks/{started['rollback_id']}")
-    assert (found["status"], found["verified"], "corrupt" in found["notes"]) == ("failed", False, True)
+    rollback = await office.get(f"rollbacks/{started['rollback_id']}")
+    assert (rollback["status"], rollback["verified"], "corrupt" in rollback["notes"]) == ("failed", False, True)
     assert (await office.agent(agent))["trust_score"] == 0.5
 
 
 @requirement("governance.rollback-verified")
-async def test_what_does_not_read_back_as_it_was_kept_is_undone(
+async def test_rollback_that_differs_from_the_checkpoint_is_undone(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = await office.trusted(0.8, capabilities=["echo", "sum"])
     checkpoint = await office.checkpoint(agent)
     await office.trust(agent, 0.5)
     registry = office.world.kernel.agents.registry
-    honest = registry.prepare_reconfigure
+    original = registry.prepare_reconfigure
 
-    def forgetful(tenant: str, agent_id: str, fields: dict[str, Any], *rest: Any) -> Any:
-        return honest(tenant, agent_id, {**fields, "capabilities": ("echo",)}, *rest)
+    def drop_capability(tenant: str, agent_id: str, fields: dict[str, Any], *rest: Any) -> Any:
+        return original(tenant, agent_id, {**fields, "capabilities": ("echo",)}, *rest)
 
-    monkeypatch.setattr(registry, "prepare_reconfigure", forgetful)
-    found = await office.rollback(checkpoint["checkpoint_id"])
-    assert (found["status"], found["verified"]) == ("failed", False)
+    monkeypatch.setattr(registry, "prepare_reconfigure", drop_capability)
+    rollback = await office.rollback(checkpoint["checkpoint_id"])
+    assert (rollback["status"], rollback["verified"]) == ("failed", False)
     after = await office.agent(agent)
     assert (after["capabilities"], after["trust_score"]) == (["echo", "sum"], 0.5), "nothing was changed"
 
 
 @requirement("governance.rollback-read")
-async def test_the_database_makes_no_move_of_a_rollback_that_is_not_drawn(office: Office) -> None:
+async def test_database_rejects_invalid_rollback_transitions(office: Office) -> None:
     agent = await office.trusted(0.8)
-    found = await office.rollback((await office.checkpoint(agent))["checkpoint_id"])
-    for to in ("initiated", "in_progress", "failed"):
-        with pytest.raises(Exception, match=REFUSED):
+    rollback = await office.rollback((await office.checkpoint(agent))["checkpoint_id"])
+    for status in ("initiated", "in_progress", "failed"):
+        with pytest.raises(Exception, match=INVALID_MOVE_ERROR):
             await office.sql(
                 "update rollbacks set status = :to, verified = 0, "
-                f"completed_at = {'1' if to == 'failed' else 'null'} where rollback_id = :id",
-                to=to,
-                id=found["rollback_id"],
+                f"completed_at = {'1' if status == 'failed' else 'null'} where rollback_id = :id",
+                to=status,
+                id=rollback["rollback_id"],
             )
-    with pytest.raises(Exception, match=REFUSED):
-        await office.sql("update rollbacks set verified = 0 where rollback_id = :id", id=found["rollback_id"])
+    with pytest.raises(Exception, match=INVALID_MOVE_ERROR):
+        await office.sql("update rollbacks set verified = 0 where rollback_id = :id", id=rollback["rollback_id"])
 
 
-async def test_rolling_back_to_nothing_is_404(office: Office) -> None:
-    assert code(await office.post("rollbacks", {"checkpoint_id": UNKNOWN, "reason": "x"})) == (404, "NOT_FOUND")
-    for path in (f"rollbacks/{UNKNOWN}", f"checkpoints/{UNKNOWN}"):
-        assert code(await office.world.admin.get(f"{BASE}/{path}")) == (404, "NOT_FOUND")
+async def test_unknown_checkpoint_and_rollback_return_404(office: Office) -> None:
+    assert error_of(await office.post("rollbacks", {"checkpoint_id": UNKNOWN_ID, "reason": "x"})) == (
+        404,
+        "NOT_FOUND",
+    )
+    for path in (f"rollbacks/{UNKNOWN_ID}", f"checkpoints/{UNKNOWN_ID}"):
+        assert error_of(await office.world.admin.get(f"{BASE}/{path}")) == (404, "NOT_FOUND")
 
 
 @requirement("governance.checkpoint-retention")
-async def test_checkpoints_are_kept_as_long_as_the_setting_says(make_world: MakeWorld) -> None:
+async def test_checkpoints_expire_after_the_configured_retention(make_world: MakeWorld) -> None:
     office = Office(await make_world(SERVICE_CHECKPOINT_RETENTION_DAYS="10"))
     agent = await office.world.register()
-    old = await office.checkpoint(agent)
+    expired = await office.checkpoint(agent)
     office.world.clock.advance(days=5)
     needed = await office.checkpoint(agent)
-    waiting = await office.propose(agent, checkpoint_id=needed["checkpoint_id"])
-    await office.approve(waiting)
+    update = await office.propose(agent, checkpoint_id=needed["checkpoint_id"])
+    await office.approve(update)
     office.world.clock.advance(days=5, seconds=1)
     checkpoints = office.world.kernel.governance.checkpoints
     assert await checkpoints.expire(office.world.clock.now()) == 1
-    kept = [one["checkpoint_id"] for one in (await office.get("checkpoints"))["checkpoints"]]
-    assert old["checkpoint_id"] not in kept
-    assert needed["checkpoint_id"] in kept
+    remaining_ids = [checkpoint["checkpoint_id"] for checkpoint in (await office.get("checkpoints"))["checkpoints"]]
+    assert expired["checkpoint_id"] not in remaining_ids
+    assert needed["checkpoint_id"] in remaining_ids
     ((_, meta),) = await office.events("checkpoints_expired")
-    assert meta["checkpoint_ids"] == [old["checkpoint_id"]]
+    assert meta["checkpoint_ids"] == [expired["checkpoint_id"]]
     office.world.clock.advance(days=20)
     assert await checkpoints.expire(office.world.clock.now()) == 0, "an open update needs them"
 
 
 @requirement("governance.checkpoint-retention")
-async def test_they_are_kept_sixty_days_when_nothing_is_said(office: Office) -> None:
+async def test_default_checkpoint_retention_is_60_days(office: Office) -> None:
     assert office.world.kernel.infra.settings.governance.checkpoint_days == 60
 
 
 @requirement("governance.four-eyes")
-async def test_an_agents_own_key_does_not_roll_it_back_to_more_than_it_may_do(office: Office) -> None:
+async def test_agent_key_cannot_roll_back_its_own_agent_to_more_access(office: Office) -> None:
     agent = await office.trusted(0.95, key_name="second", capabilities=["echo", "sum"])
     update = await office.propose(agent, {"agent_patch": {"capabilities": ["echo"]}})
     body = {"checkpoint_id": update["checkpoint_id"], "reason": "x"}
-    answer = await office.post("rollbacks", body, "SECOND")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
+    response = await office.post("rollbacks", body, "SECOND")
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
     assert (await office.agent(agent))["capabilities"] == ["echo"]
     assert (await office.rollback(update["checkpoint_id"]))["verified"] is True

@@ -1,4 +1,4 @@
-"""What a decision must say, and who may decide alone."""
+"""Required fields of decisions, approval by the only person, named checkpoints and stored trust scores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
-from tests.domains.governance.conftest import NEEDED, Office, proposal
+from tests.domains.governance.conftest import DECISION_FIELDS, Office, proposal
 from tests.requirements import requirement
 
 BASE = "/api/v1/governance"
@@ -16,48 +16,48 @@ BASE = "/api/v1/governance"
 
 @requirement("governance.decision-fields")
 @pytest.mark.parametrize("verb", ["approve", "reject", "rollbacks"])
-async def test_a_decision_without_one_of_its_fields_is_refused_and_names_it(office: Office, verb: str) -> None:
+async def test_decision_with_a_missing_field_returns_400_and_names_it(office: Office, verb: str) -> None:
     agent = await office.trusted(0.8)
-    taken = await office.checkpoint(agent)
+    checkpoint = await office.checkpoint(agent)
     update = await office.propose(agent)
     path = f"{BASE}/{verb}" if verb == "rollbacks" else f"{BASE}/updates/{update['update_id']}/{verb}"
-    whole = dict(NEEDED[verb])
+    body = dict(DECISION_FIELDS[verb])
     if verb == "rollbacks":
-        whole |= {"checkpoint_id": taken["checkpoint_id"], "reason": "It got worse."}
-    http = office.world.clients["SECOND"]
-    for name in whole:
-        answer = await http.post(path, json={field: value for field, value in whole.items() if field != name})
-        assert answer.status_code == 400
-        assert name in answer.json()["error"]["details"]["fields"]
-    assert (await http.post(path)).status_code == 400
+        body |= {"checkpoint_id": checkpoint["checkpoint_id"], "reason": "It got worse."}
+    client = office.world.clients["SECOND"]
+    for name in body:
+        response = await client.post(path, json={field: value for field, value in body.items() if field != name})
+        assert response.status_code == 400
+        assert name in response.json()["error"]["details"]["fields"]
+    assert (await client.post(path)).status_code == 400
     assert (await office.update(update["update_id"]))["status"] == "submitted"
-    assert (await http.post(path, json=whole)).status_code in (200, 202)
+    assert (await client.post(path, json=body)).status_code in (200, 202)
 
 
-def of_other(world: World) -> Any:
-    """The only person of its tenant."""
+def sole_person_client(world: World) -> Any:
+    """The client of the only person in the tenant `other`."""
     return world.clients["OTHER"]
 
 
-async def proposed(world: World, **fields: Any) -> dict[str, Any]:
-    """An update by the only person of a tenant, of an agent there."""
-    http = of_other(world)
-    agent = (await http.post("/api/v1/registry/agents", json={"name": "ann", **fields})).json()["agent_id"]
+async def propose_as_sole_person(world: World, **fields: Any) -> dict[str, Any]:
+    """Propose an update as the only person of a tenant, for an agent of that tenant; return its body."""
+    client = sole_person_client(world)
+    agent = (await client.post("/api/v1/registry/agents", json={"name": "ann", **fields})).json()["agent_id"]
     body = proposal(agent)
-    assert (await http.post(f"{BASE}/updates", json=body)).json()["tier"] == 3
+    assert (await client.post(f"{BASE}/updates", json=body)).json()["tier"] == 3
     return body
 
 
 @requirement("governance.only-admin")
 @pytest.mark.parametrize("key_name", [None, "other"])
-async def test_who_holds_the_only_key_of_a_person_approves_alone(office: Office, key_name: str | None) -> None:
-    http = of_other(office.world)
-    body = await proposed(office.world, **({"key_name": key_name} if key_name else {}))
+async def test_only_person_of_a_tenant_approves_their_own_update(office: Office, key_name: str | None) -> None:
+    client = sole_person_client(office.world)
+    body = await propose_as_sole_person(office.world, **({"key_name": key_name} if key_name else {}))
     path = f"{BASE}/updates/{body['update_id']}"
     decision = {"approved_by": "other", "rationale": "I own this machine.", "override_risk": False}
-    assert (await http.post(f"{path}/approve", json={**decision, "rationale": ""})).status_code == 400
-    assert (await http.post(f"{path}/approve", json=decision)).status_code == 200
-    after = (await http.get(path)).json()
+    assert (await client.post(f"{path}/approve", json={**decision, "rationale": ""})).status_code == 400
+    assert (await client.post(f"{path}/approve", json=decision)).status_code == 200
+    after = (await client.get(path)).json()
     assert (after["status"], after["decided_by"]) == ("approved", "other")
     assert after["decision"]["self_approved"] is True
     ((_, meta),) = await office.events("update_approved")
@@ -65,7 +65,7 @@ async def test_who_holds_the_only_key_of_a_person_approves_alone(office: Office,
 
 
 @requirement("governance.only-admin", "governance.four-eyes")
-async def test_where_two_people_have_keys_the_other_one_approves(office: Office) -> None:
+async def test_second_person_must_approve_when_two_have_keys(office: Office) -> None:
     update = await office.propose(await office.trusted(0.8))
     own = await office.post(f"updates/{update['update_id']}/approve")
     assert (own.status_code, own.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
@@ -74,7 +74,7 @@ async def test_where_two_people_have_keys_the_other_one_approves(office: Office)
 
 
 @requirement("governance.checkpoint-exists")
-async def test_a_proposal_names_a_checkpoint_that_is_there_and_its_agents(office: Office) -> None:
+async def test_proposal_needs_an_existing_checkpoint_of_its_agent(office: Office) -> None:
     agent, other = await office.trusted(0.95), await office.trusted(0.95, name="other")
     unknown = await office.post("updates", proposal(agent, checkpoint_id=str(uuid.uuid4())))
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "NOT_FOUND")
@@ -86,21 +86,21 @@ async def test_a_proposal_names_a_checkpoint_that_is_there_and_its_agents(office
 
 
 @requirement("governance.trust-needs-enough")
-async def test_a_score_of_a_single_metric_is_shown_and_not_stored(office: Office) -> None:
+async def test_score_from_a_single_metric_is_returned_but_not_stored(office: Office) -> None:
     agent = await office.trusted(0.3)
     for metrics in ({"recent_violation_count": 0}, {"successful_executions": 9, "total_executions": 9}):
-        answer = (await office.post(f"agents/{agent}/trust", {"metrics": metrics})).json()
-        assert (answer["trust_score"], answer["persisted"]) == (1.0, False)
-        assert "must be known" in answer["reason"]
+        response = (await office.post(f"agents/{agent}/trust", {"metrics": metrics})).json()
+        assert (response["trust_score"], response["persisted"]) == (1.0, False)
+        assert "must be known" in response["reason"]
     assert (await office.agent(agent))["trust_score"] == 0.3
     both = {"recent_violation_count": 0, "successful_executions": 9, "total_executions": 9}
-    answer = (await office.post(f"agents/{agent}/trust", {"metrics": both})).json()
-    assert (answer["persisted"], answer["reason"]) == (True, None)
+    response = (await office.post(f"agents/{agent}/trust", {"metrics": both})).json()
+    assert (response["persisted"], response["reason"]) == (True, None)
     assert (await office.agent(agent))["trust_score"] == 1.0
 
 
 @requirement("trust.type-kept")
-async def test_setting_a_score_without_a_type_keeps_the_type(world: World) -> None:
+async def test_score_update_without_entity_type_keeps_the_type(world: World) -> None:
     path = "/api/v1/trust/dana"
     await world.admin.put(path, json={"score": 0.4, "entityType": "user"})
     await world.admin.put(path, json={"score": 0.6})

@@ -1,4 +1,4 @@
-"""Merge patches, and whether they widen what an agent may do."""
+"""Merge patches, detection of widened access, and diffs."""
 
 from __future__ import annotations
 
@@ -38,42 +38,42 @@ CONFIG = AgentConfig(("echo", "sum"), Runtime(), SandboxWhitelist((TOOL,), Allow
 
 @requirement("governance.agent-patch")
 @pytest.mark.parametrize(("target", "change", "expected"), RFC_7386)
-def test_the_examples_of_rfc_7386_hold(target: Any, change: Any, expected: Any) -> None:
+def test_merge_patch_matches_the_rfc_7386_examples(target: Any, change: Any, expected: Any) -> None:
     assert impact.merge_patch(target, change) == expected
 
 
-def after(**fields: Any) -> AgentConfig:
+def changed_config(**fields: Any) -> AgentConfig:
     return msgspec.structs.replace(CONFIG, **fields)
 
 
-def with_tool(**fields: Any) -> AgentConfig:
+def config_with_tool(**fields: Any) -> AgentConfig:
     tool = msgspec.structs.replace(TOOL, **fields)
-    return after(sandbox_whitelist=SandboxWhitelist((tool,), CONFIG.sandbox_whitelist.network))
+    return changed_config(sandbox_whitelist=SandboxWhitelist((tool,), CONFIG.sandbox_whitelist.network))
 
 
-def with_network(*network: Any) -> AgentConfig:
-    return after(sandbox_whitelist=SandboxWhitelist((TOOL,), AllowedNetwork(*network)))
+def config_with_network(*network: Any) -> AgentConfig:
+    return changed_config(sandbox_whitelist=SandboxWhitelist((TOOL,), AllowedNetwork(*network)))
 
 
 @requirement("governance.widening-is-human")
 @pytest.mark.parametrize(
     "wider",
     [
-        after(capabilities=("echo", "sum", "delete")),
-        after(capabilities=("other",)),
-        after(sandbox_whitelist=SandboxWhitelist((TOOL, AllowedTool("shell", (), ("run",))))),
-        with_tool(operations=("read", "write", "delete")),
-        with_tool(paths=("notes/**", "etc/**")),
-        with_tool(paths=()),
-        with_tool(rate_limit=0),
-        with_tool(rate_limit=61),
-        with_tool(name="other"),
-        with_network(("a.example", "b.example"), (443,)),
-        with_network(("*.example",), (443,)),
-        with_network(("a.example",), (443, 22)),
+        changed_config(capabilities=("echo", "sum", "delete")),
+        changed_config(capabilities=("other",)),
+        changed_config(sandbox_whitelist=SandboxWhitelist((TOOL, AllowedTool("shell", (), ("run",))))),
+        config_with_tool(operations=("read", "write", "delete")),
+        config_with_tool(paths=("notes/**", "etc/**")),
+        config_with_tool(paths=()),
+        config_with_tool(rate_limit=0),
+        config_with_tool(rate_limit=61),
+        config_with_tool(name="other"),
+        config_with_network(("a.example", "b.example"), (443,)),
+        config_with_network(("*.example",), (443,)),
+        config_with_network(("a.example",), (443, 22)),
     ],
 )
-def test_more_of_anything_widens(wider: AgentConfig) -> None:
+def test_added_access_counts_as_widening(wider: AgentConfig) -> None:
     assert impact.is_widening(CONFIG, wider)
 
 
@@ -81,16 +81,16 @@ def test_more_of_anything_widens(wider: AgentConfig) -> None:
     "narrower",
     [
         CONFIG,
-        after(capabilities=("sum",)),
-        after(capabilities=()),
-        after(sandbox_whitelist=SandboxWhitelist()),
-        with_tool(operations=("read",)),
-        with_tool(rate_limit=1),
-        with_network((), (443,)),
-        after(runtime=Runtime(options={"a": 1})),
+        changed_config(capabilities=("sum",)),
+        changed_config(capabilities=()),
+        changed_config(sandbox_whitelist=SandboxWhitelist()),
+        config_with_tool(operations=("read",)),
+        config_with_tool(rate_limit=1),
+        config_with_network((), (443,)),
+        changed_config(runtime=Runtime(options={"a": 1})),
     ],
 )
-def test_less_of_anything_does_not(narrower: AgentConfig) -> None:
+def test_equal_or_reduced_access_is_not_widening(narrower: AgentConfig) -> None:
     assert not impact.is_widening(CONFIG, narrower)
 
 
@@ -122,17 +122,17 @@ ACCESSES = st.builds(
 
 
 @given(WHITELISTS, WHITELISTS, ACCESSES)
-def test_a_patch_that_does_not_widen_allows_nothing_that_was_refused(
-    now: SandboxWhitelist, then: SandboxWhitelist, access: Access
+def test_patch_that_does_not_widen_allows_no_denied_access(
+    old_whitelist: SandboxWhitelist, new_whitelist: SandboxWhitelist, access: Access
 ) -> None:
-    before, afterwards = (AgentConfig((), Runtime(), each) for each in (now, then))
-    if not impact.is_widening(before, afterwards) and isinstance(check_access(then, access), AllowedTool):
-        assert isinstance(check_access(now, access), AllowedTool)
+    old_config, new_config = (AgentConfig((), Runtime(), whitelist) for whitelist in (old_whitelist, new_whitelist))
+    if not impact.is_widening(old_config, new_config) and isinstance(check_access(new_whitelist, access), AllowedTool):
+        assert isinstance(check_access(old_whitelist, access), AllowedTool)
 
 
-def test_the_diff_names_each_place_with_what_was_and_what_will_be() -> None:
-    found = impact.diff_documents(CONFIG.document, with_tool(rate_limit=1).document)
-    assert [change["path"] for change in found] == ["sandbox_whitelist.tools"]
-    assert found[0]["before"][0]["rate_limit"] == 60
-    assert found[0]["after"][0]["rate_limit"] == 1
+def test_diff_lists_changed_paths_with_old_and_new_values() -> None:
+    changes = impact.diff_documents(CONFIG.document, config_with_tool(rate_limit=1).document)
+    assert [change["path"] for change in changes] == ["sandbox_whitelist.tools"]
+    assert changes[0]["before"][0]["rate_limit"] == 60
+    assert changes[0]["after"][0]["rate_limit"] == 1
     assert impact.diff_documents(CONFIG.document, CONFIG.document) == []

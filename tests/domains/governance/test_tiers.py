@@ -1,4 +1,4 @@
-"""The tier of an update, at every boundary."""
+"""The tier of an update at every boundary."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
 from tests.requirements import requirement
 
 CHANGES = Changes(("a.py",), 5, 0, 1000, False, False, False)
-"""Half a percent."""
-BEST = TierFacts("prompt", CHANGES, trust=0.95)
+"""Changes half a percent of the lines."""
+BEST_FACTS = TierFacts("prompt", CHANGES, trust=0.95)
 
 
-def tier(changes: dict[str, Any] | None = None, **facts: Any) -> int:
-    changed = msgspec.structs.replace(BEST.changes, **(changes or {}))
-    return classify_tier(msgspec.structs.replace(BEST, changes=changed, **facts)).tier
+def tier_of(changes: dict[str, Any] | None = None, **facts: Any) -> int:
+    changes_after = msgspec.structs.replace(BEST_FACTS.changes, **(changes or {}))
+    return classify_tier(msgspec.structs.replace(BEST_FACTS, changes=changes_after, **facts)).tier
 
 
 @requirement("governance.tier-integers", "governance.tier-auto")
-def test_a_small_safe_change_of_a_trusted_agent_is_auto() -> None:
+def test_small_safe_change_of_a_trusted_agent_is_auto() -> None:
     assert (AUTO, MONITORED, HUMAN) == (1, 2, 3)
-    assert classify_tier(BEST) == classify_tier(BEST)
-    assert (classify_tier(BEST).tier, classify_tier(BEST).reasons) == (AUTO, ())
+    assert classify_tier(BEST_FACTS) == classify_tier(BEST_FACTS)
+    assert (classify_tier(BEST_FACTS).tier, classify_tier(BEST_FACTS).reasons) == (AUTO, ())
 
 
 @requirement("governance.tier-auto", "governance.tier-monitored", "governance.tier-human")
@@ -44,8 +44,8 @@ def test_a_small_safe_change_of_a_trusted_agent_is_auto() -> None:
         (None, HUMAN),
     ],
 )
-def test_trust_decides_at_exactly_nine_tenths_and_seven_tenths(trust: float | None, expected: int) -> None:
-    assert tier(trust=trust) == expected
+def test_trust_boundaries_are_nine_tenths_and_seven_tenths(trust: float | None, expected: int) -> None:
+    assert tier_of(trust=trust) == expected
 
 
 @requirement("governance.tier-auto", "governance.tier-monitored", "governance.change-ratio")
@@ -65,10 +65,10 @@ def test_trust_decides_at_exactly_nine_tenths_and_seven_tenths(trust: float | No
         (0, 0, 0, HUMAN),
     ],
 )
-def test_the_share_of_changed_lines_decides_at_exactly_one_and_ten_percent(
+def test_changed_lines_boundaries_are_one_and_ten_percent(
     added: int, deleted: int, total: int | None, expected: int
 ) -> None:
-    assert tier({"lines_added": added, "lines_deleted": deleted, "lines_total": total}) == expected
+    assert tier_of({"lines_added": added, "lines_deleted": deleted, "lines_total": total}) == expected
 
 
 @requirement("governance.tier-monitored", "governance.tier-human", "governance.change-ratio")
@@ -86,8 +86,8 @@ def test_the_share_of_changed_lines_decides_at_exactly_one_and_ten_percent(
         ({"files_modified": ("src/policyholder.py",)}, AUTO),
     ],
 )
-def test_flags_decide_and_an_unknown_one_means_a_human(changes: dict[str, Any], expected: int) -> None:
-    assert tier(changes) == expected
+def test_flags_raise_the_tier_and_unknown_flags_need_a_human(changes: dict[str, Any], expected: int) -> None:
+    assert tier_of(changes) == expected
 
 
 @requirement("governance.tier-human")
@@ -104,17 +104,17 @@ def test_flags_decide_and_an_unknown_one_means_a_human(changes: dict[str, Any], 
         {"update_type": "tool_policies"},
     ],
 )
-def test_a_human_decides_whatever_the_trust(facts: dict[str, Any]) -> None:
-    assert tier(**facts) == HUMAN
-    assert tier(**{**facts, "trust": facts.get("trust", 1.0)}) == HUMAN
+def test_facts_that_need_a_human_regardless_of_trust(facts: dict[str, Any]) -> None:
+    assert tier_of(**facts) == HUMAN
+    assert tier_of(**{**facts, "trust": facts.get("trust", 1.0)}) == HUMAN
 
 
-def test_the_reasons_name_everything_that_stands_in_the_way() -> None:
+def test_reasons_name_every_failed_condition() -> None:
     facts = TierFacts("policy", Changes(), known=False)
     reasons = " ".join(classify_tier(facts).reasons)
     for word in ("unknown", "breaking", "dependencies", "policy"):
         assert word in reasons
-    monitored = classify_tier(msgspec.structs.replace(BEST, trust=0.8))
+    monitored = classify_tier(msgspec.structs.replace(BEST_FACTS, trust=0.8))
     assert monitored.reasons == ("trust is not above 0.9",)
 
 
@@ -142,18 +142,18 @@ FACTS = st.builds(
 
 
 @given(FACTS, st.floats(0, 1))
-def test_less_trust_never_needs_less_of_a_decision(facts: TierFacts, less: float) -> None:
-    lower = msgspec.structs.replace(facts, trust=None if facts.trust is None else facts.trust * less)
-    assert classify_tier(lower).tier >= classify_tier(facts).tier
+def test_lower_trust_never_lowers_the_tier(facts: TierFacts, factor: float) -> None:
+    less_trusted = msgspec.structs.replace(facts, trust=None if facts.trust is None else facts.trust * factor)
+    assert classify_tier(less_trusted).tier >= classify_tier(facts).tier
 
 
 @given(FACTS)
-def test_a_forbid_of_the_policy_file_never_makes_the_tier_lower(facts: TierFacts) -> None:
+def test_policy_forbid_always_gives_tier_human(facts: TierFacts) -> None:
     assert classify_tier(msgspec.structs.replace(facts, forbidden=True)).tier == HUMAN >= classify_tier(facts).tier
 
 
 @given(FACTS)
-def test_auto_needs_every_single_condition(facts: TierFacts) -> None:
+def test_auto_tier_implies_every_condition(facts: TierFacts) -> None:
     changes = facts.changes
     if classify_tier(facts).tier == AUTO:
         assert facts.known
