@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.program import Program
-from tests.domains.governance.test_policy_in_use import FILE
+from tests.domains.governance.test_policy_in_use import POLICY_FILE
 from tests.requirements import requirement
 
 REQUESTS: list[dict[str, Any]] = [
@@ -42,7 +42,7 @@ REQUESTS: list[dict[str, Any]] = [
 @requirement("policy.command-line")
 def test_the_command_line_checks_a_file_and_asks_it_examples(program: Program, tmp_path: Path) -> None:
     file, requests = tmp_path / "rules.cedar", tmp_path / "requests.json"
-    file.write_text(FILE)
+    file.write_text(POLICY_FILE)
     requests.write_text(json.dumps(REQUESTS))
     checked = program("policy", "check", "--policy", str(file), "--json")
     assert (checked.code, checked.json["policies"]) == (0, 4)
@@ -70,7 +70,7 @@ def test_the_command_line_checks_a_file_and_asks_it_examples(program: Program, t
 )
 def test_examples_that_are_none_are_refused(program: Program, tmp_path: Path, content: str, says: str) -> None:
     file, requests = tmp_path / "rules.cedar", tmp_path / "requests.json"
-    file.write_text(FILE)
+    file.write_text(POLICY_FILE)
     requests.write_text(content)
     done = program("policy", "test", str(requests), "--policy", str(file))
     assert (done.code, says in done.err) == (2, True), done.err

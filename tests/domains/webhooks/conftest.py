@@ -1,4 +1,4 @@
-"""A kernel that may call this machine, a receiver, and the calls that the tests make."""
+"""A kernel that may call this machine, a webhook receiver, and a client for the webhook routes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BASE = "/api/v1/webhooks"
 
 @dataclass
 class Hooks:
-    """Webhooks in a world."""
+    """A client for the webhook routes of `world`, whose deliveries go to `receiver`."""
 
     world: World
     receiver: Receiver
@@ -27,9 +27,9 @@ class Hooks:
         return await self.world.clients[client].request(method, f"{BASE}{path}", **options)
 
     async def do(self, method: str, path: str = "", status: int = 200, **options: Any) -> dict[str, Any]:
-        answer = await self.ask(method, path, **options)
-        assert answer.status_code == status, answer.text
-        return dict(answer.json())
+        response = await self.ask(method, path, **options)
+        assert response.status_code == status, response.text
+        return dict(response.json())
 
     async def subscribe(self, *events: str, url: str | None = None, **options: Any) -> dict[str, Any]:
         body = {"url": url or self.receiver.url, "events": list(events or ("*",))}
@@ -39,26 +39,26 @@ class Hooks:
         return list((await self.do("GET", f"/{webhook_id}/deliveries", params=params))["deliveries"])
 
     async def until(self, webhook_id: str, **expected: Any) -> dict[str, Any]:
-        """The newest delivery as soon as it has these fields."""
-        found: list[dict[str, Any]] = []
+        """Wait until the newest delivery has these fields; return it."""
+        newest: list[dict[str, Any]] = []
 
-        async def so() -> bool:
-            found[:] = await self.deliveries(webhook_id, limit=1)
-            return bool(found) and found[0].items() >= expected.items()
+        async def matches() -> bool:
+            newest[:] = await self.deliveries(webhook_id, limit=1)
+            return bool(newest) and newest[0].items() >= expected.items()
 
-        await soon(so, lambda: f"never {expected}: {found}")
-        return found[0]
+        await soon(matches, lambda: f"never {expected}: {newest}")
+        return newest[0]
 
     async def later(self, seconds: float) -> None:
-        """Time passes, and the service looks at what came due."""
+        """Advance the clock and let the service poll for deliveries that are due."""
         self.world.clock.advance(seconds=seconds)
         await self.world.kernel.webhooks.dispatcher.poll()
 
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving() as made:
-        yield made
+    async with receiving() as running:
+        yield running
 
 
 @pytest.fixture

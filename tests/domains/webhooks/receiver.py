@@ -1,4 +1,4 @@
-"""A receiver of webhooks whose answers, and how badly it behaves, are the test's."""
+"""A webhook receiver whose responses and faults the test chooses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Mood = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Call:
-    """One delivery as it came."""
+    """One received delivery."""
 
     path: str
     headers: dict[str, str]
@@ -37,13 +37,13 @@ class Call:
         return self.headers["webhook-id"]
 
     def verified(self, secret: str) -> dict[str, Any]:
-        """The payload, once the official verifier has accepted it. Raises WebhookVerificationError."""
+        """Verify the signature with the official library and return the payload. Raises WebhookVerificationError."""
         return dict(Webhook(secret).verify(self.body, self.headers))
 
 
 @dataclass
 class Receiver:
-    """`statuses` are answered in turn, then 200; a `mood` answers instead."""
+    """Responds with `statuses` in turn, then 200; a `mood` handles requests instead."""
 
     port: int = 0
     calls: list[Call] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Receiver:
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200, text="thanks")
 
     async def got(self, count: int) -> list[Call]:
-        """Waits until that many deliveries came."""
+        """Wait until `count` deliveries were received; return all of them."""
         await soon(lambda: len(self.calls) >= count)
         return self.calls
 

@@ -1,4 +1,4 @@
-"""What a receiver gets: each event once it was committed, signed, in order, again until it was taken."""
+"""Deliveries: payload, signature, subscribed events, retries, order and truncation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.requirements import requirement
 
 
 @requirement("webhooks.payload", "webhooks.task-completed-data", "webhooks.signed-headers")
-async def test_a_completed_task_is_told_with_its_result_and_a_signature_that_the_official_verifier_takes(
+async def test_completed_task_delivers_its_result_with_a_valid_signature(
     hooks: Hooks,
 ) -> None:
     secret = (await hooks.subscribe("task.completed"))["secret"]
@@ -37,7 +37,7 @@ async def test_a_completed_task_is_told_with_its_result_and_a_signature_that_the
 
 
 @requirement("webhooks.only-subscribed-events")
-async def test_a_subscription_gets_the_events_it_names_and_no_other(hooks: Hooks) -> None:
+async def test_subscription_receives_only_its_named_events(hooks: Hooks) -> None:
     await hooks.subscribe("task.started", "task.failed", url=hooks.receiver.url + "/some")
     await hooks.subscribe("task.*", url=hooks.receiver.url + "/kind")
     await hooks.subscribe("agent.registered", url=hooks.receiver.url + "/agents")
@@ -46,84 +46,86 @@ async def test_a_subscription_gets_the_events_it_names_and_no_other(hooks: Hooks
     await hooks.world.do(agent, ok=False)
     calls = await hooks.receiver.got(9)
     await asyncio.sleep(0.05)
-    found = {path: [c.event for c in calls if c.path.endswith(path)] for path in ("some", "kind", "agents")}
-    assert sorted(found["some"]) == ["task.failed", "task.started", "task.started"]
-    kind = ["task.completed", "task.failed", *["task.started"] * 2, *["task.submitted"] * 2]
-    assert sorted(found["kind"]) == kind
-    assert found["agents"] == ["agent.registered"]
+    events_by_path = {path: [c.event for c in calls if c.path.endswith(path)] for path in ("some", "kind", "agents")}
+    assert sorted(events_by_path["some"]) == ["task.failed", "task.started", "task.started"]
+    expected_kind_events = ["task.completed", "task.failed", *["task.started"] * 2, *["task.submitted"] * 2]
+    assert sorted(events_by_path["kind"]) == expected_kind_events
+    assert events_by_path["agents"] == ["agent.registered"]
 
 
 @requirement("webhooks.retries", "webhooks.success-is-2xx", "webhooks.delivery-log-and-replay")
-async def test_a_failed_delivery_is_tried_again_under_the_same_id_until_it_is_taken(hooks: Hooks) -> None:
-    made = await hooks.subscribe("agent.registered")
+async def test_failed_delivery_is_retried_with_the_same_message_id(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
     hooks.receiver.statuses = [500, 302, 204]
     await hooks.world.register()
-    waiting = await hooks.until(made["id"], status="waiting", attempts=1)
+    waiting = await hooks.until(webhook["id"], status="waiting", attempts=1)
     assert waiting["status_code"] == 500
     await hooks.later(4.9)
     assert len(hooks.receiver.calls) == 1
     await hooks.later(0.7)
-    await hooks.until(made["id"], status="waiting", attempts=2)
+    await hooks.until(webhook["id"], status="waiting", attempts=2)
     await hooks.later(5 * 60 * 1.11)
-    done = await hooks.until(made["id"], status="delivered", attempts=3)
-    assert {call.id for call in hooks.receiver.calls} == {done["message_id"]}
+    delivered = await hooks.until(webhook["id"], status="delivered", attempts=3)
+    assert {call.id for call in hooks.receiver.calls} == {delivered["message_id"]}
     assert len({call.headers["webhook-timestamp"] for call in hooks.receiver.calls}) == 3
-    shown = await hooks.do("GET", f"/{made['id']}/deliveries/{done['id']}")
+    shown = await hooks.do("GET", f"/{webhook['id']}/deliveries/{delivered['id']}")
     assert [(a["attempt"], a["status_code"]) for a in shown["log"]] == [(1, 500), (2, 302), (3, 204)]
     assert shown["log"][0]["response"] == "thanks"
     assert "not followed" in shown["log"][1]["error"]
 
 
 @requirement("webhooks.order")
-async def test_a_later_event_of_a_task_waits_for_the_earlier_one_and_other_tasks_do_not(hooks: Hooks) -> None:
+async def test_failed_delivery_blocks_later_events_of_its_task_only(hooks: Hooks) -> None:
     await hooks.subscribe("task.submitted", "task.started", "task.completed")
     agent = await hooks.world.register()
     hooks.receiver.statuses = [500]
-    slow = await hooks.world.submit()
+    blocked_task = await hooks.world.submit()
     await hooks.receiver.got(1)
     claim = await hooks.world.claim(agent)
-    done = await hooks.world.admin.post(f"/api/v1/tasks/{slow}/complete", json={"epoch": claim["epoch"], "result": 1})
-    assert done.status_code == 200
-    other = await hooks.world.do(agent)
+    response = await hooks.world.admin.post(
+        f"/api/v1/tasks/{blocked_task}/complete", json={"epoch": claim["epoch"], "result": 1}
+    )
+    assert response.status_code == 200
+    other_task = await hooks.world.do(agent)
     calls = await hooks.receiver.got(4)
-    assert [c.payload["data"]["task_id"] for c in calls] == [slow, other, other, other]
+    assert [c.payload["data"]["task_id"] for c in calls] == [blocked_task, other_task, other_task, other_task]
     await hooks.later(6)
     calls = await hooks.receiver.got(7)
     names = ["task.submitted", "task.started", "task.completed"]
-    assert [c.event for c in calls if c.payload["data"]["task_id"] == slow] == ["task.submitted", *names]
-    assert [c.event for c in calls if c.payload["data"]["task_id"] == other] == names
+    assert [c.event for c in calls if c.payload["data"]["task_id"] == blocked_task] == ["task.submitted", *names]
+    assert [c.event for c in calls if c.payload["data"]["task_id"] == other_task] == names
 
 
 @requirement("webhooks.secrets")
-async def test_while_a_secret_is_rotated_both_sign_and_afterwards_only_the_new_one(hooks: Hooks) -> None:
-    made = await hooks.subscribe("agent.registered")
-    turned = await hooks.do("POST", f"/{made['id']}/rotate", json={"overlap_seconds": 60})
-    assert turned["secret"] != made["secret"]
+async def test_rotation_signs_with_both_secrets_until_the_overlap_ends(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
+    rotated = await hooks.do("POST", f"/{webhook['id']}/rotate", json={"overlap_seconds": 60})
+    assert rotated["secret"] != webhook["secret"]
     await hooks.world.register("one")
-    (both,) = await hooks.receiver.got(1)
-    assert both.verified(made["secret"]) == both.verified(turned["secret"])
-    assert both.headers["webhook-signature"].count("v1,") == 2
+    (during_overlap,) = await hooks.receiver.got(1)
+    assert during_overlap.verified(webhook["secret"]) == during_overlap.verified(rotated["secret"])
+    assert during_overlap.headers["webhook-signature"].count("v1,") == 2
     await hooks.later(61)
     await hooks.world.register("two")
-    new = (await hooks.receiver.got(2))[1]
-    assert new.headers["webhook-signature"].count("v1,") == 1
-    assert new.verified(turned["secret"])["event"] == "agent.registered"
+    after_overlap = (await hooks.receiver.got(2))[1]
+    assert after_overlap.headers["webhook-signature"].count("v1,") == 1
+    assert after_overlap.verified(rotated["secret"])["event"] == "agent.registered"
     with pytest.raises(WebhookVerificationError):
-        new.verified(made["secret"])
+        after_overlap.verified(webhook["secret"])
 
 
 @requirement("webhooks.one-commit")
-async def test_an_event_that_cannot_be_recorded_is_not_delivered_either(hooks: Hooks) -> None:
-    made = await hooks.subscribe("agent.registered")
+async def test_unrecorded_event_is_not_delivered(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
     hooks.world.runlog.broken = True
     refused = await hooks.world.admin.post("/api/v1/registry/agents", json={"name": "ann"})
     assert refused.status_code == 503
     hooks.world.runlog.broken = False
-    assert await hooks.deliveries(made["id"]) == []
+    assert await hooks.deliveries(webhook["id"]) == []
 
 
 @requirement("webhooks.large-fields")
-async def test_a_result_that_is_too_large_is_left_out_and_named(hooks: Hooks) -> None:
+async def test_oversized_result_is_omitted_and_listed_as_truncated(hooks: Hooks) -> None:
     await hooks.subscribe("task.completed")
     task = await hooks.world.do(await hooks.world.register(), result="x" * 300_000)
     (call,) = await hooks.receiver.got(1)
@@ -135,7 +137,7 @@ async def test_a_result_that_is_too_large_is_left_out_and_named(hooks: Hooks) ->
 
 
 @requirement("webhooks.event-names")
-def test_names_patterns_and_what_they_stand_for() -> None:
+def test_event_patterns_expand_to_event_names() -> None:
     assert model.expand_events(["*"]) == sorted(model.EVENTS)
     assert model.expand_events(["update.*", "update.approved"]) == sorted(
         n for n in model.EVENTS if n.startswith("update.")

@@ -1,4 +1,4 @@
-"""The page for users agrees with the code: names, waits, and an example that verifies a real signature."""
+"""docs/webhooks.md agrees with the code: event names, retry delays, and the signature example."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tests.requirements import requirement
 PAGE = (Path(__file__).parents[3] / "docs" / "webhooks.md").read_text()
 
 
-def test_the_page_names_every_event_and_no_other() -> None:
+def test_docs_list_exactly_the_existing_events() -> None:
     kinds = "|".join({name.partition(".")[0] for name in model.EVENTS})
     assert set(re.findall(rf"`((?:{kinds})\.[a-z_]+)`", PAGE)) == set(model.EVENTS)
 
 
 @requirement("webhooks.retries")
-def test_the_waits_are_those_of_the_convention() -> None:
+def test_retry_delays_match_the_standard_and_the_docs() -> None:
     seconds = [5, 5 * 60, 30 * 60, *(hours * 3600 for hours in (2, 5, 10, 14, 20, 24))]
     assert [wait // 1_000_000 for wait in model.RETRY_DELAYS_US] == seconds
     assert "5 s, 5 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h and 24 h" in PAGE
 
 
 @requirement("webhooks.signed-headers")
-def test_the_example_in_python_takes_what_is_signed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_example_in_the_docs_verifies_our_signature(capsys: pytest.CaptureFixture[str]) -> None:
     secret = sender.new_secret()
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     scope: dict[str, Any] = {}
@@ -45,9 +45,9 @@ def test_the_example_in_python_takes_what_is_signed(capsys: pytest.CaptureFixtur
 
 @requirement("webhooks.signed-headers")
 @given(body=st.text(max_size=200), message=st.uuids(), seed=st.binary(min_size=24, max_size=64))
-def test_our_signature_is_the_official_one(body: str, message: Any, seed: bytes) -> None:
+def test_signature_matches_the_official_library(body: str, message: Any, seed: bytes) -> None:
     secret = "whsec_" + base64.b64encode(seed).decode()
     now = int(time.time())
     ours = sender.signature_headers(str(message), now, body.encode(), [secret])
-    theirs = Webhook(secret).sign(str(message), datetime.fromtimestamp(now, UTC), body)
-    assert ours["webhook-signature"] == theirs
+    official = Webhook(secret).sign(str(message), datetime.fromtimestamp(now, UTC), body)
+    assert ours["webhook-signature"] == official

@@ -1,4 +1,4 @@
-"""The queue as rows: leases, epochs, order, what other processes and the purge do."""
+"""The delivery queue: leases, epochs, order, retention, metrics and retry verdicts."""
 
 from __future__ import annotations
 
@@ -22,92 +22,90 @@ from tests.domains.webhooks.conftest import Hooks
 from tests.patience import soon
 from tests.requirements import requirement
 
-COUNT = Sql("select count(*) from webhook_deliveries")
-RETENTION = Sql("select count(*) from webhook_attempts")
+DELIVERY_COUNT = Sql("select count(*) from webhook_deliveries")
+ATTEMPT_COUNT = Sql("select count(*) from webhook_attempts")
 
 
-def event(task: str | None = None) -> RunLogEvent:
+def run_log_event(task: str | None = None) -> RunLogEvent:
     return RunLogEvent.from_draft(EventDraft("task_started", "execution", "m"), "default", task, None, 0)
 
 
-async def queued(db: Database, *tasks: str | None) -> list[Delivery]:
-    made = [outbox.new_delivery("hook", "task.started", event(task), 0) for task in tasks]
+async def enqueue(db: Database, *tasks: str | None) -> list[Delivery]:
+    deliveries = [outbox.new_delivery("hook", "task.started", run_log_event(task), 0) for task in tasks]
 
     def work(tx: Tx) -> None:
-        for one in made:
-            store.insert_delivery(tx, one)
+        for delivery in deliveries:
+            store.insert_delivery(tx, delivery)
 
     await db.write(work)
-    return made
+    return deliveries
 
 
-async def claimed(db: Database, most: int = 10, lease: int = SECOND) -> list[Delivery]:
-    return await db.write(lambda tx: store.claim_due(tx, "hook", lease, most))
+async def claim_due(db: Database, limit: int = 10, lease_us: int = SECOND) -> list[Delivery]:
+    return await db.write(lambda tx: store.claim_due(tx, "hook", lease_us, limit))
 
 
-OK, BAD = AttemptResult(0, 1, 200), AttemptResult(0, 1, 500)
+SUCCESS, FAILURE = AttemptResult(0, 1, 200), AttemptResult(0, 1, 500)
 
 
 @requirement("webhooks.order")
-async def test_only_the_oldest_open_one_of_a_subject_is_taken(db: Database, clock: FixedClock) -> None:
-    made = await queued(db, "a", "a", "b", None, None, "a")
-    taken = await claimed(db)
-    assert [one.delivery_id for one in taken] == [made[n].delivery_id for n in (0, 2, 3, 4)]
-    assert await claimed(db) == []
-    verdict = model.decide_delivery(taken[0], BAD, clock.now(), 0.0)
-    assert await db.write(lambda tx: store.record_attempt(tx, taken[0], BAD, verdict))
+async def test_only_the_oldest_delivery_per_subject_is_claimed(db: Database, clock: FixedClock) -> None:
+    deliveries = await enqueue(db, "a", "a", "b", None, None, "a")
+    claimed = await claim_due(db)
+    assert [delivery.delivery_id for delivery in claimed] == [deliveries[n].delivery_id for n in (0, 2, 3, 4)]
+    assert await claim_due(db) == []
+    verdict = model.decide_delivery(claimed[0], FAILURE, clock.now(), 0.0)
+    assert await db.write(lambda tx: store.record_attempt(tx, claimed[0], FAILURE, verdict))
     clock.advance(seconds=4)
-    assert await claimed(db) == []
+    assert await claim_due(db) == []
     clock.advance(seconds=2)
-    (again,) = await claimed(db)
-    assert (again.delivery_id, again.attempts, again.epoch) == (made[0].delivery_id, 1, 2)
+    (retried,) = await claim_due(db)
+    assert (retried.delivery_id, retried.attempts, retried.epoch) == (deliveries[0].delivery_id, 1, 2)
 
-    def done(tx: Tx) -> bool:
-        assert store.record_attempt(tx, again, OK, model.decide_delivery(again, OK, tx.now, 0.0))
-        return store.release_next(tx, again)
+    def record_and_release(tx: Tx) -> bool:
+        assert store.record_attempt(tx, retried, SUCCESS, model.decide_delivery(retried, SUCCESS, tx.now, 0.0))
+        return store.release_next(tx, retried)
 
-    assert await db.write(done)
-    assert [one.delivery_id for one in await claimed(db)] == [made[1].delivery_id]
+    assert await db.write(record_and_release)
+    assert [delivery.delivery_id for delivery in await claim_due(db)] == [deliveries[1].delivery_id]
 
 
 @requirement("webhooks.order")
-async def test_many_blocked_ones_do_not_stand_in_the_way(db: Database) -> None:
-    made = await queued(db, *["a"] * 50, "b")
-    assert [one.delivery_id for one in await claimed(db, 1)] == [made[0].delivery_id]
-    assert [one.delivery_id for one in await claimed(db, 1)] == [made[-1].delivery_id]
-    assert await claimed(db, 100) == []
+async def test_blocked_deliveries_do_not_hold_up_other_subjects(db: Database) -> None:
+    deliveries = await enqueue(db, *["a"] * 50, "b")
+    assert [delivery.delivery_id for delivery in await claim_due(db, 1)] == [deliveries[0].delivery_id]
+    assert [delivery.delivery_id for delivery in await claim_due(db, 1)] == [deliveries[-1].delivery_id]
+    assert await claim_due(db, 100) == []
 
 
 @requirement("webhooks.several-processes")
-async def test_an_outcome_counts_only_under_the_epoch_of_its_claim(db: Database) -> None:
-    await queued(db, None)
-    (first,) = await claimed(db)
+async def test_attempt_with_an_older_epoch_is_rejected(db: Database) -> None:
+    await enqueue(db, None)
+    (first,) = await claim_due(db)
     assert await db.write(lambda tx: store.requeue(tx, [first])) == 1
-    (second,) = await claimed(db)
-    verdict = model.decide_delivery(first, OK, 0, 0.0)
-    assert not await db.write(lambda tx: store.record_attempt(tx, first, OK, verdict))
+    (second,) = await claim_due(db)
+    verdict = model.decide_delivery(first, SUCCESS, 0, 0.0)
+    assert not await db.write(lambda tx: store.record_attempt(tx, first, SUCCESS, verdict))
     assert await db.write(lambda tx: store.requeue(tx, [first])) == 0
-    assert await db.write(lambda tx: store.record_attempt(tx, second, OK, verdict))
+    assert await db.write(lambda tx: store.record_attempt(tx, second, SUCCESS, verdict))
 
 
 @requirement("webhooks.several-processes", "webhooks.at-least-once")
-async def test_two_takers_never_have_the_same_delivery_and_an_ended_lease_is_found(
-    db: Database, clock: FixedClock
-) -> None:
-    made = await queued(db, *[None] * 40)
+async def test_concurrent_claims_are_disjoint_and_expired_leases_are_listed(db: Database, clock: FixedClock) -> None:
+    deliveries = await enqueue(db, *[None] * 40)
     other = Database(db.driver)
-    found = await asyncio.gather(*(claimed(one, 3) for one in (db, other) * 10))
+    batches = await asyncio.gather(*(claim_due(database, 3) for database in (db, other) * 10))
     other.close()
-    taken = [one.delivery_id for batch in found for one in batch]
-    assert len(taken) == len(set(taken))
-    assert set(taken) <= {one.delivery_id for one in made}
+    claimed_ids = [delivery.delivery_id for batch in batches for delivery in batch]
+    assert len(claimed_ids) == len(set(claimed_ids))
+    assert set(claimed_ids) <= {delivery.delivery_id for delivery in deliveries}
     assert await db.read(lambda tx: store.list_lease_expired(tx, tx.now, 100)) == []
     clock.advance(seconds=2)
-    assert len(await db.read(lambda tx: store.list_lease_expired(tx, tx.now, 100))) == len(taken)
+    assert len(await db.read(lambda tx: store.list_lease_expired(tx, tx.now, 100))) == len(claimed_ids)
 
 
-async def test_the_schema_refuses_a_move_that_is_none(db: Database) -> None:
-    await queued(db, None)
+async def test_database_rejects_invalid_delivery_transition(db: Database) -> None:
+    await enqueue(db, None)
     with pytest.raises(Exception, match="does not make this move"):
         await db.write(
             lambda tx: tx.run(Sql("update webhook_deliveries set status = 'failed', ended_at = 1, attempts = 1"))
@@ -115,32 +113,32 @@ async def test_the_schema_refuses_a_move_that_is_none(db: Database) -> None:
 
 
 @requirement("webhooks.one-commit")
-async def test_without_a_subscription_nothing_is_written_and_with_one_it_shares_the_transaction(db: Database) -> None:
-    view, told = SubscriptionIndex(), []
+async def test_delivery_is_written_with_its_event_only_if_subscribed(db: Database) -> None:
+    index, notified = SubscriptionIndex(), []
     runlog = RunLog(Hub())
-    runlog.append_hooks.append(WebhookOutbox(view, lambda found: told.append(set(found))).record)
+    runlog.append_hooks.append(WebhookOutbox(index, lambda webhook_ids: notified.append(set(webhook_ids))).record)
 
     def drafts() -> list[EventDraft]:
         return [EventDraft("task_started", "execution", "m"), EventDraft("task_queued", "execution", "m")]
 
     async def append(tenant: str) -> int:
         await db.write(lambda tx: runlog.append(tx, tenant, drafts(), task_id="t"))
-        return int(await db.read(lambda tx: tx.rows(COUNT)[0][0]))
+        return int(await db.read(lambda tx: tx.rows(DELIVERY_COUNT)[0][0]))
 
     assert await append("default") == 0
-    view.replace_all([subscription("default", ["task.started"])])
+    index.replace_all([subscription("default", ["task.started"])])
     assert await append("other") == 0
     assert await append("default") == 1
-    assert told == [{"hook"}]
+    assert notified == [{"hook"}]
 
-    def undone(tx: Tx) -> None:
+    def append_and_fail(tx: Tx) -> None:
         runlog.append(tx, "default", drafts(), task_id="t")
         raise StoreUnavailable("undone")
 
     with pytest.raises(StoreUnavailable):
-        await db.write(undone)
-    assert await db.read(lambda tx: tx.rows(COUNT)) == [(1,)]
-    assert told == [{"hook"}]
+        await db.write(append_and_fail)
+    assert await db.read(lambda tx: tx.rows(DELIVERY_COUNT)) == [(1,)]
+    assert notified == [{"hook"}]
 
 
 def subscription(tenant: str, events: list[str]) -> WebhookSubscription:
@@ -148,53 +146,53 @@ def subscription(tenant: str, events: list[str]) -> WebhookSubscription:
 
 
 @requirement("webhooks.retention")
-async def test_what_ended_long_ago_is_forgotten_and_what_waits_is_not(hooks: Hooks) -> None:
-    made = await hooks.subscribe("agent.registered")
+async def test_purge_deletes_old_ended_deliveries_but_not_waiting_ones(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
     await hooks.world.register()
-    await hooks.until(made["id"], status="delivered")
+    await hooks.until(webhook["id"], status="delivered")
     hooks.receiver.statuses = [500]
     await hooks.world.register("two")
-    await hooks.until(made["id"], status="waiting", attempts=1)
-    carrier = hooks.world.kernel.webhooks.dispatcher
-    assert await carrier.purge() == 0
-    assert carrier._watch is not None
-    carrier._watch.cancel()  # else the one that waits is tried again
+    await hooks.until(webhook["id"], status="waiting", attempts=1)
+    dispatcher = hooks.world.kernel.webhooks.dispatcher
+    assert await dispatcher.purge() == 0
+    assert dispatcher._watch is not None
+    dispatcher._watch.cancel()  # Otherwise the waiting delivery is retried.
     hooks.world.clock.advance(days=31)
-    assert await carrier.purge() == 1
-    assert [d["status"] for d in await hooks.deliveries(made["id"])] == ["waiting"]
-    assert await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
-    await hooks.do("PATCH", f"/{made['id']}", json={"enabled": False})
-    assert await carrier.purge() == 1, "nobody waits for it"
+    assert await dispatcher.purge() == 1
+    assert [d["status"] for d in await hooks.deliveries(webhook["id"])] == ["waiting"]
+    assert await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(ATTEMPT_COUNT)) == [(1,)]
+    await hooks.do("PATCH", f"/{webhook['id']}", json={"enabled": False})
+    assert await dispatcher.purge() == 1, "a disabled webhook's delivery is purged"
 
 
 @requirement("webhooks.manage")
-async def test_the_log_of_a_deleted_webhook_is_deleted_too(hooks: Hooks) -> None:
-    made, other = await hooks.subscribe("agent.registered"), await hooks.subscribe("agent.registered")
+async def test_deleting_a_webhook_deletes_its_delivery_log(hooks: Hooks) -> None:
+    webhook, other = await hooks.subscribe("agent.registered"), await hooks.subscribe("agent.registered")
     await hooks.world.register()
-    for one in (made, other):
-        await hooks.until(one["id"], status="delivered")
-    await hooks.do("DELETE", f"/{made['id']}")
+    for each in (webhook, other):
+        await hooks.until(each["id"], status="delivered")
+    await hooks.do("DELETE", f"/{webhook['id']}")
 
-    async def one_left() -> bool:
-        return await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(COUNT)) == [(1,)]
+    async def only_other_is_left() -> bool:
+        return await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(DELIVERY_COUNT)) == [(1,)]
 
-    await soon(one_left)
-    assert await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(RETENTION)) == [(1,)]
+    await soon(only_other_is_left)
+    assert await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(ATTEMPT_COUNT)) == [(1,)]
 
 
 @requirement("webhooks.observable")
-async def test_metrics_and_health_tell_the_backlog_and_what_was_delivered(hooks: Hooks) -> None:
-    made = await hooks.subscribe("agent.registered")
+async def test_metrics_and_health_report_backlog_and_deliveries(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
     await hooks.world.register()
-    await hooks.until(made["id"], status="delivered")
+    await hooks.until(webhook["id"], status="delivered")
     hooks.receiver.statuses = [500]
     await hooks.world.register("two")
-    await hooks.until(made["id"], status="waiting", attempts=1)
+    await hooks.until(webhook["id"], status="waiting", attempts=1)
     hooks.world.clock.advance(seconds=3)
-    answer = await hooks.world.admin.get("/metrics")
+    response = await hooks.world.admin.get("/metrics")
     samples: dict[str, Any] = {
         sample.name + str(sample.labels or ""): sample.value
-        for family in text_string_to_metric_families(answer.text)
+        for family in text_string_to_metric_families(response.text)
         for sample in family.samples
     }
     assert samples["stentor_webhook_backlog"] == 1
@@ -207,7 +205,7 @@ async def test_metrics_and_health_tell_the_backlog_and_what_was_delivered(hooks:
 
 
 @pytest.mark.parametrize(
-    ("attempts", "reply", "status", "wait"),
+    ("attempts", "result", "status", "delay_s"),
     [
         (0, AttemptResult(0, 1, 204), "delivered", None),
         (0, AttemptResult(0, 1, 199), "waiting", 5),
@@ -221,12 +219,16 @@ async def test_metrics_and_health_tell_the_backlog_and_what_was_delivered(hooks:
         (0, AttemptResult(0, 1, 410), "failed", None),
     ],
 )
-def test_what_becomes_of_a_delivery(attempts: int, reply: AttemptResult, status: str, wait: int | None) -> None:
-    one = msgspec.structs.replace(outbox.new_delivery("hook", "task.started", event(), 0), attempts=attempts)
-    verdict = model.decide_delivery(one, reply, 1000, 0.0)
+def test_retry_verdict_by_attempts_and_response(
+    attempts: int, result: AttemptResult, status: str, delay_s: int | None
+) -> None:
+    delivery = msgspec.structs.replace(
+        outbox.new_delivery("hook", "task.started", run_log_event(), 0), attempts=attempts
+    )
+    verdict = model.decide_delivery(delivery, result, 1000, 0.0)
     assert verdict.status == status
     assert (verdict.disable_reason is not None) == (status == "failed")
-    if wait is not None:
-        assert verdict.due_at == 1000 + wait * SECOND
-        latest = model.decide_delivery(one, reply, 1000, 1.0).due_at
-        assert verdict.due_at <= latest <= 1000 + wait * SECOND * 1.1 + 1
+    if delay_s is not None:
+        assert verdict.due_at == 1000 + delay_s * SECOND
+        latest = model.decide_delivery(delivery, result, 1000, 1.0).due_at
+        assert verdict.due_at <= latest <= 1000 + delay_s * SECOND * 1.1 + 1
