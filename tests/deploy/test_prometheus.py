@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 
 from tests.conftest import KEYS, Service, World
 from tests.domains.llm.conftest import Gate, chat, make_llm, upstream
-from tests.domains.monitoring.scraped import Scraped, scrape
+from tests.domains.monitoring.metrics_scrape import MetricsScrape, scrape
 from tests.requirements import requirement
 from tests.system import need
 
@@ -120,7 +120,7 @@ def test_the_dashboard_is_one_that_grafana_reads() -> None:
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
 
 
-async def busy(world: World) -> Scraped:
+async def busy(world: World) -> MetricsScrape:
     """A scrape of a service that has done one of everything that figures are about."""
     await world.do(await world.register())
     assert (await chat(world)).status_code == 200

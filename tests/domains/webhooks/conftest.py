@@ -1,4 +1,4 @@
-"""A kernel that may call this machine, a webhook receiver, and a client for the webhook routes."""
+"""Fixtures: a kernel that may deliver to 127.0.0.1, a webhook receiver, and a client for the webhook routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape says, as samples."""
+"""Scrapes /metrics and parses the samples."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.conftest import World
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-class Scraped:
-    """The answer of /metrics. `samples` are by name and labels."""
+class MetricsScrape:
+    """A response of /metrics. `samples` maps a name and its labels to a value."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -21,20 +21,24 @@ class Scraped:
             for sample in family.samples
         }
 
-    def of(self, name: str, **labels: str) -> float:
+    def value(self, name: str, **labels: str) -> float:
         """The value of `stentor_<name>` with exactly these labels. Raises KeyError."""
         return self.samples[f"stentor_{name}", frozenset(labels.items())]
 
-    def by(self, name: str, label: str) -> dict[str, float]:
-        """The values of `stentor_<name>` by one of its labels, without zeros."""
-        found = {dict(labels)[label]: value for (of, labels), value in self.samples.items() if of == f"stentor_{name}"}
-        return {key: value for key, value in found.items() if value}
+    def values_by(self, name: str, label: str) -> dict[str, float]:
+        """The non-zero values of `stentor_<name>`, keyed by one of its labels."""
+        values = {
+            dict(labels)[label]: value
+            for (sample_name, labels), value in self.samples.items()
+            if sample_name == f"stentor_{name}"
+        }
+        return {key: value for key, value in values.items() if value}
 
     def series(self) -> set[tuple[str, frozenset[tuple[str, str]]]]:
         return set(self.samples)
 
 
-async def scrape(world: World) -> Scraped:
-    answer = await world.admin.get("/metrics")
-    assert answer.status_code == 200, answer.text
-    return Scraped(answer.text)
+async def scrape(world: World) -> MetricsScrape:
+    response = await world.admin.get("/metrics")
+    assert response.status_code == 200, response.text
+    return MetricsScrape(response.text)
