@@ -1,4 +1,4 @@
-"""A log of a few events, numbered by hand."""
+"""A run log whose sequencer the tests run by hand."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stentor.testing import FixedClock
 
 @dataclass
 class Log:
-    """A run log with its sequencer; `signer` signs."""
+    """A run log with its sequencer; `signer` signs the checkpoints."""
 
     db: Database
     clock: FixedClock
@@ -29,19 +29,19 @@ class Log:
     def __post_init__(self) -> None:
         self.checkpoints = CheckpointPublisher(self.db, self.clock, lambda: self.signer)
         self.leader = LeaderElection(self.db.driver, SEQUENCER_LOCK_ID, "numbers")
-        self.sequencer = self.another()
+        self.sequencer = self.new_sequencer()
         self._runlog = RunLog(Hub())
 
-    def another(self) -> Sequencer:
-        """Of the same process."""
+    def new_sequencer(self) -> Sequencer:
+        """Return another sequencer of the same process."""
         return Sequencer(self.db, self.clock, self.leader, self.checkpoints, 0.01, 60.0)
 
-    async def numbered(self) -> bool:
+    async def is_numbered(self) -> bool:
         """Whether no event waits for its number."""
         return not (await self.db.read(store.numbering_lag)).events
 
     async def write(self, count: int, task_id: str | None = None, parent: str | None = None) -> list[str]:
-        """Append a chain of events; answers their ids."""
+        """Append a chain of events; return their ids."""
         drafts = [EventDraft("tool_called", "test", f"number {n} — “é”\n", {"n": n}) for n in range(count)]
         await self.db.write(lambda tx: self._runlog.append(tx, "default", drafts, task_id=task_id, parent=parent))
         return [draft.event_id for draft in drafts]
@@ -49,6 +49,6 @@ class Log:
 
 @pytest.fixture
 async def log(db: Database, clock: FixedClock) -> AsyncIterator[Log]:
-    made = Log(db, clock)
-    yield made
-    await made.leader.close()
+    log_under_test = Log(db, clock)
+    yield log_under_test
+    await log_under_test.leader.close()

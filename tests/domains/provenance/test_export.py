@@ -1,4 +1,4 @@
-"""Exports: PROV-JSON whose references all lead somewhere, and spans that OpenTelemetry's rules allow."""
+"""Exports: PROV-JSON with resolvable references, and valid OpenTelemetry spans."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ VALUE = {"anyOf": [{"type": "string"}, {"type": "object", "required": ["$", "typ
 
 
 def relation(**roles: str) -> dict[str, Any]:
-    """A section of PROV-JSON: what each entry must have, by the data model."""
+    """Return the schema of a PROV-JSON section whose entries have these roles."""
     fields = {f"prov:{name}": NAME if kind == "id" else {"type": "string"} for name, kind in roles.items()}
-    wanted = [name for name, schema in fields.items() if schema is NAME]
-    entry = {"type": "object", "properties": fields, "required": wanted, "additionalProperties": False}
+    required = [name for name, schema in fields.items() if schema is NAME]
+    entry = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
     return {"type": "object", "additionalProperties": entry, "propertyNames": NAME}
 
 
@@ -46,7 +46,7 @@ SCHEMA = {
         "wasAttributedTo": relation(entity="id", agent="id"),
     },
 }
-REFERS = {
+SECTION_OF_ROLE = {
     "prov:entity": "entity",
     "prov:generatedEntity": "entity",
     "prov:usedEntity": "entity",
@@ -55,20 +55,20 @@ REFERS = {
     "prov:informant": "activity",
     "prov:agent": "agent",
 }
-ALL = EventSelection("default")
+ALL_EVENTS = EventSelection("default")
 
 
-async def prov_of(world: World, chosen: EventSelection) -> dict[str, Any]:
+async def export_prov(world: World, selection: EventSelection) -> dict[str, Any]:
     def read(tx: Tx) -> bytes:
-        return b"".join(export.write_prov_json(lambda: read_events(tx, chosen)))
+        return b"".join(export.write_prov_json(lambda: read_events(tx, selection)))
 
-    found: dict[str, Any] = json.loads(await world.kernel.infra.db.read(read))
-    return found
+    document: dict[str, Any] = json.loads(await world.kernel.infra.db.read(read))
+    return document
 
 
-async def spans_of(world: World, chosen: EventSelection) -> list[dict[str, Any]]:
+async def export_spans(world: World, selection: EventSelection) -> list[dict[str, Any]]:
     def read(tx: Tx) -> list[bytes]:
-        return list(export.write_otlp_json(read_events(tx, chosen), RunRoots(tx, chosen.tenant).root_of))
+        return list(export.write_otlp_json(read_events(tx, selection), RunRoots(tx, selection.tenant).root_of))
 
     lines = await world.kernel.infra.db.read(read)
     assert all(line.endswith(b"\n") and line.count(b"\n") == 1 for line in lines)
@@ -77,39 +77,41 @@ async def spans_of(world: World, chosen: EventSelection) -> list[dict[str, Any]]
 
 
 @requirement("provenance.export")
-async def test_prov_json_has_its_shape_and_every_reference_leads_somewhere(world: World) -> None:
+async def test_prov_json_is_valid_and_its_references_resolve(world: World) -> None:
     agent_id = await world.register()
     task_id = await world.do(agent_id)
     await world.do(agent_id, ok=False)
-    for chosen in (EventSelection("default", task_id), ALL):
-        found = await prov_of(world, chosen)
-        jsonschema_rs.validate(SCHEMA, found)
-        for section, entries in found.items():
+    for selection in (EventSelection("default", task_id), ALL_EVENTS):
+        document = await export_prov(world, selection)
+        jsonschema_rs.validate(SCHEMA, document)
+        for section, entries in document.items():
             if section in ("prefix", "entity", "activity", "agent"):
                 continue
             for key, entry in entries.items():
-                for role, kind in REFERS.items():
-                    assert entry.get(role) is None or entry[role] in found[kind], (section, key, role)
+                for role, kind in SECTION_OF_ROLE.items():
+                    assert entry.get(role) is None or entry[role] in document[kind], (section, key, role)
     trail = await world.events(task_id)
-    one = await prov_of(world, EventSelection("default", task_id))
-    assert len(one["activity"]) == len(trail)
-    assert f"st:agent/{agent_id}" in one["agent"]
-    assert one["entity"][f"st:task/{task_id}"] == {"prov:type": {"$": "st:task", "type": "prov:QUALIFIED_NAME"}}
-    (result,) = (key for key in one["entity"] if key.startswith("st:result/"))
+    of_task = await export_prov(world, EventSelection("default", task_id))
+    assert len(of_task["activity"]) == len(trail)
+    assert f"st:agent/{agent_id}" in of_task["agent"]
+    assert of_task["entity"][f"st:task/{task_id}"] == {"prov:type": {"$": "st:task", "type": "prov:QUALIFIED_NAME"}}
+    (result,) = (key for key in of_task["entity"] if key.startswith("st:result/"))
     derived = [
-        entry["prov:usedEntity"] for entry in one["wasDerivedFrom"].values() if entry["prov:generatedEntity"] == result
+        entry["prov:usedEntity"]
+        for entry in of_task["wasDerivedFrom"].values()
+        if entry["prov:generatedEntity"] == result
     ]
     assert derived == [f"st:task/{task_id}"]
-    for activity in one["activity"].values():
+    for activity in of_task["activity"].values():
         times = [datetime.fromisoformat(activity[f"prov:{name}Time"]) for name in ("start", "end")]
         assert times == sorted(times)
 
 
 @requirement("provenance.export")
-async def test_otlp_lines_are_spans_of_one_trace_per_run(world: World) -> None:
+async def test_otlp_export_has_one_trace_per_run(world: World) -> None:
     agent_id = await world.register()
     first, second = [await world.do(agent_id) for _ in range(2)]
-    spans = await spans_of(world, ALL)
+    spans = await export_spans(world, ALL_EVENTS)
     assert len({span["spanId"] for span in spans}) == len(spans)
     for span in spans:
         assert re.fullmatch("[0-9a-f]{32}", span["traceId"])
@@ -121,24 +123,24 @@ async def test_otlp_lines_are_spans_of_one_trace_per_run(world: World) -> None:
             assert list(attribute) == ["key", "value"]
             assert [*attribute["value"]] == ["stringValue"]
     for task_id in (first, second):
-        of_task = await spans_of(world, EventSelection("default", task_id))
-        (trace,) = {span["traceId"] for span in of_task}
-        ids = [span["spanId"] for span in of_task]
-        assert [span.get("parentSpanId") for span in of_task] == [None, *ids[:-1]]
+        task_spans = await export_spans(world, EventSelection("default", task_id))
+        (trace,) = {span["traceId"] for span in task_spans}
+        ids = [span["spanId"] for span in task_spans]
+        assert [span.get("parentSpanId") for span in task_spans] == [None, *ids[:-1]]
         assert trace == (await world.events(task_id))[0]["event_id"].replace("-", "")
 
 
 @requirement("provenance.export")
-async def test_a_failed_task_is_an_error_in_its_span(world: World) -> None:
+async def test_failed_task_has_an_error_span(world: World) -> None:
     task_id = await world.do(await world.register(), ok=False)
-    spans = {span["name"]: span for span in await spans_of(world, EventSelection("default", task_id))}
+    spans = {span["name"]: span for span in await export_spans(world, EventSelection("default", task_id))}
     assert spans["task_failed"]["status"]["code"] == export.STATUS_ERROR
     assert spans["task_queued"]["status"] == {"code": export.STATUS_OK}
 
 
 @requirement("provenance.export", "provenance.tenants")
 @pytest.mark.parametrize("form", ["prov", "otlp"])
-async def test_a_time_range_and_a_tenant_choose_the_events(world: World, form: str) -> None:
+async def test_export_selects_by_time_range_task_and_tenant(world: World, form: str) -> None:
     agent_id = await world.register()
     await world.do(agent_id)
     world.clock.advance(seconds=100)
@@ -148,12 +150,16 @@ async def test_a_time_range_and_a_tenant_choose_the_events(world: World, form: s
     end = world.clock.now()
     await world.do(agent_id)
 
-    async def count(chosen: EventSelection) -> int:
-        return len((await prov_of(world, chosen))["activity"] if form == "prov" else await spans_of(world, chosen))
+    async def count(selection: EventSelection) -> int:
+        return len(
+            (await export_prov(world, selection))["activity"]
+            if form == "prov"
+            else await export_spans(world, selection)
+        )
 
-    wanted = len(await world.events(later))
-    assert await count(EventSelection("default", since=start, before=end)) == wanted
-    assert await count(EventSelection("default", later)) == wanted
+    expected = len(await world.events(later))
+    assert await count(EventSelection("default", since=start, before=end)) == expected
+    assert await count(EventSelection("default", later)) == expected
     assert await count(EventSelection("other")) == 0
     assert await count(EventSelection("other", later)) == 0
-    assert await count(ALL) > 3 * wanted - 1
+    assert await count(ALL_EVENTS) > 3 * expected - 1

@@ -1,4 +1,4 @@
-"""The guard before each signing: what is kept outside the database decides."""
+"""The signing guard: checkpoints must extend the state that is stored outside the database."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tests.requirements import requirement
 STORED = Sql("select size from provenance_checkpoints order by size")
 
 
-class Guarded:
-    """Checkpoints of a log behind a guard, as after a start; `accepted` are the reasons that were recorded."""
+class GuardedPublisher:
+    """A checkpoint publisher with a signing guard, as after a start of the service."""
 
     def __init__(self, log: Log, folder: Path, signer: NoteSigner | None = None) -> None:
         self.log = log
-        self.outside = ExternalState(folder, folder / "kept.txt")
-        self.accepted: list[str] = []
+        self.external_state = ExternalState(folder, folder / "kept.txt")
+        self.accepted_reasons: list[str] = []
         self.signer = signer or log.signer
-        guard = SigningGuard(log.db, self.outside, lambda: self.signer, lambda: self.signer, self._record)
+        guard = SigningGuard(log.db, self.external_state, lambda: self.signer, lambda: self.signer, self._record)
         self.checkpoints = CheckpointPublisher(
             log.db, log.clock, lambda: self.signer, [file_sink(folder / "kept.txt")], guard
         )
 
     def _record(self, tx: Tx, acceptance: Acceptance, objection: str) -> None:
-        self.accepted.append(acceptance.reason)
+        self.accepted_reasons.append(acceptance.reason)
 
     async def sign(self) -> int:
         await self.log.sequencer.drain()
@@ -43,29 +43,29 @@ class Guarded:
 
 
 @requirement("provenance.held-outside")
-async def test_the_state_moves_on_with_each_checkpoint_and_a_fresh_machine_takes_the_stored_one(
-    log: Log, tmp_path: Path
-) -> None:
-    guarded = Guarded(log, tmp_path)
+async def test_state_follows_each_checkpoint_and_is_restored_from_the_file(log: Log, tmp_path: Path) -> None:
+    guarded = GuardedPublisher(log, tmp_path)
     for size in (2, 4):
         await log.write(2)
         assert await guarded.sign() == size
-        assert open_note(str(guarded.outside.read_checkpoint()), [log.signer.verifier]).size == size
+        assert open_note(str(guarded.external_state.read_checkpoint()), [log.signer.verifier]).size == size
     (tmp_path / "provenance.state").unlink()
-    await Guarded(log, tmp_path).checkpoints.check()
-    assert open_note(str(guarded.outside.read_checkpoint()), [log.signer.verifier]).size == 4
+    await GuardedPublisher(log, tmp_path).checkpoints.check()
+    assert open_note(str(guarded.external_state.read_checkpoint()), [log.signer.verifier]).size == 4
 
 
 @requirement("provenance.held-outside")
-async def test_what_cannot_be_kept_is_not_signed(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = Guarded(log, tmp_path)
+async def test_checkpoint_is_not_signed_when_the_state_cannot_be_stored(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = GuardedPublisher(log, tmp_path)
     await log.write(2)
 
-    def full(*_: object) -> None:
+    def disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(filesystem, "write_atomically", full)
+        patch.setattr(filesystem, "write_atomically", disk_full)
         with pytest.raises(RunLogDamaged, match=r"provenance\.state cannot be written"):
             await guarded.sign()
     assert (await guarded.stored(), "cannot be written" in str(guarded.checkpoints.problem)) == ([], True)
@@ -74,54 +74,55 @@ async def test_what_cannot_be_kept_is_not_signed(log: Log, tmp_path: Path, monke
 
 
 @requirement("provenance.held-outside")
-async def test_a_state_that_is_no_checkpoint_of_this_key_stops_the_signing(log: Log, tmp_path: Path) -> None:
+async def test_invalid_or_foreign_state_stops_signing(log: Log, tmp_path: Path) -> None:
     await log.write(2)
-    await Guarded(log, tmp_path).sign()
+    await GuardedPublisher(log, tmp_path).sign()
     for text in ("", "nonsense", generate_signer("example.com/log").sign(1, bytes(32))):
         (tmp_path / "provenance.state").write_text(text)
-        fresh = Guarded(log, tmp_path)
-        await fresh.checkpoints.check()
-        assert "another key" in str(fresh.checkpoints.problem)
+        restarted = GuardedPublisher(log, tmp_path)
+        await restarted.checkpoints.check()
+        assert "another key" in str(restarted.checkpoints.problem)
         with pytest.raises(RunLogDamaged):
-            await fresh.sign()
+            await restarted.sign()
 
 
-async def test_a_note_that_a_crash_cut_off_the_checkpoint_file_is_passed_over(log: Log, tmp_path: Path) -> None:
+async def test_truncated_note_in_the_checkpoint_file_is_ignored(log: Log, tmp_path: Path) -> None:
     await log.write(2)
-    await Guarded(log, tmp_path).sign()
-    kept = tmp_path / "kept.txt"
-    with kept.open("a") as file:
+    await GuardedPublisher(log, tmp_path).sign()
+    checkpoint_file = tmp_path / "kept.txt"
+    with checkpoint_file.open("a") as file:
         file.write("example.com/log\n4\nwPbB2n")
     await log.write(1)
-    assert await Guarded(log, tmp_path).sign() == 3
-    assert len(split_notes(kept.read_text())) >= 2
-    kept.write_text("nothing of the kind\n")
-    fresh = Guarded(log, tmp_path)
-    await fresh.checkpoints.check()
-    assert "has no checkpoint at its end" in str(fresh.checkpoints.problem)
+    assert await GuardedPublisher(log, tmp_path).sign() == 3
+    assert len(split_notes(checkpoint_file.read_text())) >= 2
+    checkpoint_file.write_text("nothing of the kind\n")
+    restarted = GuardedPublisher(log, tmp_path)
+    await restarted.checkpoints.check()
+    assert "has no checkpoint at its end" in str(restarted.checkpoints.problem)
 
 
 @requirement("provenance.held-outside")
-async def test_an_acceptance_of_another_tree_or_key_is_not_taken_and_one_without_need_goes(
-    log: Log, tmp_path: Path
-) -> None:
+async def test_acceptance_must_match_tree_and_key_and_is_dropped_if_unneeded(log: Log, tmp_path: Path) -> None:
     await log.write(2)
-    first = Guarded(log, tmp_path)
+    first = GuardedPublisher(log, tmp_path)
     await first.sign()
-    needless = Acceptance("no need", 2, "00", log.signer.verifier.text)
-    first.outside.save_acceptance(needless)
+    unneeded = Acceptance("no need", 2, "00", log.signer.verifier.text)
+    first.external_state.save_acceptance(unneeded)
     assert await first.sign() == 2
-    assert first.outside.read_acceptance() is None
+    assert first.external_state.read_acceptance() is None
     other = generate_signer("example.com/log")
-    changed = Guarded(log, tmp_path, other)
+    with_new_key = GuardedPublisher(log, tmp_path, other)
     root = (await log.db.read(lambda tx: tx.rows(Sql("select root from provenance_checkpoints"))))[0][0]
-    for wrong in (Acceptance("r", 2, "00" * 32, other.verifier.text), Acceptance("r", 2, root, needless.key)):
-        changed.outside.save_acceptance(wrong)
+    for mismatched in (Acceptance("r", 2, "00" * 32, other.verifier.text), Acceptance("r", 2, root, unneeded.key)):
+        with_new_key.external_state.save_acceptance(mismatched)
         with pytest.raises(RunLogDamaged, match="An acceptance is there, but"):
-            await changed.sign()
-        assert changed.accepted == []
-    changed.outside.save_acceptance(Acceptance("the key was stolen", 2, root, other.verifier.text))
-    await changed.sign()
-    assert (changed.accepted, changed.outside.read_acceptance()) == (["the key was stolen"], None)
+            await with_new_key.sign()
+        assert with_new_key.accepted_reasons == []
+    with_new_key.external_state.save_acceptance(Acceptance("the key was stolen", 2, root, other.verifier.text))
+    await with_new_key.sign()
+    assert (with_new_key.accepted_reasons, with_new_key.external_state.read_acceptance()) == (
+        ["the key was stolen"],
+        None,
+    )
     await log.write(1)
-    assert await Guarded(log, tmp_path, other).sign() == 3
+    assert await GuardedPublisher(log, tmp_path, other).sign() == 3

@@ -1,4 +1,4 @@
-"""The canonical bytes of an event are those of RFC 8785, by its reference package."""
+"""The canonical bytes of an event match the reference implementation of RFC 8785."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROWS = st.tuples(
 
 @requirement("provenance.merkle-tree")
 @given(ROWS)
-def test_the_fast_way_writes_what_rfc_8785_says(row: tuple[Any, ...]) -> None:
+def test_event_encoding_matches_rfc_8785(row: tuple[Any, ...]) -> None:
     expected = rfc8785.dumps(dict(zip(EVENT_COLUMNS, row, strict=True)))
     assert encode_event_row(row) == expected
     assert leaf_hash(row) == hashlib.sha256(b"\0" + expected).digest()
 
 
 @requirement("provenance.merkle-tree")
-def test_every_character_is_written_as_rfc_8785_says() -> None:
-    every = "".join(chr(code) for code in range(0x11_0000) if not 0xD800 <= code < 0xE000)
-    row = ("id", every, None, None, None, 0, "", "", "", None, json.dumps({"a": every[:300]}))
+def test_every_character_is_encoded_as_in_rfc_8785() -> None:
+    all_characters = "".join(chr(code) for code in range(0x11_0000) if not 0xD800 <= code < 0xE000)
+    row = ("id", all_characters, None, None, None, 0, "", "", "", None, json.dumps({"a": all_characters[:300]}))
     assert encode_event_row(row) == rfc8785.dumps(dict(zip(EVENT_COLUMNS, row, strict=True)))

@@ -1,4 +1,4 @@
-"""Who has the database and the signing key can make another log that is sound in itself. A witness finds it."""
+"""A log rewritten with the real signing key is consistent in itself; only the witness's checkpoint detects it."""
 
 from __future__ import annotations
 
@@ -29,101 +29,103 @@ Rows = list[tuple[Any, ...]]
 
 
 def event(number: int, message: str = "it happened") -> tuple[Any, ...]:
-    found = {"event_id": ids.new_id(), "tenant": "default", "happened_at": number, "event_type": "tool_called"}
-    found |= {"component": "test", "message": f"{message} {number}", "metadata": "{}"}
-    return tuple(found.get(name) for name in EVENT_COLUMNS)
+    fields = {"event_id": ids.new_id(), "tenant": "default", "happened_at": number, "event_type": "tool_called"}
+    fields |= {"component": "test", "message": f"{message} {number}", "metadata": "{}"}
+    return tuple(fields.get(name) for name in EVENT_COLUMNS)
 
 
-def edit(log: Rows, dice: random.Random) -> None:
-    at = dice.randrange(len(log))
-    log[at] = (*log[at][:8], f"something else {dice.random()}", *log[at][9:])
+def edit(log: Rows, rng: random.Random) -> None:
+    index = rng.randrange(len(log))
+    log[index] = (*log[index][:8], f"something else {rng.random()}", *log[index][9:])
 
 
-def remove(log: Rows, dice: random.Random) -> None:
-    del log[dice.randrange(len(log))]
+def remove(log: Rows, rng: random.Random) -> None:
+    del log[rng.randrange(len(log))]
 
 
-def insert(log: Rows, dice: random.Random) -> None:
-    log.insert(dice.randrange(len(log)), event(dice.randrange(1000), "it was never so"))
+def insert(log: Rows, rng: random.Random) -> None:
+    log.insert(rng.randrange(len(log)), event(rng.randrange(1000), "it was never so"))
 
 
-def reorder(log: Rows, dice: random.Random) -> None:
-    first, second = dice.sample(range(len(log)), 2)
+def reorder(log: Rows, rng: random.Random) -> None:
+    first, second = rng.sample(range(len(log)), 2)
     log[first], log[second] = log[second], log[first]
 
 
-def truncate(log: Rows, dice: random.Random) -> None:
-    del log[dice.randrange(len(log)) :]
+def truncate(log: Rows, rng: random.Random) -> None:
+    del log[rng.randrange(len(log)) :]
 
 
-def substitute(log: Rows, dice: random.Random) -> None:
-    """Cut the end off and go on with another one, at least as long."""
-    at = dice.randrange(len(log))
-    missing = len(log) - at + dice.randrange(5)
-    log[at:] = [event(n, "another end") for n in range(missing)]
+def substitute(log: Rows, rng: random.Random) -> None:
+    """Replace the end of the log with other events, at least as many."""
+    index = rng.randrange(len(log))
+    missing = len(log) - index + rng.randrange(5)
+    log[index:] = [event(n, "another end") for n in range(missing)]
 
 
-KINDS: list[Callable[[Rows, random.Random], None]] = [edit, remove, insert, reorder, truncate, substitute]
+REWRITE_KINDS: list[Callable[[Rows, random.Random], None]] = [edit, remove, insert, reorder, truncate, substitute]
 
 
-def write(raw: sqlite3.Connection, log: Rows) -> None:
-    """The whole log with leaves, tiles and checkpoints that fit, signed with the real key."""
+def write(connection: sqlite3.Connection, log: Rows) -> None:
+    """Write the whole log with matching leaves, tiles and checkpoints, signed with the real key."""
     hashes = [leaf_hash(row) for row in log]
     for table in ("events", "events_waiting", "provenance_leaves", "provenance_tiles", "provenance_checkpoints"):
-        raw.execute(f"delete from {table}")
-    raw.executemany(
+        connection.execute(f"delete from {table}")
+    connection.executemany(
         f"insert into events ({', '.join(EVENT_COLUMNS)}) values ({', '.join('?' * len(EVENT_COLUMNS))})", log
     )
-    raw.executemany(
+    connection.executemany(
         "insert into provenance_leaves values (?, ?, ?)", [(n, row[0], hashes[n].hex()) for n, row in enumerate(log)]
     )
-    raw.executemany("insert into provenance_tiles values (?, ?, ?)", merkle.TreeFrontier().append(hashes)[1])
+    connection.executemany("insert into provenance_tiles values (?, ?, ?)", merkle.TreeFrontier().append(hashes)[1])
     for size in {min(size, len(log)) for size in SIZES}:
         root = merkle.compute_root(hashes[:size])
         signed = (size, root.hex(), SIGNER.sign(size, root), size)
-        raw.execute("insert into provenance_checkpoints values (?, ?, ?, ?)", signed)
-    raw.commit()
+        connection.execute("insert into provenance_checkpoints values (?, ?, ?, ?)", signed)
+    connection.commit()
 
 
 @requirement("provenance.witnessed")
-def test_each_of_a_thousand_rewrites_of_witnessed_history_is_found(
-    databases: Databases, tmp_path: Path, clock: FixedClock
-) -> None:
-    path, dice = databases.sqlite(tmp_path / "stentor.db"), random.Random(1847)
-    true = [event(n) for n in range(max(SIZES))]
+def test_witness_detects_each_of_1000_rewrites(databases: Databases, tmp_path: Path, clock: FixedClock) -> None:
+    path, rng = databases.sqlite(tmp_path / "stentor.db"), random.Random(1847)
+    original = [event(n) for n in range(max(SIZES))]
     witness = Witness(WitnessFolder(tmp_path / "witness", "w"), [SIGNER.verifier], clock)
-    seen, asked = 0, WitnessPolicy([witness.verifier], 1)
-    hashes = [leaf_hash(row) for row in true]
+    witnessed_size, policy = 0, WitnessPolicy([witness.verifier], 1)
+    hashes = [leaf_hash(row) for row in original]
     for size in SIZES:
-        path_there = merkle.consistency_proof(lambda level, at: _node(hashes, level, at), seen, size) if seen else []
-        witness.add_checkpoint(
-            WitnessSubmission(seen, path_there, SIGNER.sign(size, merkle.compute_root(hashes[:size]))).text
+        proof = (
+            merkle.consistency_proof(lambda level, at: _node(hashes, level, at), witnessed_size, size)
+            if witnessed_size
+            else []
         )
-        seen = size
-    kept = witness.newest_note("example.com/log")
-    assert kept is not None
-    claim = parse_claim(kept, [SIGNER.verifier], "the witness", [witness.verifier])
-    driver, found = SqliteDriver(path), 0
-    with closing(sqlite3.connect(path)) as raw:
-        raw.execute("pragma synchronous = off")
-        write(raw, true)
-        sound = verify_run_log(driver, [SIGNER.verifier], [claim], witness_policy=asked)
-        assert (sound.findings, sound.witnessed) == ([], {"w": 40})
-        for turn in range(REWRITES):
-            log = true[:]
-            KINDS[turn % len(KINDS)](log, dice)
-            for _ in range(dice.randrange(3)):  # and it goes on, so that the sizes tell nothing
-                log.append(event(dice.randrange(1000), "later"))
-            write(raw, log)
-            if turn % 50 == 0:
+        witness.add_checkpoint(
+            WitnessSubmission(witnessed_size, proof, SIGNER.sign(size, merkle.compute_root(hashes[:size]))).text
+        )
+        witnessed_size = size
+    witnessed_note = witness.newest_note("example.com/log")
+    assert witnessed_note is not None
+    claim = parse_claim(witnessed_note, [SIGNER.verifier], "the witness", [witness.verifier])
+    driver, detected = SqliteDriver(path), 0
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("pragma synchronous = off")
+        write(connection, original)
+        untouched = verify_run_log(driver, [SIGNER.verifier], [claim], witness_policy=policy)
+        assert (untouched.findings, untouched.witnessed) == ([], {"w": 40})
+        for number in range(REWRITES):
+            log = original[:]
+            REWRITE_KINDS[number % len(REWRITE_KINDS)](log, rng)
+            for _ in range(rng.randrange(3)):  # Later events, so that the sizes reveal nothing.
+                log.append(event(rng.randrange(1000), "later"))
+            write(connection, log)
+            if number % 50 == 0:
                 assert verify_run_log(driver, [SIGNER.verifier]).is_intact, (
-                    "sound in itself: nothing else would find it"
+                    "consistent in itself: without the witness it is not detected"
                 )
-                assert not verify_run_log(driver, [SIGNER.verifier], witness_policy=asked).is_intact, (
-                    "the signature is missing"
+                assert not verify_run_log(driver, [SIGNER.verifier], witness_policy=policy).is_intact, (
+                    "the cosignature is missing"
                 )
-            found += not verify_run_log(driver, [SIGNER.verifier], [claim]).is_intact
-    assert found == REWRITES
+            detected += not verify_run_log(driver, [SIGNER.verifier], [claim]).is_intact
+    assert detected == REWRITES
 
 
 def _node(hashes: list[bytes], level: int, index: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The routes of provenance: the tree of a run, proofs that hold without the service, checkpoints."""
+"""The provenance routes: run trees, proofs that verify without the service, and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,46 +16,46 @@ from stentor.domains.provenance.signed_note import open_note, parse_verifier
 from tests.conftest import ADMIN, MakeWorld, World
 from tests.requirements import requirement
 
-AT = "/api/v1/provenance"
+BASE = "/api/v1/provenance"
 
 
-async def ran(world: World) -> tuple[str, dict[str, Any]]:
-    """A task that was done, and its run."""
+async def complete_task(world: World) -> tuple[str, dict[str, Any]]:
+    """Complete a task; return its id and its run."""
     task_id = await world.do(await world.register())
-    answer = await world.admin.get(f"{AT}/{task_id}")
-    assert answer.status_code == 200, answer.text
-    return task_id, answer.json()
+    response = await world.admin.get(f"{BASE}/{task_id}")
+    assert response.status_code == 200, response.text
+    return task_id, response.json()
 
 
-def raw(text: str) -> bytes:
+def decode(text: str) -> bytes:
     return base64.b64decode(text, validate=True)
 
 
 @requirement("provenance.run-tree")
-async def test_a_run_is_found_by_its_task_and_by_each_of_its_events(world: World) -> None:
-    task_id, run = await ran(world)
+async def test_run_is_found_by_its_task_and_each_of_its_events(world: World) -> None:
+    task_id, run = await complete_task(world)
     trail = await world.events(task_id)
     assert [event["provenance_id"] for event in run["events"]] == [event["event_id"] for event in trail]
     assert run["root"] == trail[0]["event_id"]
     assert all(later["parent_provenance_id"] == earlier["provenance_id"] for earlier, later in pairwise(run["events"]))
     assert {event["number"] for event in run["events"]} == {None}
     for event in run["events"]:
-        assert (await world.admin.get(f"{AT}/{event['provenance_id']}")).json() == run
+        assert (await world.admin.get(f"{BASE}/{event['provenance_id']}")).json() == run
     assert (run["truncated"], run["events"][0]["event_type"]) == (False, "prompt_received")
 
 
 @requirement("provenance.run-tree")
-async def test_the_run_of_a_message_holds_the_task_that_it_made(world: World) -> None:
+async def test_run_of_a_message_contains_its_task(world: World) -> None:
     await world.register()
     body = json.dumps({"task": {"type": "echo", "input": "hello"}})
     header = {"mode": "direct", "context": "c", "priority": "low", "actionType": "execute", "targetZone": "kernel"}
-    sent = await world.admin.post("/api/v1/atp/send", json={"header": header, "payload": {"content": body}})
-    assert sent.status_code == 202, sent.text
+    response = await world.admin.post("/api/v1/atp/send", json={"header": header, "payload": {"content": body}})
+    assert response.status_code == 202, response.text
     while True:
-        events = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
-        if events:
+        tasks = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
+        if tasks:
             break
-    run = (await world.admin.get(f"{AT}/{events[0]['task_id']}")).json()
+    run = (await world.admin.get(f"{BASE}/{tasks[0]['task_id']}")).json()
     kinds = [event["event_type"] for event in run["events"]]
     assert kinds[:3] == ["message_received", "message_started", "prompt_received"]
     assert run["root"] == run["events"][0]["provenance_id"]
@@ -64,91 +64,91 @@ async def test_the_run_of_a_message_holds_the_task_that_it_made(world: World) ->
 
 
 @requirement("provenance.tenants")
-async def test_a_foreign_or_unknown_id_is_404(world: World) -> None:
-    task_id, run = await ran(world)
+async def test_unknown_or_foreign_id_returns_404(world: World) -> None:
+    task_id, run = await complete_task(world)
     for path in (task_id, run["root"], f"{task_id}/proof", f"{run['root']}/proof", "nothing", "nothing/proof", "%00"):
-        answer = await world.clients["OTHER"].get(f"{AT}/{path}")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND")
+        response = await world.clients["OTHER"].get(f"{BASE}/{path}")
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "NOT_FOUND")
 
 
 @requirement("provenance.inclusion-and-consistency", "provenance.signed-checkpoints")
-async def test_a_proof_holds_for_whoever_has_the_event_and_the_key(world: World) -> None:
-    task_id, run = await ran(world)
-    waiting = await world.admin.get(f"{AT}/{task_id}/proof")
+async def test_proof_verifies_with_only_the_event_and_the_key(world: World) -> None:
+    task_id, run = await complete_task(world)
+    waiting = await world.admin.get(f"{BASE}/{task_id}/proof")
     assert (waiting.status_code, waiting.json()["error"]["code"]) == (409, "CONFLICT")
-    published = await world.admin.post(f"{AT}/checkpoint")
+    published = await world.admin.post(f"{BASE}/checkpoint")
     assert published.status_code == 200, published.text
     verifier = parse_verifier(published.json()["key"])
     for event in run["events"]:
-        proof = (await world.admin.get(f"{AT}/{event['provenance_id']}/proof")).json()
+        proof = (await world.admin.get(f"{BASE}/{event['provenance_id']}/proof")).json()
         leaf = sha256(b"\0" + proof["event"].encode()).digest()
-        path = [raw(text) for text in proof["hashes"]]
+        path = [decode(text) for text in proof["hashes"]]
         checkpoint = open_note(proof["checkpoint"], [verifier])
         assert merkle.verify_inclusion(leaf, proof["number"], checkpoint.size, path, checkpoint.root)
-        assert (raw(proof["leaf_hash"]), raw(proof["root"])) == (leaf, checkpoint.root)
-        told = json.loads(proof["event"])
-        assert (told["event_id"], told["event_type"]) == (event["provenance_id"], event["event_type"])
-    assert (await world.admin.get(f"{AT}/{task_id}/proof")).json()["provenance_id"] == run["root"]
-    numbers = [event["number"] for event in (await world.admin.get(f"{AT}/{task_id}")).json()["events"]]
+        assert (decode(proof["leaf_hash"]), decode(proof["root"])) == (leaf, checkpoint.root)
+        recorded = json.loads(proof["event"])
+        assert (recorded["event_id"], recorded["event_type"]) == (event["provenance_id"], event["event_type"])
+    assert (await world.admin.get(f"{BASE}/{task_id}/proof")).json()["provenance_id"] == run["root"]
+    numbers = [event["number"] for event in (await world.admin.get(f"{BASE}/{task_id}")).json()["events"]]
     assert numbers == sorted(numbers)
 
 
 @requirement("provenance.inclusion-and-consistency")
-async def test_one_checkpoint_is_proven_to_extend_another(world: World) -> None:
-    found, agent_id = [], await world.register()
+async def test_consistency_proof_between_two_checkpoints_verifies(world: World) -> None:
+    checkpoints, agent_id = [], await world.register()
     for _ in range(3):
         await world.do(agent_id)
-        found.append((await world.admin.post(f"{AT}/checkpoint")).json())
-    old, _, new = found
+        checkpoints.append((await world.admin.post(f"{BASE}/checkpoint")).json())
+    old, _, new = checkpoints
     query = {"from": old["size"], "to": new["size"]}
-    proof = (await world.admin.get(f"{AT}/consistency", params=query)).json()
+    proof = (await world.admin.get(f"{BASE}/consistency", params=query)).json()
     assert (proof["from_root"], proof["to_root"]) == (old["root"], new["root"])
-    path = [raw(text) for text in proof["hashes"]]
-    assert merkle.verify_consistency(old["size"], new["size"], raw(old["root"]), raw(new["root"]), path)
-    assert len({entry["size"] for entry in found}) == 3
+    path = [decode(text) for text in proof["hashes"]]
+    assert merkle.verify_consistency(old["size"], new["size"], decode(old["root"]), decode(new["root"]), path)
+    assert len({entry["size"] for entry in checkpoints}) == 3
 
 
 @requirement("provenance.signed-checkpoints")
-async def test_the_newest_checkpoint_is_a_note_as_text_and_an_object_as_json(world: World) -> None:
-    missing = await world.admin.get(f"{AT}/checkpoint")
+async def test_checkpoint_is_a_note_as_text_and_an_object_as_json(world: World) -> None:
+    missing = await world.admin.get(f"{BASE}/checkpoint")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "NOT_FOUND")
-    await ran(world)
-    made = (await world.admin.post(f"{AT}/checkpoint")).json()
-    as_json = await world.clients["READER"].get(f"{AT}/checkpoint")
-    assert as_json.json() == made
-    text = await world.clients["READER"].get(f"{AT}/checkpoint", headers={"Accept": "text/plain"})
+    await complete_task(world)
+    published = (await world.admin.post(f"{BASE}/checkpoint")).json()
+    as_json = await world.clients["READER"].get(f"{BASE}/checkpoint")
+    assert as_json.json() == published
+    text = await world.clients["READER"].get(f"{BASE}/checkpoint", headers={"Accept": "text/plain"})
     assert text.headers["content-type"].startswith("text/plain")
-    assert text.text == made["note"]
-    checkpoint = open_note(text.text, [parse_verifier(made["key"])])
-    assert (checkpoint.origin, checkpoint.size) == (made["origin"], made["size"])
-    assert (await world.admin.post(f"{AT}/checkpoint")).json() == made
+    assert text.text == published["note"]
+    checkpoint = open_note(text.text, [parse_verifier(published["key"])])
+    assert (checkpoint.origin, checkpoint.size) == (published["origin"], published["size"])
+    assert (await world.admin.post(f"{BASE}/checkpoint")).json() == published
 
 
 @pytest.mark.parametrize(
     "query", ["", "from=1", "from=0&to=1", "from=2&to=1", "from=1&to=99999", "from=x&to=1", "from=1&to=1e400"]
 )
-async def test_a_range_that_the_tree_has_not_is_400(world: World, query: str) -> None:
-    await ran(world)
-    await world.admin.post(f"{AT}/checkpoint")
-    answer = await world.admin.get(f"{AT}/consistency?{query}")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+async def test_invalid_consistency_range_returns_400(world: World, query: str) -> None:
+    await complete_task(world)
+    await world.admin.post(f"{BASE}/checkpoint")
+    response = await world.admin.get(f"{BASE}/consistency?{query}")
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "INVALID_REQUEST")
 
 
-async def test_a_size_that_does_not_cover_the_event_is_400(world: World) -> None:
-    task_id, _ = await ran(world)
-    size = (await world.admin.post(f"{AT}/checkpoint")).json()["size"]
-    for wrong in (1, size + 1, 0, "x"):
-        answer = await world.admin.get(f"{AT}/{task_id}/proof", params={"size": wrong})
-        assert answer.status_code == 400, answer.text
+async def test_proof_size_that_does_not_cover_the_event_returns_400(world: World) -> None:
+    task_id, _ = await complete_task(world)
+    size = (await world.admin.post(f"{BASE}/checkpoint")).json()["size"]
+    for invalid_size in (1, size + 1, 0, "x"):
+        response = await world.admin.get(f"{BASE}/{task_id}/proof", params={"size": invalid_size})
+        assert response.status_code == 400, response.text
     await world.submit()
     await world.kernel.provenance.sequencer.drain()
-    proof = (await world.admin.get(f"{AT}/{task_id}/proof", params={"size": size + 1})).json()
+    proof = (await world.admin.get(f"{BASE}/{task_id}/proof", params={"size": size + 1})).json()
     assert (proof["size"], proof["checkpoint"]) == (size + 1, None)
 
 
 @requirement("provenance.failure-is-seen")
-async def test_a_sequencer_that_cannot_go_on_is_seen_and_work_goes_on(world: World) -> None:
-    task_id, _ = await ran(world)
+async def test_broken_sequencer_is_reported_and_tasks_continue(world: World) -> None:
+    task_id, _ = await complete_task(world)
     await world.kernel.provenance.sequencer.drain()
     await world.kernel.infra.db.write(lambda tx: tx.run(Sql("delete from provenance_tiles")))
     await world.submit()
@@ -159,24 +159,24 @@ async def test_a_sequencer_that_cannot_go_on_is_seen_and_work_goes_on(world: Wor
     assert "stentor provenance verify" in health.json()["components"]["provenance"]["detail"]
     assert (await world.admin.get("/api/v1/health/ready")).status_code == 200
     await world.submit()
-    figures = (await world.admin.get("/metrics")).text
-    assert "stentor_provenance_broken 1.0" in figures
-    lag = next(line for line in figures.splitlines() if line.startswith("stentor_provenance_lag_events "))
+    metrics = (await world.admin.get("/metrics")).text
+    assert "stentor_provenance_broken 1.0" in metrics
+    lag = next(line for line in metrics.splitlines() if line.startswith("stentor_provenance_lag_events "))
     assert float(lag.split()[1]) >= 6
     for path in (f"{task_id}/proof", "consistency?from=1&to=2"):
-        answer = await world.admin.get(f"{AT}/{path}")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "RUN_LOG_DAMAGED")
-    refused = await world.admin.post(f"{AT}/checkpoint")
+        response = await world.admin.get(f"{BASE}/{path}")
+        assert (response.status_code, response.json()["error"]["code"]) == (500, "RUN_LOG_DAMAGED")
+    refused = await world.admin.post(f"{BASE}/checkpoint")
     assert (refused.status_code, refused.json()["error"]["code"]) == (500, "RUN_LOG_DAMAGED")
 
 
 @requirement("provenance.failure-is-seen")
-async def test_metrics_tell_the_lag_and_the_size(world: World) -> None:
-    await ran(world)
+async def test_metrics_report_the_sequencer_lag(world: World) -> None:
+    await complete_task(world)
     world.clock.advance(seconds=7)
     before = (await world.admin.get("/metrics")).text
     assert "stentor_provenance_lag_seconds 7.0" in before
-    await world.admin.post(f"{AT}/checkpoint")
+    await world.admin.post(f"{BASE}/checkpoint")
     after = (await world.admin.get("/metrics")).text
     for line in ("lag_events 0.0", "lag_seconds 0.0", "broken 0.0"):
         assert f"stentor_provenance_{line}" in after
@@ -184,9 +184,9 @@ async def test_metrics_tell_the_lag_and_the_size(world: World) -> None:
     assert health == 200
 
 
-async def test_the_key_is_not_in_any_answer(make_world: MakeWorld) -> None:
+async def test_signing_key_is_in_no_response(make_world: MakeWorld) -> None:
     world = await make_world()
-    await ran(world)
-    secret = world.kernel.provenance.signer.text.split("+", 4)[4].strip()  # base64 may have a + too
-    for path in (f"{AT}/checkpoint", "/api/v1/health/detailed", "/metrics"):
+    await complete_task(world)
+    secret = world.kernel.provenance.signer.text.split("+", 4)[4].strip()  # Base64 may contain a + too.
+    for path in (f"{BASE}/checkpoint", "/api/v1/health/detailed", "/metrics"):
         assert secret not in (await world.admin.get(path, headers=ADMIN)).text

@@ -1,4 +1,4 @@
-"""The Merkle tree and its proofs, against known vectors and an implementation of one's own."""
+"""The Merkle tree and its proofs, against known vectors and a naive implementation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stentor.domains.provenance import merkle
 from stentor.domains.provenance.merkle import TreeFrontier
 from tests.requirements import requirement
 
-# The leaves and roots of the tests of Certificate Transparency.
+# The leaves and roots of Certificate Transparency's own tests.
 INPUTS = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]
 ROOTS = [
     "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
@@ -31,8 +31,8 @@ def leaves(count: int) -> list[bytes]:
     return [sha256(n.to_bytes(4, "big")).digest() for n in range(count)]
 
 
-def naive(hashes: list[bytes]) -> bytes:
-    """MTH of RFC 6962, word by word."""
+def naive_root(hashes: list[bytes]) -> bytes:
+    """MTH as RFC 6962 defines it."""
     if not hashes:
         return sha256(b"").digest()
     if len(hashes) == 1:
@@ -40,20 +40,20 @@ def naive(hashes: list[bytes]) -> bytes:
     k = 1
     while k * 2 < len(hashes):
         k *= 2
-    return sha256(b"\x01" + naive(hashes[:k]) + naive(hashes[k:])).digest()
+    return sha256(b"\x01" + naive_root(hashes[:k]) + naive_root(hashes[k:])).digest()
 
 
-def grown(parts: list[int]) -> tuple[TreeFrontier, dict[tuple[int, int], bytes], list[bytes]]:
-    """An edge that grew by these parts, all tiles, all leaves."""
-    edge, tiles, every, done = TreeFrontier(), dict[tuple[int, int], bytes](), leaves(sum(parts)), 0
+def grow(parts: list[int]) -> tuple[TreeFrontier, dict[tuple[int, int], bytes], list[bytes]]:
+    """Grow a tree by these parts; return its frontier, all tiles and all leaves."""
+    frontier, tiles, all_leaves, done = TreeFrontier(), dict[tuple[int, int], bytes](), leaves(sum(parts)), 0
     for count in parts:
-        edge, changed = edge.append(every[done : done + count])
+        frontier, changed = frontier.append(all_leaves[done : done + count])
         done += count
         tiles |= {(level, at): hashes for level, at, hashes in changed}
-    return edge, tiles, every
+    return frontier, tiles, all_leaves
 
 
-def node_of(tiles: dict[tuple[int, int], bytes]) -> merkle.NodeReader:
+def node_reader(tiles: dict[tuple[int, int], bytes]) -> merkle.NodeReader:
     def node(level: int, index: int) -> bytes:
         base, rest = divmod(level, merkle.TILE_HEIGHT)
         first = index << rest
@@ -65,7 +65,7 @@ def node_of(tiles: dict[tuple[int, int], bytes]) -> merkle.NodeReader:
 
 
 @requirement("provenance.merkle-tree")
-def test_the_roots_are_those_of_the_known_vectors() -> None:
+def test_roots_match_the_known_vectors() -> None:
     hashes = [sha256(b"\0" + bytes.fromhex(text)).digest() for text in INPUTS]
     assert [merkle.compute_root(hashes[:n]).hex() for n in range(9)] == ROOTS
     assert [TreeFrontier().append(hashes[:n])[0].root().hex() for n in range(9)] == ROOTS
@@ -73,71 +73,77 @@ def test_the_roots_are_those_of_the_known_vectors() -> None:
 
 @requirement("provenance.merkle-tree")
 @given(st.lists(st.integers(0, 700), max_size=6))
-def test_a_tree_that_grows_in_parts_has_the_root_of_the_definition(parts: list[int]) -> None:
-    edge, tiles, every = grown(parts)
-    assert edge.root() == naive(every) == merkle.compute_root(every)
-    assert edge.size == len(every)
-    assert b"".join(tiles[0, at] for at in range(-(-len(every) // 256))) == b"".join(every)
+def test_tree_grown_in_parts_matches_the_naive_root(parts: list[int]) -> None:
+    frontier, tiles, all_leaves = grow(parts)
+    assert frontier.root() == naive_root(all_leaves) == merkle.compute_root(all_leaves)
+    assert frontier.size == len(all_leaves)
+    assert b"".join(tiles[0, at] for at in range(-(-len(all_leaves) // 256))) == b"".join(all_leaves)
 
 
-def test_a_tree_of_three_levels_has_the_root_of_the_definition() -> None:
-    edge, tiles, every = grown([65_536, 1, 70_000])
-    assert edge.root() == naive(every) == merkle.subtree_hash(node_of(tiles), 0, len(every))
+def test_tree_with_three_tile_levels_matches_the_naive_root() -> None:
+    frontier, tiles, all_leaves = grow([65_536, 1, 70_000])
+    assert frontier.root() == naive_root(all_leaves) == merkle.subtree_hash(node_reader(tiles), 0, len(all_leaves))
     assert max(level for level, _ in tiles) == 2
 
 
 @requirement("provenance.inclusion-and-consistency")
 @given(st.integers(1, 1500), st.data())
-def test_every_inclusion_proof_verifies_and_no_altered_one_does(size: int, data: st.DataObject) -> None:
-    _, tiles, every = grown([1500])
+def test_inclusion_proof_verifies_and_altered_proofs_do_not(size: int, data: st.DataObject) -> None:
+    _, tiles, all_leaves = grow([1500])
     number = data.draw(st.integers(0, size - 1))
-    path, root, leaf = merkle.inclusion_proof(node_of(tiles), number, size), naive(every[:size]), every[number]
+    path, root, leaf = (
+        merkle.inclusion_proof(node_reader(tiles), number, size),
+        naive_root(all_leaves[:size]),
+        all_leaves[number],
+    )
     assert merkle.verify_inclusion(leaf, number, size, path, root)
     assert not merkle.verify_inclusion(leaf, number, size, path[:-1], root) or not path
     assert not merkle.verify_inclusion(leaf, number, size, [*path, leaf], root)
-    assert not merkle.verify_inclusion(every[number - 1] if number else sha256(b"").digest(), number, size, path, root)
+    assert not merkle.verify_inclusion(
+        all_leaves[number - 1] if number else sha256(b"").digest(), number, size, path, root
+    )
     assert not merkle.verify_inclusion(leaf, size, size, path, root)
     assert not merkle.verify_inclusion(leaf, -1, size, path, root)
     other = data.draw(st.integers(0, size - 1).filter(lambda n: n != number)) if size > 1 else 1
     assert not merkle.verify_inclusion(leaf, other, size, path, root)
-    for wrong in altered(data, path):
-        assert not merkle.verify_inclusion(leaf, number, size, wrong, root)
+    for altered in altered_paths(data, path):
+        assert not merkle.verify_inclusion(leaf, number, size, altered, root)
 
 
 @requirement("provenance.inclusion-and-consistency")
 @given(st.integers(1, 1500), st.data())
-def test_every_consistency_proof_verifies_and_no_altered_one_does(new: int, data: st.DataObject) -> None:
-    _, tiles, every = grown([1500])
+def test_consistency_proof_verifies_and_altered_proofs_do_not(new: int, data: st.DataObject) -> None:
+    _, tiles, all_leaves = grow([1500])
     old = data.draw(st.integers(1, new))
-    path = merkle.consistency_proof(node_of(tiles), old, new)
-    roots = naive(every[:old]), naive(every[:new])
+    path = merkle.consistency_proof(node_reader(tiles), old, new)
+    roots = naive_root(all_leaves[:old]), naive_root(all_leaves[:new])
     assert merkle.verify_consistency(old, new, *roots, path)
     assert not merkle.verify_consistency(old, new, roots[0], sha256(b"").digest(), path)
     assert not merkle.verify_consistency(old, new, sha256(b"").digest(), roots[1], path)
-    assert not merkle.verify_consistency(old, new, *roots, [*path, every[0]])
+    assert not merkle.verify_consistency(old, new, *roots, [*path, all_leaves[0]])
     assert not merkle.verify_consistency(new + 1, new, *roots, path)
     assert not merkle.verify_consistency(0, new, *roots, path)
-    for wrong in altered(data, path):
-        assert not merkle.verify_consistency(old, new, *roots, wrong)
+    for altered in altered_paths(data, path):
+        assert not merkle.verify_consistency(old, new, *roots, altered)
 
 
-def altered(data: st.DataObject, path: list[bytes]) -> list[list[bytes]]:
-    """The path with one bit of it turned, cut, or with two hashes exchanged."""
+def altered_paths(data: st.DataObject, path: list[bytes]) -> list[list[bytes]]:
+    """Return the path with a flipped bit, a missing or cut hash, and with two hashes swapped."""
     if not path:
         return []
-    at, bit = data.draw(st.integers(0, len(path) - 1)), data.draw(st.integers(0, 255))
-    turned = (int.from_bytes(path[at], "big") ^ 1 << bit).to_bytes(32, "big")
-    found = [
-        [*path[:at], turned, *path[at + 1 :]],
-        path[:at] + path[at + 1 :],
-        [*path[:at], path[at][:31], *path[at + 1 :]],
+    index, bit = data.draw(st.integers(0, len(path) - 1)), data.draw(st.integers(0, 255))
+    flipped = (int.from_bytes(path[index], "big") ^ 1 << bit).to_bytes(32, "big")
+    paths = [
+        [*path[:index], flipped, *path[index + 1 :]],
+        path[:index] + path[index + 1 :],
+        [*path[:index], path[index][:31], *path[index + 1 :]],
     ]
-    return found + ([[path[1], path[0], *path[2:]]] if len(path) > 1 else [])
+    return paths + ([[path[1], path[0], *path[2:]]] if len(path) > 1 else [])
 
 
 @pytest.mark.parametrize("size", [0, 1])
-def test_the_smallest_trees_have_no_path(size: int) -> None:
-    _, tiles, every = grown([1])
-    assert merkle.subtree_hash(node_of(tiles), 0, size) == naive(every[:size])
-    assert merkle.inclusion_proof(node_of(tiles), 0, 1) == []
-    assert merkle.consistency_proof(node_of(tiles), 1, 1) == []
+def test_smallest_trees_have_empty_proofs(size: int) -> None:
+    _, tiles, all_leaves = grow([1])
+    assert merkle.subtree_hash(node_reader(tiles), 0, size) == naive_root(all_leaves[:size])
+    assert merkle.inclusion_proof(node_reader(tiles), 0, 1) == []
+    assert merkle.consistency_proof(node_reader(tiles), 1, 1) == []

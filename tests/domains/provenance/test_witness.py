@@ -1,4 +1,4 @@
-"""A witness signs what extends all that it signed before, and nothing else."""
+"""A witness cosigns only checkpoints that extend the last one it signed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stentor.surfaces import witness as surface
 from stentor.testing import FixedClock
 from tests.requirements import requirement
 
-# The example of C2SP tlog-cosignature.
+# The example in the C2SP tlog-cosignature specification.
 PUBLISHED = (
     "example.com/behind-the-sofa\n20852163\nCsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=\n\n"
     "— example.com/behind-the-sofa "
@@ -39,7 +39,7 @@ PUBLISHED = (
 
 @dataclass
 class Tree:
-    """A log of leaves in memory, signed by its key."""
+    """A log in memory: leaves and the key that signs its checkpoints."""
 
     leaves: list[bytes]
     signer: NoteSigner = field(default_factory=lambda: generate_signer("example.com/log"))
@@ -63,107 +63,109 @@ def leaves(count: int, mark: bytes = b"") -> list[bytes]:
 
 
 @dataclass
-class Stand:
-    """A witness that watches one log, over HTTP."""
+class RunningWitness:
+    """A witness of one log, with an HTTP client for it."""
 
     tree: Tree
     folder: Path
     clock: FixedClock
-    http: TestClient
-    opened: WitnessFolder
+    client: TestClient
+    witness_folder: WitnessFolder
     witness: Witness
 
     def post(self, body: str) -> tuple[int, str]:
-        answer = self.http.post("/add-checkpoint", content=body.encode())
-        return answer.status_code, answer.text
+        response = self.client.post("/add-checkpoint", content=body.encode())
+        return response.status_code, response.text
 
 
-def stand(folder: Path, log: Tree, clock: FixedClock) -> Stand:
-    opened = WitnessFolder(folder, "witness.example/w1")
-    made = Witness(opened, [log.signer.verifier], clock)
-    return Stand(log, folder, clock, TestClient(surface.app(made)), opened, made)
+def open_witness(folder: Path, log: Tree, clock: FixedClock) -> RunningWitness:
+    witness_folder = WitnessFolder(folder, "witness.example/w1")
+    witness = Witness(witness_folder, [log.signer.verifier], clock)
+    return RunningWitness(log, folder, clock, TestClient(surface.app(witness)), witness_folder, witness)
 
 
 @pytest.fixture
-def one(tmp_path: Path, clock: FixedClock) -> Iterator[Stand]:
-    made = stand(tmp_path / "witness", Tree(leaves(40)), clock)
-    yield made
-    made.opened.close()
+def running(tmp_path: Path, clock: FixedClock) -> Iterator[RunningWitness]:
+    opened = open_witness(tmp_path / "witness", Tree(leaves(40)), clock)
+    yield opened
+    opened.witness_folder.close()
 
 
 @requirement("provenance.witness")
-def test_a_witness_signs_each_tree_that_extends_the_one_before(one: Stand) -> None:
+def test_witness_cosigns_each_tree_that_extends_the_last(running: RunningWitness) -> None:
     for old, new in ((0, 7), (7, 8), (8, 8), (8, 40)):
-        status, line = one.post(one.tree.submit(old, new))
+        status, line = running.post(running.tree.submit(old, new))
         assert status == 200, line
-        assert cosigned_at(one.tree.note(new) + line, one.witness.verifier) == one.clock.now() // 1_000_000
-    shown = one.http.get(f"/{checkpoint_path('example.com/log')}")
-    assert shown.status_code == 200
-    assert shown.text == one.tree.note(40) + line
-    assert one.http.get(f"/{checkpoint_path('example.com/other')}").status_code == 404
+        assert cosigned_at(running.tree.note(new) + line, running.witness.verifier) == running.clock.now() // 1_000_000
+    response = running.client.get(f"/{checkpoint_path('example.com/log')}")
+    assert response.status_code == 200
+    assert response.text == running.tree.note(40) + line
+    assert running.client.get(f"/{checkpoint_path('example.com/other')}").status_code == 404
 
 
 @requirement("provenance.witness")
-def test_a_proof_from_another_size_is_answered_with_the_size_that_was_signed(one: Stand) -> None:
-    assert one.post(one.tree.submit(0, 20))[0] == 200
-    answer = one.http.post("/add-checkpoint", content=one.tree.submit(0, 30).encode())
-    assert (answer.status_code, answer.text, answer.headers["content-type"]) == (409, "20\n", "text/x.tlog.size")
-    assert one.post(one.tree.submit(0, 10)) == (409, "20\n")
+def test_proof_from_another_size_returns_409_with_the_signed_size(running: RunningWitness) -> None:
+    assert running.post(running.tree.submit(0, 20))[0] == 200
+    response = running.client.post("/add-checkpoint", content=running.tree.submit(0, 30).encode())
+    assert (response.status_code, response.text, response.headers["content-type"]) == (409, "20\n", "text/x.tlog.size")
+    assert running.post(running.tree.submit(0, 10)) == (409, "20\n")
 
 
 @requirement("provenance.witness")
 @pytest.mark.parametrize("size", [20, 21, 39])
-def test_a_log_that_was_rewritten_is_refused_and_kept_as_evidence(one: Stand, size: int) -> None:
-    assert one.post(one.tree.submit(0, 20))[0] == 200
-    fork = Tree(leaves(40, b"other"), one.tree.signer)
-    assert one.post(fork.submit(20, size))[0] == 422
-    (evidence,) = one.folder.glob("evidence-*.txt")
+def test_rewritten_log_is_rejected_and_stored_as_evidence(running: RunningWitness, size: int) -> None:
+    assert running.post(running.tree.submit(0, 20))[0] == 200
+    fork = Tree(leaves(40, b"other"), running.tree.signer)
+    assert running.post(fork.submit(20, size))[0] == 422
+    (evidence,) = running.folder.glob("evidence-*.txt")
     assert evidence.read_text() == fork.submit(20, size)
-    assert one.post(one.tree.submit(20, 25))[0] == 200, "and the true one goes on"
+    assert running.post(running.tree.submit(20, 25))[0] == 200, "the true log is still accepted"
 
 
 @requirement("provenance.witness")
-def test_a_witness_remembers_across_a_restart_what_it_signed(one: Stand) -> None:
-    one.post(one.tree.submit(0, 20))
-    one.opened.close()
-    again = stand(one.folder, one.tree, one.clock)
-    assert again.witness.verifier == one.witness.verifier
-    assert again.post(one.tree.submit(0, 20)) == (409, "20\n")
-    assert {path.stat().st_mode & 0o777 for path in one.folder.iterdir()} == {0o600}
-    (again.folder / "witness.state").unlink()
-    again.opened.close()
+def test_witness_keeps_its_state_across_a_restart(running: RunningWitness) -> None:
+    running.post(running.tree.submit(0, 20))
+    running.witness_folder.close()
+    reopened = open_witness(running.folder, running.tree, running.clock)
+    assert reopened.witness.verifier == running.witness.verifier
+    assert reopened.post(running.tree.submit(0, 20)) == (409, "20\n")
+    assert {path.stat().st_mode & 0o777 for path in running.folder.iterdir()} == {0o600}
+    (reopened.folder / "witness.state").unlink()
+    reopened.witness_folder.close()
     with pytest.raises(StartRefused, match=r"witness\.state is missing"):
-        stand(one.folder, one.tree, one.clock)
-    one.opened = WitnessFolder(one.folder.parent / "fresh", "witness.example/w2")
+        open_witness(running.folder, running.tree, running.clock)
+    running.witness_folder = WitnessFolder(running.folder.parent / "fresh", "witness.example/w2")
 
 
 @requirement("provenance.witness")
-def test_what_cannot_be_kept_is_not_signed(one: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+def test_checkpoint_is_not_cosigned_when_the_state_cannot_be_stored(
+    running: RunningWitness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disk_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("stentor.core.filesystem.write_atomically", full)
-        assert one.post(one.tree.submit(0, 5))[0] == 503
-    assert one.post(one.tree.submit(0, 4))[0] == 200
+        patch.setattr("stentor.core.filesystem.write_atomically", disk_full)
+        assert running.post(running.tree.submit(0, 5))[0] == 503
+    assert running.post(running.tree.submit(0, 4))[0] == 200
 
 
-def test_a_checkpoint_of_another_log_or_key_is_refused(one: Stand) -> None:
+def test_checkpoint_of_another_log_or_key_is_rejected(running: RunningWitness) -> None:
     other = Tree(leaves(3), generate_signer("example.com/other"))
-    assert one.post(other.submit(0, 3))[0] == 404
-    thief = Tree(leaves(3), generate_signer("example.com/log"))
-    assert one.post(thief.submit(0, 3))[0] == 403
-    assert one.post(one.tree.submit(5, 5).replace("old 5", "old 6"))[0] == 400
+    assert running.post(other.submit(0, 3))[0] == 404
+    key_forger = Tree(leaves(3), generate_signer("example.com/log"))
+    assert running.post(key_forger.submit(0, 3))[0] == 403
+    assert running.post(running.tree.submit(5, 5).replace("old 5", "old 6"))[0] == 400
 
 
 HASH = base64.b64encode(bytes(32)).decode()
 MALFORMED = {
-    "nothing": "",
+    "empty body": "",
     "no old size": "\n\n{note}",
-    "a size with a zero before it": "old 01\n\n{note}",
-    "a negative size": "old -1\n\n{note}",
-    "a hash that is short": "old 0\nAAAA\n\n{note}",
-    "a hash that is no base64": "old 0\n!\n\n{note}",
+    "size with a leading zero": "old 01\n\n{note}",
+    "negative size": "old -1\n\n{note}",
+    "short hash": "old 0\nAAAA\n\n{note}",
+    "hash that is not base64": "old 0\n!\n\n{note}",
     "too many hashes": "old 0\n" + f"{HASH}\n" * 64 + "\n{note}",
     "no note": "old 0\n\n",
     "no signature": "old 0\n\nexample.com/log\n1\n" + HASH + "\n",
@@ -171,24 +173,24 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("body", MALFORMED.values(), ids=MALFORMED)
-def test_a_malformed_request_is_400(one: Stand, body: str) -> None:
-    assert one.post(body.replace("{note}", one.tree.note(4)))[0] == 400
-    assert one.http.post("/add-checkpoint", content=b"\xff\xfe").status_code == 400
-    assert one.http.post("/add-checkpoint", content=b"x" * 70_000).status_code == 413
+def test_malformed_request_returns_400(running: RunningWitness, body: str) -> None:
+    assert running.post(body.replace("{note}", running.tree.note(4)))[0] == 400
+    assert running.client.post("/add-checkpoint", content=b"\xff\xfe").status_code == 400
+    assert running.client.post("/add-checkpoint", content=b"x" * 70_000).status_code == 413
 
 
-def test_a_submission_is_read_as_it_was_written(one: Stand) -> None:
-    text = one.tree.submit(20, 33)
+def test_submission_parses_back_to_the_same_text(running: RunningWitness) -> None:
+    text = running.tree.submit(20, 33)
     assert parse_submission(text).text == text
 
 
-def test_a_proof_for_a_log_that_the_witness_never_saw_is_refused(one: Stand) -> None:
-    body = WitnessSubmission(0, [bytes(32)], one.tree.note(3)).text
-    assert one.post(body)[0] == 422
+def test_first_submission_with_a_proof_is_rejected(running: RunningWitness) -> None:
+    body = WitnessSubmission(0, [bytes(32)], running.tree.note(3)).text
+    assert running.post(body)[0] == 422
 
 
 @requirement("provenance.witness")
-def test_the_published_example_of_a_cosignature_has_its_key_id_and_length() -> None:
+def test_published_cosignature_has_the_expected_key_id_and_length() -> None:
     line = (
         "— witness.example.com/w1 jWbPPwAAAABkGFDLEZMHwSRaJNiIDoe9DYn/zXcrtPHeolMI5OWXEhZCB9dlrDJsX3b2oyin1nPZ"
         "qhf5nNo0xUe+mbIUBkBIfZ+qnA==\n"
@@ -200,31 +202,31 @@ def test_the_published_example_of_a_cosignature_has_its_key_id_and_length() -> N
     assert int.from_bytes(signed[:8], "big") == 1679315147
 
 
-def test_a_cosignature_holds_for_its_body_key_and_time_alone() -> None:
+def test_cosignature_is_valid_only_for_its_body_key_and_time() -> None:
     key = generate_cosigner("w")
     line = key.cosign(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_000)
     assert cosigned_at(PUBLISHED + line, key.verifier) == 1_700_000_000
     assert cosigned_at(PUBLISHED.replace("20852163", "20852164") + line, key.verifier) is None
     assert cosigned_at(PUBLISHED + line, generate_cosigner("w").verifier) is None
     signed = bytearray(base64.b64decode(line.split()[2]))
-    signed[11] ^= 1  # the time
+    signed[11] ^= 1  # A byte of the timestamp.
     forged = f"— w {base64.b64encode(signed).decode()}\n"
     assert cosigned_at(PUBLISHED + forged, key.verifier) is None
     assert parse_cosigner(key.text).verifier == key.verifier == parse_witness_key(key.verifier.text)
     with pytest.raises(NoteError, match="no valid signature"):
         add_cosignature(PUBLISHED, forged, key.verifier)
     once = add_cosignature(PUBLISHED, line, key.verifier)
-    again = add_cosignature(once, key.cosign(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_009), key.verifier)
-    assert (again.count("— w "), cosigned_at(again, key.verifier)) == (1, 1_700_000_009)
+    replaced = add_cosignature(once, key.cosign(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_009), key.verifier)
+    assert (replaced.count("— w "), cosigned_at(replaced, key.verifier)) == (1, 1_700_000_009)
 
 
-def test_a_witness_folder_is_held_by_one_process_and_needs_a_name_once(tmp_path: Path) -> None:
+def test_witness_folder_is_locked_and_needs_a_name_once(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match="--name"):
         WitnessFolder(tmp_path / "w", "")
-    opened = WitnessFolder(tmp_path / "w", "w")
+    folder = WitnessFolder(tmp_path / "w", "w")
     with pytest.raises(StartRefused, match="in use"):
         WitnessFolder(tmp_path / "w", "")
-    opened.close()
+    folder.close()
     with pytest.raises(StartRefused, match="not other"):
         WitnessFolder(tmp_path / "w", "other")
     (tmp_path / "w" / "witness.key").chmod(0o644)
