@@ -1,4 +1,4 @@
-"""A service with command agents in real cages. Its folders lie where the caged user can get to."""
+"""A service with command agents in real sandboxes, in folders that the sandbox's user can reach."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def answer(result, **more):
 
 
 @pytest.fixture
-def cage_dir() -> Iterator[Path]:
-    """The service's folder of cages; skips by name where there is no bubblewrap."""
+def sandbox_dir() -> Iterator[Path]:
+    """The service's folder for sandboxes; skips the test where bubblewrap is missing."""
     need("bwrap")
     need("/usr/bin/python3")
     folder = Path(tempfile.mkdtemp(prefix="stentor-cage-"))
@@ -52,7 +52,9 @@ def cage_dir() -> Iterator[Path]:
 
 
 @dataclass
-class Caged:
+class SandboxedService:
+    """A service that runs command agents in sandboxes; `agents` maps names to ids."""
+
     world: World
     folder: Path
     agents: dict[str, str] = field(default_factory=dict)
@@ -60,7 +62,7 @@ class Caged:
     async def register(
         self, *command: str, name: str = "ann", tools: Any = (), network: Any = None, **more: Any
     ) -> str:
-        """An agent that runs this command; answers its id."""
+        """Register an agent that runs this command; return its id."""
         whitelist = {"tools": list(tools), "network": network or {"allowlist": [], "ports": []}}
         options = more.pop("options", {})
         runtime = {"kind": "command", "command": list(command), "options": options}
@@ -72,39 +74,39 @@ class Caged:
         return await self.register("python3", "-c", PRELUDE + code, **more)
 
     async def do(self, **fields: Any) -> dict[str, Any]:
-        """Submit a task and wait for its end."""
+        """Submit a task and wait until it ends."""
         return await self.world.ended(await self.world.submit(**fields))
 
     async def result(self, code: str, **more: Any) -> Any:
-        """What a Python program answers as the result of one task."""
+        """Register an agent that runs this Python program; return the result of one task."""
         await self.python(code, **more)
         task = await self.do()
         assert task["status"] == "completed", task["error"]
         return task["result"]
 
     async def violations(self, name: str = "ann") -> list[str]:
-        answer = await self.world.admin.get(f"/api/v1/registry/agents/{self.agents[name]}/violations")
-        return [one["type"] for one in answer.json()["violations"]]
+        response = await self.world.admin.get(f"/api/v1/registry/agents/{self.agents[name]}/violations")
+        return [violation["type"] for violation in response.json()["violations"]]
 
     async def status(self, name: str = "ann") -> str:
-        answer = await self.world.admin.get(f"/api/v1/registry/agents/{self.agents[name]}")
-        return str(answer.json()["status"])
+        response = await self.world.admin.get(f"/api/v1/registry/agents/{self.agents[name]}")
+        return str(response.json()["status"])
 
 
-MakeCaged = Callable[..., Any]
+MakeSandbox = Callable[..., Any]
 
 
 @pytest.fixture
-async def make_caged(make_world: MakeWorld, cage_dir: Path) -> MakeCaged:
-    async def make(**environ: str) -> Caged:
-        chosen = {"SERVICE_COMMAND_AGENTS": "1", "SERVICE_CAGE_DIR": str(cage_dir), **environ}
-        world = await make_world(**chosen)
-        return Caged(world, cage_dir)
+async def make_sandbox(make_world: MakeWorld, sandbox_dir: Path) -> MakeSandbox:
+    async def make(**environ: str) -> SandboxedService:
+        environment = {"SERVICE_COMMAND_AGENTS": "1", "SERVICE_CAGE_DIR": str(sandbox_dir), **environ}
+        world = await make_world(**environment)
+        return SandboxedService(world, sandbox_dir)
 
     return make
 
 
 @pytest.fixture
-async def caged(make_caged: MakeCaged) -> Caged:
-    made: Caged = await make_caged()
-    return made
+async def sandbox(make_sandbox: MakeSandbox) -> SandboxedService:
+    service: SandboxedService = await make_sandbox()
+    return service

@@ -1,4 +1,4 @@
-"""The tool broker, called from inside real cages: what is granted is done, what is not is a violation."""
+"""The tool broker, called from real sandboxes: granted calls are executed, others are violations."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import pytest
 
 from stentor.core.db import Sql
 from tests.domains.endpoint import answering, serving
-from tests.domains.sandbox.conftest import FILES, Caged, MakeCaged
+from tests.domains.sandbox.conftest import FILES, MakeSandbox, SandboxedService
 from tests.patience import soon
 from tests.requirements import requirement
 
-LOOPBACK = {"allowlist": ["127.0.0.1"], "ports": list(range(1024, 1280))}
-HTTP = [{"name": "http_request", "operations": ["get", "post"]}]
+LOOPBACK_NETWORK = {"allowlist": ["127.0.0.1"], "ports": list(range(1024, 1280))}
+HTTP_TOOL = [{"name": "http_request", "operations": ["get", "post"]}]
 
 
-def code_of(answer: dict[str, Any]) -> str:
-    return str(answer["error"]["code"])
+def error_code(response: dict[str, Any]) -> str:
+    return str(response["error"]["code"])
 
 
 @requirement("sandbox.broker-files")
-async def test_files_are_written_read_and_listed(caged: Caged) -> None:
-    found = await caged.result(
+async def test_granted_file_tools_write_read_and_list(sandbox: SandboxedService) -> None:
+    result = await sandbox.result(
         "answer([call('write_file', path='a/b/c.txt', content='héllo'), call('read_file', path='a/b/c.txt'),"
         " open('a/b/c.txt').read(), call('read_file', path='a/b/c.txt', offset=1, limit=2),"
         " call('list_files', path='a'), os.access('a/b/c.txt', os.W_OK), call('tools')])",
         tools=FILES,
     )
-    written, read, direct, part, listed, writable, tools = found
+    written, read, direct, part, listed, writable, tools = result
     assert written["result"] == {"path": "a/b/c.txt", "size": 6}
     assert (read["result"]["content"], read["result"]["size"], read["result"]["more"]) == ("héllo", 6, False)
     assert (direct, writable) == ("héllo", True)
@@ -42,10 +42,10 @@ async def test_files_are_written_read_and_listed(caged: Caged) -> None:
 
 
 @requirement("sandbox.broker-events")
-async def test_every_call_stands_in_the_run_log_under_its_task(caged: Caged) -> None:
-    await caged.python("call('list_files')\ncall('read_file', path='secret')\nanswer(1)", tools=FILES[2:])
-    task = await caged.do()
-    events = await caged.world.events(task["task_id"])
+async def test_each_tool_call_is_recorded_under_its_task(sandbox: SandboxedService) -> None:
+    await sandbox.python("call('list_files')\ncall('read_file', path='secret')\nanswer(1)", tools=FILES[2:])
+    task = await sandbox.do()
+    events = await sandbox.world.events(task["task_id"])
     started = next(e for e in events if e["event_type"] == "task_started")
     calls = [e for e in events if e["event_type"] in ("tool_called", "tool_denied")]
     assert [e["event_type"] for e in calls] == ["tool_called", "tool_denied"]
@@ -64,7 +64,7 @@ VIOLATIONS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         [{"name": "list_files", "paths": ["**"], "operations": ["list"], "rate_limit": 2}],
     ),
     "missing_capability": ("call('render', format='html')", [{"name": "render", "operations": ["run"]}]),
-    "unsafe_network": ("call('http_request', url='http://169.254.169.254/latest/meta-data')", HTTP),
+    "unsafe_network": ("call('http_request', url='http://169.254.169.254/latest/meta-data')", HTTP_TOOL),
 }
 
 
@@ -82,21 +82,21 @@ def tools_file(tmp_path: Path) -> Path:
 
 @requirement("sandbox.violation-types", "governance.broker-checks-every-tool")
 @pytest.mark.parametrize("kind", VIOLATIONS)
-async def test_each_kind_of_violation_happens_and_is_recorded(
-    make_caged: MakeCaged, tools_file: Path, kind: str
+async def test_each_kind_of_violation_is_denied_and_recorded(
+    make_sandbox: MakeSandbox, tools_file: Path, kind: str
 ) -> None:
     code, tools = VIOLATIONS[kind]
-    caged = await make_caged(SERVICE_CAGE_TOOLS=str(tools_file))
-    denied = await caged.result(f"answer({code})", tools=tools, network={"allowlist": ["example.com"], "ports": [80]})
-    assert (denied["ok"], code_of(denied)) == (False, "TOOL_DENIED")
+    sandbox = await make_sandbox(SERVICE_CAGE_TOOLS=str(tools_file))
+    denied = await sandbox.result(f"answer({code})", tools=tools, network={"allowlist": ["example.com"], "ports": [80]})
+    assert (denied["ok"], error_code(denied)) == (False, "TOOL_DENIED")
     assert kind in denied["error"]["message"]
-    assert await caged.violations() == [kind]
-    assert await caged.status() == "active"
+    assert await sandbox.violations() == [kind]
+    assert await sandbox.status() == "active"
 
 
 @requirement("sandbox.third-violation-ends-run", "registry.third-violation-quarantines", "governance.broker-denial")
-async def test_the_third_violation_quarantines_and_ends_the_run(caged: Caged) -> None:
-    await caged.python(
+async def test_third_violation_quarantines_the_agent_and_ends_its_run(sandbox: SandboxedService) -> None:
+    await sandbox.python(
         "import threading\n"
         "def work():\n"
         "    s = socket.socket(socket.AF_UNIX); s.connect(os.environ['STENTOR_TOOLS'])\n"
@@ -106,49 +106,51 @@ async def test_the_third_violation_quarantines_and_ends_the_run(caged: Caged) ->
         "for t in [threading.Thread(target=work) for _ in range(4)]: t.start()\n"
         "time.sleep(600)"
     )
-    task = await caged.do()
+    task = await sandbox.do()
     assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
-    assert await caged.violations() == ["unauthorized_tool"] * 3
-    assert await caged.status() == "quarantined"
-    answer = await caged.world.admin.post(
+    assert await sandbox.violations() == ["unauthorized_tool"] * 3
+    assert await sandbox.status() == "quarantined"
+    response = await sandbox.world.admin.post(
         "/api/v1/tasks", json={"type": "echo", "input": 1, "required_capabilities": ["echo"]}
     )
-    assert answer.json()["error"]["code"] == "ROUTING_AGENT_UNAVAILABLE"
-    denied = [e for e in await caged.world.events(task["task_id"]) if e["event_type"] == "violation_recorded"]
+    assert response.json()["error"]["code"] == "ROUTING_AGENT_UNAVAILABLE"
+    denied = [e for e in await sandbox.world.events(task["task_id"]) if e["event_type"] == "violation_recorded"]
     assert len(denied) == 3
 
 
 @requirement("sandbox.quarantined-refused")
-async def test_an_agent_quarantined_meanwhile_has_all_its_runs_ended_whatever_they_do(caged: Caged) -> None:
-    await caged.python("open(task['task_id'], 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"})
-    agent = caged.agents["ann"]
-    tasks = [await caged.world.submit() for _ in range(2)]
+async def test_quarantine_ends_all_running_tasks_of_the_agent(sandbox: SandboxedService) -> None:
+    await sandbox.python("open(task['task_id'], 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"})
+    agent = sandbox.agents["ann"]
+    tasks = [await sandbox.world.submit() for _ in range(2)]
     for task_id in tasks:
-        await soon((caged.folder / "kept" / agent / task_id).exists)
+        await soon((sandbox.folder / "kept" / agent / task_id).exists)
     authorize = f"/api/v1/registry/agents/{agent}/authorize"
     for _ in range(3):
-        await caged.world.admin.post(authorize, json={"tool": "shell", "operation": "run"})
+        await sandbox.world.admin.post(authorize, json={"tool": "shell", "operation": "run"})
     for task_id in tasks:
-        task = await caged.world.ended(task_id)
+        task = await sandbox.world.ended(task_id)
         assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
-    assert len(await caged.violations()) == 3
+    assert len(await sandbox.violations()) == 3
 
 
 @requirement("sandbox.quarantined-refused")
-async def test_an_agent_that_is_suspended_while_it_runs_is_ended(caged: Caged) -> None:
-    await caged.python("open('begun', 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"})
-    agent = caged.agents["ann"]
-    task_id = await caged.world.submit()
-    await soon((caged.folder / "kept" / agent / "begun").exists)
-    answer = await caged.world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "It is late."})
-    assert answer.status_code == 200
-    task = await caged.world.ended(task_id)
+async def test_suspension_ends_a_running_task(sandbox: SandboxedService) -> None:
+    await sandbox.python("open('begun', 'w').close()\ntime.sleep(600)", tools=FILES, options={"folder": "kept"})
+    agent = sandbox.agents["ann"]
+    task_id = await sandbox.world.submit()
+    await soon((sandbox.folder / "kept" / agent / "begun").exists)
+    response = await sandbox.world.admin.post(
+        f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "It is late."}
+    )
+    assert response.status_code == 200
+    task = await sandbox.world.ended(task_id)
     assert (task["status"], task["error"]["code"]) == ("failed", "AGENT_QUARANTINED")
 
 
 @requirement("sandbox.no-event-no-call")
-async def test_a_call_that_cannot_be_recorded_is_not_carried_out(caged: Caged) -> None:
-    await caged.python(
+async def test_tool_call_that_cannot_be_recorded_is_not_executed(sandbox: SandboxedService) -> None:
+    await sandbox.python(
         "open('begun', 'w').close()\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
         "found = call('write_file', path='made', content='x')\n"
@@ -157,30 +159,30 @@ async def test_a_call_that_cannot_be_recorded_is_not_carried_out(caged: Caged) -
         tools=FILES,
         options={"folder": "kept"},
     )
-    task_id = await caged.world.submit()
-    kept = caged.folder / "kept" / caged.agents["ann"]
-    await soon((kept / "begun").exists)
-    caged.world.runlog.broken = True
-    (kept / "go").touch()
-    await soon((kept / "found").exists)
-    caged.world.runlog.broken = False
-    (kept / "over").touch()
-    assert json.loads((kept / "found").read_text())["ok"] is False
-    assert not (kept / "made").exists()
-    await caged.world.ended(task_id)
+    task_id = await sandbox.world.submit()
+    folder = sandbox.folder / "kept" / sandbox.agents["ann"]
+    await soon((folder / "begun").exists)
+    sandbox.world.runlog.broken = True
+    (folder / "go").touch()
+    await soon((folder / "found").exists)
+    sandbox.world.runlog.broken = False
+    (folder / "over").touch()
+    assert json.loads((folder / "found").read_text())["ok"] is False
+    assert not (folder / "made").exists()
+    await sandbox.world.ended(task_id)
 
 
 @requirement("sandbox.broker-files")
-async def test_links_pipes_and_folders_of_others_lead_nowhere(make_caged: MakeCaged, cage_dir: Path) -> None:
-    shared, secret = cage_dir / "shared", cage_dir / "secret.txt"
+async def test_links_pipes_and_foreign_folders_are_refused(make_sandbox: MakeSandbox, sandbox_dir: Path) -> None:
+    shared, secret = sandbox_dir / "shared", sandbox_dir / "secret.txt"
     shared.mkdir()
     secret.write_text("secret")
     (shared / "open.txt").write_text("open")
     os.link(secret, shared / "hard.txt")
     (shared / "soft.txt").symlink_to(secret)
-    caged = await make_caged(SERVICE_CAGE_ROOTS=f"shared={shared},mine={shared}:rw")
+    sandbox = await make_sandbox(SERVICE_CAGE_ROOTS=f"shared={shared},mine={shared}:rw")
     both = [{**tool, "paths": ["**", "/shared/**", "/mine/**", "/other/**"]} for tool in FILES]
-    found = await caged.result(
+    result = await sandbox.result(
         f"secret = {str(secret)!r}\n"
         "os.symlink(secret, 'soft'); os.symlink('/etc', 'folder'); os.mkfifo('pipe'); os.mkdir('dir')\n"
         "os.symlink('/work/dir', 'inner')\nopen('a','w').write('1'); os.link('a', 'b')\n"
@@ -192,90 +194,90 @@ async def test_links_pipes_and_folders_of_others_lead_nowhere(make_caged: MakeCa
         "answer([reads, writes, os.path.islink('soft'), open('b').read()])",
         tools=both,
     )
-    reads, writes, still_link, other_name = found
-    assert [one["result"]["content"] if one["ok"] else code_of(one) for one in reads] == [
+    reads, writes, still_link, other_name = result
+    assert [call["result"]["content"] if call["ok"] else error_code(call) for call in reads] == [
         "open", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN", "FORBIDDEN",
         "FORBIDDEN", "FORBIDDEN", "NOT_FOUND", "NOT_FOUND", "NOT_FOUND", "FORBIDDEN", "TOOL_FAILED",
     ]  # fmt: skip
-    assert [one["ok"] or code_of(one) for one in writes] == [
+    assert [call["ok"] or error_code(call) for call in writes] == [
         "FORBIDDEN", True, True, True, "CONFLICT", "FORBIDDEN", "FORBIDDEN", True,
     ]  # fmt: skip
     assert (still_link, other_name) == (False, "1")
     assert secret.read_text() == "secret"
     assert ((shared / "open.txt").read_text(), (shared / "new.txt").read_text()) == ("open", "new")
-    assert await caged.violations() == []
+    assert await sandbox.violations() == []
 
 
 @requirement("sandbox.broker-network")
-async def test_an_allowed_host_is_called_and_redirects_are_not_followed(make_caged: MakeCaged) -> None:
+async def test_allowed_host_is_called_and_redirects_are_not_followed(make_sandbox: MakeSandbox) -> None:
     async with serving(answering({"n": 1}, status=302, Location="http://169.254.169.254/")) as endpoint:
-        caged = await make_caged(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{endpoint.port}")
-        found = await caged.result(
+        sandbox = await make_sandbox(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{endpoint.port}")
+        result = await sandbox.result(
             f"answer(call('http_request', 'post', method='POST', url={endpoint.url!r}, body='[1]',"
             " headers={'X-A': 'b'}))",
-            tools=HTTP,
+            tools=HTTP_TOOL,
             network={"allowlist": ["127.0.0.1"], "ports": [endpoint.port]},
         )
-        assert found["result"]["status"] == 302
-        assert json.loads(found["result"]["body"]) == {"n": 1}
-        assert found["result"]["headers"]["location"] == "http://169.254.169.254/"
+        assert result["result"]["status"] == 302
+        assert json.loads(result["result"]["body"]) == {"n": 1}
+        assert result["result"]["headers"]["location"] == "http://169.254.169.254/"
         assert len(endpoint.calls) == 1
 
 
 @requirement("sandbox.broker-network")
-async def test_an_allowlist_does_not_open_private_addresses(caged: Caged) -> None:
+async def test_allow_list_does_not_open_private_addresses(sandbox: SandboxedService) -> None:
     async with serving(answering({"inside": 1})) as endpoint:
-        found = await caged.result(
+        result = await sandbox.result(
             f"port = {endpoint.port}\n"
             "answer([call('http_request', url=f'http://{host}:{port}/') for host in ('127.0.0.1', 'localhost')]"
             " + [call('http_request', url=u) for u in ('file:///etc/passwd', 'http://u:p@localhost/', 'http://', 'x')]"
             " + [call('http_request', url=f'http://localhost:{port}', headers={'Host': 'x'})])",
-            tools=HTTP,
+            tools=HTTP_TOOL,
             network={"allowlist": ["127.0.0.1", "localhost"], "ports": [endpoint.port]},
         )
-        assert [code_of(one) for one in found[:2]] == ["INVALID_REQUEST", "INVALID_REQUEST"]
-        assert [code_of(one) for one in found[2:]] == ["INVALID_REQUEST"] * 5
+        assert [error_code(call) for call in result[:2]] == ["INVALID_REQUEST", "INVALID_REQUEST"]
+        assert [error_code(call) for call in result[2:]] == ["INVALID_REQUEST"] * 5
         assert endpoint.calls == []
 
 
 @requirement("sandbox.operator-commands")
-async def test_a_command_of_the_operator_runs_in_a_cage_of_its_own(make_caged: MakeCaged, tools_file: Path) -> None:
-    caged = await make_caged(SERVICE_CAGE_TOOLS=str(tools_file))
-    found = await caged.result(
+async def test_operator_command_runs_in_its_own_sandbox(make_sandbox: MakeSandbox, tools_file: Path) -> None:
+    sandbox = await make_sandbox(SERVICE_CAGE_TOOLS=str(tools_file))
+    result = await sandbox.result(
         "values = ({'format': 'a; id $(id)', 'stdin': 'in '}, {'format': '-x'}, {}, {'format': 'a', 'more': 'b'},"
         " {'format': 1}, {'format': 'a\\0b'})\n"
         "answer([call('render', **v) for v in values] + [call('slow'), call('loud')])",
         tools=[{"name": name, "operations": ["run"]} for name in ("render", "slow", "loud")],
         capabilities=["echo", "render"],
     )
-    assert found[0]["result"] == {"exit_code": 0, "stdout": "in format: a; id $(id)\n65534\n", "stderr": ""}
-    assert [code_of(one) for one in found[1:6]] == ["INVALID_REQUEST"] * 5
-    assert code_of(found[6]) == "TIMEOUT"
-    assert code_of(found[7]) == "TOOL_FAILED"
+    assert result[0]["result"] == {"exit_code": 0, "stdout": "in format: a; id $(id)\n65534\n", "stderr": ""}
+    assert [error_code(call) for call in result[1:6]] == ["INVALID_REQUEST"] * 5
+    assert error_code(result[6]) == "TIMEOUT"
+    assert error_code(result[7]) == "TOOL_FAILED"
 
 
 @requirement("sandbox.broker-bounds")
-async def test_garbage_is_answered_and_changes_nothing(caged: Caged) -> None:
+async def test_malformed_calls_return_errors_without_violations(sandbox: SandboxedService) -> None:
     lines = [
         b"", b"{", b"[]", b"null", b"1", b'"x"', b"\xff\xfe", b"[" * 5000, b'{"tool": 1}', b'{"tool": "a", "x": 1}',
         b'{"tool": "read_file", "arguments": []}', b'{"tool": "read_file", "arguments": {"path": 1}}',
         b'{"tool": "read_file", "arguments": {"path": "a", "more": 1}}', b'{"tool": ""}', b'{"id": [], "tool": "a"}',
         b'{"tool": "read_file", "operation": "write", "arguments": {"path": "a"}}', b'{"tool":"a","id":1e999}',
     ]  # fmt: skip
-    found = await caged.result(
+    result = await sandbox.result(
         f"lines = {lines!r}\ncall('tools')\nout = []\n"
         "for line in lines:\n    wire.write(line + b'\\n'); wire.flush(); out.append(json.loads(wire.readline()))\n"
         "answer([out, call('list_files')])",
         tools=FILES,
     )
-    assert [code_of(one) for one in found[0]] == ["INVALID_REQUEST"] * len(lines)
-    assert found[1]["ok"] is True
-    assert await caged.violations() == []
+    assert [error_code(call) for call in result[0]] == ["INVALID_REQUEST"] * len(lines)
+    assert result[1]["ok"] is True
+    assert await sandbox.violations() == []
 
 
 @requirement("sandbox.broker-bounds")
-async def test_a_giant_line_and_too_many_connections_are_cut(caged: Caged) -> None:
-    found = await caged.result(
+async def test_oversized_line_and_excess_connections_are_refused(sandbox: SandboxedService) -> None:
+    result = await sandbox.result(
         "def link():\n    s = socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(os.environ['STENTOR_TOOLS'])\n"
         "    return s, s.makefile('rwb')\n"
         "s, w = link(); out = []\n"
@@ -289,13 +291,13 @@ async def test_a_giant_line_and_too_many_connections_are_cut(caged: Caged) -> No
         "    except (OSError, ValueError): refused += 1\n"
         "answer([out[0], refused])",
     )
-    assert code_of(found[0]) == "PAYLOAD_TOO_LARGE"
-    assert found[1] == 40 - 16
+    assert error_code(result[0]) == "PAYLOAD_TOO_LARGE"
+    assert result[1] == 40 - 16
 
 
 @requirement("sandbox.broker-bounds")
-async def test_two_processes_call_at_once_each_on_its_own_and_both_on_one_connection(caged: Caged) -> None:
-    found = await caged.result(
+async def test_concurrent_calls_work_on_own_and_shared_connections(sandbox: SandboxedService) -> None:
+    result = await sandbox.result(
         "def link():\n    s = socket.socket(socket.AF_UNIX); s.connect(os.environ['STENTOR_TOOLS']); return s\n"
         "def many(s, name):\n"
         "    w = s.makefile('rwb')\n"
@@ -318,13 +320,15 @@ async def test_two_processes_call_at_once_each_on_its_own_and_both_on_one_connec
         "answer([codes, [json.loads(w.readline())['ok'] for _ in range(40)], len(os.listdir('.'))])",
         tools=FILES,
     )
-    assert found == [[50, 50], [True] * 40, 100]
+    assert result == [[50, 50], [True] * 40, 100]
 
 
 @requirement("sandbox.broker-bounds")
-async def test_a_client_that_never_reads_holds_nobody_up(caged: Caged, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_never_reads_does_not_block_others(
+    sandbox: SandboxedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("stentor.domains.sandbox.broker.service.WRITE_TIMEOUT_SECONDS", 0.5)
-    found = await caged.result(
+    result = await sandbox.result(
         "open('big', 'w').write('x' * 1_000_000)\n"
         "slow = socket.socket(socket.AF_UNIX); slow.connect(os.environ['STENTOR_TOOLS'])\n"
         "line = json.dumps({'tool': 'read_file', 'arguments': {'path': 'big'}}).encode() + b'\\n'\n"
@@ -335,26 +339,26 @@ async def test_a_client_that_never_reads_holds_nobody_up(caged: Caged, monkeypat
         "answer([ok, total < 4_000_000])",
         tools=FILES,
     )
-    assert found == [True, True]
+    assert result == [True, True]
 
 
 @requirement("sandbox.broker-bounds")
-async def test_a_run_makes_a_limited_number_of_calls(caged: Caged, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tool_calls_per_run_are_limited(sandbox: SandboxedService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stentor.domains.sandbox.broker.service.MAX_CALLS", 5)
-    found = await caged.result("answer([call('list_files')['ok'] for _ in range(8)])", tools=FILES)
-    assert found == [True] * 5 + [False] * 3
+    result = await sandbox.result("answer([call('list_files')['ok'] for _ in range(8)])", tools=FILES)
+    assert result == [True] * 5 + [False] * 3
 
 
 @requirement("sandbox.broker-per-run")
-async def test_the_socket_ends_with_its_run(caged: Caged) -> None:
-    await caged.python("answer(1)")
-    await caged.do()
-    assert list((caged.folder / "runs").iterdir()) == []
+async def test_broker_socket_is_removed_after_the_run(sandbox: SandboxedService) -> None:
+    await sandbox.python("answer(1)")
+    await sandbox.do()
+    assert list((sandbox.folder / "runs").iterdir()) == []
 
 
 @requirement("sandbox.broker-per-run")
-async def test_an_attempt_that_lost_its_task_may_do_nothing_more(caged: Caged) -> None:
-    await caged.python(
+async def test_tool_call_of_a_lost_attempt_returns_lease_lost(sandbox: SandboxedService) -> None:
+    await sandbox.python(
         "open('begun', 'w').close()\n"
         "while not os.path.exists('go'): time.sleep(0.02)\n"
         "found = call('write_file', path='made', content='x')\n"
@@ -362,13 +366,13 @@ async def test_an_attempt_that_lost_its_task_may_do_nothing_more(caged: Caged) -
         tools=FILES,
         options={"folder": "kept"},
     )
-    task_id = await caged.world.submit()
-    kept = caged.folder / "kept" / caged.agents["ann"]
-    await soon((kept / "begun").exists)
-    later = Sql("update tasks set epoch = epoch + 1 where task_id = :id")
-    await caged.world.kernel.infra.db.write(lambda tx: tx.run(later, id=task_id))
-    (kept / "go").touch()
-    await soon((kept / "found").exists)
-    assert code_of(json.loads((kept / "found").read_text())) == "LEASE_LOST"
-    assert not (kept / "made").exists()
-    await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
+    task_id = await sandbox.world.submit()
+    folder = sandbox.folder / "kept" / sandbox.agents["ann"]
+    await soon((folder / "begun").exists)
+    next_epoch = Sql("update tasks set epoch = epoch + 1 where task_id = :id")
+    await sandbox.world.kernel.infra.db.write(lambda tx: tx.run(next_epoch, id=task_id))
+    (folder / "go").touch()
+    await soon((folder / "found").exists)
+    assert error_code(json.loads((folder / "found").read_text())) == "LEASE_LOST"
+    assert not (folder / "made").exists()
+    await sandbox.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")

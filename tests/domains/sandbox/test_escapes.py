@@ -1,4 +1,4 @@
-"""Programs that try to break out of their cage, to outlive it or to use up the host. None does."""
+"""Programs cannot escape their sandbox, outlive it or exhaust the host."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from stentor.domains.sandbox import seccomp
-from tests.domains.sandbox.conftest import Caged, MakeCaged
+from tests.domains.sandbox.conftest import MakeSandbox, SandboxedService
 from tests.patience import soon
 from tests.requirements import requirement
 
 pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 
-CALLS = {
+DENIED_CALLS = {
     "ptrace": "libc.syscall(N, 0, 0, 0, 0)",
     "unshare": "libc.unshare(0x10000000)",
     "setns": "libc.syscall(N, 3, 0)",
@@ -42,53 +42,55 @@ CALLS = {
 }
 
 
-def alive(marker: str) -> list[int]:
-    """The processes of this host that have the marker in their command line."""
-    found = []
+def processes_with(marker: str) -> list[int]:
+    """Return the ids of this host's processes whose command line contains the marker."""
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if marker.encode() in (folder / "cmdline").read_bytes():
-                found.append(int(folder.name))
+                pids.append(int(folder.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
-async def gone(marker: str) -> None:
-    await soon(lambda: not alive(marker))
+async def wait_until_gone(marker: str) -> None:
+    await soon(lambda: not processes_with(marker))
 
 
-def number(name: str) -> int:
+def syscall_number(name: str) -> int:
     column = seccomp.ARCHITECTURES[platform.machine()].column
     return next(int(row[column] or -1) for row in seccomp._DENIED if row[0] == name)
 
 
 @requirement("sandbox.system-calls")
-async def test_the_kernels_dangerous_calls_are_refused(caged: Caged) -> None:
-    lines = "\n".join(f"N={number(name)}; attempt({name!r}, lambda: {code})" for name, code in CALLS.items())
-    found = await caged.result(
+async def test_dangerous_system_calls_are_denied(sandbox: SandboxedService) -> None:
+    lines = "\n".join(
+        f"N={syscall_number(name)}; attempt({name!r}, lambda: {code})" for name, code in DENIED_CALLS.items()
+    )
+    result = await sandbox.result(
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\nfound = {}\n"
         "def attempt(name, do):\n    ctypes.set_errno(0)\n    found[name] = [do(), ctypes.get_errno()]\n"
         f"{lines}\nanswer(found)"
     )
-    assert found == {name: [-1, 1] for name in CALLS}
+    assert result == {name: [-1, 1] for name in DENIED_CALLS}
 
 
 @requirement("sandbox.system-calls")
-async def test_namespaces_cannot_be_made_by_clone_either(caged: Caged) -> None:
+async def test_clone_cannot_create_namespaces(sandbox: SandboxedService) -> None:
     clone = seccomp.ARCHITECTURES[platform.machine()].clone
-    found = await caged.result(
+    result = await sandbox.result(
         "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         f"first = [libc.syscall({clone}, 0x10000000 | 17, 0, 0, 0, 0), ctypes.get_errno()]\n"
         "second = [libc.syscall(435, 0, 0), ctypes.get_errno()]\n"
         "child = os.fork()\nif child == 0: os._exit(0)\nanswer([first, second, child > 0])"
     )
-    assert found == [[-1, 1], [-1, 38], True]
+    assert result == [[-1, 1], [-1, 38], True]
 
 
 @requirement("sandbox.no-network")
-async def test_there_is_no_network_and_no_raw_socket(caged: Caged, unused_tcp_port_of_service: int) -> None:
-    found = await caged.result(
+async def test_sandbox_has_no_network_and_no_raw_sockets(sandbox: SandboxedService, host_service_port: int) -> None:
+    result = await sandbox.result(
         "found = {}\n"
         "def attempt(name, *kind, to=None):\n"
         "    try:\n        s = socket.socket(*kind); s.settimeout(2); to and s.connect(to); found[name] = 'open'\n"
@@ -98,27 +100,27 @@ async def test_there_is_no_network_and_no_raw_socket(caged: Caged, unused_tcp_po
         "attempt('netlink', 16, socket.SOCK_RAW)\n"
         "attempt('vsock', 40, socket.SOCK_STREAM)\n"
         "attempt('world', socket.AF_INET, socket.SOCK_STREAM, to=('1.1.1.1', 53))\n"
-        f"attempt('service', socket.AF_INET, socket.SOCK_STREAM, to=('127.0.0.1', {unused_tcp_port_of_service}))\n"
+        f"attempt('service', socket.AF_INET, socket.SOCK_STREAM, to=('127.0.0.1', {host_service_port}))\n"
         "answer(found)"
     )
-    assert found == {"raw": 1, "packet": 97, "netlink": 97, "vsock": 97, "world": 101, "service": 111}
+    assert result == {"raw": 1, "packet": 97, "netlink": 97, "vsock": 97, "world": 101, "service": 111}
 
 
 @pytest.fixture
-async def unused_tcp_port_of_service() -> Any:
-    """A port of this host at which something does answer."""
+async def host_service_port() -> Any:
+    """A port of this host on which a server listens."""
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
     yield server.sockets[0].getsockname()[1]
     server.close()
 
 
 @requirement("sandbox.no-host-files", "governance.cage")
-async def test_files_and_secrets_of_the_service_are_out_of_reach(
-    caged: Caged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_service_files_and_secrets_are_unreachable(
+    sandbox: SandboxedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SERVICE_SECRET_FOR_TEST", "canary")
-    outside = [tmp_path / "stentor.db", caged.folder, "/etc/passwd", "/etc/shadow", "/root", "/home", "/var", "/run"]
-    found = await caged.result(
+    outside = [tmp_path / "stentor.db", sandbox.folder, "/etc/passwd", "/etc/shadow", "/root", "/home", "/var", "/run"]
+    result = await sandbox.result(
         f"found = [p for p in {[str(path) for path in outside]} if os.path.exists(p)]\n"
         "texts = []\n"
         "for folder, _, names in os.walk('/proc'):\n"
@@ -129,51 +131,51 @@ async def test_files_and_secrets_of_the_service_are_out_of_reach(
         "processes = [p for p in os.listdir('/proc') if p.isdigit()]\n"
         "answer([found, 'can' + 'ary' in ''.join(texts), sorted(os.environ), len(processes), os.getuid()])"
     )
-    assert found[:2] == [[], False]
-    assert set(found[2]) <= {"HOME", "LANG", "PATH", "PWD", "STENTOR_TOOLS", "TMPDIR", "LC_CTYPE"}
-    assert found[3] <= 3
-    assert found[4] == 65534
+    assert result[:2] == [[], False]
+    assert set(result[2]) <= {"HOME", "LANG", "PATH", "PWD", "STENTOR_TOOLS", "TMPDIR", "LC_CTYPE"}
+    assert result[3] <= 3
+    assert result[4] == 65534
 
 
 @requirement("sandbox.no-host-files")
-async def test_only_the_work_folder_can_be_written(caged: Caged) -> None:
-    found = await caged.result(
+async def test_only_work_and_tmp_folders_are_writable(sandbox: SandboxedService) -> None:
+    result = await sandbox.result(
         "def attempt(path):\n"
         "    try: open(path, 'w').close(); return 'written'\n"
         "    except OSError as e: return e.strerror\n"
         "answer({p: attempt(p) for p in ('/x', '/usr/x', '/usr/bin/python3', '/dev/x', '/etc/x', '/stentor/x',"
         " '/stentor/stentor-tool', '/proc/sys/kernel/core_pattern', '/proc/sysrq-trigger', '/work/x', '/tmp/x')})"
     )
-    assert {path for path, how in found.items() if how == "written"} == {"/work/x", "/tmp/x"}
+    assert {path for path, outcome in result.items() if outcome == "written"} == {"/work/x", "/tmp/x"}
 
 
 @requirement("sandbox.no-host-files")
-async def test_a_hard_link_to_a_file_outside_cannot_be_made(caged: Caged) -> None:
-    found = await caged.result(
+async def test_hard_link_to_a_host_file_is_refused(sandbox: SandboxedService) -> None:
+    result = await sandbox.result(
         "try: os.link('/usr/bin/env', '/work/env'); answer('linked')\nexcept OSError as e: answer(e.errno)"
     )
-    assert found in (18, 1)  # another file system, or not permitted
+    assert result in (18, 1)  # EXDEV or EPERM.
 
 
 @requirement("sandbox.limits")
-async def test_a_fork_bomb_stays_within_its_number_of_processes(caged: Caged) -> None:
+async def test_fork_bomb_stays_within_the_process_limit(sandbox: SandboxedService) -> None:
     marker = uuid.uuid4().hex
-    await caged.python(
+    await sandbox.python(
         f"marker = '{marker}'\nn = 0\n"
         "try:\n    while True:\n        if os.fork() == 0: time.sleep(600)\n        n += 1\n"
         "except OSError as e: answer([n, e.errno])",
         options={"processes": 20},
     )
-    task = await caged.do()
-    made, why = task["result"]
-    assert 10 < made < 20
-    assert why == 11
-    await gone(marker)
+    task = await sandbox.do()
+    children, errno = task["result"]
+    assert 10 < children < 20
+    assert errno == 11
+    await wait_until_gone(marker)
 
 
 @requirement("sandbox.limits")
-async def test_memory_file_size_and_open_files_are_limited(caged: Caged) -> None:
-    found = await caged.result(
+async def test_memory_file_size_and_open_files_are_limited(sandbox: SandboxedService) -> None:
+    result = await sandbox.result(
         "import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nfound = []\n"
         "try: bytearray(500_000_000)\nexcept MemoryError: found.append('memory')\n"
         "try:\n    with open('big', 'wb') as f:\n        for _ in range(40): f.write(bytes(1_000_000))\n"
@@ -182,99 +184,101 @@ async def test_memory_file_size_and_open_files_are_limited(caged: Caged) -> None
         "answer(found)",
         options={"memory_mb": 200, "file_mb": 5, "open_files": 40},
     )
-    assert found == ["memory", 27, 24]
+    assert result == ["memory", 27, 24]
 
 
 @requirement("sandbox.limits")
-async def test_folders_in_memory_are_small(caged: Caged) -> None:
-    found = await caged.result(
+async def test_memory_backed_folders_are_limited(sandbox: SandboxedService) -> None:
+    result = await sandbox.result(
         "found = []\n"
         "for path in ('/tmp/x', '/dev/shm/x'):\n"
         "    try:\n        with open(path, 'wb') as f:\n            for _ in range(200): f.write(bytes(1_000_000))\n"
         "    except OSError as e: found.append(e.errno)\n"
         "answer(found)"
     )
-    assert found == [28, 28]
+    assert result == [28, 28]
 
 
 @requirement("sandbox.limits")
-async def test_a_program_that_computes_for_ever_is_ended_by_its_limit(caged: Caged) -> None:
-    await caged.register("sh", "-c", "while :; do :; done", options={"cpu_seconds": 1})
-    task = await caged.do(timeout_seconds=60)
+async def test_endless_computation_is_ended_by_the_cpu_limit(sandbox: SandboxedService) -> None:
+    await sandbox.register("sh", "-c", "while :; do :; done", options={"cpu_seconds": 1})
+    task = await sandbox.do(timeout_seconds=60)
     assert (task["status"], task["error"]["code"]) == ("failed", "COMMAND_FAILED")
 
 
 @requirement("sandbox.output-limit")
-@pytest.mark.parametrize("where", ["", " >&2"])
-async def test_a_gigabyte_of_output_ends_the_run(caged: Caged, where: str) -> None:
-    await caged.register("sh", "-c", f"head -c 1000000000 /dev/zero{where}; echo '{{\"result\": 1}}'")
-    task = await caged.do()
+@pytest.mark.parametrize("redirection", ["", " >&2"])
+async def test_gigabyte_of_output_ends_the_run(sandbox: SandboxedService, redirection: str) -> None:
+    await sandbox.register("sh", "-c", f"head -c 1000000000 /dev/zero{redirection}; echo '{{\"result\": 1}}'")
+    task = await sandbox.do()
     assert (task["status"], task["error"]["code"]) == ("failed", "OUTPUT_TOO_LARGE")
 
 
 @requirement("sandbox.ends-whole")
-async def test_a_program_that_ignores_sigterm_dies_with_all_it_started(caged: Caged) -> None:
+async def test_program_that_ignores_sigterm_is_killed_with_its_children(sandbox: SandboxedService) -> None:
     marker = uuid.uuid4().hex
-    await caged.register(
+    await sandbox.register(
         "sh",
         "-c",
         f"trap '' TERM HUP INT; (setsid sh -c 'sleep 600; : {marker}' &); sleep 600; :",
     )
-    task = await caged.do(timeout_seconds=1)
+    task = await sandbox.do(timeout_seconds=1)
     assert (task["status"], task["error"]["code"]) == ("aborted", "TIMEOUT")
-    await gone(marker)
+    await wait_until_gone(marker)
 
 
 @requirement("sandbox.ends-whole")
-async def test_a_program_is_asked_to_end_before_it_is_killed(caged: Caged) -> None:
-    await caged.register(
+async def test_program_receives_sigterm_before_sigkill(sandbox: SandboxedService) -> None:
+    await sandbox.register(
         "sh",
         "-c",
         "trap 'echo ended > /work/ended; exit 0' TERM; while :; do sleep 0.05; done",
         options={"folder": "kept"},
     )
-    await caged.do(timeout_seconds=1)
-    assert (caged.folder / "kept" / caged.agents["ann"] / "ended").read_text() == "ended\n"
+    await sandbox.do(timeout_seconds=1)
+    assert (sandbox.folder / "kept" / sandbox.agents["ann"] / "ended").read_text() == "ended\n"
 
 
 @requirement("sandbox.ends-whole")
-async def test_a_process_left_behind_ends_with_the_run(caged: Caged) -> None:
+async def test_orphaned_process_ends_with_the_run(sandbox: SandboxedService) -> None:
     marker = uuid.uuid4().hex
-    await caged.python(
+    await sandbox.python(
         f"subprocess.Popen(['setsid', 'python3', '-c', 'import time; time.sleep(600) # {marker}'],"
         " stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "time.sleep(0.3)\nanswer(1)"
     )
-    assert (await caged.do())["status"] == "completed"
-    await gone(marker)
+    assert (await sandbox.do())["status"] == "completed"
+    await wait_until_gone(marker)
 
 
 @requirement("sandbox.ends-whole")
-async def test_a_process_that_holds_the_pipe_does_not_hold_the_task(caged: Caged) -> None:
+async def test_process_that_holds_the_pipe_does_not_delay_the_task(sandbox: SandboxedService) -> None:
     marker = uuid.uuid4().hex
-    await caged.python(f"subprocess.Popen(['python3', '-c', 'import time; time.sleep(600) # {marker}'])\nanswer(1)")
-    assert (await caged.do())["status"] == "completed"
-    await gone(marker)
+    await sandbox.python(f"subprocess.Popen(['python3', '-c', 'import time; time.sleep(600) # {marker}'])\nanswer(1)")
+    assert (await sandbox.do())["status"] == "completed"
+    await wait_until_gone(marker)
 
 
 @requirement("sandbox.settings")
-async def test_a_folder_that_the_caged_user_cannot_reach_is_told(make_caged: MakeCaged, tmp_path: Path) -> None:
+async def test_unreachable_sandbox_folder_is_reported(make_sandbox: MakeSandbox, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only a service that runs as root starts cages as another user")
-    caged = await make_caged(SERVICE_CAGE_DIR=str(tmp_path / "cage"))
-    assert "SERVICE_CAGE_DIR" in (caged.world.kernel.command_agents.sandbox.problem or "")
+    sandbox = await make_sandbox(SERVICE_CAGE_DIR=str(tmp_path / "cage"))
+    assert "SERVICE_CAGE_DIR" in (sandbox.world.kernel.command_agents.sandbox.problem or "")
 
 
 @requirement("sandbox.settings")
-async def test_a_folder_whose_sockets_would_have_too_long_a_path_is_told(make_caged: MakeCaged, cage_dir: Path) -> None:
-    caged = await make_caged(SERVICE_CAGE_DIR=str(cage_dir / ("x" * 90)))
-    assert "too long" in (caged.world.kernel.command_agents.sandbox.problem or "")
+async def test_sandbox_folder_with_too_long_socket_paths_is_reported(
+    make_sandbox: MakeSandbox, sandbox_dir: Path
+) -> None:
+    sandbox = await make_sandbox(SERVICE_CAGE_DIR=str(sandbox_dir / ("x" * 90)))
+    assert "too long" in (sandbox.world.kernel.command_agents.sandbox.problem or "")
 
 
-def test_the_filter_is_well_formed_for_every_processor(driver: Any) -> None:
-    for machine, kind in seccomp.ARCHITECTURES.items():
+def test_system_call_filter_is_well_formed_for_every_architecture(driver: Any) -> None:
+    for machine, architecture in seccomp.ARCHITECTURES.items():
         code = seccomp.build_filter(machine)
         assert len(code) % 8 == 0
         assert len(code) // 8 < 4096
-        numbers = [row[kind.column] for row in seccomp._DENIED if row[kind.column] is not None]
+        numbers = [row[architecture.column] for row in seccomp._DENIED if row[architecture.column] is not None]
         assert len(numbers) == len(set(numbers))

@@ -1,4 +1,4 @@
-"""`stentor-tool`, the client for any language: in a cage as a command, and as an MCP server for the official client."""
+"""`stentor-tool`, the broker client: as a command in a sandbox, and as an MCP server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from stentor.domains.sandbox.process_sandbox import TOOL_SCRIPT
-from tests.domains.sandbox.conftest import FILES, Caged
+from tests.domains.sandbox.conftest import FILES, SandboxedService
 from tests.patience import soon
 from tests.requirements import requirement
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 
 
 @requirement("sandbox.tool-command")
-async def test_a_shell_script_calls_tools(caged: Caged) -> None:
+async def test_shell_script_calls_tools(sandbox: SandboxedService) -> None:
     script = (
         "stentor-tool write_file path=a.txt content='two words' > /dev/null\n"
         "text=$(stentor-tool read_file path=a.txt limit:=3)\n"
@@ -33,8 +33,8 @@ async def test_a_shell_script_calls_tools(caged: Caged) -> None:
         "stentor-tool list_files --operation list > listed\n"
         'echo "{\\"result\\": [$text, $code, $(cat denied), $usage, $wrong, $(cat listed)]}"'
     )
-    await caged.register("sh", "-c", script, tools=FILES)
-    task = await caged.do()
+    await sandbox.register("sh", "-c", script, tools=FILES)
+    task = await sandbox.do()
     text, code, denied, usage, wrong, listed = task["result"]
     assert (text["content"], code, denied["code"]) == ("two", 1, "TOOL_DENIED")
     assert (usage, wrong) == (2, 2)
@@ -42,18 +42,18 @@ async def test_a_shell_script_calls_tools(caged: Caged) -> None:
 
 
 @asynccontextmanager
-async def running(caged: Caged) -> AsyncIterator[Path]:
-    """The socket of a run that waits."""
-    task_id = await caged.world.submit()
-    found = await soon(lambda: list((caged.folder / "runs").glob("*/tools.sock")))
-    yield found[0]
-    await caged.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
+async def running_task_socket(sandbox: SandboxedService) -> AsyncIterator[Path]:
+    """Start a run and yield the path of its tool socket."""
+    task_id = await sandbox.world.submit()
+    sockets = await soon(lambda: list((sandbox.folder / "runs").glob("*/tools.sock")))
+    yield sockets[0]
+    await sandbox.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
 
 
 @requirement("sandbox.tool-mcp")
-async def test_the_official_mcp_client_lists_and_calls_the_tools(caged: Caged) -> None:
-    await caged.register("sleep", "600", tools=FILES)
-    async with running(caged) as socket:
+async def test_official_mcp_client_lists_and_calls_tools(sandbox: SandboxedService) -> None:
+    await sandbox.register("sleep", "600", tools=FILES)
+    async with running_task_socket(sandbox) as socket:
         command = StdioServerParameters(
             command=sys.executable, args=[str(TOOL_SCRIPT), "mcp"], env={"STENTOR_TOOLS": str(socket)}
         )
@@ -66,11 +66,11 @@ async def test_the_official_mcp_client_lists_and_calls_the_tools(caged: Caged) -
             denied = await client.call_tool("shell", {})
             assert denied.is_error
             assert "TOOL_DENIED" in str(denied.content)
-    assert await caged.violations() == ["unauthorized_tool"]
+    assert await sandbox.violations() == ["unauthorized_tool"]
 
 
 @requirement("sandbox.tool-mcp")
-async def test_the_mcp_server_answers_inside_the_cage(caged: Caged) -> None:
+async def test_mcp_server_works_inside_the_sandbox(sandbox: SandboxedService) -> None:
     lines = [
         {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}},
         {"jsonrpc": "2.0", "method": "notifications/initialized"},
@@ -80,21 +80,21 @@ async def test_the_mcp_server_answers_inside_the_cage(caged: Caged) -> None:
         [1],
     ]
     text = "\n".join(json.dumps(line) for line in lines) + "\n{\n"
-    found = await caged.result(
+    result = await sandbox.result(
         f"done = subprocess.run(['stentor-tool', 'mcp'], input={text!r}, capture_output=True, text=True)\n"
         "answer([done.returncode, [json.loads(line) for line in done.stdout.splitlines()]])",
         tools=FILES,
     )
-    code, answers = found
+    code, responses = result
     assert code == 0
-    assert [one.get("id") for one in answers] == [1, 2, 3, 4, None, None]
-    assert answers[0]["result"]["protocolVersion"] == "2025-06-18"
-    assert answers[1]["result"]["structuredContent"]["path"] == "."
-    assert [one["error"]["code"] for one in answers[2:]] == [-32601, -32602, -32600, -32700]
+    assert [response.get("id") for response in responses] == [1, 2, 3, 4, None, None]
+    assert responses[0]["result"]["protocolVersion"] == "2025-06-18"
+    assert responses[1]["result"]["structuredContent"]["path"] == "."
+    assert [response["error"]["code"] for response in responses[2:]] == [-32601, -32602, -32600, -32700]
 
 
 @requirement("sandbox.tool-command")
-async def test_without_a_broker_the_answer_is_no(driver: Any, tmp_path: Path) -> None:
+async def test_tool_command_without_a_broker_returns_no_answer(driver: Any, tmp_path: Path) -> None:
     environ = {**os.environ, "STENTOR_TOOLS": str(tmp_path / "none.sock")}
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(TOOL_SCRIPT), "read_file", "path=a", env=environ, stderr=asyncio.subprocess.PIPE
