@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeWorld, World
-from tests.domains.governance.conftest import Office, proposal
+from tests.domains.governance.conftest import GovernanceClient, proposal
 from tests.requirements import requirement
 
 AGENTS = "/api/v1/registry/agents"
@@ -118,48 +118,53 @@ async def test_it_moves_the_agent_of_another_key(world: World) -> None:
 
 @requirement("governance.four-eyes", "registry.own-hand")
 async def test_it_neither_approves_nor_rolls_back_the_agent_that_it_works_as(make_world: MakeWorld) -> None:
-    office = Office(await make_world(SERVICE_GOVERNANCE_SELF_APPROVAL="true"))
+    governance = GovernanceClient(await make_world(SERVICE_GOVERNANCE_SELF_APPROVAL="true"))
     for key_name in ("boss", None):
-        agent_id = await office.trusted(0.8, key_name=key_name)
-        taken = await office.checkpoint(agent_id)
-        update = await office.propose(agent_id)
-        assert refused(await office.post(f"updates/{update['update_id']}/approve", None, "BOSS"))
+        agent_id = await governance.register_trusted(0.8, key_name=key_name)
+        taken = await governance.checkpoint(agent_id)
+        update = await governance.propose(agent_id)
+        assert refused(await governance.post(f"updates/{update['update_id']}/approve", None, "BOSS"))
         body = {"checkpoint_id": taken["checkpoint_id"], "reason": "It was better.", "initiated_by": "boss"}
-        assert refused(await office.post("rollbacks", {**body, "details": "x"}, "BOSS"))
-        assert (await office.update(update["update_id"]))["status"] == "submitted"
+        assert refused(await governance.post("rollbacks", {**body, "details": "x"}, "BOSS"))
+        assert (await governance.update(update["update_id"]))["status"] == "submitted"
 
 
 @requirement("governance.four-eyes")
 async def test_an_agents_key_does_not_approve_its_own_proposal_even_where_one_admin_is_enough(
     make_world: MakeWorld,
 ) -> None:
-    office = Office(await make_world(SERVICE_GOVERNANCE_SELF_APPROVAL="true"))
-    body = proposal(await office.trusted(0.8, key_name="bob"))
-    assert (await office.post("updates", body, "BOSS")).status_code == 202
-    assert refused(await office.post(f"updates/{body['update_id']}/approve", None, "BOSS"))
+    governance = GovernanceClient(await make_world(SERVICE_GOVERNANCE_SELF_APPROVAL="true"))
+    body = proposal(await governance.register_trusted(0.8, key_name="bob"))
+    assert (await governance.post("updates", body, "BOSS")).status_code == 202
+    assert refused(await governance.post(f"updates/{body['update_id']}/approve", None, "BOSS"))
 
 
 @requirement("governance.propose-permission")
-async def test_a_key_with_propose_proposes_updates_of_its_own_agent_and_nothing_else(office: Office) -> None:
-    own, other = await office.trusted(0.8, key_name="proposer"), await office.trusted(0.8, name="other")
+async def test_a_key_with_propose_proposes_updates_of_its_own_agent_and_nothing_else(
+    governance: GovernanceClient,
+) -> None:
+    own, other = (
+        await governance.register_trusted(0.8, key_name="proposer"),
+        await governance.register_trusted(0.8, name="other"),
+    )
     body = proposal(own)
-    answer = await office.post("updates", body, "PROPOSER")
+    answer = await governance.post("updates", body, "PROPOSER")
     assert (answer.status_code, answer.json()["status"]) == (202, "submitted")
     for whom in (other, str(uuid.uuid4())):
-        assert refused(await office.post("updates", proposal(whom), "PROPOSER"))
-    http = office.world.clients["PROPOSER"]
+        assert refused(await governance.post("updates", proposal(whom), "PROPOSER"))
+    http = governance.world.clients["PROPOSER"]
     path = f"/api/v1/governance/updates/{body['update_id']}"
     assert (await http.get(path)).json()["proposed_by"] == "proposer"
-    foreign = await office.propose(other)
+    foreign = await governance.propose(other)
     assert (await http.get(f"/api/v1/governance/updates/{foreign['update_id']}")).status_code == 404
-    assert refused(await office.post(f"updates/{body['update_id']}/approve", None, "PROPOSER"))
+    assert refused(await governance.post(f"updates/{body['update_id']}/approve", None, "PROPOSER"))
     assert (await http.get("/api/v1/governance/updates")).status_code == 403
     assert (await http.put(f"/api/v1/trust/{own}", json={"score": 1.0})).status_code == 403
 
 
 @pytest.fixture
-def office(world: World) -> Office:
-    return Office(world)
+def governance(world: World) -> GovernanceClient:
+    return GovernanceClient(world)
 
 
 @requirement("registry.own-hand")

@@ -45,7 +45,7 @@ def proposal(agent_id: str, changes: dict[str, Any] | None = None, **fields: Any
 
 
 @dataclass
-class Office:
+class GovernanceClient:
     """A client for the governance API; ADMIN proposes, SECOND decides."""
 
     world: World
@@ -61,13 +61,13 @@ class Office:
             body = {**required_fields, **(body or {})}
         return await self.world.clients[client].post(f"{BASE}/{path}", json=body, headers=headers)
 
-    async def trusted(self, score: float = 0.95, **fields: Any) -> str:
+    async def register_trusted(self, score: float = 0.95, **fields: Any) -> str:
         """Register an agent with a trust score; return its id."""
         agent = await self.world.register(**fields)
-        await self.trust(agent, score)
+        await self.set_trust(agent, score)
         return agent
 
-    async def trust(self, agent: str, score: float) -> None:
+    async def set_trust(self, agent: str, score: float) -> None:
         response = await self.world.admin.put(f"/api/v1/trust/{agent}", json={"score": score})
         assert response.status_code == 200, response.text
 
@@ -76,7 +76,7 @@ class Office:
         body = proposal(agent, changes, **fields)
         response = await self.post("updates", body)
         assert response.status_code == 202, response.text
-        await self.idle()
+        await self.wait_until_idle()
         return await self.update(body["update_id"])
 
     async def update(self, update_id: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Office:
     async def approve(self, update: dict[str, Any], client: str = "SECOND", **body: Any) -> dict[str, Any]:
         response = await self.post(f"updates/{update['update_id']}/approve", body, client)
         assert response.status_code == 200, response.text
-        await self.idle()
+        await self.wait_until_idle()
         return await self.update(update["update_id"])
 
     async def checkpoint(self, agent: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class Office:
         """Roll back, wait until the rollback ends, and return it."""
         response = await self.post("rollbacks", {"checkpoint_id": checkpoint_id, "reason": "It got worse.", **fields})
         assert response.status_code == 202, response.text
-        await self.idle()
+        await self.wait_until_idle()
         return await self.get(f"rollbacks/{response.json()['rollback_id']}")
 
     async def agent(self, agent: str) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Office:
         assert response.status_code == 200, response.text
         return dict(response.json())
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until no deployment and no rollback is running."""
         await soon(lambda: not self.world.kernel.governance.runner.is_busy)
 
@@ -117,7 +117,7 @@ class Office:
         rows = await self.world.kernel.infra.db.read(lambda tx: tx.rows(sql))
         return [(kind, json.loads(meta)) for kind, meta in rows if not kinds or kind in kinds]
 
-    async def sql(self, text: str, **params: Any) -> int:
+    async def execute_sql(self, text: str, **params: Any) -> int:
         """Change rows directly in the database."""
 
         def work(tx: Tx) -> int:
@@ -127,5 +127,5 @@ class Office:
 
 
 @pytest.fixture
-def office(world: World) -> Office:
-    return Office(world)
+def governance(world: World) -> GovernanceClient:
+    return GovernanceClient(world)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
-from tests.domains.governance.conftest import DECISION_FIELDS, Office, proposal
+from tests.domains.governance.conftest import DECISION_FIELDS, GovernanceClient, proposal
 from tests.requirements import requirement
 
 BASE = "/api/v1/governance"
@@ -16,21 +16,21 @@ BASE = "/api/v1/governance"
 
 @requirement("governance.decision-fields")
 @pytest.mark.parametrize("verb", ["approve", "reject", "rollbacks"])
-async def test_decision_with_a_missing_field_returns_400_and_names_it(office: Office, verb: str) -> None:
-    agent = await office.trusted(0.8)
-    checkpoint = await office.checkpoint(agent)
-    update = await office.propose(agent)
+async def test_decision_with_a_missing_field_returns_400_and_names_it(governance: GovernanceClient, verb: str) -> None:
+    agent = await governance.register_trusted(0.8)
+    checkpoint = await governance.checkpoint(agent)
+    update = await governance.propose(agent)
     path = f"{BASE}/{verb}" if verb == "rollbacks" else f"{BASE}/updates/{update['update_id']}/{verb}"
     body = dict(DECISION_FIELDS[verb])
     if verb == "rollbacks":
         body |= {"checkpoint_id": checkpoint["checkpoint_id"], "reason": "It got worse."}
-    client = office.world.clients["SECOND"]
+    client = governance.world.clients["SECOND"]
     for name in body:
         response = await client.post(path, json={field: value for field, value in body.items() if field != name})
         assert response.status_code == 400
         assert name in response.json()["error"]["details"]["fields"]
     assert (await client.post(path)).status_code == 400
-    assert (await office.update(update["update_id"]))["status"] == "submitted"
+    assert (await governance.update(update["update_id"]))["status"] == "submitted"
     assert (await client.post(path, json=body)).status_code in (200, 202)
 
 
@@ -50,9 +50,11 @@ async def propose_as_sole_person(world: World, **fields: Any) -> dict[str, Any]:
 
 @requirement("governance.only-admin")
 @pytest.mark.parametrize("key_name", [None, "other"])
-async def test_only_person_of_a_tenant_approves_their_own_update(office: Office, key_name: str | None) -> None:
-    client = sole_person_client(office.world)
-    body = await propose_as_sole_person(office.world, **({"key_name": key_name} if key_name else {}))
+async def test_only_person_of_a_tenant_approves_their_own_update(
+    governance: GovernanceClient, key_name: str | None
+) -> None:
+    client = sole_person_client(governance.world)
+    body = await propose_as_sole_person(governance.world, **({"key_name": key_name} if key_name else {}))
     path = f"{BASE}/updates/{body['update_id']}"
     decision = {"approved_by": "other", "rationale": "I own this machine.", "override_risk": False}
     assert (await client.post(f"{path}/approve", json={**decision, "rationale": ""})).status_code == 400
@@ -60,43 +62,43 @@ async def test_only_person_of_a_tenant_approves_their_own_update(office: Office,
     after = (await client.get(path)).json()
     assert (after["status"], after["decided_by"]) == ("approved", "other")
     assert after["decision"]["self_approved"] is True
-    ((_, meta),) = await office.events("update_approved")
+    ((_, meta),) = await governance.events("update_approved")
     assert meta["self_approved"] is True
 
 
 @requirement("governance.only-admin", "governance.four-eyes")
-async def test_second_person_must_approve_when_two_have_keys(office: Office) -> None:
-    update = await office.propose(await office.trusted(0.8))
-    own = await office.post(f"updates/{update['update_id']}/approve")
+async def test_second_person_must_approve_when_two_have_keys(governance: GovernanceClient) -> None:
+    update = await governance.propose(await governance.register_trusted(0.8))
+    own = await governance.post(f"updates/{update['update_id']}/approve")
     assert (own.status_code, own.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
-    approved = await office.approve(update)
+    approved = await governance.approve(update)
     assert "self_approved" not in approved["decision"]
 
 
 @requirement("governance.checkpoint-exists")
-async def test_proposal_needs_an_existing_checkpoint_of_its_agent(office: Office) -> None:
-    agent, other = await office.trusted(0.95), await office.trusted(0.95, name="other")
-    unknown = await office.post("updates", proposal(agent, checkpoint_id=str(uuid.uuid4())))
+async def test_proposal_needs_an_existing_checkpoint_of_its_agent(governance: GovernanceClient) -> None:
+    agent, other = await governance.register_trusted(0.95), await governance.register_trusted(0.95, name="other")
+    unknown = await governance.post("updates", proposal(agent, checkpoint_id=str(uuid.uuid4())))
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "NOT_FOUND")
-    foreign = (await office.checkpoint(other))["checkpoint_id"]
-    assert (await office.post("updates", proposal(agent, checkpoint_id=foreign))).status_code == 409
-    assert (await office.get("updates"))["updates"] == []
-    own = (await office.checkpoint(agent))["checkpoint_id"]
-    assert (await office.post("updates", proposal(agent, checkpoint_id=own))).status_code == 202
+    foreign = (await governance.checkpoint(other))["checkpoint_id"]
+    assert (await governance.post("updates", proposal(agent, checkpoint_id=foreign))).status_code == 409
+    assert (await governance.get("updates"))["updates"] == []
+    own = (await governance.checkpoint(agent))["checkpoint_id"]
+    assert (await governance.post("updates", proposal(agent, checkpoint_id=own))).status_code == 202
 
 
 @requirement("governance.trust-needs-enough")
-async def test_score_from_a_single_metric_is_returned_but_not_stored(office: Office) -> None:
-    agent = await office.trusted(0.3)
+async def test_score_from_a_single_metric_is_returned_but_not_stored(governance: GovernanceClient) -> None:
+    agent = await governance.register_trusted(0.3)
     for metrics in ({"recent_violation_count": 0}, {"successful_executions": 9, "total_executions": 9}):
-        response = (await office.post(f"agents/{agent}/trust", {"metrics": metrics})).json()
+        response = (await governance.post(f"agents/{agent}/trust", {"metrics": metrics})).json()
         assert (response["trust_score"], response["persisted"]) == (1.0, False)
         assert "must be known" in response["reason"]
-    assert (await office.agent(agent))["trust_score"] == 0.3
+    assert (await governance.agent(agent))["trust_score"] == 0.3
     both = {"recent_violation_count": 0, "successful_executions": 9, "total_executions": 9}
-    response = (await office.post(f"agents/{agent}/trust", {"metrics": both})).json()
+    response = (await governance.post(f"agents/{agent}/trust", {"metrics": both})).json()
     assert (response["persisted"], response["reason"]) == (True, None)
-    assert (await office.agent(agent))["trust_score"] == 1.0
+    assert (await governance.agent(agent))["trust_score"] == 1.0
 
 
 @requirement("trust.type-kept")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeWorld, World
-from tests.domains.governance.conftest import Office
+from tests.domains.governance.conftest import GovernanceClient
 from tests.domains.governance.test_updates import error_of
 from tests.requirements import requirement
 
@@ -56,16 +56,16 @@ async def test_routing_applies_the_policy_after_its_own_checks(guarded: World) -
 
 @requirement("policy.raises-the-tier")
 async def test_update_forbidden_by_policy_needs_an_explicit_override(guarded: World) -> None:
-    office = Office(guarded)
-    agent = await office.trusted(1.0)
-    allowed_update = await office.propose(agent, {"files_modified": ["a.py"]})
+    governance = GovernanceClient(guarded)
+    agent = await governance.register_trusted(1.0)
+    allowed_update = await governance.propose(agent, {"files_modified": ["a.py"]})
     assert (allowed_update["tier"], allowed_update["risks"]) == (1, [])
-    update = await office.propose(agent)
+    update = await governance.propose(agent)
     assert (update["tier"], update["status"], update["risks"]) == (3, "submitted", ["policy_forbids"])
     assert update["reasons"] == ["the policy file forbids it without a person"]
     path = f"updates/{update['update_id']}/approve"
-    assert error_of(await office.post(path, {}, "SECOND")) == (409, "GOVERNANCE_RISK_NOT_OVERRIDDEN")
-    assert (await office.approve(update, override_risk=True))["status"] == "approved"
+    assert error_of(await governance.post(path, {}, "SECOND")) == (409, "GOVERNANCE_RISK_NOT_OVERRIDDEN")
+    assert (await governance.approve(update, override_risk=True))["status"] == "approved"
 
 
 @requirement("policy.tools")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stentor.core.errors import InvalidRequest
 from stentor.domains.governance.model import TrustNotComputable
 from stentor.domains.governance.trust_formula import COMPONENT_WEIGHTS, TrustMetrics, compute_trust
-from tests.domains.governance.conftest import Office
+from tests.domains.governance.conftest import GovernanceClient
 from tests.domains.governance.test_updates import UNKNOWN_ID, error_of
 from tests.requirements import requirement
 
@@ -30,9 +30,9 @@ ALL_METRICS = {
 
 
 @requirement("governance.trust-weights", "governance.trust-computed")
-async def test_trust_score_is_the_weighted_sum_of_its_components(office: Office) -> None:
-    agent = await office.world.register()
-    response = (await office.post(f"agents/{agent}/trust", {"metrics": ALL_METRICS, "persist": False})).json()
+async def test_trust_score_is_the_weighted_sum_of_its_components(governance: GovernanceClient) -> None:
+    agent = await governance.world.register()
+    response = (await governance.post(f"agents/{agent}/trust", {"metrics": ALL_METRICS, "persist": False})).json()
     assert set(response) == {"agent_id", "trust_score", "persisted", "reason", "breakdown"}
     breakdown = response["breakdown"]
     assert breakdown["weights"] == {
@@ -48,7 +48,7 @@ async def test_trust_score_is_the_weighted_sum_of_its_components(office: Office)
     assert response["trust_score"] == pytest.approx(0.35 * 0.9 + 0.25 * 0.8 + 0.2 * 0.6 + 0.15 * 0.75 + 0.05 * 0.9)
     assert sum(breakdown["contributions"].values()) == pytest.approx(response["trust_score"])
     assert (breakdown["missing"], response["persisted"], response["agent_id"]) == ([], False, agent)
-    assert (await office.agent(agent))["trust_score"] is None, "persist=False stores nothing"
+    assert (await governance.agent(agent))["trust_score"] is None, "persist=False stores nothing"
 
 
 @requirement("governance.trust-weights")
@@ -76,19 +76,19 @@ def test_trust_without_metrics_cannot_be_computed(metrics: dict[str, Any]) -> No
 
 
 @requirement("governance.trust-missing-metrics")
-async def test_trust_of_an_agent_without_records_returns_422(office: Office) -> None:
-    agent = await office.world.register()
+async def test_trust_of_an_agent_without_records_returns_422(governance: GovernanceClient) -> None:
+    agent = await governance.world.register()
     bodies: list[dict[str, Any]] = [
         {},
         {"metrics": {}},
         {"metrics": {"total_executions": 0, "successful_executions": 0}},
     ]
     for body in bodies:
-        response = await office.post(f"agents/{agent}/trust", body)
+        response = await governance.post(f"agents/{agent}/trust", body)
         assert error_of(response) == (422, "TRUST_NOT_COMPUTABLE")
         assert set(response.json()["error"]["details"]["missing"]) == set(COMPONENT_WEIGHTS)
-    assert (await office.agent(agent))["trust_score"] is None
-    assert error_of(await office.post(f"agents/{UNKNOWN_ID}/trust", {"metrics": ALL_METRICS})) == (
+    assert (await governance.agent(agent))["trust_score"] is None
+    assert error_of(await governance.post(f"agents/{UNKNOWN_ID}/trust", {"metrics": ALL_METRICS})) == (
         404,
         "NOT_FOUND",
     )
@@ -105,22 +105,24 @@ def test_count_above_its_total_is_rejected() -> None:
 
 
 @requirement("governance.trust-metrics-and-persist")
-async def test_trust_without_metrics_uses_the_services_own_records(office: Office) -> None:
-    agent = await office.world.register()
+async def test_trust_without_metrics_uses_the_services_own_records(governance: GovernanceClient) -> None:
+    agent = await governance.world.register()
     for ok in (True, True, True, False):
-        await office.world.do(agent, ok=ok)
-    await office.world.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json={"tool": "rm", "operation": "run"})
-    rejected = await office.propose(agent)
-    await office.post(f"updates/{rejected['update_id']}/reject", {}, "SECOND")
-    await office.approve(await office.propose(agent))
-    await office.propose(agent)
-    response = (await office.post(f"agents/{agent}/trust")).json()
+        await governance.world.do(agent, ok=ok)
+    await governance.world.admin.post(
+        f"/api/v1/registry/agents/{agent}/authorize", json={"tool": "rm", "operation": "run"}
+    )
+    rejected = await governance.propose(agent)
+    await governance.post(f"updates/{rejected['update_id']}/reject", {}, "SECOND")
+    await governance.approve(await governance.propose(agent))
+    await governance.propose(agent)
+    response = (await governance.post(f"agents/{agent}/trust")).json()
     breakdown = response["breakdown"]
     assert breakdown["components"] == pytest.approx({"success_rate": 0.75, "security": 0.9, "audit": 0.5})
     assert breakdown["missing"] == ["code_quality", "uptime"]
     assert response["persisted"] is True
-    assert (await office.agent(agent))["trust_score"] == response["trust_score"]
-    report = (await office.world.admin.get(f"/api/v1/trust/{agent}")).json()["data"]
+    assert (await governance.agent(agent))["trust_score"] == response["trust_score"]
+    report = (await governance.world.admin.get(f"/api/v1/trust/{agent}")).json()["data"]
     assert report["score"] == response["trust_score"]
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.conftest import MakeWorld
-from tests.domains.governance.conftest import Office
+from tests.domains.governance.conftest import GovernanceClient
 from tests.domains.messaging.conftest import Post
 from tests.patience import soon
 from tests.requirements import requirement
@@ -58,9 +58,9 @@ async def test_registry_update(post: Post) -> None:
 
 @requirement("atp.contract-bodies")
 async def test_governance_propose_update(post: Post) -> None:
-    office = Office(post.world)
-    agent = await office.trusted(0.95)
-    taken = (await office.post("checkpoints", {"agent_id": agent})).json()["checkpoint_id"]
+    governance = GovernanceClient(post.world)
+    agent = await governance.register_trusted(0.95)
+    taken = (await governance.post("checkpoints", {"agent_id": agent})).json()["checkpoint_id"]
     changes = {"files_modified": ["a.py"], "lines_added": 10, "lines_deleted": 2}
     proposal = {"update_id": str(uuid4()), "agent_id": agent, "update_type": "patch", "description": "Less waste."}
     body = {**proposal, "changes": changes, "checkpoint_id": taken}

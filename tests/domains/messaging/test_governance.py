@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.domains.governance.conftest import Office, proposal
+from tests.domains.governance.conftest import GovernanceClient, proposal
 from tests.domains.messaging.conftest import Post, form
 from tests.requirements import requirement
 
@@ -15,25 +15,25 @@ NOBODY = "00000000-0000-7000-8000-000000000000"
 ZONE = "governance"
 
 
-async def settled(office: Office) -> None:
-    await office.idle()
+async def settled(governance: GovernanceClient) -> None:
+    await governance.wait_until_idle()
     await asyncio.sleep(0)
 
 
 @requirement("atp.messages-act-on-governance")
 async def test_an_update_is_proposed_and_decided_by_message(post: Post) -> None:
-    office = Office(post.world)
-    agent = await office.trusted(0.8)
+    governance = GovernanceClient(post.world)
+    agent = await governance.register_trusted(0.8)
     body = proposal(agent)
     told = await post.do(body, ZONE, "propose_update", mode="async")
-    over_rest = await office.post("updates", body)
+    over_rest = await governance.post("updates", body)
     assert over_rest.json() == told, "the same proposal, whichever way it came"
     assert (told["status"], told["tier"]) == ("submitted", 2)
     own = await post.fail({"update_id": body["update_id"]}, ZONE, "approve")
     assert own["code"] == "GOVERNANCE_SELF_APPROVAL"
     done = await post.do({"update_id": body["update_id"], "rationale": "Fine."}, ZONE, "approve", client="SECOND")
     assert (done["status"], done["deployment_scheduled"]) == ("approved", False)
-    ((_, meta),) = await office.events("update_approved")
+    ((_, meta),) = await governance.events("update_approved")
     assert meta["message_id"]
     other = proposal(agent)
     await post.do(other, ZONE, "propose_update")
@@ -46,8 +46,8 @@ async def test_an_update_is_proposed_and_decided_by_message(post: Post) -> None:
 
 @requirement("atp.messages-act-on-governance", "governance.override-risk")
 async def test_override_approves_what_carries_a_risk(post: Post) -> None:
-    office = Office(post.world)
-    agent = await office.trusted(1.0)
+    governance = GovernanceClient(post.world)
+    agent = await governance.register_trusted(1.0)
     body = proposal(agent, {"agent_patch": {"capabilities": ["echo", "deploy"]}})
     await post.do(body, ZONE, "propose_update")
     update = {"update_id": body["update_id"]}
@@ -57,24 +57,24 @@ async def test_override_approves_what_carries_a_risk(post: Post) -> None:
     assert own["code"] == "GOVERNANCE_SELF_APPROVAL", "four eyes are no risk that one accepts"
     done = await post.do({**update, "rationale": "It is wanted."}, ZONE, "override", client="SECOND")
     assert (done["status"], done["deployment_scheduled"]) == ("approved", True)
-    await settled(office)
-    assert (await office.agent(agent))["capabilities"] == ["echo", "deploy"]
+    await settled(governance)
+    assert (await governance.agent(agent))["capabilities"] == ["echo", "deploy"]
 
 
 @requirement("atp.messages-act-on-governance")
 async def test_a_rollback_is_started_by_message(post: Post) -> None:
-    office = Office(post.world)
-    agent = await office.trusted(0.8)
-    checkpoint = (await office.checkpoint(agent))["checkpoint_id"]
-    await office.trust(agent, 0.2)
+    governance = GovernanceClient(post.world)
+    agent = await governance.register_trusted(0.8)
+    checkpoint = (await governance.checkpoint(agent))["checkpoint_id"]
+    await governance.set_trust(agent, 0.2)
     told = await post.do({"checkpoint_id": checkpoint, "reason": "Worse."}, ZONE, "rollback")
     assert (told["status"], told["checkpoint_id"]) == ("initiated", checkpoint)
-    await settled(office)
-    assert (await office.get(f"rollbacks/{told['rollback_id']}"))["verified"] is True
-    assert (await office.agent(agent))["trust_score"] == 0.8
+    await settled(governance)
+    assert (await governance.get(f"rollbacks/{told['rollback_id']}"))["verified"] is True
+    assert (await governance.agent(agent))["trust_score"] == 0.8
     missing = await post.fail({"checkpoint_id": NOBODY, "reason": "x"}, ZONE, "rollback")
     assert missing["code"] == "NOT_FOUND"
-    await office.sql("update checkpoints set state = '' where checkpoint_id = :id", id=checkpoint)
+    await governance.execute_sql("update checkpoints set state = '' where checkpoint_id = :id", id=checkpoint)
     corrupt = await post.fail({"checkpoint_id": checkpoint, "reason": "x"}, ZONE, "rollback")
     assert corrupt["code"] == "CHECKPOINT_CORRUPT"
 

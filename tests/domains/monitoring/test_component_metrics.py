@@ -63,9 +63,9 @@ async def test_disabled_webhook_is_counted_and_adds_no_backlog(hooks: Hooks) -> 
     webhook = await hooks.subscribe("agent.registered")
     hooks.receiver.statuses = [500]
     await hooks.world.register()
-    await hooks.until(webhook["id"], status="waiting", attempts=1)
+    await hooks.wait_for_delivery(webhook["id"], status="waiting", attempts=1)
     assert (await scrape(hooks.world)).value("webhook_backlog") == 1
-    await hooks.do("PATCH", f"/{webhook['id']}", json={"enabled": False})
+    await hooks.request_json("PATCH", f"/{webhook['id']}", json={"enabled": False})
     hooks.world.clock.advance(seconds=3)
     scraped = await scrape(hooks.world)
     assert (scraped.value("webhook_backlog"), scraped.value("webhook_oldest_seconds")) == (0, 0)
@@ -74,7 +74,7 @@ async def test_disabled_webhook_is_counted_and_adds_no_backlog(hooks: Hooks) -> 
     hooks.receiver.statuses = [410]
     agent = await hooks.world.register("two")
     await hooks.world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "ill"})
-    await hooks.until(failing_webhook["id"], status="failed")
+    await hooks.wait_for_delivery(failing_webhook["id"], status="failed")
     await wait_for_value(hooks.world, "webhooks_disabled_total", 1)
 
 

@@ -23,22 +23,22 @@ class Hooks:
     world: World
     receiver: Receiver
 
-    async def ask(self, method: str, path: str = "", client: str = "ADMIN", **options: Any) -> httpx.Response:
+    async def request(self, method: str, path: str = "", client: str = "ADMIN", **options: Any) -> httpx.Response:
         return await self.world.clients[client].request(method, f"{BASE}{path}", **options)
 
-    async def do(self, method: str, path: str = "", status: int = 200, **options: Any) -> dict[str, Any]:
-        response = await self.ask(method, path, **options)
+    async def request_json(self, method: str, path: str = "", status: int = 200, **options: Any) -> dict[str, Any]:
+        response = await self.request(method, path, **options)
         assert response.status_code == status, response.text
         return dict(response.json())
 
     async def subscribe(self, *events: str, url: str | None = None, **options: Any) -> dict[str, Any]:
         body = {"url": url or self.receiver.url, "events": list(events or ("*",))}
-        return await self.do("POST", "", 201, json=body, **options)
+        return await self.request_json("POST", "", 201, json=body, **options)
 
     async def deliveries(self, webhook_id: str, **params: Any) -> list[dict[str, Any]]:
-        return list((await self.do("GET", f"/{webhook_id}/deliveries", params=params))["deliveries"])
+        return list((await self.request_json("GET", f"/{webhook_id}/deliveries", params=params))["deliveries"])
 
-    async def until(self, webhook_id: str, **expected: Any) -> dict[str, Any]:
+    async def wait_for_delivery(self, webhook_id: str, **expected: Any) -> dict[str, Any]:
         """Wait until the newest delivery has these fields; return it."""
         newest: list[dict[str, Any]] = []
 
@@ -49,7 +49,7 @@ class Hooks:
         await soon(matches, lambda: f"never {expected}: {newest}")
         return newest[0]
 
-    async def later(self, seconds: float) -> None:
+    async def advance_clock(self, seconds: float) -> None:
         """Advance the clock and let the service poll for deliveries that are due."""
         self.world.clock.advance(seconds=seconds)
         await self.world.kernel.webhooks.dispatcher.poll()

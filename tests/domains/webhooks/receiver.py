@@ -13,7 +13,7 @@ from standardwebhooks import Webhook
 
 from tests.patience import soon
 
-Mood = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Behavior = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass
@@ -36,19 +36,19 @@ class Call:
     def id(self) -> str:
         return self.headers["webhook-id"]
 
-    def verified(self, secret: str) -> dict[str, Any]:
+    def verify(self, secret: str) -> dict[str, Any]:
         """Verify the signature with the official library and return the payload. Raises WebhookVerificationError."""
         return dict(Webhook(secret).verify(self.body, self.headers))
 
 
 @dataclass
 class Receiver:
-    """Responds with `statuses` in turn, then 200; a `mood` handles requests instead."""
+    """Responds with `statuses` in turn, then 200; a `behavior` handles requests instead."""
 
     port: int = 0
     calls: list[Call] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
-    mood: Mood | None = None
+    behavior: Behavior | None = None
 
     @property
     def url(self) -> str:
@@ -57,11 +57,11 @@ class Receiver:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.calls.append(Call(request.path, headers, await request.read()))
-        if self.mood is not None:
-            return await self.mood(request)
+        if self.behavior is not None:
+            return await self.behavior(request)
         return web.Response(status=self.statuses.pop(0) if self.statuses else 200, text="thanks")
 
-    async def got(self, count: int) -> list[Call]:
+    async def wait_for_calls(self, count: int) -> list[Call]:
         """Wait until `count` deliveries were received; return all of them."""
         await soon(lambda: len(self.calls) >= count)
         return self.calls

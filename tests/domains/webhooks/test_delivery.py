@@ -21,8 +21,8 @@ async def test_completed_task_delivers_its_result_with_a_valid_signature(
     secret = (await hooks.subscribe("task.completed"))["secret"]
     agent = await hooks.world.register()
     task = await hooks.world.do(agent, result={"answer": [1, "zwei"]})
-    (call,) = await hooks.receiver.got(1)
-    payload = call.verified(secret)
+    (call,) = await hooks.receiver.wait_for_calls(1)
+    payload = call.verify(secret)
     assert set(payload) == {"event", "type", "timestamp", "data"}
     assert payload["event"] == payload["type"] == "task.completed"
     ended = (await hooks.world.task(task))["completion_time"]
@@ -33,7 +33,7 @@ async def test_completed_task_delivers_its_result_with_a_valid_signature(
     assert abs(int(call.headers["webhook-timestamp"]) - time.time()) < 60
     assert call.headers["content-type"] == "application/json"
     with pytest.raises(WebhookVerificationError):
-        call.verified("whsec_" + "A" * 43 + "=")
+        call.verify("whsec_" + "A" * 43 + "=")
 
 
 @requirement("webhooks.only-subscribed-events")
@@ -44,7 +44,7 @@ async def test_subscription_receives_only_its_named_events(hooks: Hooks) -> None
     agent = await hooks.world.register()
     await hooks.world.do(agent)
     await hooks.world.do(agent, ok=False)
-    calls = await hooks.receiver.got(9)
+    calls = await hooks.receiver.wait_for_calls(9)
     await asyncio.sleep(0.05)
     events_by_path = {path: [c.event for c in calls if c.path.endswith(path)] for path in ("some", "kind", "agents")}
     assert sorted(events_by_path["some"]) == ["task.failed", "task.started", "task.started"]
@@ -58,17 +58,17 @@ async def test_failed_delivery_is_retried_with_the_same_message_id(hooks: Hooks)
     webhook = await hooks.subscribe("agent.registered")
     hooks.receiver.statuses = [500, 302, 204]
     await hooks.world.register()
-    waiting = await hooks.until(webhook["id"], status="waiting", attempts=1)
+    waiting = await hooks.wait_for_delivery(webhook["id"], status="waiting", attempts=1)
     assert waiting["status_code"] == 500
-    await hooks.later(4.9)
+    await hooks.advance_clock(4.9)
     assert len(hooks.receiver.calls) == 1
-    await hooks.later(0.7)
-    await hooks.until(webhook["id"], status="waiting", attempts=2)
-    await hooks.later(5 * 60 * 1.11)
-    delivered = await hooks.until(webhook["id"], status="delivered", attempts=3)
+    await hooks.advance_clock(0.7)
+    await hooks.wait_for_delivery(webhook["id"], status="waiting", attempts=2)
+    await hooks.advance_clock(5 * 60 * 1.11)
+    delivered = await hooks.wait_for_delivery(webhook["id"], status="delivered", attempts=3)
     assert {call.id for call in hooks.receiver.calls} == {delivered["message_id"]}
     assert len({call.headers["webhook-timestamp"] for call in hooks.receiver.calls}) == 3
-    shown = await hooks.do("GET", f"/{webhook['id']}/deliveries/{delivered['id']}")
+    shown = await hooks.request_json("GET", f"/{webhook['id']}/deliveries/{delivered['id']}")
     assert [(a["attempt"], a["status_code"]) for a in shown["log"]] == [(1, 500), (2, 302), (3, 204)]
     assert shown["log"][0]["response"] == "thanks"
     assert "not followed" in shown["log"][1]["error"]
@@ -80,17 +80,17 @@ async def test_failed_delivery_blocks_later_events_of_its_task_only(hooks: Hooks
     agent = await hooks.world.register()
     hooks.receiver.statuses = [500]
     blocked_task = await hooks.world.submit()
-    await hooks.receiver.got(1)
+    await hooks.receiver.wait_for_calls(1)
     claim = await hooks.world.claim(agent)
     response = await hooks.world.admin.post(
         f"/api/v1/tasks/{blocked_task}/complete", json={"epoch": claim["epoch"], "result": 1}
     )
     assert response.status_code == 200
     other_task = await hooks.world.do(agent)
-    calls = await hooks.receiver.got(4)
+    calls = await hooks.receiver.wait_for_calls(4)
     assert [c.payload["data"]["task_id"] for c in calls] == [blocked_task, other_task, other_task, other_task]
-    await hooks.later(6)
-    calls = await hooks.receiver.got(7)
+    await hooks.advance_clock(6)
+    calls = await hooks.receiver.wait_for_calls(7)
     names = ["task.submitted", "task.started", "task.completed"]
     assert [c.event for c in calls if c.payload["data"]["task_id"] == blocked_task] == ["task.submitted", *names]
     assert [c.event for c in calls if c.payload["data"]["task_id"] == other_task] == names
@@ -99,19 +99,19 @@ async def test_failed_delivery_blocks_later_events_of_its_task_only(hooks: Hooks
 @requirement("webhooks.secrets")
 async def test_rotation_signs_with_both_secrets_until_the_overlap_ends(hooks: Hooks) -> None:
     webhook = await hooks.subscribe("agent.registered")
-    rotated = await hooks.do("POST", f"/{webhook['id']}/rotate", json={"overlap_seconds": 60})
+    rotated = await hooks.request_json("POST", f"/{webhook['id']}/rotate", json={"overlap_seconds": 60})
     assert rotated["secret"] != webhook["secret"]
     await hooks.world.register("one")
-    (during_overlap,) = await hooks.receiver.got(1)
-    assert during_overlap.verified(webhook["secret"]) == during_overlap.verified(rotated["secret"])
+    (during_overlap,) = await hooks.receiver.wait_for_calls(1)
+    assert during_overlap.verify(webhook["secret"]) == during_overlap.verify(rotated["secret"])
     assert during_overlap.headers["webhook-signature"].count("v1,") == 2
-    await hooks.later(61)
+    await hooks.advance_clock(61)
     await hooks.world.register("two")
-    after_overlap = (await hooks.receiver.got(2))[1]
+    after_overlap = (await hooks.receiver.wait_for_calls(2))[1]
     assert after_overlap.headers["webhook-signature"].count("v1,") == 1
-    assert after_overlap.verified(rotated["secret"])["event"] == "agent.registered"
+    assert after_overlap.verify(rotated["secret"])["event"] == "agent.registered"
     with pytest.raises(WebhookVerificationError):
-        after_overlap.verified(webhook["secret"])
+        after_overlap.verify(webhook["secret"])
 
 
 @requirement("webhooks.one-commit")
@@ -128,7 +128,7 @@ async def test_unrecorded_event_is_not_delivered(hooks: Hooks) -> None:
 async def test_oversized_result_is_omitted_and_listed_as_truncated(hooks: Hooks) -> None:
     await hooks.subscribe("task.completed")
     task = await hooks.world.do(await hooks.world.register(), result="x" * 300_000)
-    (call,) = await hooks.receiver.got(1)
+    (call,) = await hooks.receiver.wait_for_calls(1)
     data = call.payload["data"]
     assert data["result"] is None
     assert data["truncated"] == ["result"]

@@ -19,7 +19,7 @@ def run_log_event(kind: str, **metadata: Any) -> RunLogEvent:
 
 
 async def delivered_data(hooks: Hooks, name: str, count: int = 1) -> list[dict[str, Any]]:
-    await hooks.receiver.got(count)
+    await hooks.receiver.wait_for_calls(count)
     return [call.payload["data"] for call in hooks.receiver.calls if call.event == name]
 
 
@@ -35,7 +35,7 @@ async def test_task_states_are_delivered_as_task_events(hooks: Hooks) -> None:
     await world.admin.post(f"/api/v1/tasks/{rejected}/reject", json={"reason": "no"})
     denied = await world.admin.post("/api/v1/tasks", json={"type": "x", "input": 1, "required_capabilities": ["none"]})
     assert denied.status_code == 422
-    await hooks.receiver.got(10)
+    await hooks.receiver.wait_for_calls(10)
     by_task: dict[str, list[str]] = {}
     for call in hooks.receiver.calls:
         by_task.setdefault(call.payload["data"]["task_id"], []).append(call.event)
@@ -64,7 +64,7 @@ async def test_agent_status_changes_are_delivered_in_order(hooks: Hooks) -> None
         f"{base}/clear-violations", json={"override_tier": "monitored", "rationale": "a false alarm"}
     )
     assert cleared.status_code == 200, cleared.text
-    calls = await hooks.receiver.got(4)
+    calls = await hooks.receiver.wait_for_calls(4)
     names = ["agent.registered", "agent.suspended", "agent.quarantined", "agent.cleared"]
     assert [call.event for call in calls] == names
     assert {call.payload["data"]["agent_id"] for call in calls} == {agent}

@@ -33,10 +33,10 @@ async def disabled_events(hooks: Hooks) -> list[Any]:
 )
 async def test_private_address_is_rejected_on_create_and_update(hooks: Hooks, host: str) -> None:
     url = f"http://{host}:{hooks.receiver.port}/"
-    response = await hooks.ask("POST", json={"url": url, "events": ["*"]})
+    response = await hooks.request("POST", json={"url": url, "events": ["*"]})
     assert (response.status_code, response.json()["error"]["code"]) == (400, "INVALID_REQUEST")
     webhook = await hooks.subscribe("*")
-    assert (await hooks.ask("PATCH", f"/{webhook['id']}", json={"url": url})).status_code == 400
+    assert (await hooks.request("PATCH", f"/{webhook['id']}", json={"url": url})).status_code == 400
 
 
 @requirement("webhooks.target-guarded")
@@ -50,9 +50,9 @@ async def test_hostname_that_resolves_to_a_private_address_is_not_called(
         return original("127.0.0.1" if host == "hooks.example.com" else host, *args, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve_to_loopback)
-    assert (await hooks.ask("POST", json={"url": "http://localhost/", "events": ["*"]})).status_code == 400
+    assert (await hooks.request("POST", json={"url": "http://localhost/", "events": ["*"]})).status_code == 400
     webhook = await hooks.subscribe("*", url=f"http://hooks.example.com:{receiver.port}/")
-    delivery = await hooks.do("POST", f"/{webhook['id']}/test")
+    delivery = await hooks.request_json("POST", f"/{webhook['id']}/test")
     assert (delivery["status"], delivery["error"]) == ("failed", "The receiver's address is not public.")
     assert receiver.calls == []
 
@@ -62,9 +62,9 @@ async def test_redirect_fails_the_delivery_and_is_not_followed(hooks: Hooks) -> 
     async def redirect(request: web.Request) -> web.StreamResponse:
         return web.Response(status=307, headers={"Location": f"http://127.0.0.1:{hooks.receiver.port}/inside"})
 
-    hooks.receiver.mood = redirect
+    hooks.receiver.behavior = redirect
     webhook = await hooks.subscribe("*")
-    delivery = await hooks.do("POST", f"/{webhook['id']}/test")
+    delivery = await hooks.request_json("POST", f"/{webhook['id']}/test")
     assert (delivery["status"], delivery["status_code"]) == ("failed", 307)
     assert [call.path for call in hooks.receiver.calls] == ["/hook"]
 
@@ -110,7 +110,7 @@ async def invalid_http(request: web.Request) -> web.StreamResponse:
 
 @requirement("webhooks.receivers-misbehave")
 @pytest.mark.parametrize(
-    ("mood", "status"),
+    ("behavior", "status"),
     [
         (endless_body, 200),
         (html_page, 200),
@@ -122,11 +122,11 @@ async def invalid_http(request: web.Request) -> web.StreamResponse:
     ids=["endless body", "html page", "truncated body", "gzip bomb", "no response", "not http"],
 )
 async def test_status_decides_and_the_response_body_is_capped(
-    hooks: Hooks, mood: Callable[[web.Request], Awaitable[web.StreamResponse]], status: int | None
+    hooks: Hooks, behavior: Callable[[web.Request], Awaitable[web.StreamResponse]], status: int | None
 ) -> None:
-    hooks.receiver.mood = mood
+    hooks.receiver.behavior = behavior
     webhook = await hooks.subscribe("*")
-    delivery = await hooks.do("POST", f"/{webhook['id']}/test")
+    delivery = await hooks.request_json("POST", f"/{webhook['id']}/test")
     assert delivery["status_code"] == status
     assert delivery["status"] == ("delivered" if status else "failed")
     assert len(delivery["log"][0]["response"] or "") <= 1000
@@ -142,9 +142,9 @@ async def test_silent_receiver_fails_after_the_timeout(make_world: MakeWorld, re
         await release.wait()
         return web.Response()
 
-    receiver.mood = wait_for_release
+    receiver.behavior = wait_for_release
     webhook = await hooks.subscribe("*")
-    delivery = await hooks.do("POST", f"/{webhook['id']}/test")
+    delivery = await hooks.request_json("POST", f"/{webhook['id']}/test")
     release.set()
     assert (delivery["status"], delivery["status_code"]) == ("failed", None)
     assert delivery["error"] == "The receiver did not respond within 0.2 s."
@@ -155,9 +155,9 @@ async def test_410_disables_the_webhook_and_records_the_reason(hooks: Hooks) -> 
     webhook = await hooks.subscribe("agent.registered")
     hooks.receiver.statuses = [410]
     await hooks.world.register()
-    delivery = await hooks.until(webhook["id"], status="failed")
+    delivery = await hooks.wait_for_delivery(webhook["id"], status="failed")
     assert delivery["attempts"] == 1
-    disabled = await hooks.do("GET", f"/{webhook['id']}")
+    disabled = await hooks.request_json("GET", f"/{webhook['id']}")
     assert (disabled["enabled"], disabled["disabled_reason"]) == (False, "The receiver responded with 410 Gone.")
     ((_, metadata),) = await disabled_events(hooks)
     assert webhook["id"] in metadata
@@ -171,12 +171,12 @@ async def test_webhook_is_disabled_after_nine_failed_retries(hooks: Hooks) -> No
     hooks.receiver.statuses = [503] * 20
     await hooks.world.register()
     for n, delay in enumerate((5, 300, 1800, 7200, 18_000, 36_000, 50_400, 72_000, 86_400), 1):
-        delivery = await hooks.until(webhook["id"], attempts=n)
+        delivery = await hooks.wait_for_delivery(webhook["id"], attempts=n)
         assert delivery["status"] == "waiting"
-        await hooks.later(delay * 1.101)
-    last = await hooks.until(webhook["id"], attempts=10)
+        await hooks.advance_clock(delay * 1.101)
+    last = await hooks.wait_for_delivery(webhook["id"], attempts=10)
     assert last["status"] == "failed"
-    disabled = await hooks.do("GET", f"/{webhook['id']}")
+    disabled = await hooks.request_json("GET", f"/{webhook['id']}")
     assert (disabled["enabled"], disabled["disabled_reason"]) == (False, "A delivery failed 10 times.")
     assert len(await disabled_events(hooks)) == 1
 
@@ -188,16 +188,16 @@ async def test_retry_after_delays_all_deliveries_to_the_endpoint(hooks: Hooks) -
     async def too_many_requests(request: web.Request) -> web.StreamResponse:
         return web.Response(status=429, headers={"Retry-After": "120"})
 
-    hooks.receiver.mood = too_many_requests
+    hooks.receiver.behavior = too_many_requests
     await hooks.world.register()
-    await hooks.until(webhook["id"], attempts=1, status="waiting")
-    hooks.receiver.mood = None
+    await hooks.wait_for_delivery(webhook["id"], attempts=1, status="waiting")
+    hooks.receiver.behavior = None
     await hooks.world.register("two")
-    await hooks.later(100)
+    await hooks.advance_clock(100)
     await asyncio.sleep(0.05)
     assert len(hooks.receiver.calls) == 1
-    await hooks.later(30)
-    await hooks.receiver.got(3)
+    await hooks.advance_clock(30)
+    await hooks.receiver.wait_for_calls(3)
 
 
 @requirement("webhooks.retries")
@@ -208,9 +208,9 @@ async def test_invalid_retry_after_is_ignored_and_the_attempt_counts(hooks: Hook
     async def unavailable(request: web.Request) -> web.StreamResponse:
         return web.Response(status=503, headers={"Retry-After": retry_after})
 
-    hooks.receiver.mood = unavailable
+    hooks.receiver.behavior = unavailable
     await hooks.world.register()
-    await hooks.until(webhook["id"], attempts=1, status="waiting")
+    await hooks.wait_for_delivery(webhook["id"], attempts=1, status="waiting")
 
 
 @requirement("webhooks.slow-delays-nobody")
@@ -222,7 +222,7 @@ async def test_slow_and_dead_receivers_do_not_delay_others(hooks: Hooks) -> None
             await release.wait()
         return web.Response()
 
-    hooks.receiver.mood = slow_path_waits
+    hooks.receiver.behavior = slow_path_waits
     for n in range(8):
         await hooks.subscribe("agent.registered", url=f"{hooks.receiver.url}/slow/{n}")
         await hooks.subscribe("agent.registered", url=f"http://127.0.0.1:9/dead/{n}")
@@ -233,7 +233,7 @@ async def test_slow_and_dead_receivers_do_not_delay_others(hooks: Hooks) -> None
     slow = [call for call in hooks.receiver.calls if "slow" in call.path]
     assert len(slow) == 8 * endpoint_worker.MAX_CONCURRENT_DELIVERIES, "concurrent deliveries per endpoint are limited"
     release.set()
-    await hooks.until(good["id"], status="delivered")
+    await hooks.wait_for_delivery(good["id"], status="delivered")
 
 
 @requirement("webhooks.at-least-once")
@@ -248,10 +248,10 @@ async def test_unfinished_delivery_is_requeued_at_shutdown(
         await release.wait()
         return web.Response()
 
-    receiver.mood = wait_for_release
+    receiver.behavior = wait_for_release
     webhook = await hooks.subscribe("agent.registered")
     await hooks.world.register()
-    await receiver.got(1)
+    await receiver.wait_for_calls(1)
     await hooks.world.kernel.webhooks.dispatcher.stop()
     (delivery,) = await hooks.deliveries(webhook["id"])
     assert (delivery["status"], delivery["attempts"]) == ("waiting", 0)

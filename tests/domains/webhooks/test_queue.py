@@ -149,10 +149,10 @@ def subscription(tenant: str, events: list[str]) -> WebhookSubscription:
 async def test_purge_deletes_old_ended_deliveries_but_not_waiting_ones(hooks: Hooks) -> None:
     webhook = await hooks.subscribe("agent.registered")
     await hooks.world.register()
-    await hooks.until(webhook["id"], status="delivered")
+    await hooks.wait_for_delivery(webhook["id"], status="delivered")
     hooks.receiver.statuses = [500]
     await hooks.world.register("two")
-    await hooks.until(webhook["id"], status="waiting", attempts=1)
+    await hooks.wait_for_delivery(webhook["id"], status="waiting", attempts=1)
     dispatcher = hooks.world.kernel.webhooks.dispatcher
     assert await dispatcher.purge() == 0
     assert dispatcher._watch is not None
@@ -161,7 +161,7 @@ async def test_purge_deletes_old_ended_deliveries_but_not_waiting_ones(hooks: Ho
     assert await dispatcher.purge() == 1
     assert [d["status"] for d in await hooks.deliveries(webhook["id"])] == ["waiting"]
     assert await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(ATTEMPT_COUNT)) == [(1,)]
-    await hooks.do("PATCH", f"/{webhook['id']}", json={"enabled": False})
+    await hooks.request_json("PATCH", f"/{webhook['id']}", json={"enabled": False})
     assert await dispatcher.purge() == 1, "a disabled webhook's delivery is purged"
 
 
@@ -170,8 +170,8 @@ async def test_deleting_a_webhook_deletes_its_delivery_log(hooks: Hooks) -> None
     webhook, other = await hooks.subscribe("agent.registered"), await hooks.subscribe("agent.registered")
     await hooks.world.register()
     for each in (webhook, other):
-        await hooks.until(each["id"], status="delivered")
-    await hooks.do("DELETE", f"/{webhook['id']}")
+        await hooks.wait_for_delivery(each["id"], status="delivered")
+    await hooks.request_json("DELETE", f"/{webhook['id']}")
 
     async def only_other_is_left() -> bool:
         return await hooks.world.kernel.infra.db.read(lambda tx: tx.rows(DELIVERY_COUNT)) == [(1,)]
@@ -184,10 +184,10 @@ async def test_deleting_a_webhook_deletes_its_delivery_log(hooks: Hooks) -> None
 async def test_metrics_and_health_report_backlog_and_deliveries(hooks: Hooks) -> None:
     webhook = await hooks.subscribe("agent.registered")
     await hooks.world.register()
-    await hooks.until(webhook["id"], status="delivered")
+    await hooks.wait_for_delivery(webhook["id"], status="delivered")
     hooks.receiver.statuses = [500]
     await hooks.world.register("two")
-    await hooks.until(webhook["id"], status="waiting", attempts=1)
+    await hooks.wait_for_delivery(webhook["id"], status="waiting", attempts=1)
     hooks.world.clock.advance(seconds=3)
     response = await hooks.world.admin.get("/metrics")
     samples: dict[str, Any] = {

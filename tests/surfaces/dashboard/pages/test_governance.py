@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 
-from tests.domains.governance.conftest import Office
+from tests.domains.governance.conftest import GovernanceClient
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -20,8 +20,8 @@ WIDER = {"agent_patch": {"capabilities": ["echo", "shout"]}}
 
 
 @pytest.fixture
-def office(site: Site) -> Office:
-    return Office(site.world)
+def governance(site: Site) -> GovernanceClient:
+    return GovernanceClient(site.world)
 
 
 def asked(query: str) -> Query:
@@ -45,13 +45,13 @@ def address(update: dict[str, Any]) -> str:
 
 
 @requirement("dashboard.page-governance")
-async def test_the_inbox_shows_what_waits_and_filters_it(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.95)
-    await office.propose(ann, description="small")
+async def test_the_inbox_shows_what_waits_and_filters_it(site: Site, governance: GovernanceClient) -> None:
+    ann = await governance.register_trusted(0.95)
+    await governance.propose(ann, description="small")
     site.world.clock.advance(seconds=1)
-    await office.propose(ann, {"breaking": True}, description=f"big {EVIL}\nmore")
+    await governance.propose(ann, {"breaking": True}, description=f"big {EVIL}\nmore")
     site.world.clock.advance(seconds=1)
-    await office.propose(ann, {"lines_added": 50}, description="middle")
+    await governance.propose(ann, {"lines_added": 50}, description="middle")
     page = await site.read("/governance")
     assert listed(page) == ["middle", f"big {EVIL}"]
     assert EVIL not in page
@@ -69,14 +69,14 @@ async def test_the_inbox_shows_what_waits_and_filters_it(site: Site, office: Off
 
 
 @requirement("dashboard.page-governance")
-async def test_the_overview_counts_the_updates_that_wait(site: Site, office: Office) -> None:
-    await office.propose(await office.trusted(0.8), {"breaking": True})
+async def test_the_overview_counts_the_updates_that_wait(site: Site, governance: GovernanceClient) -> None:
+    await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
     assert '<b class="n">1</b> update to review' in await site.read("/")
 
 
 @requirement("dashboard.page-governance")
-async def test_what_waits_too_long_is_marked(site: Site, office: Office) -> None:
-    update = await office.propose(await office.trusted(0.8), {"breaking": True})
+async def test_what_waits_too_long_is_marked(site: Site, governance: GovernanceClient) -> None:
+    update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
     assert "overdue" not in await site.read("/governance")
     site.world.clock.advance(days=3.5)
     page = await site.read("/governance")
@@ -86,10 +86,10 @@ async def test_what_waits_too_long_is_marked(site: Site, office: Office) -> None
 
 
 @requirement("dashboard.page-governance")
-async def test_many_updates_come_in_pages(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.8)
+async def test_many_updates_come_in_pages(site: Site, governance: GovernanceClient) -> None:
+    ann = await governance.register_trusted(0.8)
     for n in range(52):
-        await office.propose(ann, {"breaking": True}, description=f"u{n:02}")
+        await governance.propose(ann, {"breaking": True}, description=f"u{n:02}")
         site.world.clock.advance(seconds=1)
     page = await site.read("/governance", tier="human")
     assert len(listed(page)) == 50
@@ -101,9 +101,9 @@ async def test_many_updates_come_in_pages(site: Site, office: Office) -> None:
 
 
 @requirement("dashboard.page-governance")
-async def test_an_update_shows_why_what_and_by_whom(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.8)
-    update = await office.propose(ann, WIDER, description=f"Let it shout.\n\n**Because** {EVIL}")
+async def test_an_update_shows_why_what_and_by_whom(site: Site, governance: GovernanceClient) -> None:
+    ann = await governance.register_trusted(0.8)
+    update = await governance.propose(ann, WIDER, description=f"Let it shout.\n\n**Because** {EVIL}")
     page = await site.read(address(update))
     assert "<h1>Let it shout.</h1>" in page
     assert "<strong>Because</strong>" in page
@@ -120,25 +120,27 @@ async def test_an_update_shows_why_what_and_by_whom(site: Site, office: Office) 
 
 
 @requirement("dashboard.page-governance")
-async def test_the_proposer_is_refused_in_the_place_of_the_review(site: Site, office: Office) -> None:
-    update = await office.propose(await office.trusted(0.8), {"breaking": True})
+async def test_the_proposer_is_refused_in_the_place_of_the_review(site: Site, governance: GovernanceClient) -> None:
+    update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
     answer = await site.send(f"{address(update)}/approve", 403, rationale=f"Mine. {EVIL}")
     assert "Somebody else must approve this" in answer.text
     assert "GOVERNANCE_SELF_APPROVAL" in answer.text
     assert f"Mine. {html.escape(EVIL).replace('&quot;', '&#34;')}" in answer.text, "what was typed stays"
-    assert (await office.update(update["update_id"]))["status"] == "submitted"
+    assert (await governance.update(update["update_id"]))["status"] == "submitted"
 
 
 @requirement("dashboard.page-governance")
-async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.8)
-    update = await office.propose(ann, WIDER)
+async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(
+    site: Site, governance: GovernanceClient
+) -> None:
+    ann = await governance.register_trusted(0.8)
+    update = await governance.propose(ann, WIDER)
     answer = await site.send(f"{address(update)}/approve", 409, key="SECOND", rationale="Fine.")
     assert "This has a risk that was not accepted" in answer.text
     answer = await site.send(f"{address(update)}/approve", key="SECOND", rationale="Fine.", override_risk="on")
     assert answer.headers["location"] == f"{address(update)}?notice=approved"
-    await office.idle()
-    assert (await office.agent(ann))["capabilities"] == ["echo", "shout"]
+    await governance.wait_until_idle()
+    assert (await governance.agent(ann))["capabilities"] == ["echo", "shout"]
     page = await site.read(address(update))
     for event in ("update submitted", "update approved", "update deploying", "update deployed"):
         assert event in page
@@ -149,11 +151,11 @@ async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(site:
 
 
 @requirement("dashboard.page-governance")
-async def test_an_update_is_rejected_with_a_reason(site: Site, office: Office) -> None:
-    update = await office.propose(await office.trusted(0.8), {"breaking": True})
+async def test_an_update_is_rejected_with_a_reason(site: Site, governance: GovernanceClient) -> None:
+    update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
     fields: Query = {"reason": "It drops the sources.", "feedback": "Keep them."}
     await site.send(f"{address(update)}/reject", key="SECOND", **fields)
-    found = await office.update(update["update_id"])
+    found = await governance.update(update["update_id"])
     assert found["status"] == "rejected"
     page = await site.read(address(update), notice="rejected")
     for text in ("Rejected.", *fields.values(), "update rejected"):
@@ -163,17 +165,19 @@ async def test_an_update_is_rejected_with_a_reason(site: Site, office: Office) -
 
 
 @requirement("dashboard.page-governance")
-async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(site: Site, office: Office) -> None:
-    update = await office.propose(await office.trusted(0.8), {"breaking": True})
-    await office.approve(update)
+async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(
+    site: Site, governance: GovernanceClient
+) -> None:
+    update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
+    await governance.approve(update)
     assert "Report deployment" in await site.read(address(update))
     bad: list[Query] = [{}, {"unit_tests_passed": "many"}, {"unit_tests_passed": "-1"}]
     for fields in bad:
         answer = await site.send(f"{address(update)}/deployed", 400, **fields)
         assert "Request rejected" in answer.text
     await site.send(f"{address(update)}/deployed", unit_tests_passed="1120", unit_tests_failed="3")
-    await office.idle()
-    assert (await office.update(update["update_id"]))["status"] == "rolled_back"
+    await governance.wait_until_idle()
+    assert (await governance.update(update["update_id"]))["status"] == "rolled_back"
     page = await site.read(address(update))
     assert "unit tests" in page
     assert "1,120" in page
@@ -181,9 +185,11 @@ async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(site
 
 
 @requirement("dashboard.page-governance")
-async def test_a_checkpoint_shows_its_state_and_what_a_rollback_would_change(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.8)
-    taken = await office.checkpoint(ann)
+async def test_a_checkpoint_shows_its_state_and_what_a_rollback_would_change(
+    site: Site, governance: GovernanceClient
+) -> None:
+    ann = await governance.register_trusted(0.8)
+    taken = await governance.checkpoint(ann)
     path = f"/governance/checkpoints/{taken['checkpoint_id']}"
     page = await site.read(path)
     assert taken["state_hash"] in page
@@ -195,15 +201,17 @@ async def test_a_checkpoint_shows_its_state_and_what_a_rollback_would_change(sit
 
 
 @requirement("dashboard.page-governance")
-async def test_a_rollback_is_started_with_a_reason_and_shown_until_it_is_verified(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.8)
-    taken = await office.checkpoint(ann)
+async def test_a_rollback_is_started_with_a_reason_and_shown_until_it_is_verified(
+    site: Site, governance: GovernanceClient
+) -> None:
+    ann = await governance.register_trusted(0.8)
+    taken = await governance.checkpoint(ann)
     await site.world.admin.patch(f"/api/v1/registry/agents/{ann}", json={"accuracy_score": 0.9})
     path = f"/governance/checkpoints/{taken['checkpoint_id']}/rollback"
     await site.send(path, 400, reason="")
     answer = await site.send(path, reason=f"It got worse. {EVIL}")
-    await office.idle()
-    assert (await office.agent(ann))["accuracy_score"] == 0.5
+    await governance.wait_until_idle()
+    assert (await governance.agent(ann))["accuracy_score"] == 0.5
     where, _, query = answer.headers["location"].partition("?")
     page = await site.read(where, **asked(query))
     assert "Rollback started." in page
@@ -215,10 +223,10 @@ async def test_a_rollback_is_started_with_a_reason_and_shown_until_it_is_verifie
 
 
 @requirement("dashboard.page-governance")
-async def test_a_damaged_checkpoint_is_not_shown_and_not_restored(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.8)
-    taken = await office.checkpoint(ann)
-    await office.sql("update checkpoints set state = :state", state="{}")
+async def test_a_damaged_checkpoint_is_not_shown_and_not_restored(site: Site, governance: GovernanceClient) -> None:
+    ann = await governance.register_trusted(0.8)
+    taken = await governance.checkpoint(ann)
+    await governance.execute_sql("update checkpoints set state = :state", state="{}")
     path = f"/governance/checkpoints/{taken['checkpoint_id']}"
     page = await site.read(path)
     assert "damaged" in page
@@ -229,23 +237,25 @@ async def test_a_damaged_checkpoint_is_not_shown_and_not_restored(site: Site, of
 
 
 @requirement("dashboard.page-governance")
-async def test_a_reader_sees_nothing_of_governance_and_decides_nothing(site: Site, office: Office) -> None:
-    update = await office.propose(await office.trusted(0.8), {"breaking": True})
+async def test_a_reader_sees_nothing_of_governance_and_decides_nothing(
+    site: Site, governance: GovernanceClient
+) -> None:
+    update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
     for path in ("/governance", address(update), "/governance/checkpoints", "/governance/rollbacks"):
         page = await site.read(path, 403, key="READER")
         assert "Shorter answers." not in page
         assert "Approve" not in page
     for verb in ("approve", "reject"):
         await site.send(f"{address(update)}/{verb}", 403, key="READER", reason="x")
-    assert (await office.update(update["update_id"]))["status"] == "submitted"
+    assert (await governance.update(update["update_id"]))["status"] == "submitted"
 
 
 @requirement("dashboard.page-governance")
-async def test_records_of_another_tenant_are_not_there(site: Site, office: Office) -> None:
-    ann = await office.trusted(0.8)
-    update = await office.propose(ann, {"breaking": True})
-    taken = await office.checkpoint(ann)
-    rolled = await office.rollback(taken["checkpoint_id"])
+async def test_records_of_another_tenant_are_not_there(site: Site, governance: GovernanceClient) -> None:
+    ann = await governance.register_trusted(0.8)
+    update = await governance.propose(ann, {"breaking": True})
+    taken = await governance.checkpoint(ann)
+    rolled = await governance.rollback(taken["checkpoint_id"])
     for path in (
         address(update),
         f"/governance/checkpoints/{taken['checkpoint_id']}",

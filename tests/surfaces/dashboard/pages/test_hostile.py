@@ -12,7 +12,7 @@ import pytest
 from stentor.surfaces.dashboard.pages import app
 from stentor.surfaces.dashboard.presenters import filters, note_rendering
 from stentor.web.wire import encode_cursor
-from tests.domains.governance.conftest import Office
+from tests.domains.governance.conftest import GovernanceClient
 from tests.surfaces.dashboard.signed_in import Site
 
 PARTS = ("a%00b", "%FF", "%3F", "x" * 3000, "%0d%0aX:1", "%5B", "nobody")
@@ -136,8 +136,8 @@ async def test_who_may_not_list_agents_reads_no_names_of_those_that_have_none_of
 async def test_what_waits_for_an_admin_is_not_counted_for_others(site: Site) -> None:
     await site.world.register(trust_tier="human")
     await site.world.submit()
-    office = Office(site.world)
-    await office.propose(await office.trusted(0.95), {"breaking": True})
+    governance = GovernanceClient(site.world)
+    await governance.propose(await governance.register_trusted(0.95), {"breaking": True})
     assert "update to review" in await site.read("/")
     reader = await site.read("/", key="READER")
     assert ("task to approve" in reader, "to review" in reader) == (True, False)

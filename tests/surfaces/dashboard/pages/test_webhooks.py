@@ -53,14 +53,14 @@ async def test_a_webhook_is_added_and_its_secret_shown_once(site: Site, hooks: H
     assert answer.status_code == 200
     assert "location" not in answer.headers
     secret = html.unescape(SECRET.findall(answer.text)[0])
-    made = (await hooks.do("GET"))["webhooks"][0]
+    made = (await hooks.request_json("GET"))["webhooks"][0]
     assert made["events"] == ["task.*", "agent.cleared"]
     for path in ("/webhooks", f"/webhooks/{made['id']}"):
         page = await site.read(path)
         assert secret not in html.unescape(page)
         assert "&lt;b&gt;team&lt;/b&gt;" in page
-    await hooks.do("POST", f"/{made['id']}/test")
-    assert (await hooks.receiver.got(1))[0].verified(secret)
+    await hooks.request_json("POST", f"/{made['id']}/test")
+    assert (await hooks.receiver.wait_for_calls(1))[0].verify(secret)
 
 
 @requirement("dashboard.page-webhooks")
@@ -74,7 +74,7 @@ async def test_what_the_gateway_refuses_is_told_above_the_form(
     assert answer.status_code == 400
     assert 'class="problem"' in answer.text
     assert f'name="url" value="{fields.get("url", "")}"' in answer.text
-    assert (await hooks.do("GET"))["total"] == 0
+    assert (await hooks.request_json("GET"))["total"] == 0
 
 
 @requirement("dashboard.page-webhooks")
@@ -82,9 +82,9 @@ async def test_deliveries_are_listed_filtered_and_shown_with_attempts_and_body(s
     hook = await hooks.subscribe("task.submitted", "agent.registered")
     hooks.receiver.statuses = [200, 500]
     agent = await site.world.register("ann")
-    await hooks.until(hook["id"], status="delivered")
+    await hooks.wait_for_delivery(hook["id"], status="delivered")
     task_id = await site.world.submit(agent_preference=agent)
-    failing = await hooks.until(hook["id"], status="waiting", attempts=1)
+    failing = await hooks.wait_for_delivery(hook["id"], status="waiting", attempts=1)
     page = await site.read(f"/webhooks/{hook['id']}")
     assert page.index("task.submitted</a>") < page.index("agent.registered</a>")
     only = await site.part(f"/webhooks/{hook['id']}", status="delivered")
@@ -102,10 +102,10 @@ async def test_deliveries_are_listed_filtered_and_shown_with_attempts_and_body(s
 async def test_one_delivery_and_all_since_a_time_are_sent_again(site: Site, hooks: Hooks) -> None:
     hook = await hooks.subscribe("agent.registered")
     await site.world.register("ann")
-    ended = await hooks.until(hook["id"], status="delivered")
+    ended = await hooks.wait_for_delivery(hook["id"], status="delivered")
     answer = await site.send(f"/webhooks/{hook['id']}/deliveries/{ended['id']}/replay")
     assert answer.headers["location"].endswith("?notice=replayed")
-    calls = await hooks.receiver.got(2)
+    calls = await hooks.receiver.wait_for_calls(2)
     assert calls[0].id == calls[1].id
     assert f'of <a class="mono" href="/webhooks/{hook["id"]}/deliveries/{ended["id"]}"' in await site.read(
         answer.headers["location"].partition("?")[0]
@@ -126,7 +126,7 @@ async def test_a_rotation_shows_the_new_secret_on_its_own_answer_alone(site: Sit
     assert secret != hook["secret"]
     assert not SECRET.search(await site.read(f"/webhooks/{hook['id']}"))
     pinged = await site.send(f"/webhooks/{hook['id']}/test")
-    assert (await hooks.receiver.got(1))[0].verified(secret)
+    assert (await hooks.receiver.wait_for_calls(1))[0].verify(secret)
     assert '<span class="good">200</span>' in await site.read(pinged.headers["location"].partition("?")[0])
     for wrong in ("", "-1", "99999999", "x"):
         await site.send(f"/webhooks/{hook['id']}/rotate", 400, overlap_seconds=wrong)
@@ -144,7 +144,7 @@ async def test_a_webhook_is_switched_changed_and_deleted(site: Site, hooks: Hook
     fields = {"url": hooks.receiver.url, "description": "new", "events": ["task.failed"]}
     assert (await send(site, path, fields)).headers["location"] == f"{path}?notice=saved"
     assert (await send(site, path, {**fields, "events": []})).status_code == 400
-    found = await hooks.do("GET", f"/{hook['id']}")
+    found = await hooks.request_json("GET", f"/{hook['id']}")
     assert (found["enabled"], found["description"], found["events"]) == (True, "new", ["task.failed"])
     assert "data-ask=" in await site.read(path)
     assert (await site.send(f"{path}/remove")).headers["location"] == "/webhooks?notice=removed"
@@ -155,7 +155,7 @@ async def test_a_webhook_is_switched_changed_and_deleted(site: Site, hooks: Hook
 async def test_webhooks_are_for_admins_of_their_tenant(site: Site, hooks: Hooks) -> None:
     hook = await hooks.subscribe("webhook.ping")
     path = f"/webhooks/{hook['id']}"
-    made = await hooks.do("POST", f"/{hook['id']}/test")
+    made = await hooks.request_json("POST", f"/{hook['id']}/test")
     for address in ("/webhooks", path, f"{path}/deliveries/{made['id']}"):
         assert hooks.receiver.url not in await site.read(address, 403, key="READER")
     assert hooks.receiver.url not in await site.read("/webhooks", key="OTHER")
@@ -164,7 +164,7 @@ async def test_webhooks_are_for_admins_of_their_tenant(site: Site, hooks: Hooks)
     for verb in ("test", "rotate", "disable", "remove", f"deliveries/{made['id']}/replay"):
         await site.send(f"{path}/{verb}", 403, key="READER", overlap_seconds="0")
         await site.send(f"{path}/{verb}", 404, key="OTHER", overlap_seconds="0")
-    assert (await hooks.do("GET", f"/{hook['id']}"))["enabled"]
+    assert (await hooks.request_json("GET", f"/{hook['id']}"))["enabled"]
 
 
 @requirement("dashboard.page-webhooks")
@@ -172,7 +172,7 @@ async def test_what_waits_is_counted(site: Site, hooks: Hooks) -> None:
     hook = await hooks.subscribe("agent.registered")
     hooks.receiver.statuses = [500, 500]
     await site.world.register("ann")
-    await hooks.until(hook["id"], status="waiting", attempts=1)
+    await hooks.wait_for_delivery(hook["id"], status="waiting", attempts=1)
     assert re.search(r'<td class="num">1<br>', await site.read("/webhooks"))
     assert '<span class="n">1</span>' in await site.read(f"/webhooks/{hook['id']}")
     for wrong in ("none", "%25", "a%2Fb", "%00"):
