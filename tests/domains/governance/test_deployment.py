@@ -111,7 +111,7 @@ async def test_approved_patch_that_became_invalid_is_rolled_back(governance: Gov
 async def test_killed_deployment_and_rollback_are_resumed_after_restart(make_world: MakeWorld) -> None:
     governance = GovernanceClient(await make_world())
     agent = await governance.register_trusted(0.8, capabilities=["echo", "sum"])
-    approved, deploying = [await governance.propose(agent, FEWER_CAPABILITIES) for _ in range(2)]
+    pending, deploying = [await governance.propose(agent, FEWER_CAPABILITIES) for _ in range(2)]
     checkpoint = await governance.checkpoint(agent)
     runner = governance.world.kernel.governance.runner
     await runner.stop()
@@ -123,7 +123,7 @@ async def test_killed_deployment_and_rollback_are_resumed_after_restart(make_wor
     assert deployment is not None
     assert (await governance.update(deploying["update_id"]))["status"] == "deploying"
     rollback = await governance.post("rollbacks", {"checkpoint_id": checkpoint["checkpoint_id"], "reason": "x"})
-    assert (await governance.update(approved["update_id"]))["status"] == "submitted"
+    assert (await governance.update(pending["update_id"]))["status"] == "submitted"
 
     restarted = GovernanceClient(await make_world())
     restarted.world.clock.advance(seconds=61)
