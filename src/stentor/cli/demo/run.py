@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -53,19 +55,44 @@ AGENTS: dict[str, JsonObject] = {
 }
 
 
-def run_demo(rounds: int, *, as_json: bool) -> None:
-    """Run the demo and print its report. Raises CommandFailed if a task does not complete."""
+def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
+    """Run the demo and print its report. Raises CommandFailed if a task does not complete.
+
+    With `stays_open` the service then goes on with its dashboard, until Ctrl-C.
+    """
     keys = ["demo_" + secrets.token_urlsafe(24) for _ in range(2)]
-    with tempfile.TemporaryDirectory(prefix="stentor-demo-") as folder:
-        with _service(Path(folder), keys) as address:
+    with tempfile.TemporaryDirectory(prefix="stentor-demo-") as temporary:
+        folder, edited = Path(temporary, "data"), Path(temporary, "edited")
+        with _service(folder, keys) as ready:
+            address = ready["gateway"]
             error_console.print(f"A temporary service listens on [cyan]{address}[/]; its data is in {folder}.")
             figures = _tour(address, keys, rounds)
         error_console.print("The service is stopped. Verifying its run log, editing a row, and verifying again.")
-        figures |= {"proof": governance_scenarios.tamper_with_run_log(Path(folder))}
-    if as_json:
-        print_json(figures)
-    else:
-        print_report(console, read_fields(figures, DemoReport))
+        # A copy is edited: the dashboard goes on with a log that is as it was.
+        shutil.copytree(folder, edited)
+        figures |= {"proof": governance_scenarios.tamper_with_run_log(edited)}
+        if as_json:
+            print_json(figures)
+        else:
+            print_report(console, read_fields(figures, DemoReport))
+        if stays_open:
+            _keep_open(folder, keys)
+
+
+def _keep_open(folder: Path, keys: list[str]) -> None:
+    """Serve the data of the demo until Ctrl-C."""
+    try:
+        with _service(folder, keys) as ready:
+            with _client(ready["gateway"], keys[0]) as api:
+                agents = _call(api, "GET", "/registry/agents?capability=keywords")["agents"]
+            with _worker(ready["gateway"], keys[0], agents[0]["agent_id"]):
+                error_console.print(f"\nThe dashboard of this demo: [bold cyan]{ready['dashboard']}[/]")
+                error_console.print(f"Sign in with the key:       [bold]{keys[0]}[/]")
+                error_console.print("Ctrl-C ends it and deletes its data.")
+                while True:
+                    time.sleep(3600)
+    except KeyboardInterrupt:
+        error_console.print("\nThe demo's service is stopped and its data deleted.")
 
 
 def _tour(address: str, keys: list[str], rounds: int) -> JsonObject:
@@ -127,7 +154,7 @@ def _keywords(section: DemoSection) -> JsonObject:
 
 def _title_tag(section: DemoSection) -> JsonObject:
     title = "".join(c for c in section.title if c.isprintable())[:200]
-    return {"metadata": {"tags": [title]}}
+    return {"title": title or "Untitled", "metadata": {"tags": [title]}}
 
 
 def _wait(api: httpx.Client, task_id: str) -> JsonObject:
@@ -158,8 +185,8 @@ def _collect_report(api: httpx.Client, agents: dict[str, str], rows: list[JsonOb
 
 
 @contextmanager
-def _service(folder: Path, keys: list[str]) -> Iterator[str]:
-    """Run `stentor serve` on a free port and yield its address; always stops it."""
+def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
+    """Run `stentor serve` on free ports and yield its addresses; always stops it."""
     # Settings of the user must not leak into the demo's service.
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SERVICE_", "MCP_", "SKIP_"))
@@ -189,7 +216,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[str]:
         line = process.stdout.readline()
         if not line:
             raise CommandFailed("The service did not start; the reason is printed above.")
-        yield json.loads(line)["gateway"]
+        yield json.loads(line)
 
 
 @contextmanager
@@ -201,7 +228,11 @@ def _worker(address: str, key: str, agent_id: str) -> Iterator[None]:
 
 @contextmanager
 def _process(command: list[str], environ: dict[str, str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, env=environ, **options) as process:  # noqa: S603 - our own program
+    def ignore_interrupts() -> None:
+        # Ctrl-C reaches the children too. One that is still importing would print a traceback.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    with subprocess.Popen(command, env=environ, preexec_fn=ignore_interrupts, **options) as process:  # noqa: S603 - our own program
         try:
             yield process
         finally:

@@ -1,0 +1,49 @@
+"""The demo at a terminal: it goes on with its dashboard until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+def read_until(terminal: int, text: bytes) -> str:
+    """Return what the program prints, up to a text or its end."""
+    output = b""
+    while text not in output:
+        try:
+            output += os.read(terminal, 4096)
+        except OSError:  # the program has ended
+            break
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode(errors="replace"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_demo_at_a_terminal_keeps_its_dashboard_until_ctrl_c(tmp_path: Path) -> None:
+    process, terminal = pty.fork()
+    if process == 0:
+        # Nothing else may run in the child: it is a copy of the tests.
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "stentor", "demo", "--rounds", "1"],
+            os.environ | {"TMPDIR": str(tmp_path)},
+        )
+    output = read_until(terminal, b"Ctrl-C ends it")
+    dashboard, key = (
+        re.search(pattern, output) for pattern in (r"dashboard of this demo: (\S+)", r"Sign in with the key: +(\S+)")
+    )
+    assert dashboard is not None
+    assert key is not None
+    with httpx.Client(base_url=dashboard[1], timeout=60, follow_redirects=True) as browser:
+        browser.post("/sign-in", data={"key": key[1]})
+        assert "<h1>Tasks</h1>" in browser.get("/tasks").text
+    os.write(terminal, b"\x03")
+    assert "stopped and its data deleted" in read_until(terminal, b"deleted.")
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert list(tmp_path.glob("stentor-demo-*")) == []
