@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stentor.core.db import NO_LOCKS, Sql
 from stentor.domains.tasks.titles import DERIVED_CHARACTERS, MAX_TITLE_CHARACTERS, derive_title
 from tests.conftest import World
+from tests.requirements import requirement
 
 _FORGET_TITLES = Sql("update tasks set title = null")
 JSON = st.recursive(
@@ -20,6 +21,7 @@ JSON = st.recursive(
 )
 
 
+@requirement("tasks.titles")
 @pytest.mark.parametrize(
     ("task_input", "title"),
     [
@@ -62,6 +64,7 @@ def test_title_of_any_input_is_one_short_printable_line(task_input: Any) -> None
     assert title.isprintable()
 
 
+@requirement("tasks.titles")
 async def test_tasks_have_their_title_in_lists_and_alone(world: World) -> None:
     await world.register(capabilities=["summarize"])
     body = {"type": "summarize", "input": {"text": "The report of May"}, "required_capabilities": ["summarize"]}
@@ -92,3 +95,36 @@ async def test_title_is_part_of_what_an_id_stands_for(world: World) -> None:
     body = {"id": "may", "type": "summarize", "input": "x", "required_capabilities": ["summarize"]}
     assert (await world.admin.post("/api/v1/tasks", json=body)).status_code == 202
     assert (await world.admin.post("/api/v1/tasks", json=body | {"title": "Other"})).status_code == 409
+
+
+@requirement("tasks.references")
+async def test_tasks_and_agents_are_found_by_parts_of_their_ids_and_names(world: World) -> None:
+    agent = await world.register("ann")
+    task_id, other = await world.submit(), await world.submit(id=f"{'x' * 8}")
+
+    async def find(path: str, ref: str) -> list[str]:
+        response = await world.admin.get(path, params={"ref": ref})
+        assert response.status_code == 200, response.text
+        records = response.json()["tasks" if path.endswith("tasks") else "agents"]
+        return [record["task_id" if path.endswith("tasks") else "agent_id"] for record in records]
+
+    assert await find("/api/v1/tasks", task_id) == [task_id]
+    assert await find("/api/v1/tasks", task_id[-8:]) == [task_id]
+    assert await find("/api/v1/tasks", task_id[:20]) == [task_id]
+    assert await find("/api/v1/tasks", other) == [other]
+    assert await find("/api/v1/tasks", "%") == []
+    assert await find("/api/v1/registry/agents", "ann") == [agent]
+    assert await find("/api/v1/registry/agents", agent[-8:]) == [agent]
+    assert await find("/api/v1/registry/agents", "an") == []
+    both = await world.admin.get("/api/v1/tasks", params={"ref": "a", "status": "queued"})
+    assert both.status_code == 400
+
+
+@requirement("tasks.references", "tasks.subtasks")
+async def test_agent_keys_find_their_own_tasks_only(world: World) -> None:
+    await world.register("ann")
+    task_id = await world.submit(metadata={"parent_task_id": "root"})
+    for params in ({"ref": task_id}, {"parent_task_id": "root"}):
+        for name, found in (("ADMIN", [task_id]), ("BOB", []), ("OTHER", [])):
+            rows = (await world.clients[name].get("/api/v1/tasks", params=params)).json()["tasks"]
+            assert [row["task_id"] for row in rows] == found, (params, name)

@@ -260,6 +260,7 @@ async def test_a_claim_that_cannot_be_recorded_leaves_the_task_waiting(world: Wo
     assert (await world.claim(agent))["task_id"] == task_id
 
 
+@requirement("execution.worker-agent")
 async def test_worker_reads_the_name_and_capabilities_of_its_own_agent_only(world: World) -> None:
     agent = await world.register("ann", key_name="BOB")
     other = await world.register("bob", key_name="SECOND")

@@ -146,7 +146,7 @@ async def test_a_grade_without_the_token_of_the_session_is_refused(site: Site) -
     assert (await site.world.admin.get(f"/api/v1/tasks/{task_id}/grade")).status_code == 404
 
 
-@requirement("dashboard.page-tasks")
+@requirement("dashboard.page-tasks", "dashboard.task-waterfall")
 async def test_task_page_shows_its_title_its_input_and_where_the_time_went(site: Site) -> None:
     agent = await site.world.register("ann")
     task_id = await site.world.submit(title="The report of May", input={"text": "Sum it up"})
@@ -161,7 +161,7 @@ async def test_task_page_shows_its_title_its_input_and_where_the_time_went(site:
     assert f'<a href="/tasks/{subtask}"><span class="label">One chapter</span>' in page
 
 
-@requirement("dashboard.page-tasks")
+@requirement("dashboard.page-tasks", "dashboard.task-waterfall")
 async def test_task_that_waits_for_approval_says_what_an_approval_does(site: Site) -> None:
     await site.world.register("boss", capabilities=["judge"], trust_tier="human")
     task_id = await site.world.submit(type="payment", input="Pay 100", required_capabilities=["judge"])
