@@ -141,9 +141,12 @@ async def test_approvals_list_pending_updates_oldest_first_with_filters(governan
         assert error_of(response) == (400, "INVALID_REQUEST")
 
 
-async def test_updates_list_returns_every_update_across_pages(governance: GovernanceClient) -> None:
+async def test_updates_list_returns_every_update_across_pages_newest_first(governance: GovernanceClient) -> None:
     agent = await governance.register_trusted(0.8)
-    ids = [(await governance.propose(agent))["update_id"] for _ in range(5)]
+    ids = []
+    for _ in range(5):
+        ids.append((await governance.propose(agent))["update_id"])
+        governance.world.clock.advance(seconds=1)
     listed_ids: list[str] = []
     cursor: dict[str, str] = {}
     while True:
@@ -152,7 +155,7 @@ async def test_updates_list_returns_every_update_across_pages(governance: Govern
         if page["next_cursor"] is None:
             break
         cursor = {"cursor": page["next_cursor"]}
-    assert sorted(listed_ids) == sorted(ids)
+    assert listed_ids == ids[::-1]
     assert len((await governance.get("updates", agent_id=agent, status="submitted", tier="monitored"))["updates"]) == 5
     assert (await governance.get("updates", status="deployed"))["updates"] == []
 

@@ -14,6 +14,7 @@ from stentor.core.db import Sql
 from stentor.domains.provenance import merkle
 from stentor.domains.provenance.signed_note import open_note, parse_verifier
 from tests.conftest import ADMIN, MakeWorld, World
+from tests.patience import soon
 from tests.requirements import requirement
 
 BASE = "/api/v1/provenance"
@@ -51,10 +52,12 @@ async def test_run_of_a_message_contains_its_task(world: World) -> None:
     header = {"mode": "direct", "context": "c", "priority": "low", "actionType": "execute", "targetZone": "kernel"}
     response = await world.admin.post("/api/v1/atp/send", json={"header": header, "payload": {"content": body}})
     assert response.status_code == 202, response.text
-    while True:
-        tasks = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
-        if tasks:
-            break
+
+    async def list_tasks() -> list[dict[str, Any]]:
+        tasks: list[dict[str, Any]] = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
+        return tasks
+
+    tasks = await soon(list_tasks)
     run = (await world.admin.get(f"{BASE}/{tasks[0]['task_id']}")).json()
     kinds = [event["event_type"] for event in run["events"]]
     assert kinds[:3] == ["message_received", "message_started", "prompt_received"]
