@@ -36,7 +36,7 @@ def test_register_describes_the_runtime(served: Served) -> None:
     inside = program("agent", "register", "third", "--runtime", "http", "--endpoint", "http://127.0.0.1:1/x")
     assert inside.code == 3
     assert program("agent", "register", "fourth", "--alignment", "1.5").code == 2
-    assert program("agent", "register", "fourth", "--runtime", "llm").code == 2
+    assert program("agent", "register", "fourth", "--runtime", "nothing").code == 2
 
 
 def test_an_agent_is_shown_as_online_with_when_its_worker_was_seen(served: Served) -> None:
@@ -70,3 +70,18 @@ def test_suspend_and_activate_move_an_agent_and_say_so(served: Served) -> None:
     assert (again.code, again.json["details"]["code"]) == (3, "CONFLICT")
     assert program("agent", "activate", agent, "--json").json["status"] == "active"
     assert program("agent", "show", "a/../b").code == 3
+
+
+def test_agents_of_every_runtime_are_registered(served: Served) -> None:
+    program, _ = served
+    llm = ("--runtime", "llm", "--model", "ollama/sea", "--prompt", "Answer in one word.")
+    registered = program("agent", "register", "oracle", "--capability", "ask", *llm, "--json")
+    assert registered.code == 0, registered.err
+    runtime = program("agent", "show", "oracle", "--json").json["runtime"]
+    assert (runtime["kind"], runtime["options"]) == (
+        "llm",
+        {"model": "ollama/sea", "system_prompt": "Answer in one word."},
+    )
+    unclosed = program("agent", "register", "shell", "--runtime", "command", "--command", "echo 'x")
+    assert unclosed.code == 2
+    assert "--command" in unclosed.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -67,11 +68,19 @@ def register(
     efficiency: Score = None,
     tier: Annotated[Tier | None, typer.Option(help="How much it is trusted; default: monitored.")] = None,
     runtime: Annotated[
-        Literal["worker", "builtin", "http"],
-        typer.Option(help="worker: pulls tasks; builtin: runs in the service; http: is called."),
+        Literal["worker", "builtin", "http", "llm", "command"],
+        typer.Option(
+            help="worker: pulls tasks; builtin: runs in the service; http: is called; llm: a model with a prompt; "
+            "command: a program in a sandbox."
+        ),
     ] = "worker",
     builtin_name: Annotated[str | None, typer.Option(help="Name of the built-in agent, for --runtime builtin.")] = None,
     endpoint: Annotated[str | None, typer.Option(help="URL of the agent, for --runtime http.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model such as openai/gpt-5-mini, for --runtime llm.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="System prompt, for --runtime llm.")] = None,
+    command: Annotated[
+        str | None, typer.Option(help="Program and arguments, quoted as for a shell, for --runtime command.")
+    ] = None,
     key_name: Annotated[str | None, typer.Option(help="Name of the API key that may act for it.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
@@ -79,7 +88,13 @@ def register(
     as_json: AsJson = False,
 ) -> None:
     """Register an agent; it is active immediately."""
-    runtime_fields = {"kind": runtime, "name": builtin_name, "endpoint": endpoint}
+    runtime_fields = {
+        "kind": runtime,
+        "name": builtin_name,
+        "endpoint": endpoint,
+        "options": omit_none({"model": model, "system_prompt": prompt}) or None,
+        "command": _split_command(command),
+    }
     optional = {
         "alignment_score": alignment,
         "accuracy_score": accuracy,
@@ -164,6 +179,14 @@ def activate(
         as_json=as_json,
         access="change",
     )
+
+
+def _split_command(command: str | None) -> list[str] | None:
+    """Return the words of a command line, None without one. Raises BadParameter."""
+    try:
+        return None if command is None else shlex.split(command)
+    except ValueError as error:
+        raise typer.BadParameter(f"--command: {error}.") from None
 
 
 def _path(agent_id: str) -> str:
