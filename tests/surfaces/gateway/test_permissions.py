@@ -29,6 +29,7 @@ OF_THEIR_OWN = {
     "POST /api/v1/governance/updates": "propose",
     "GET /api/v1/governance/updates/{update_id}": "propose",  # one's own
     "POST /api/v1/registry/agents/{agent_id}/authorize": "write",  # agents ask for themselves
+    "GET /api/v1/agents/{agent_id}": "write",  # a worker asks for itself, with the key it claims with
 }
 
 
