@@ -39,6 +39,8 @@ class Program:
 
     data_dir: Path
     environ: dict[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    """The working directory; None means the one of the tests."""
 
     @property
     def env(self) -> dict[str, str]:
@@ -50,9 +52,11 @@ class Program:
     def __call__(self, *args: str, stdin: str | bytes = b"") -> Done:
         content = stdin.encode() if isinstance(stdin, str) else stdin
         if self._interpreter:
-            done = subprocess.run([*COMMAND, *args], env=self.env, input=content, capture_output=True, timeout=60)
+            done = subprocess.run(
+                [*COMMAND, *args], env=self.env, input=content, capture_output=True, timeout=60, cwd=self.folder
+            )
         else:
-            done = forkserver.run(args, self.env, content)
+            done = forkserver.run(args, self.env, content, cwd=self.folder)
         assert b"Traceback" not in done.stderr, done.stderr.decode()
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 

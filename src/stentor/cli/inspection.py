@@ -16,7 +16,7 @@ from stentor.auth import api_keys
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
-from stentor.core.settings import Settings
+from stentor.core.settings import Settings, config_file
 from stentor.core.settings.parsers import SettingInfo
 
 
@@ -57,12 +57,15 @@ def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> 
     values: dict[str, object] = {}
     sources: dict[str, str] = {}
     rows: list[tuple[str, SettingInfo, str | None]] = []
+    path = config_file.find_config_file(environ)
+    from_file = config_file.read_config_file(path) if path else {}
     for name, meta in settings_module.setting_infos().items():
         problem, sources[meta.env] = None, "default"
         if name == "storage.data_dir" and data_dir is not None:
             values[meta.env], sources[meta.env] = data_dir, "option"
         elif meta.env in environ:
-            sources[meta.env] = "environment"
+            is_from_file = from_file.get(meta.env) == environ[meta.env]
+            sources[meta.env] = "file" if is_from_file else "environment"
             try:
                 values[meta.env] = meta.parse(environ[meta.env].strip())
             except ValueError as error:

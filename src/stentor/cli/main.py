@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import typer
@@ -48,6 +50,10 @@ COMMANDS = {
     "history": Target(
         "stentor.cli.commands.memory:history",
         "List the stored versions of a note, newest first, even if it was deleted; or restore one.",
+    ),
+    "init": Target(
+        "stentor.cli.commands.installation:init",
+        "Write stentor.toml, a commented file of the usual settings, into this folder.",
     ),
     "config": Target(
         "stentor.cli.commands.installation:config",
@@ -132,6 +138,17 @@ def root(
 ) -> None:
     """A self-hosted control plane for software agents."""
     filesystem.set_private_umask()
+    _apply_config_file()
+
+
+def _apply_config_file() -> None:
+    if os.environ.get("SERVICE_CONFIG_FILE") or Path("stentor.toml").exists():
+        # Imported late: without a file `stentor --help` need not import the settings.
+        from stentor.cli.output import report_errors
+        from stentor.core.settings.config_file import apply_config_file
+
+        with report_errors():
+            apply_config_file(os.environ)
 
 
 def main() -> None:

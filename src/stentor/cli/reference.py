@@ -69,20 +69,26 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 
 def settings_page() -> str:
     intro = (
-        "All settings come from the environment. `stentor config` shows the effective values and where they came "
-        "from.\n\n"
+        "Each setting is an environment variable, or stands in `stentor.toml` by its name there: `server.port` is "
+        "`port` in the table `[server]`. `stentor init` writes such a file with the usual settings; a command reads "
+        "the one in the folder in which it is started, or the one that the variable `SERVICE_CONFIG_FILE` names. "
+        "Relative paths in it start at that folder too. Command-line options win over variables, and variables over "
+        "the file. `stentor config` shows the effective values and where they came from.\n\n"
     )
-    return f"{NOTE}# Settings\n\n{intro}" + _table(("variable", "default", "meaning"), _settings_rows())
+    return f"{NOTE}# Settings\n\n{intro}" + _table(
+        ("variable", "in stentor.toml", "default", "meaning"), _settings_rows()
+    )
 
 
 def _settings_rows() -> Iterator[tuple[str, ...]]:
     defaults = settings.Settings()
     for name, meta in settings.setting_infos().items():
-        yield f"`{meta.env}`", _default(defaults.get(name)), meta.doc + (" Secret." if meta.secret else "")
+        yield f"`{meta.env}`", f"`{name}`", _default(defaults.get(name)), meta.doc + (" Secret." if meta.secret else "")
     form = "One key: `<key>:<role>:<permissions>[:<tenant>]`; one variable for each key. Secret."
-    yield "`SERVICE_API_KEY_<NAME>`", "", form
+    yield "`SERVICE_API_KEY_<NAME>`", "`environment.SERVICE_API_KEY_<NAME>`", "", form
     access = "What the key may access in the governed memory: `<namespace>:r` or `<namespace>:rw`, comma-separated."
-    yield f"`{api_keys.ACCESS_VARIABLE_PREFIX}<NAME>`", "", access
+    variable = f"{api_keys.ACCESS_VARIABLE_PREFIX}<NAME>"
+    yield f"`{variable}`", f"`environment.{variable}`", "", access
 
 
 def _default(value: Any) -> str:

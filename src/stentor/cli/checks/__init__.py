@@ -19,6 +19,7 @@ CHECKS: dict[str, Check] = {
     "extras": environment.check_extras,
     "gRPC": environment.check_grpc,
     "settings": environment.check_settings,
+    "stentor.toml": environment.check_config_file,
     "safety": environment.check_safety,
     "keys": environment.check_api_keys,
     "data folder": storage.check_data_folder,

@@ -8,8 +8,10 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 
+from stentor.auth.api_keys import KEY_VARIABLE_PREFIX as KEY_PREFIX
 from stentor.auth.api_keys import WELL_KNOWN_KEYS, admin_key_file
 from stentor.cli.inspection import CheckContext, CheckFinding
+from stentor.core.settings import config_file, setting_infos
 
 MIN_PYTHON = (3, 11)
 MIN_SAFE_SQLITE = (3, 51, 3)
@@ -28,13 +30,10 @@ def check_python(context: CheckContext) -> Iterator[CheckFinding]:
 
 def check_sqlite_version(context: CheckContext) -> Iterator[CheckFinding]:
     version = sqlite3.sqlite_version
-    note = "."
+    note = ""
     if sqlite3.sqlite_version_info < MIN_SAFE_SQLITE:
-        note = (
-            ", older than 3.51.3: two writing connections can corrupt a database. "
-            "Stentor has one writer; do not let another program write to it."
-        )
-    yield CheckFinding("ok", "SQLite", f"SQLite {version}{note}")
+        note = " Stentor alone may write to its database: before 3.51.3 two writing programs could corrupt it."
+    yield CheckFinding("ok", "SQLite", f"SQLite {version}.{note}")
 
 
 def check_extras(context: CheckContext) -> Iterator[CheckFinding]:
@@ -71,6 +70,21 @@ def check_settings(context: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "ok", "settings", f"All are valid; {changed} of {len(inspection.settings)} differ from the default."
         )
+
+
+def check_config_file(context: CheckContext) -> Iterator[CheckFinding]:
+    path = config_file.find_config_file(context.environ)
+    if path is None:
+        yield CheckFinding("ok", "stentor.toml", "None is used: all settings come from the environment.")
+        return
+    secret = {info.env for info in setting_infos().values() if info.secret}
+    held = [name for name in config_file.read_config_file(path) if name in secret or name.startswith(KEY_PREFIX)]
+    if held and path.stat().st_mode & 0o077:
+        yield CheckFinding(
+            "warning", "stentor.toml", f"Others can read {path}, and it contains {held[0]}: run `chmod 600 {path}`."
+        )
+    else:
+        yield CheckFinding("ok", "stentor.toml", f"{path} is used.")
 
 
 def check_safety(context: CheckContext) -> Iterator[CheckFinding]:

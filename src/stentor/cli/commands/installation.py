@@ -1,4 +1,4 @@
-"""`stentor config`, `stentor doctor` and `stentor keys make`: inspect and prepare an installation.
+"""`stentor init`, `stentor config`, `stentor doctor` and `stentor keys make`: inspect and prepare an installation.
 
 They work without a running service. The settings are read in `inspection`, the checks are in `checks`.
 """
@@ -15,12 +15,34 @@ from stentor.auth.authority import keys
 from stentor.cli import checks, output
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.inspection import ConfigInspection, inspect_config
-from stentor.cli.output import EXIT_FAILED, console, print_json, print_notice, report_errors
+from stentor.cli.output import EXIT_FAILED, CommandFailed, console, print_json, print_notice, report_errors
 from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.sealing import Sealer
+from stentor.core.settings.config_file import DEFAULT_PATH, render_template
 from stentor.domains.provenance import keyfile
+
+
+def init() -> None:
+    """Write stentor.toml, a commented file of the usual settings, into this folder.
+
+    `stentor` reads the file in the folder in which it is started; SERVICE_CONFIG_FILE names another one.
+    """
+    with report_errors():
+        path = DEFAULT_PATH.absolute()
+        try:
+            with open(path, "x", opener=_open_private) as file:
+                file.write(render_template())
+        except FileExistsError:
+            raise CommandFailed(f"{path} exists already; it was not changed.") from None
+        except OSError as error:
+            raise CommandFailed(f"{path} cannot be written: {error.strerror}.") from None
+        console.print(f"Wrote {path}. Edit it, then run `stentor serve` in this folder.", soft_wrap=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)  # the file may get passwords and keys
 
 
 def config(data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -40,7 +62,7 @@ def settings_document(inspection: ConfigInspection) -> JsonObject:
 
 
 def _show_settings(inspection: ConfigInspection) -> None:
-    rows = [(s.env, s.problem or s.value, s.source, s.doc) for s in inspection.settings]
+    rows = [(f"{s.name}\n{s.env}", s.problem or s.value, s.source, s.doc) for s in inspection.settings]
     console.print(output.render_table(("setting", "value", "source", "meaning"), rows))
     if inspection.keys:
         keys = [(k.variable, k.role, k.problem or ", ".join(k.permissions), k.tenant) for k in inspection.keys]

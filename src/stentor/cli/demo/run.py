@@ -197,6 +197,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
             f"SERVICE_API_KEY_{n}": f"{key}:admin:read,write,delete,admin"
             for n, key in zip(ADMIN_NAMES, keys, strict=True)
         },
+        "SERVICE_CONFIG_FILE": "",
         "SERVICE_RATE_LIMIT_PER_MINUTE": "0",
         "SERVICE_BUILTIN_AGENTS": "false",
     }

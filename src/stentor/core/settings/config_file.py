@@ -1,0 +1,152 @@
+"""The configuration file `stentor.toml`: any setting by its area and name, such as `port` in `[server]`.
+
+`apply_config_file` makes its values environment variables of the process, unless they are set already, so that
+everything that reads the environment uses them. `[environment]` takes variables by their own names, such as
+SERVICE_API_KEY_CI. The template that `stentor init` writes comes from the descriptions of the settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+
+from stentor.core.errors import StartRefused
+from stentor.core.settings import Settings, setting_infos
+from stentor.core.settings.parsers import SettingInfo
+
+VARIABLE = "SERVICE_CONFIG_FILE"
+"""Environment variable with the path of the file; empty means none."""
+DEFAULT_PATH = Path("stentor.toml")
+ENVIRONMENT_TABLE = "environment"
+ENVIRONMENT_PREFIXES = ("SERVICE_API_KEY_", "SERVICE_MEMORY_ACCESS_")
+TEMPLATE_SETTINGS = (
+    "storage.data_dir",
+    "storage.database_url",
+    "server.host",
+    "server.port",
+    "server.rate_limit",
+    "dashboard.port",
+    "memory.vault_dir",
+    "llm.openai_key",
+    "llm.budgets",
+    "sandbox.command_agents",
+)
+"""The settings that people change most; `stentor init` writes them."""
+TEMPLATE_EXAMPLES = {
+    "storage.database_url": "postgresql://stentor:PASSWORD@localhost/stentor",
+    "memory.vault_dir": "/home/me/Vault",
+    "llm.openai_key": "sk-...",
+    "llm.budgets": "key:*:usd/month=20",
+}
+"""Values that the template shows for settings without a default."""
+
+
+def apply_config_file(environ: MutableMapping[str, str]) -> Path | None:
+    """Set the variables of the configuration file that are not set yet, and return its path, or None without a file.
+
+    The file is SERVICE_CONFIG_FILE, else `stentor.toml` in the working directory. Raises StartRefused for a file that
+    is named but cannot be read, and for one with errors.
+    """
+    path = find_config_file(environ)
+    if path is None:
+        return None
+    for variable, value in read_config_file(path).items():
+        environ.setdefault(variable, value)
+    environ[VARIABLE] = str(path)
+    return path
+
+
+def find_config_file(environ: Mapping[str, str]) -> Path | None:
+    """Return the absolute path of the configuration file; None if no file is used."""
+    if VARIABLE in environ:
+        return Path(environ[VARIABLE]).absolute() if environ[VARIABLE] else None
+    return DEFAULT_PATH.absolute() if DEFAULT_PATH.is_file() else None
+
+
+def read_config_file(path: Path) -> dict[str, str]:
+    """Return the environment variables that the file stands for. Raises StartRefused, which names file and setting."""
+    try:
+        with path.open("rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise StartRefused(f"{path} cannot be read: {error.strerror}. Check {VARIABLE}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StartRefused(f"{path} is not valid TOML: {error}.") from None
+    try:
+        return dict(_variables(document))
+    except ValueError as error:
+        raise StartRefused(f"{path}: {error}") from None
+
+
+def _variables(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    infos = setting_infos()
+    areas = [*dict.fromkeys(name.partition(".")[0] for name in infos), ENVIRONMENT_TABLE]
+    for area, table in document.items():
+        if not isinstance(table, dict):
+            raise ValueError(f"`{area}` must be in a table, such as `[server]`{_suggest(area, infos)}")
+        if area not in areas:
+            raise ValueError(f"unknown table `[{area}]`; the tables are {', '.join(areas)}.")
+        for key, value in table.items():
+            name = f"{area}.{key}"
+            if area == ENVIRONMENT_TABLE:
+                variable = _require_known_variable(key)
+            elif name in infos:
+                variable = infos[name].env
+            else:
+                raise ValueError(f"unknown setting `{name}`{_suggest(name, infos)}")
+            yield variable, _value_text(name, value)
+
+
+def _require_known_variable(variable: str) -> str:
+    if not variable.startswith(ENVIRONMENT_PREFIXES) and variable not in {i.env for i in setting_infos().values()}:
+        raise ValueError(f"`{variable}` in `[{ENVIRONMENT_TABLE}]` is not a variable that Stentor reads.")
+    return variable
+
+
+def _suggest(name: str, infos: Mapping[str, SettingInfo]) -> str:
+    by_key = [known for known in infos if known.rpartition(".")[2] == name.rpartition(".")[2]]
+    similar = by_key or difflib.get_close_matches(name, infos, 3)
+    if not similar:
+        return "; `stentor config` lists all."
+    return f"; did you mean {' or '.join(f'`{known}`' for known in similar)}?"
+
+
+def _value_text(name: str, value: object) -> str:
+    """Return a value as its environment variable holds it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | str):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return ",".join(value)
+    raise ValueError(f"`{name}` must be a text, a number, true or false, or a list of texts.")
+
+
+def render_template() -> str:
+    """Return the text of a new configuration file: the usual settings, commented out, each with its description."""
+    infos, defaults = setting_infos(), Settings()
+    lines = [
+        "# Settings of Stentor. Remove the `#` before a line to change it.",
+        "# Environment variables and command-line options win over this file.",
+        "# `stentor config` lists all settings with their values; each may stand here as `name = value` in its table.",
+    ]
+    area = ""
+    for name in TEMPLATE_SETTINGS:
+        info = infos[name]
+        if name.partition(".")[0] != area:
+            area = name.partition(".")[0]
+            lines += ["", f"[{area}]"]
+        value = TEMPLATE_EXAMPLES.get(name, defaults.get(name))
+        key = name.partition(".")[2]
+        lines += ["", f"# {info.doc}" + (f" Environment: {info.env}."), f"# {key} = {_toml_value(value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _toml_value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
