@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.web import errors
 from stentor.web.routes import GatewayRoute, StrictRequest, get_principal
+from stentor.web.unknown_fields import explain_unknown_fields
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 FastHandlers = dict[tuple[str, str], Handler]
@@ -37,9 +38,9 @@ class FastRoute(GatewayRoute):
         function, permission = self.endpoint, self.permission
         parameters = inspect.signature(function, eval_str=True).parameters
         body_adapter: TypeAdapter[Any] | None = None
-        if "body" in parameters:
-            annotation: Any = parameters["body"].annotation
-            body_adapter = TypeAdapter(annotation)
+        body_type: Any = parameters["body"].annotation if "body" in parameters else None
+        if body_type is not None:
+            body_adapter = TypeAdapter(body_type)
         headers = [OptionalHeader(name, parameters[name].annotation) for name in parameters.keys() - _NOT_HEADERS]
         takes_request, takes_caller = "request" in parameters, "caller" in parameters
 
@@ -53,7 +54,7 @@ class FastRoute(GatewayRoute):
             if takes_caller:
                 arguments["caller"] = principal
             if body_adapter is not None:
-                arguments["body"] = validate_value(body_adapter, await _read_json(request))
+                arguments["body"] = validate_value(body_adapter, await _read_json(request), body_type=body_type)
             for header in headers:
                 arguments[header.name] = header.read(request)
             return await function(**arguments)  # type: ignore[no-any-return]
@@ -94,15 +95,20 @@ async def _read_json(request: StrictRequest) -> Any:
     return await request.json() if raw else None
 
 
-def validate_value(adapter: TypeAdapter[Any], value: Any, where: tuple[str, ...] = ("body",)) -> Any:
-    """Validate a value; `where` is its location for the error. Raises RequestValidationError."""
+def validate_value(
+    adapter: TypeAdapter[Any], value: Any, where: tuple[str, ...] = ("body",), body_type: Any = None
+) -> Any:
+    """Validate a value; `where` is its location for the error. Raises RequestValidationError.
+
+    With `body_type` the error says where unknown fields of the body belong.
+    """
     if value is None:
         raise RequestValidationError([{"type": "missing", "loc": where, "msg": "Field required", "input": None}])
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
         details = [{**detail, "loc": (*where, *detail["loc"])} for detail in error.errors(include_url=False)]
-        raise RequestValidationError(details) from None
+        raise RequestValidationError(explain_unknown_fields(details, body_type)) from None
 
 
 def collect_fast_handlers(routes: Iterable[BaseRoute]) -> FastHandlers:

@@ -186,7 +186,10 @@ def known_key_check(keys: KeyRing) -> Callable[[Iterable[tuple[bytes, bytes]]], 
 
 def rate_limit_message(headers: dict[str, str]) -> str:
     """Return the message for a request that `RateLimiter.count_request` rejected with these headers."""
-    return f"The key has used up its requests of this minute. Try again in {headers['Retry-After']} s."
+    return (
+        f"The key has used up its {headers['X-RateLimit-Limit']} requests of this minute. Try again in "
+        f"{headers['Retry-After']} s; the operator can raise SERVICE_RATE_LIMIT_PER_MINUTE."
+    )
 
 
 def _presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -26,6 +26,7 @@ from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute
 from stentor.web.routes import PUBLIC
+from stentor.web.unknown_fields import explain_unknown_fields
 from stentor.web.wire import API_PREFIX, Enveloped, ResponseModel, api_router, error_responses, next_link
 
 
@@ -99,7 +100,8 @@ async def invoke(operation: Operation, caller: Principal, arguments: Mapping[str
             except ValidationError as error:
                 where = () if name == "body" else (name,)
                 details = [{**detail, "loc": ("body", *where, *detail["loc"])} for detail in error.errors()]
-                raise validation_error(details) from None
+                annotation = operation.signature.parameters[name].annotation
+                raise validation_error(explain_unknown_fields(details, annotation)) from None
     if "caller" in operation.signature.parameters:
         values["caller"] = caller
     return operation.output_adapter.dump_python(await operation.run(**values), mode="json", by_alias=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import HTTPException
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict
 from starlette.requests import ClientDisconnect, Request
@@ -22,6 +23,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, Unauthorized
 from stentor.core.jsontext import JsonObject
+from stentor.web.unknown_fields import explain_unknown_fields
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
@@ -112,7 +114,11 @@ class GatewayRoute(APIRoute):
         async def handle(request: Request) -> Response:
             if permission != PUBLIC:
                 get_principal(request).require(permission)
-            return await inner(StrictRequest(request.scope, request.receive))
+            try:
+                return await inner(StrictRequest(request.scope, request.receive))
+            except RequestValidationError as error:
+                body_type = self.body_field.field_info.annotation if self.body_field else None
+                raise RequestValidationError(explain_unknown_fields(error.errors(), body_type)) from None
 
         return handle
 

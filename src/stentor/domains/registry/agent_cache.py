@@ -84,6 +84,10 @@ class AgentCache:
             tenants = set(self._by_tenant)
         return any(self.list_capable(other, required) for other in tenants - {tenant})
 
+    def list_capabilities(self, tenant: str) -> set[str]:
+        """Return all capabilities that some agent of the tenant has."""
+        return {capability for capability, agents in self._by_capability.items() if agents.get(tenant)}
+
     def list_of_key(self, tenant: str, key_name: str) -> list[Agent]:
         """Return the agents that were registered with the name of a key."""
         return list(self._by_key.get((tenant, key_name), {}).values())

@@ -6,7 +6,8 @@ with the code of the furthest check that any candidate reached. Source: core con
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -35,6 +36,7 @@ from stentor.domains.routing.ranking import (
 MAX_RECORDED_CANDIDATES = 10
 """Candidates that a decision lists, best first. Not all, or each record would grow with the registry."""
 MAX_RECORDED_DENIALS = 50
+MAX_LISTED_CAPABILITIES = 100
 """Denied candidates that a decision lists."""
 NO_WORKER_ONLINE = "no worker online"
 """The notice of a queued task whose agent is offline, because all agents that can do it are."""
@@ -224,6 +226,21 @@ def build_denial(request: RoutingRequest, denied: Sequence[tuple[Agent, type[Rou
     # All candidates are of the request's tenant, so that this names no agent of another one.
     details["denied"] = [msgspec.to_builtins(d) for d in _denied_candidates(denied)]
     return furthest(DENIAL_MESSAGES[furthest], details)
+
+
+def build_capability_denial(request: RoutingRequest, known: Collection[str]) -> CapabilityUnavailable:
+    """Return the error for capabilities that no agent of the tenant has together; `known` are those of its agents."""
+    message = DENIAL_MESSAGES[CapabilityUnavailable]
+    unknown = [capability for capability in request.capabilities if capability not in known]
+    if unknown:
+        similar = difflib.get_close_matches(unknown[0], known, 1)
+        message += f" None has {unknown[0]!r}" + (f"; did you mean {similar[0]!r}?" if similar else ".")
+    details: JsonObject = {
+        "required_capabilities": list(request.capabilities),
+        "unknown_capabilities": unknown,
+        "known_capabilities": sorted(known)[:MAX_LISTED_CAPABILITIES],
+    }
+    return CapabilityUnavailable(message, details)
 
 
 def _denied_candidates(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[DeniedCandidate, ...]:

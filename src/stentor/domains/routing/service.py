@@ -14,7 +14,8 @@ from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import DAY, Clock
-from stentor.core.errors import CapabilityUnavailable, RoutingDenied, TenantDenied, all_errors
+from stentor.core.errors import RoutingDenied, TenantDenied, all_errors
+from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.service import NO_RECORDS, LearningView, RewardSums, TaskTypeRecords
@@ -161,9 +162,11 @@ class RoutingEngine:
 
     def _denial_without_candidates(self, request: RoutingRequest) -> RoutingDenied:
         in_other_tenant = self._agents.is_capable_elsewhere(request.tenant, request.capabilities)
-        reason = TenantDenied if in_other_tenant else CapabilityUnavailable
-        details = {"required_capabilities": list(request.capabilities)}
-        return reason(model.DENIAL_MESSAGES[reason], details)
+        if in_other_tenant:
+            details: JsonObject = {"required_capabilities": list(request.capabilities)}
+            return TenantDenied(model.DENIAL_MESSAGES[TenantDenied], details)
+        known = self._agents.list_capabilities(request.tenant)
+        return model.build_capability_denial(request, known)
 
 
 def track_record_from_weight(

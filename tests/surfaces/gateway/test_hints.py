@@ -1,0 +1,72 @@
+"""Errors for a caller's mistake say what was meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from tests.requirements import requirement
+
+TASK = {"type": "summarize", "input": {"text": "One. Two."}, "required_capabilities": ["summarize"]}
+
+
+async def register(world: World, name: str, capabilities: list[str]) -> None:
+    body = {"name": name, "capabilities": capabilities, "runtime": {"kind": "worker"}}
+    response = await world.admin.post("/api/v1/registry/agents", json=body)
+    assert response.status_code == 201, response.text
+
+
+@requirement("http.hints")
+@pytest.mark.parametrize(
+    ("path", "body", "field", "reason"),
+    [
+        (
+            "/tasks",
+            TASK | {"priority": "high"},
+            "priority",
+            "unknown field; it belongs into `metadata`, as `metadata.priority`",
+        ),
+        (
+            "/tasks",
+            TASK | {"metadata": {"timeout_seconds": 5}},
+            "metadata.timeout_seconds",
+            "unknown field; it belongs beside `metadata`, not into it",
+        ),
+        ("/tasks", TASK | {"capabilities": ["x"]}, "capabilities", "unknown field; did you mean"),
+        ("/tasks/x/reject", {"why": "no"}, "why", "unknown field; the fields are reason"),
+        ("/llm/chat", {"modell": "x", "messages": []}, "modell", "unknown field; did you mean `model`?"),
+    ],
+)
+async def test_an_unknown_field_is_shown_where_it_belongs(
+    world: World, path: str, body: dict[str, Any], field: str, reason: str
+) -> None:
+    response = await world.admin.post(f"/api/v1{path}", json=body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["code"] == "INVALID_REQUEST"
+    assert error["details"]["fields"][field].startswith(reason)
+
+
+@requirement("http.hints")
+async def test_an_unknown_capability_is_named_with_the_known_ones(world: World) -> None:
+    client = world.admin
+    await register(world, "summarizer", ["summarize"])
+    response = await client.post("/api/v1/tasks", json=TASK | {"required_capabilities": ["sumarize"]})
+    assert response.status_code == 422
+    error = response.json()["error"]
+    assert error["message"].endswith("None has 'sumarize'; did you mean 'summarize'?")
+    assert error["details"]["unknown_capabilities"] == ["sumarize"]
+    assert "summarize" in error["details"]["known_capabilities"]
+
+
+async def test_capabilities_that_no_agent_has_together_are_no_unknown_ones(world: World) -> None:
+    await register(world, "summarizer", ["summarize"])
+    await register(world, "translator", ["translate"])
+    known = (await world.admin.post("/api/v1/tasks", json=TASK | {"required_capabilities": ["?"]})).json()
+    every = known["error"]["details"]["known_capabilities"]
+    assert every == ["summarize", "translate"]
+    response = await world.admin.post("/api/v1/tasks", json=TASK | {"required_capabilities": every})
+    assert response.status_code == 422
+    assert response.json()["error"]["details"]["unknown_capabilities"] == []
