@@ -16,7 +16,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from stentor import bootstrap
-from stentor.auth.api_keys import KeyRing, _digest, parse_key_variable
+from stentor.auth.api_keys import KeyRing, digest_key, parse_key_variable
 from stentor.bootstrap import Kernel
 from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
 from stentor.core import settings
@@ -249,7 +249,7 @@ async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIt
 
         kernel = bootstrap.build(chosen, db, clock, make_runlog)
         ring = KeyRing(
-            {_digest(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
+            {digest_key(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
         )
         shared = open_surface_context(kernel, ring)
         app = bootstrap.application(kernel, shared)

@@ -18,7 +18,15 @@ OF_TASKS = set(get_args(EventType)) - {
     *("update_submitted", "update_approved", "update_rejected", "update_deploying", "update_deployed"),
     *("update_rolled_back", "checkpoint_taken", "checkpoints_expired"),
     *("rollback_started", "rollback_in_progress", "rollback_completed", "rollback_failed"),
-    *("history_accepted", "agent_logged", "webhook_changed", "webhook_disabled", "webhook_pinged", "webhook_replayed"),
+    *(
+        "history_accepted",
+        "agent_logged",
+        "key_changed",
+        "webhook_changed",
+        "webhook_disabled",
+        "webhook_pinged",
+        "webhook_replayed",
+    ),
     *("message_received", "message_started", "message_requeued", "message_completed", "message_failed"),
 }
 

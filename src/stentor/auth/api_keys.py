@@ -1,5 +1,7 @@
 """API keys from the environment, the key that the first start generates, and the memory access of each key.
 
+Keys made at runtime are in the domain `keys`, which the ring asks for a key that it does not have.
+
 SERVICE_API_KEY_<NAME> defines a key, SERVICE_MEMORY_ACCESS_<NAME> the namespaces that it may access. Only SHA-256
 digests of keys stay in memory. Source: core contract, "Authentication".
 """
@@ -11,7 +13,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -33,21 +35,29 @@ WELL_KNOWN_KEYS = frozenset(
 log = logging.getLogger(__name__)
 
 
+FindStored = Callable[[bytes], Principal | None]
+"""Returns the principal of a key that was made at runtime, by the key's SHA-256 digest; None for an unknown one."""
+
+
 class KeyRing:
-    """The known keys, as digests, with their principals."""
+    """The known keys, as digests, with their principals. `find_stored` finds the keys that are not configured."""
 
     def __init__(self, principals: Mapping[bytes, Principal], development_admin: Principal | None = None) -> None:
         self._principals = dict(principals)
         self.development_admin = development_admin
+        self.find_stored: FindStored | None = None
 
     def find(self, key: str) -> Principal | None:
         """Return the key's principal, or None for an unknown key."""
-        digest = _digest(key)
+        digest = digest_key(key)
         match = None
         # No early exit and no dict lookup: the time must not depend on which key matches.
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
                 match = principal
+        if match is None and self.find_stored is not None:
+            # By digest, which a caller cannot choose: here the time tells nothing about the keys.
+            match = self.find_stored(digest)
         return match
 
     @property
@@ -84,16 +94,16 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
             continue
         reject_well_known_key(variable, key, settings)
         redactor.add_secret(key)
-        principals[_digest(key)] = principal
+        principals[digest_key(key)] = principal
     generated = None
     if not principals and settings.auth.shared_key:
         reject_well_known_key("MCP_API_KEY", settings.auth.shared_key, settings)
         redactor.add_secret(settings.auth.shared_key)
-        principals[_digest(settings.auth.shared_key)] = _admin("mcp")
+        principals[digest_key(settings.auth.shared_key)] = _admin("mcp")
     if not principals:
         key, path, is_new = ensure_key_file(settings.storage.data_dir, "admin")
         redactor.add_secret(key)
-        principals[_digest(key)] = _admin("admin")
+        principals[digest_key(key)] = _admin("admin")
         generated = (key, path) if is_new else None
     development_admin = _admin("development") if settings.development and settings.auth.skip_auth else None
     return LoadedKeys(KeyRing(principals, development_admin), generated, warnings)
@@ -128,11 +138,16 @@ def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
     if path.exists():
         return path.read_text().strip(), path, False
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = "st_" + secrets.token_urlsafe(32)
+    key = generate_key()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(key + "\n")
     return key, path, True
+
+
+def generate_key() -> str:
+    """Return a new random key."""
+    return "st_" + secrets.token_urlsafe(32)
 
 
 def reject_well_known_key(variable: str, key: str, settings: Settings) -> None:
@@ -148,7 +163,8 @@ def _admin(name: str) -> Principal:
     return Principal(name, "admin", frozenset(PERMISSIONS))
 
 
-def _digest(key: str) -> bytes:
+def digest_key(key: str) -> bytes:
+    """Return the SHA-256 digest of a key; any text has one."""
     # surrogatepass: a key with an unpaired surrogate must be unknown, not an encoding error.
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 

@@ -1,20 +1,29 @@
 """The authenticated caller with its permissions, and the registry of roles by key name.
 
-Database rows hold key names, never keys or roles, so a role is looked up here. Keys are loaded in `api_keys`.
+Database rows hold key names, never keys or roles, so a role is looked up here. Keys of the environment are loaded in
+`api_keys`, those made at runtime in the domain `keys`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import msgspec
 
 from stentor.core.errors import Forbidden
 
-Permission = Literal["read", "write", "delete", "propose", "admin"]
-PERMISSIONS: tuple[Permission, ...] = ("read", "write", "delete", "propose", "admin")
-Role = Literal["admin", "agent"]
+Permission = Literal["read", "write", "delete", "propose", "approve", "admin"]
+PERMISSIONS: tuple[Permission, ...] = ("read", "write", "delete", "propose", "approve", "admin")
+Role = Literal["viewer", "operator", "approver", "admin", "agent"]
+ROLE_PERMISSIONS: dict[Role, tuple[Permission, ...]] = {
+    "viewer": ("read",),
+    "operator": ("read", "write", "delete"),
+    "approver": ("read", "propose", "approve"),
+    "admin": ("admin",),
+    "agent": ("read", "write"),
+}
+"""The permissions of each role, unless a key names its own. All roles but `agent` are roles of people."""
 DEFAULT_TENANT = "default"
 
 
@@ -36,38 +45,61 @@ class Principal(msgspec.Struct, frozen=True):
             raise Forbidden(f"This needs the permission {permission!r}, which the key {self.name!r} does not have.")
 
     @property
+    def is_person(self) -> bool:
+        """Whether the key is a person's, who may act for every agent of the tenant as far as its permissions go."""
+        return self.role != "agent"
+
+    @property
     def is_bound_agent(self) -> bool:
         """Whether the key may act only for the agents registered under its own name."""
         return self.role == "agent" and "admin" not in self.permissions
 
 
 class RoleRegistry:
-    """The roles of all known keys by tenant and name; filled once at startup."""
+    """The roles of all known keys by tenant and name: filled at startup, and when keys are made or revoked.
 
-    def __init__(self) -> None:
+    `now` returns the time in microseconds.
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
         self._people: set[tuple[str, str]] = set()
-        self._admins: set[tuple[str, str]] = set()
+        self._approvers: dict[tuple[str, str], int | None] = {}
+        """When the key of each person who may approve expires, in microseconds; None for never."""
         self._agents_with_admin: set[tuple[str, str]] = set()
 
     def register(self, principals: Iterable[Principal]) -> None:
         """Add the configured keys, and the service's internal principals that act for a person."""
         for principal in principals:
-            if principal.role == "admin":
-                self._people.add((principal.tenant, principal.name))
-                if principal.may("admin"):
-                    self._admins.add((principal.tenant, principal.name))
-            elif principal.may("admin"):
-                self._agents_with_admin.add((principal.tenant, principal.name))
+            self.set_role(principal, is_active=True, expires_at=None)
+
+    def set_role(self, principal: Principal, *, is_active: bool, expires_at: int | None) -> None:
+        """Set what a key is. What a revoked key of a person did stays the work of a person."""
+        key = (principal.tenant, principal.name)
+        self._approvers.pop(key, None)
+        self._agents_with_admin.discard(key)
+        self._people.discard(key)
+        if principal.is_person:
+            self._people.add(key)
+            if principal.may("approve") and is_active:
+                self._approvers[key] = expires_at
+        elif principal.may("admin"):
+            self._agents_with_admin.add(key)
 
     def is_person(self, tenant: str, name: str) -> bool:
-        """Return whether the key has the role admin. Fails closed: an unknown name counts as an agent."""
+        """Return whether the key has a person's role. Fails closed: an unknown name counts as an agent."""
         return (tenant, name) in self._people
 
     def is_agent_with_admin(self, tenant: str, name: str) -> bool:
         """Return whether the key has the role agent and the permission admin, so that it may register agents."""
         return (tenant, name) in self._agents_with_admin
 
-    def is_only_admin(self, principal: Principal) -> bool:
-        """Return whether no other person of the tenant has the permission admin and could approve."""
-        admins = {name for tenant, name in self._admins if tenant == principal.tenant}
-        return admins == {principal.name}
+    def is_only_approver(self, principal: Principal) -> bool:
+        """Return whether no other person of the tenant has the permission approve, or admin, which includes it."""
+        now = self._now()
+        approvers = {
+            name
+            for (tenant, name), expires_at in self._approvers.items()
+            if tenant == principal.tenant and (expires_at is None or expires_at > now)
+        }
+        return approvers == {principal.name}

@@ -24,6 +24,7 @@ INVALIDATING_EVENTS = frozenset(
         "agent_status_changed",
         "violation_recorded",
         "provider_changed",
+        "key_changed",
         "webhook_changed",
         "webhook_disabled",
         "update_deployed",
@@ -67,7 +68,8 @@ def open_infrastructure(
     runlog = create_runlog(hub)
     _announce_changes(runlog, fanout)
     outbound = OutboundHttp(settings.server.outbound_allow)
-    return Infrastructure(settings, db, clock, fanout, hub, runlog, outbound, RoleRegistry(), redactor or Redactor())
+    roles = RoleRegistry(clock.now)
+    return Infrastructure(settings, db, clock, fanout, hub, runlog, outbound, roles, redactor or Redactor())
 
 
 def _open_fanout(settings: Settings, db: Database) -> Fanout:

@@ -13,6 +13,7 @@ from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents
 from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
+from stentor.bootstrap.parts.keys import open_keys
 from stentor.bootstrap.parts.llm import LlmParts, open_llm
 from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
@@ -22,7 +23,7 @@ from stentor.bootstrap.parts.tasks import TaskServices, open_tasks
 from stentor.bootstrap.parts.webhooks import WebhookParts, open_webhooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
-from stentor.core.db.polling import apply_polls
+from stentor.core.db.polling import PollQuery, apply_polls
 from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import CacheInvalidated, Reconnected
 from stentor.core.live import Hub
@@ -34,6 +35,7 @@ from stentor.domains.execution.runtimes import RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianAgent
 from stentor.domains.execution.runtimes.http import HttpDriver
 from stentor.domains.execution.runtimes.llm import LlmDriver
+from stentor.domains.keys.service import KeyService
 from stentor.domains.monitoring.service import HealthService, agents_check, database_check, fixed_check, vault_check
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft
@@ -52,6 +54,10 @@ class StartStop(Protocol):
     async def stop(self) -> None: ...
 
 
+class Poller(Protocol):
+    def poll_query(self, since: int) -> PollQuery: ...
+
+
 @dataclass
 class Kernel:
     """The services of all domains. `start` and `stop` run on the event loop that serves."""
@@ -60,6 +66,7 @@ class Kernel:
     agents: AgentServices
     tasks: TaskServices
     llm: LlmParts
+    keys: KeyService
     command_agents: CommandAgents
     governance: GovernanceParts
     messaging: MessagingParts
@@ -95,6 +102,7 @@ class Kernel:
                 if part is not None:
                     await _start(stack, part)
             stack.push_async_callback(self.llm.stop)
+            stack.push_async_callback(self.keys.store_use)
             await _start(stack, self.webhooks)
             # Tasks that end while they are drained still call models, write notes and queue deliveries.
             stack.push_async_callback(self._drain)
@@ -110,7 +118,11 @@ class Kernel:
         await self._exit_stack.aclose()
 
     def _start_background(self, stack: AsyncExitStack) -> None:
-        jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [self.tasks.reconciler.run, self.tasks.rerouting.run]
+        jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
+            self.tasks.reconciler.run,
+            self.tasks.rerouting.run,
+            self.keys.run,
+        ]
         if self.infra.is_single_process:
             jobs.append(self._watch_trust)
         else:
@@ -138,13 +150,17 @@ class Kernel:
 
     async def refresh(self, since: int) -> None:
         """Load what changed since a time (microseconds) of everything that is held in memory."""
-        views = (self.agents.registry, self.agents.learning.view, self.llm.models, self.agents.trust.view)
+        views = (*self._required_views, self.agents.trust.view)
         polls = [view.poll_query(since) for view in views]
         await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
 
+    @property
+    def _required_views(self) -> tuple[Poller, ...]:
+        return self.keys, self.agents.registry, self.agents.learning.view, self.llm.models
+
     async def _load(self) -> None:
         """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
-        polls = [view.poll_query(0) for view in (self.agents.registry, self.agents.learning.view, self.llm.models)]
+        polls = [view.poll_query(0) for view in self._required_views]
         await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
         try:
             await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
@@ -241,6 +257,7 @@ def build(
         agents=agents,
         tasks=tasks,
         llm=llm,
+        keys=open_keys(infra, llm),
         command_agents=command_agents,
         governance=governance,
         messaging=open_messaging(infra, agents, tasks, memory, governance, command_agents.check_runtime),

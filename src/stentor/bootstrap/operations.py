@@ -8,6 +8,7 @@ from stentor.bootstrap.surface_context import SurfaceContext
 from stentor.domains.activity import operations as activity
 from stentor.domains.execution import operations as execution
 from stentor.domains.governance import operations as governance
+from stentor.domains.keys import operations as keys
 from stentor.domains.learning import operations as learning
 from stentor.domains.llm import operations as llm
 from stentor.domains.memory import operations as memory
@@ -37,6 +38,7 @@ OPERATIONS: list[Operation] = [
     *monitoring.OPERATIONS,
     *messaging.OPERATIONS,
     *webhooks.OPERATIONS,
+    *keys.OPERATIONS,
     *governance.OPERATIONS,
     *llm.OPERATIONS,
     *modelrouting.OPERATIONS,
@@ -93,6 +95,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
             governance.OPERATIONS,
             governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring),
         ),
+        ("keys", keys.OPERATIONS, keys.KeyOperations(kernel.keys, kernel.infra.clock)),
         ("llm", llm.OPERATIONS, _llm_operations(kernel, context)),
         ("llm", modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers)),
     ]

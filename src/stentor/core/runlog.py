@@ -90,6 +90,7 @@ EventType = Literal[
     "provider_changed",
     "authority_granted",
     "authority_revoked",
+    "key_changed",
     "webhook_changed",
     "webhook_disabled",
     "webhook_pinged",

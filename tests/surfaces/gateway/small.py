@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp
 
-from stentor.auth.api_keys import KeyRing, _digest, parse_key_variable
+from stentor.auth.api_keys import KeyRing, digest_key, parse_key_variable
 from stentor.core import errors
 from stentor.surfaces.gateway import app as gateway
 from stentor.web.middleware import RateLimiter
@@ -55,7 +55,7 @@ def build(limit: RateLimiter | None = None) -> ASGIApp:
         parse_key_variable("SERVICE_API_KEY_ONE", "key-one:admin:read"),
         parse_key_variable("SERVICE_API_KEY_TWO", "key-two:agent:read"),
     ]
-    ring = KeyRing({_digest(key): principal for key, principal in keys})
+    ring = KeyRing({digest_key(key): principal for key, principal in keys})
     return gateway.build([api, root], ring, limit or RateLimiter(0), MAX_BODY)
 
 

@@ -25,7 +25,7 @@ TABLES = (
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
-    "taught_today task_grades model_weights model_answers"
+    "taught_today task_grades model_weights model_answers api_keys"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",
@@ -326,6 +326,8 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
     await world.admin.patch(f"/api/v1/webhooks/{webhook}", json={"enabled": False})
     made = await world.admin.post("/api/v1/llm/provider", json={"provider": "groq", "apiKey": "key-of-groq"})
     assert made.status_code == 200, made.text
+    key = await world.admin.post("/api/v1/keys", json={"name": "groq", "role": "viewer"})
+    assert key.status_code == 201, key.text
     answer_id = await an_answer(world, "default")
     before = await rows(world)
     world.runlog.broken = True

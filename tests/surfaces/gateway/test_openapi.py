@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stentor.auth.principal import PERMISSIONS
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import DOCUMENT, OPERATIONS, WITH_BODY, Operation, body_schema, resolve
@@ -27,7 +28,7 @@ def test_every_operation_has_a_summary_a_description_and_a_permission() -> None:
     for operation in OPERATIONS:
         assert operation.spec["summary"], operation
         assert operation.spec["description"].endswith("."), operation
-        assert operation.permission in ("public", "read", "write", "delete", "propose", "admin"), operation
+        assert operation.permission in ("public", *PERMISSIONS), operation
 
 
 def test_every_protected_operation_names_both_ways_to_send_a_key() -> None:

@@ -17,8 +17,12 @@ BY_METHOD = {"GET": "read", "POST": "write", "PUT": "write", "PATCH": "write", "
 OF_THEIR_OWN = {
     "POST /api/v1/trust/{entityId}/can-perform": "read",  # it asks, and changes nothing
     "PUT /api/v1/trust/{entityId}": "admin",
-    "POST /api/v1/tasks/{task_id}/approve": "admin",
-    "POST /api/v1/tasks/{task_id}/reject": "admin",
+    "POST /api/v1/tasks/{task_id}/approve": "approve",
+    "POST /api/v1/tasks/{task_id}/reject": "approve",
+    "GET /api/v1/governance/updates": "approve",
+    "GET /api/v1/governance/approvals": "approve",
+    "POST /api/v1/governance/updates/{update_id}/approve": "approve",
+    "POST /api/v1/governance/updates/{update_id}/reject": "approve",
     "POST /api/v1/atp/route": "read",
     "POST /api/v1/atp/validate": "read",
     "POST /api/v1/atp/format": "read",
@@ -33,7 +37,7 @@ OF_THEIR_OWN = {
 }
 
 
-ADMIN_AREAS = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/governance/", "/api/v1/webhooks")
+ADMIN_AREAS = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/governance/", "/api/v1/webhooks", "/api/v1/keys")
 
 
 def rule(operation: Operation) -> str:

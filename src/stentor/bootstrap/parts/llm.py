@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LlmParts:
-    """`answers` grades recorded answers; `config` is what the gateway tells of its settings."""
+    """`guard` starts and records calls, `answers` grades recorded answers; `config` is what the gateway tells of its
+    settings.
+    """
 
     gateway: LlmGateway
     prices: PriceList
@@ -46,6 +48,7 @@ class LlmParts:
     operator_http: OutboundHttp
     models: ModelRecords
     answers: AnswerGrader
+    guard: CallGuard
 
     async def stop(self) -> None:
         """Wait for what is still being recorded."""
@@ -111,7 +114,7 @@ def open_llm(infra: Infrastructure) -> LlmParts:
     gateway.auto_router = AutoModelRouter(
         db, clock, runlog, gateway, guard, prices, models, outcomes, settings.routing.alpha
     )
-    return LlmParts(gateway, prices, config, operator_http, models, AnswerGrader(db, runlog, models))
+    return LlmParts(gateway, prices, config, operator_http, models, AnswerGrader(db, runlog, models), guard)
 
 
 def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTracer:

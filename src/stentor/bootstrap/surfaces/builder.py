@@ -89,7 +89,12 @@ def _build_memory_mcp(
         from stentor.surfaces.memory_mcp.tools import LocalToolCaller
 
         tools = LocalToolCaller(memory_mcp.governed_memory(kernel))
-        verifier = BearerTokenVerifier(service.keys.key_ring, receipts, access, settings.memory.vault_names)
+        verifier = BearerTokenVerifier(
+            service.keys.key_ring,
+            receipts,
+            lambda name: access.get(name) or kernel.keys.memory_access(name),
+            settings.memory.vault_names,
+        )
         endpoint = memory_mcp.public_endpoint(settings, origin)
         return MemoryServer(tools, verifier, endpoint, settings.server.max_body_mb * 1_000_000)
 

@@ -151,7 +151,7 @@ class WorkerService:
         task = require_visible_task(tx, principal, task_id)
         agent = self._agents.get(principal.tenant, task.assigned_agent or "")
         # The agent was deleted, or this process does not know it yet: only an administrator may write.
-        if not (principal.role == "admin" if agent is None else authorization.can_act_for(principal, agent)):
+        if not (principal.is_person if agent is None else authorization.can_act_for(principal, agent)):
             raise Forbidden("This key may not act for the agent of this task.")
         return task
 

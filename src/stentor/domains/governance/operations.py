@@ -167,19 +167,19 @@ OPERATIONS = [
     Operation(
         "updates.propose", "propose", GovernanceOperations.propose, "POST /governance/updates", 202, (404, 409, 422)
     ),
-    Operation("updates.list", "admin", GovernanceOperations.list_updates, "GET /governance/updates"),
+    Operation("updates.list", "approve", GovernanceOperations.list_updates, "GET /governance/updates"),
     Operation("updates.get", "propose", GovernanceOperations.read, "GET /governance/updates/{update_id}", 200, (404,)),
-    Operation("updates.approvals", "admin", GovernanceOperations.approvals, "GET /governance/approvals"),
+    Operation("updates.approvals", "approve", GovernanceOperations.approvals, "GET /governance/approvals"),
     Operation(
         "updates.approve",
-        "admin",
+        "approve",
         GovernanceOperations.approve,
         "POST /governance/updates/{update_id}/approve",
         errors=(404, 409),
     ),
     Operation(
         "updates.reject",
-        "admin",
+        "approve",
         GovernanceOperations.reject,
         "POST /governance/updates/{update_id}/reject",
         errors=(404, 409),

@@ -184,15 +184,15 @@ class UpdateService:
         return "proposer" if update.proposed_by in (principal.name, claimed) else None
 
     def _may_self_approve(self, principal: Principal, update: Update, relation: SelfApprovalKind) -> bool:
-        """Return whether a person may approve their own update: the only admin, or allowed by the operator.
+        """Return whether a person may approve their own update: the only approver, or allowed by the operator.
 
         Fails closed: never for an agent's key, and never for a proposal under another name.
         """
-        if principal.role != "admin":
+        if not principal.is_person:
             return False
         if self._self_approval and relation == "proposer":
             return True
-        return self._roles.is_only_admin(principal) and (relation == "key" or update.proposed_by == principal.name)
+        return self._roles.is_only_approver(principal) and (relation == "key" or update.proposed_by == principal.name)
 
     def _approve(self, tx: Tx, update: Update, by: str, decision: JsonObject, event_extra: Any = None) -> Update:
         drift = self._reviewer.find_drift(tx, update)

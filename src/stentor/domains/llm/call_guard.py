@@ -109,13 +109,17 @@ class CallGuard:
         self._runlog = runlog
         self._breaker = breaker
         self._prices = prices
-        self._budgets = budgets
+        self._configured_budgets = self._budgets = budgets
         self._tracer = tracer or NoopTracer()
         self._reserved: dict[BudgetAccount, SpentAmount] = {}
         self._locks: dict[BudgetAccount, asyncio.Lock] = {}
         self._recordings: set[asyncio.Task[None]] = set()
         self.keep_content = keep_content
         self.call_metrics = CallMetrics(breaker)
+
+    def set_key_budgets(self, budgets: tuple[Budget, ...]) -> None:
+        """Set the budgets of the keys that were made at runtime; those of the settings apply too."""
+        self._budgets = self._configured_budgets + budgets
 
     async def start_call(
         self, caller: LlmCaller, target: ModelTarget, operation: LlmOperation, estimate_usage: UsageEstimate

@@ -183,7 +183,7 @@ class AnswerGrader:
         def work(tx: Tx) -> AutoAnswer:
             answer = _require_visible_answer(tx, principal, answer_id)
             # Otherwise an agent's key could grade others' answers so that their requests go to its own model.
-            if principal.role != "admin" and answer.key_name != principal.name:
+            if not principal.is_person and answer.key_name != principal.name:
                 raise Forbidden(
                     f"The key {principal.name!r} has the role agent, so it may grade only answers to itself."
                 )

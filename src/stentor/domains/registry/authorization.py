@@ -51,7 +51,7 @@ def authorize_change(
     holds the key names of their submitters. Everything else needs the permission `admin`, and an agent that has its own
     key.
     """
-    if principal.role == "admin":
+    if principal.is_person:
         return
     if can_work_as(principal, agent):
         if action == "suspend" and principal.may("admin"):
@@ -69,7 +69,7 @@ def authorize_entity_change(principal: Principal, action: AgentAction, entity_id
     """Do the same for records under an id that may be no agent's; then `agent` is None. Raises Forbidden."""
     if agent is not None:
         authorize_change(principal, action, agent)
-    elif principal.role != "admin" and (not principal.may("admin") or entity_id == principal.name):
+    elif not principal.is_person and (not principal.may("admin") or entity_id == principal.name):
         raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not change the records of this id.")
 
 
@@ -81,7 +81,7 @@ def authorize_registration(
     A key of role agent may not register an agent with scores above the default or with the tier auto, and no agent at
     all while one that it can run as is quarantined or its own one is suspended. `known` are the agents of the tenant.
     """
-    if principal.role == "admin":
+    if principal.is_person:
         return
     for agent in known:
         if agent.status == "quarantined" and can_work_as(principal, agent):
@@ -109,7 +109,7 @@ def can_act_for(principal: Principal, agent: Agent) -> bool:
     Not for the others, which `authorize_change` lets it change: it could register an agent, raise its scores, and then
     act as that agent.
     """
-    if principal.role == "admin":
+    if principal.is_person:
         return True
     return principal.may("admin") if agent.key_name is None else agent.key_name == principal.name
 
@@ -121,7 +121,7 @@ def can_work_as(principal: Principal, agent: Agent) -> bool:
     model or program the service calls: no key is shown for its work, so `key_name` does not identify its owner. Nobody
     is behind the builtin agents, which belong to the service.
     """
-    if principal.role == "admin" or agent.key_name == principal.name:
+    if principal.is_person or agent.key_name == principal.name:
         return principal.role == "agent"
     return principal.may("admin") and (
         is_called_by_service(agent) or (agent.key_name is None and not _is_builtin(agent))

@@ -102,5 +102,5 @@ def _authorize_grader(tx: Tx, principal: Principal, task: Task) -> None:
     if agent is not None:
         names = queries.find_submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
         authorize_change(principal, "grade", agent, submitted_by=names or ())
-    elif principal.role != "admin":
+    elif not principal.is_person:
         raise Forbidden("A key of role agent may not grade a task without an agent. Use a key of role admin.")

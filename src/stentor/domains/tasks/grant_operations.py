@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Path
 from pydantic import AfterValidator, Field
 
+from stentor.auth.principal import Role
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.grant_model import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest
 from stentor.domains.tasks.grants import GrantService
@@ -63,7 +64,7 @@ class OwnAgent(ResponseModel):
 
 class Who(ResponseModel):
     name: str
-    role: Literal["admin", "agent"]
+    role: Role
     permissions: list[str]
     tenant: str
     agents: list[OwnAgent]

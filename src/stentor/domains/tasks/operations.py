@@ -290,8 +290,8 @@ OPERATIONS = [
         grpc="CancelTask",
     ),
     Operation("tasks.retry", "write", TaskOperations.retry, "POST /tasks/{task_id}/retry", 202, (404, 409, 422)),
-    Operation("tasks.approve", "admin", TaskOperations.approve, "POST /tasks/{task_id}/approve", errors=(404, 409)),
-    Operation("tasks.reject", "admin", TaskOperations.reject, "POST /tasks/{task_id}/reject", errors=(404, 409)),
+    Operation("tasks.approve", "approve", TaskOperations.approve, "POST /tasks/{task_id}/approve", errors=(404, 409)),
+    Operation("tasks.reject", "approve", TaskOperations.reject, "POST /tasks/{task_id}/reject", errors=(404, 409)),
     Operation(
         "tasks.grade", "write", TaskOperations.grade, "POST /tasks/{task_id}/grade", errors=(404, 409), grpc="GradeTask"
     ),

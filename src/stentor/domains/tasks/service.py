@@ -199,7 +199,7 @@ def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
 
 def _check_approver(tx: Tx, principal: Principal, task: Task) -> None:
     """Raises Forbidden for a key that submitted the task or acts for its agent, unless it has the role admin."""
-    if principal.role == "admin":
+    if principal.is_person:
         return
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):

@@ -6,9 +6,8 @@ in context variables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import MappingProxyType
 from typing import Protocol
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
@@ -56,13 +55,16 @@ class BearerToken(AccessToken):
 
 
 class BearerTokenVerifier:
-    """The SDK's TokenVerifier for API keys and receipts. `vaults` are the named vaults, `access` is by key name."""
+    """The SDK's TokenVerifier for API keys and receipts. `vaults` are the named vaults.
+
+    `access` returns what a key may access, by its name; None means the default of its permissions.
+    """
 
     def __init__(
         self,
         ring: KeyRing,
         receipts: VerifiesReceipts | None,
-        access: Mapping[str, MemoryAccess] = MappingProxyType({}),
+        access: Callable[[str], MemoryAccess | None] = lambda name: None,
         vaults: Sequence[str] = (),
     ) -> None:
         self._ring = ring
@@ -93,7 +95,7 @@ class BearerTokenVerifier:
         )
         everything = (*DEFAULT_ADMIN_NAMESPACES, *(NAMED_VAULT_PREFIX + name for name in self._vaults))
         namespaces = everything if principal.may("admin") else (principal.name, SHARED_NAMESPACE)
-        access = self._access.get(principal.name) or MemoryAccess(namespaces, namespaces)
+        access = self._access(principal.name) or MemoryAccess(namespaces, namespaces)
         try:
             return AuthorityContext(
                 principal.name, principal.tenant, access.namespaces, capabilities, KEY_ISSUER, "", None,

@@ -1,0 +1,81 @@
+"""An API key made at runtime, and its checks. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+import msgspec
+
+from stentor.auth.principal import PERMISSIONS, ROLE_PERMISSIONS, Principal, Role
+from stentor.core.errors import InvalidRequest
+
+NAME_PATTERN = r"[a-z0-9][a-z0-9_.-]{0,62}"
+RESERVED_NAMES = frozenset(("dashboard", "development", "system", "stentor", "shared"))
+"""Names that the service itself acts under, and the namespace that all keys share."""
+MAX_ACTIVE_KEYS = 1_000
+"""Maximum per tenant."""
+HINT_CHARACTERS = 7
+KeyStatus = Literal["active", "expired", "revoked"]
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key without its secret, of which only the SHA-256 digest in hex is stored. Times in microseconds.
+
+    `hint` is the beginning of the secret, `memory` the access to namespaces as `<namespace>:r` or `<namespace>:rw`
+    (empty: the default of its permissions), `budgets` limits such as `usd/month=20`. `version` counts the changes.
+    """
+
+    name: str
+    tenant: str
+    digest: str
+    hint: str
+    role: Role
+    permissions: tuple[str, ...]
+    description: str
+    memory: str
+    budgets: tuple[str, ...]
+    created_by: str
+    created_at: int
+    updated_at: int
+    version: int = 1
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    revoked_by: str | None = None
+    last_used_at: int | None = None
+
+    def status_at(self, now: int) -> KeyStatus:
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant)
+
+
+def check_name(name: str, configured: Collection[str]) -> None:
+    """Raise InvalidRequest for a name that no key may have; `configured` are the names of the environment's keys."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InvalidRequest(
+            "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, not beginning with a sign"
+        )
+    if name in RESERVED_NAMES:
+        raise InvalidRequest(f"name: {name!r} is reserved for the service itself; choose another one")
+    if name in configured:
+        raise InvalidRequest(f"name: {name!r} is a key of the environment; choose another one")
+
+
+def select_permissions(role: Role, permissions: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the permissions of a key, in their usual order: those of its role unless others are given."""
+    chosen = set(ROLE_PERMISSIONS[role] if permissions is None else permissions)
+    if not chosen:
+        raise InvalidRequest(f"permissions: must be one or more of {', '.join(PERMISSIONS)}")
+    return tuple(permission for permission in PERMISSIONS if permission in chosen)
+
+
+def check_expiry(expires_at: int | None, now: int) -> None:
+    """Raise InvalidRequest for an expiry that is not in the future."""
+    if expires_at is not None and expires_at <= now:
+        raise InvalidRequest("expires_at: must be in the future")

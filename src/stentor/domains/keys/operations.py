@@ -1,0 +1,153 @@
+"""Operations on API keys, for people with the permission `admin`. Source: docs/operations.md, "Keys"."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Path
+from pydantic import AfterValidator, Field, StringConstraints
+
+from stentor.auth.principal import Permission, Principal, Role
+from stentor.core.clock import Clock, micros_from_datetime
+from stentor.domains.keys.model import ApiKey, KeyStatus
+from stentor.domains.keys.service import KeyDraft, KeyService
+from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp
+
+KeyName = Annotated[str, Path(description="The key's name."), AfterValidator(decode_path_segment)]
+Description = Annotated[Name, StringConstraints(min_length=0, max_length=500)]
+MemoryText = Annotated[Name, StringConstraints(min_length=0, max_length=2_000)]
+BudgetTexts = Annotated[list[Annotated[Name, StringConstraints(max_length=100)]], Field(max_length=10)]
+
+
+class KeyIn(RequestModel):
+    """Without `permissions` the key has those of its role.
+
+    `memory` is its access to the governed memory as `<namespace>:r` or `<namespace>:rw`, comma separated; empty means
+    the default of its permissions. `budgets` limit what it may spend on models, such as `usd/month=20`.
+    """
+
+    model_config = example_config(name="ci", role="operator", description="Nightly builds", budgets=["usd/month=20"])
+
+    name: Annotated[Name, StringConstraints(max_length=63)]
+    role: Role
+    permissions: Annotated[list[Permission], Field(min_length=1, max_length=10)] | None = None
+    description: Description = ""
+    memory: MemoryText = ""
+    budgets: BudgetTexts = []
+    expires_at: Time | None = None
+
+
+class KeyChange(RequestModel):
+    """Omitted fields stay unchanged; `expires_at` null means never. A new role alone brings its own permissions."""
+
+    model_config = example_config(role="viewer")
+
+    role: Role | None = None
+    permissions: Annotated[list[Permission], Field(min_length=1, max_length=10)] | None = None
+    description: Description | None = None
+    memory: MemoryText | None = None
+    budgets: BudgetTexts | None = None
+    expires_at: Time | None = None
+
+
+class KeyOut(ResponseModel):
+    """A key without its secret; `hint` is how the secret begins.
+
+    Keys that are `configured` come from the environment: they cannot be changed here, and have no times.
+    """
+
+    name: str
+    role: Role
+    permissions: list[str]
+    tenant: str
+    status: KeyStatus
+    configured: bool
+    hint: str | None = None
+    description: str = ""
+    memory: str = ""
+    budgets: list[str] = []
+    created_by: str | None = None
+    created_at: Timestamp | None = None
+    expires_at: Timestamp | None = None
+    last_used_at: Timestamp | None = None
+    revoked_at: Timestamp | None = None
+    revoked_by: str | None = None
+
+
+class NewKey(KeyOut):
+    """Has the secret `key`, as no other response does."""
+
+    key: str
+
+
+class KeyList(ResponseModel):
+    keys: list[KeyOut]
+    total: int
+
+
+Output = TypeVar("Output", bound=KeyOut)
+
+
+class KeyOperations:
+    """Each method is an operation, see the table below."""
+
+    def __init__(self, keys: KeyService, clock: Clock) -> None:
+        self._keys, self._clock = keys, clock
+
+    async def create(self, caller: Caller, body: KeyIn) -> NewKey:
+        """Make a key in the tenant of the caller, valid at once. Only this response shows it."""
+        fields = body.model_dump()
+        if body.expires_at is not None:
+            fields["expires_at"] = micros_from_datetime(body.expires_at)
+        fields |= {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+        key, secret = await self._keys.create(caller, KeyDraft(**fields))
+        return self._output(NewKey, key, key=secret)
+
+    async def list_keys(self, caller: Caller) -> KeyList:
+        """List the keys of the tenant: those of the environment by name, then the others, oldest first."""
+        configured = [_configured_output(principal) for principal in self._keys.list_configured(caller.tenant)]
+        stored = [self._output(KeyOut, key) for key in await self._keys.list_keys(caller.tenant)]
+        return KeyList(keys=configured + stored, total=len(configured) + len(stored))
+
+    async def read(self, caller: Caller, name: KeyName) -> KeyOut:
+        """Return a key that was made at runtime, without its secret."""
+        return self._output(KeyOut, await self._keys.get(caller.tenant, name))
+
+    async def change(self, caller: Caller, name: KeyName, body: KeyChange) -> KeyOut:
+        """Change what a key may do and until when; it applies at once."""
+        changes: dict[str, Any] = body.model_dump(exclude_unset=True)
+        changes = {field: value for field, value in changes.items() if value is not None or field == "expires_at"}
+        if body.expires_at is not None:
+            changes["expires_at"] = micros_from_datetime(body.expires_at)
+        changes |= {field: tuple(value) for field, value in changes.items() if isinstance(value, list)}
+        return self._output(KeyOut, await self._keys.change(caller, name, changes))
+
+    async def rotate(self, caller: Caller, name: KeyName) -> NewKey:
+        """Give a key a new secret, which only this response shows; the old one is invalid at once."""
+        key, secret = await self._keys.rotate(caller, name)
+        return self._output(NewKey, key, key=secret)
+
+    async def revoke(self, caller: Caller, name: KeyName) -> KeyOut:
+        """Make a key invalid for good, at once. Again is no error."""
+        return self._output(KeyOut, await self._keys.revoke(caller, name))
+
+    def _output(self, kind: type[Output], stored: ApiKey, **fields: str) -> Output:
+        return kind.of(stored, status=stored.status_at(self._clock.now()), configured=False, **fields)
+
+
+def _configured_output(principal: Principal) -> KeyOut:
+    permissions = sorted(principal.permissions)
+    return KeyOut.of(principal, permissions=permissions, status="active", configured=True)
+
+
+OPERATIONS = [
+    Operation("keys.create", "admin", KeyOperations.create, "POST /keys", 201, (409,)),
+    Operation("keys.list", "admin", KeyOperations.list_keys, "GET /keys"),
+    Operation("keys.get", "admin", KeyOperations.read, "GET /keys/{name}", errors=(404, 409)),
+    Operation("keys.change", "admin", KeyOperations.change, "PATCH /keys/{name}", errors=(404, 409)),
+    Operation("keys.rotate", "admin", KeyOperations.rotate, "POST /keys/{name}/rotate", errors=(404, 409)),
+    Operation("keys.revoke", "admin", KeyOperations.revoke, "POST /keys/{name}/revoke", errors=(404, 409)),
+]

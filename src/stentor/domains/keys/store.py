@@ -1,0 +1,76 @@
+"""SQL of the API keys that are made at runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.db import Sql, Tx
+from stentor.domains.keys.model import ApiKey
+
+_FIELDS = ApiKey.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_ONE = Sql(f"select {_COLUMNS} from api_keys where name = :name")
+_OF_TENANT = Sql(f"select {_COLUMNS} from api_keys where tenant = :tenant order by created_at, name")
+_CHANGED = Sql(f"select {_COLUMNS} from api_keys where updated_at >= :since")
+_COUNT = Sql(
+    """select count(*) from api_keys
+    where tenant = :tenant and revoked_at is null and (expires_at is null or expires_at > :now)"""
+)
+_INSERT = Sql(f"insert into api_keys ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_CHANGEABLE = tuple(name for name in _FIELDS if name not in ("name", "tenant", "created_by", "created_at"))
+_UPDATE = Sql(f"update api_keys set {', '.join(f'{name} = :{name}' for name in _CHANGEABLE)} where name = :name")
+# Not `updated_at`: other processes need not load the key again.
+_USED = Sql(
+    """update api_keys set last_used_at = :used_at
+    where name = :name and (last_used_at is null or last_used_at < :used_at)"""
+)
+
+
+def find(tx: Tx, name: str) -> ApiKey | None:
+    """Return the key with this name of any tenant: names are unique in an installation."""
+    row = tx.row(_ONE, name=name)
+    return _key(row) if row else None
+
+
+def list_keys(tx: Tx, tenant: str) -> list[ApiKey]:
+    """Return all keys of a tenant, revoked ones included, oldest first."""
+    return [_key(row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
+
+
+def changed_since(tx: Tx, since: int) -> list[ApiKey]:
+    """Return the keys of all tenants that changed since a time in microseconds."""
+    return [_key(row) for row in tx.rows(_CHANGED, since=since)]
+
+
+def count_active(tx: Tx, tenant: str) -> int:
+    row = tx.row(_COUNT, tenant=tenant, now=tx.now)
+    return int(row[0]) if row else 0
+
+
+def insert(tx: Tx, key: ApiKey) -> None:
+    tx.run(_INSERT, **_row(key))
+
+
+def update(tx: Tx, key: ApiKey) -> None:
+    row = _row(key)
+    tx.run(_UPDATE, name=key.name, **{name: row[name] for name in _CHANGEABLE})
+
+
+def record_use(tx: Tx, used: Mapping[str, int]) -> None:
+    """Store when keys were last used, by name, in microseconds."""
+    tx.many(_USED, [{"name": name, "used_at": used_at} for name, used_at in used.items()])
+
+
+def _row(key: ApiKey) -> dict[str, Any]:
+    row = {name: getattr(key, name) for name in _FIELDS}
+    return row | {"permissions": jsontext.dump(key.permissions), "budgets": jsontext.dump(key.budgets)}
+
+
+def _key(row: tuple[Any, ...]) -> ApiKey:
+    values = dict(zip(_FIELDS, row, strict=True))
+    values |= {name: msgspec.json.decode(values[name], type=tuple[str, ...]) for name in ("permissions", "budgets")}
+    return ApiKey(**values)
