@@ -1,8 +1,9 @@
-"""`stentor keys make`: what several instances need to have in common."""
+"""`stentor keys`: API keys from the command line, and the key files that several instances have in common."""
 
 from __future__ import annotations
 
 import stat
+from typing import Any
 
 import pytest
 
@@ -45,3 +46,38 @@ def test_a_folder_that_cannot_be_written_is_named(program: Program) -> None:
     program.data_dir.write_text("no folder")
     done = program("keys", "make")
     assert (done.code, str(program.data_dir) in done.err) == (3, True)
+
+
+@requirement("keys.cli")
+def test_a_key_is_made_used_rotated_and_revoked_from_the_command_line(served: tuple[Program, Any]) -> None:
+    program, _ = served
+    made = program("keys", "create", "ci", "--role", "operator", "--expires", "30d", "--description", "Nightly")
+    assert made.code == 0, made.err
+    secret = made.out.strip()
+    assert secret.startswith("st_")
+    assert "Key ci: operator (read, write, delete), until " in made.err
+    assert "It is not shown again." in made.err
+    listed = {key["name"]: key for key in program("keys", "list", "--json").json["keys"]}
+    assert (listed["ci"]["status"], listed["ci"]["description"]) == ("active", "Nightly")
+    assert secret not in program("keys", "list").out
+    holder = Program(program.data_dir, program.environ | {"SERVICE_CLIENT_KEY": secret})
+    assert holder("task", "list").code == 0
+    assert program("keys", "change", "ci", "--permission", "write", "--expires", "never").code == 0
+    refused = holder("task", "list")
+    assert (refused.code, "'read'" in refused.err) == (3, True)
+    rotated = program("keys", "rotate", "ci").out.strip()
+    assert holder("call", "whoami").code == 3
+    other = Program(program.data_dir, program.environ | {"SERVICE_CLIENT_KEY": rotated})
+    assert program("keys", "change", "ci", "--role", "viewer").code == 0
+    assert other("task", "list").code == 0
+    assert program("keys", "revoke", "ci").out == "Revoked key ci.\n"
+    assert other("task", "list").code == 3
+
+
+@requirement("keys.cli")
+def test_keys_are_made_without_a_service_too(program: Program) -> None:
+    assert program("keys", "create", "dana", "--role", "viewer").code == 0
+    names = {key["name"] for key in program("keys", "list", "--json").json["keys"] if not key["configured"]}
+    assert names == {"dana"}
+    wrong = program("keys", "create", "other", "--role", "viewer", "--expires", "tomorrow")
+    assert (wrong.code, "use 12h, 30d or 8w" in wrong.err) == (2, True)

@@ -82,7 +82,7 @@ COMMANDS = {
         "stentor.cli.commands.call:call",
         "Call any operation of the HTTP API by its name, and print the response as JSON.",
     ),
-    "keys": Target("stentor.cli.commands.installation:keys_app", "Keys that the instances of one service share."),
+    "keys": Target("stentor.cli.commands.keys:app", "Make, limit, rotate and revoke API keys."),
 }
 """The commands in the order of the help. A test compares the lines with the help of the commands themselves."""
 

@@ -1,4 +1,4 @@
-"""`stentor init`, `stentor config`, `stentor doctor` and `stentor keys make`: inspect and prepare an installation.
+"""`stentor init`, `stentor config` and `stentor doctor`: prepare and inspect an installation.
 
 They work without a running service. The settings are read in `inspection`, the checks are in `checks`.
 """
@@ -6,22 +6,16 @@ They work without a running service. The settings are read in `inspection`, the 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import msgspec
 import typer
 
-from stentor.auth.authority import keys
 from stentor.cli import checks, output
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.inspection import ConfigInspection, inspect_config
 from stentor.cli.output import EXIT_FAILED, CommandFailed, console, print_json, print_notice, report_errors
-from stentor.core import settings
-from stentor.core.errors import StartRefused
 from stentor.core.jsontext import JsonObject
-from stentor.core.security.sealing import Sealer
 from stentor.core.settings.config_file import DEFAULT_PATH, render_template
-from stentor.domains.provenance import keyfile
 
 
 def init() -> None:
@@ -83,44 +77,3 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
             console.print(output.render_table(("", "check", "finding"), rows))
         if has_problem:
             raise typer.Exit(EXIT_FAILED)
-
-
-keys_app = typer.Typer(help="Keys that the instances of one service share.", no_args_is_help=True)
-
-
-@keys_app.callback()
-def group() -> None:
-    """Keys that the instances of one service share."""
-
-
-@keys_app.command()
-def make(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Generate missing keys; existing keys are kept.
-
-    A single instance generates each key when it first needs it. Several instances on one database must share their
-    keys: generate them once, and copy the folder `keys` to the data folder of each instance.
-    """
-    with report_errors(as_json=as_json):
-        chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
-        existing = _list_key_files(chosen.storage.data_dir)
-        _ensure_keys(chosen)
-        generated = sorted(_list_key_files(chosen.storage.data_dir) - existing)
-        if as_json:
-            print_json({"folder": str(chosen.storage.data_dir / "keys"), "made": generated, "kept": sorted(existing)})
-            return
-        for name in sorted(existing | set(generated)):
-            note = "" if name in existing else "  generated"
-            console.print(f"{chosen.storage.data_dir / 'keys' / name}{note}", soft_wrap=True)
-
-
-def _list_key_files(data_dir: Path) -> set[str]:
-    return {path.name for path in (data_dir / "keys").glob("*") if not path.name.startswith(".")}
-
-
-def _ensure_keys(chosen: settings.Settings) -> None:
-    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance.origin)
-    keys.ensure_signing_key(chosen.storage.data_dir)
-    try:
-        Sealer(chosen.storage.data_dir, chosen.llm.master_key).ensure_master_key()
-    except OSError as error:
-        raise StartRefused(f"{error.filename} cannot be created: {error.strerror}.") from None

@@ -1,0 +1,226 @@
+"""`stentor keys ...`: make, limit, rotate and revoke API keys; `make` generates the key files of an installation."""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from stentor.auth.authority import keys as authority_keys
+from stentor.cli import output
+from stentor.cli.client import quote_segment
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, report_errors
+from stentor.core import settings
+from stentor.core.errors import StartRefused
+from stentor.core.security.sealing import Sealer
+from stentor.domains.provenance import keyfile
+
+app = typer.Typer(help="Make, limit, rotate and revoke API keys.", no_args_is_help=True)
+
+BASE = "/keys"
+DURATION = re.compile(r"(\d{1,5})([hdw])")
+HOURS = {"h": 1, "d": 24, "w": 168}
+KeyName = Annotated[str, typer.Argument(metavar="NAME", help="The key's name.")]
+KeyRole = Literal["viewer", "operator", "approver", "admin", "agent"]
+Permission = Annotated[
+    list[str] | None,
+    typer.Option(help="read, write, delete, propose, approve or admin; repeatable. Default: those of the role."),
+]
+Description = Annotated[str | None, typer.Option(help="Whose key it is, or what for.")]
+Memory = Annotated[str | None, typer.Option(help="Namespaces of the governed memory: <namespace>:r or :rw, by comma.")]
+Budget = Annotated[list[str] | None, typer.Option(help="Limit of its model calls, such as usd/month=20; repeatable.")]
+Expires = Annotated[str | None, typer.Option(help="In 12h, 30d or 8w, at 2027-01-31T00:00:00Z, or never.")]
+
+
+class ListedKey(msgspec.Struct, frozen=True):
+    """A key without its secret; those of the environment are `configured` and have no times."""
+
+    name: str
+    role: str
+    permissions: list[str]
+    status: str
+    configured: bool
+    description: str
+    hint: str | None
+    expires_at: str | None
+    last_used_at: str | None
+
+
+class MadeKey(ListedKey, frozen=True, kw_only=True):
+    key: str
+
+
+class KeyPage(msgspec.Struct, frozen=True):
+    keys: list[ListedKey]
+
+
+@app.command()
+def create(
+    name: KeyName,
+    role: Annotated[KeyRole, typer.Option(help="What the key may do; `agent` for programs that work as agents.")],
+    permission: Permission = None,
+    description: Description = None,
+    memory: Memory = None,
+    budget: Budget = None,
+    expires: Expires = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key, valid at once; it is shown only here."""
+    with report_errors(as_json=as_json):
+        body = {"name": name, "role": role} | _limits(permission, description, memory, budget, expires)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(BASE, MadeKey, body),
+        _show_secret,
+        as_json=as_json,
+        access="create",
+    )
+
+
+@app.command("list")
+def list_keys(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """List the keys of the environment and those made at runtime, revoked ones included; never the keys themselves."""
+    run_command(ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, KeyPage), _show_list, as_json=as_json)
+
+
+@app.command()
+def change(
+    name: KeyName,
+    role: Annotated[KeyRole | None, typer.Option(help="A new role, with its permissions.")] = None,
+    permission: Permission = None,
+    description: Description = None,
+    memory: Memory = None,
+    budget: Budget = None,
+    expires: Expires = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change what a key may do and until when; it applies to its next request."""
+    with report_errors(as_json=as_json):
+        body = ({"role": role} if role else {}) | _limits(permission, description, memory, budget, expires)
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.request("PATCH", f"{BASE}/{quote_segment(name)}", ListedKey, body),
+        lambda changed: _show_list(KeyPage([changed])),
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
+def rotate(name: KeyName, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Give a key a new secret, which is shown only here; the old one is invalid at once."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{BASE}/{quote_segment(name)}/rotate", MadeKey),
+        _show_secret,
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
+def revoke(name: KeyName, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Make a key invalid, at once and for good."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{BASE}/{quote_segment(name)}/revoke", ListedKey),
+        lambda revoked: output.print_line(f"Revoked key {revoked.name}."),
+        as_json=as_json,
+        access="change",
+    )
+
+
+def _limits(
+    permission: list[str] | None,
+    description: str | None,
+    memory: str | None,
+    budget: list[str] | None,
+    expires: str | None,
+) -> dict[str, Any]:
+    """Return the fields that were given. Raises CommandFailed for an expiry that is neither a duration nor a time."""
+    given = {"permissions": permission or None, "description": description, "memory": memory, "budgets": budget or None}
+    fields = {name: value for name, value in given.items() if value is not None}
+    if expires is not None:
+        fields["expires_at"] = None if expires == "never" else _expiry(expires, datetime.now(UTC))
+    return fields
+
+
+def _expiry(text: str, now: datetime) -> str:
+    if found := DURATION.fullmatch(text):
+        return (now + timedelta(hours=int(found[1]) * HOURS[found[2]])).isoformat()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandFailed(
+            f"--expires {text!r}: use 12h, 30d or 8w, a time such as 2027-01-31T00:00:00Z, or never.", EXIT_USAGE
+        ) from None
+    return (moment if moment.tzinfo else moment.astimezone()).isoformat()
+
+
+def _show_secret(made: MadeKey) -> None:
+    output.print_line(made.key)
+    until = f", until {made.expires_at}" if made.expires_at else ""
+    output.print_notice(f"Key {made.name}: {made.role} ({', '.join(made.permissions)}){until}. It is not shown again.")
+
+
+def _show_list(page: KeyPage) -> None:
+    rows = [
+        (
+            key.name,
+            key.role,
+            # It includes the others.
+            "admin" if "admin" in key.permissions else ", ".join(key.permissions),
+            "configured" if key.configured else key.status,
+            key.expires_at and key.expires_at[:16],
+            output.format_age(key.last_used_at),
+            key.description,
+        )
+        for key in page.keys
+    ]
+    columns = ("name", "role", "permissions", "status", "expires", "last used", "description")
+    console.print(output.render_table(columns, rows))
+
+
+@app.command()
+def make(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Generate the missing key files of an installation; existing ones are kept.
+
+    A single instance generates each key when it first needs it. Several instances on one database must share their
+    keys: generate them once, and copy the folder `keys` to the data folder of each instance.
+    """
+    with report_errors(as_json=as_json):
+        chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
+        existing = _list_key_files(chosen.storage.data_dir)
+        _ensure_keys(chosen)
+        generated = sorted(_list_key_files(chosen.storage.data_dir) - existing)
+        if as_json:
+            print_json({"folder": str(chosen.storage.data_dir / "keys"), "made": generated, "kept": sorted(existing)})
+            return
+        for name in sorted(existing | set(generated)):
+            note = "" if name in existing else "  generated"
+            console.print(f"{chosen.storage.data_dir / 'keys' / name}{note}", soft_wrap=True)
+
+
+def _list_key_files(data_dir: Path) -> set[str]:
+    return {path.name for path in (data_dir / "keys").glob("*") if not path.name.startswith(".")}
+
+
+def _ensure_keys(chosen: settings.Settings) -> None:
+    keyfile.ensure_signer(keyfile.key_path(chosen), chosen.provenance.origin)
+    authority_keys.ensure_signing_key(chosen.storage.data_dir)
+    try:
+        Sealer(chosen.storage.data_dir, chosen.llm.master_key).ensure_master_key()
+    except OSError as error:
+        raise StartRefused(f"{error.filename} cannot be created: {error.strerror}.") from None
