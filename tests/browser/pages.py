@@ -40,6 +40,8 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("models", "/models", "Models & cost"),
         Shown("provenance", "/provenance", "Verify everything"),
         Shown("run", f"/provenance/{made.root}", "task completed"),
+        Shown("keys", "/keys", "Make a key"),
+        Shown("key", "/keys/dana", "Support"),
         Shown("webhooks", "/webhooks", "hooks.example.com"),
         Shown("webhook", f"/webhooks/{made.webhook}", "Deliveries"),
         Shown("delivery", f"/webhooks/{made.webhook}/deliveries/{made.delivery}", "ping"),

@@ -150,5 +150,9 @@ class Seed:
         header |= {"targetZone": "registry", "specialNotes": ""}
         self.made.message = self.post("/atp/send", {"header": header, "payload": {"content": "{}"}})["messageId"]
         hook = {"url": "https://hooks.example.com/stentor", "events": ["task.completed"], "description": "The team"}
+        self.post("/keys", {"name": "dana", "role": "approver", "description": "Support", "budgets": ["usd/month=20"]})
+        self.post("/keys", {"name": "nightly", "role": "agent", "expires_at": "2099-01-01T00:00:00Z"})
+        self.post("/keys", {"name": "old-laptop", "role": "operator"})
+        self.post("/keys/old-laptop/revoke")
         self.made.webhook = self.post("/webhooks", hook)["id"]
         self.made.delivery = self.post(f"/webhooks/{self.made.webhook}/test")["id"]

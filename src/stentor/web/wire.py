@@ -96,7 +96,7 @@ def enveloped_response(data: Any) -> JsonResponse:
     return JsonResponse({"success": True, "data": data})
 
 
-def _printable(text: str) -> str:
+def check_printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("must consist of printable characters")
     return text
@@ -116,7 +116,7 @@ def _no_nul(text: str) -> str:
 
 
 UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
-Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(_printable)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(check_printable)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_no_nul)]
 GradeValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 GradeComment = Annotated[Text, StringConstraints(max_length=4_096)]

@@ -25,9 +25,14 @@ class Site:
 
     async def browser(self, name: str = "ADMIN") -> httpx.AsyncClient:
         """Signed in with this key; it follows no redirects."""
+        return await self.browser_of(KEYS[name].split(":")[0], name)
+
+    async def browser_of(self, key: str, name: str = "") -> httpx.AsyncClient:
+        """Signed in with a key that was made at runtime; `name` tells browsers of the same key apart."""
+        name = name or key
         if name not in self.browsers:
             client = httpx.AsyncClient(transport=self.board.http._transport, base_url=LOCAL, timeout=60)
-            answer = await client.post("/sign-in", data={"key": KEYS[name].split(":")[0]})
+            answer = await client.post("/sign-in", data={"key": key})
             assert (answer.status_code, answer.headers["location"]) == (303, "/"), answer.text
             self.browsers[name] = client
         return self.browsers[name]

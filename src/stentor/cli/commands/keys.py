@@ -151,7 +151,7 @@ def _limits(
 ) -> dict[str, Any]:
     """Return the fields that were given. Raises CommandFailed for an expiry that is neither a duration nor a time."""
     given = {"permissions": permission or None, "description": description, "memory": memory, "budgets": budget or None}
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if expires is not None:
         fields["expires_at"] = None if expires == "never" else _expiry(expires, datetime.now(UTC))
     return fields

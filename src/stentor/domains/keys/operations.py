@@ -14,11 +14,11 @@ from stentor.domains.keys.service import KeyDraft, KeyService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp
+from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp, check_printable
 
 KeyName = Annotated[str, Path(description="The key's name."), AfterValidator(decode_path_segment)]
-Description = Annotated[Name, StringConstraints(min_length=0, max_length=500)]
-MemoryText = Annotated[Name, StringConstraints(min_length=0, max_length=2_000)]
+Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(check_printable)]
+MemoryText = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(check_printable)]
 BudgetTexts = Annotated[list[Annotated[Name, StringConstraints(max_length=100)]], Field(max_length=10)]
 
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.domains.webhooks.model import DeliveryStatus
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import ResponseModel, Time, Timestamp
+from stentor.web.wire import ResponseModel, Time, Timestamp, check_printable
 
 WEEK_SECONDS = 7 * 86_400
 
@@ -19,16 +19,10 @@ def _check_url_characters(text: str) -> str:
     return text
 
 
-def _check_printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must consist of printable characters")
-    return text
-
-
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000), AfterValidator(_check_url_characters)]
-EventName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(_check_printable)]
+EventName = Annotated[str, StringConstraints(min_length=1, max_length=100), AfterValidator(check_printable)]
 EventNames = Annotated[list[EventName], Field(min_length=1, max_length=100)]
-Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(_check_printable)]
+Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(check_printable)]
 
 
 class Subscribe(RequestModel):

@@ -23,6 +23,7 @@ from stentor.surfaces.dashboard.pages import (
     agents,
     console,
     governance,
+    keys,
     memory,
     messages,
     models,
@@ -210,5 +211,6 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *models.ROUTES,
     *provenance.ROUTES,
     *webhooks.ROUTES,
+    *keys.ROUTES,
 ]
 """Method, path, handler. All require a session, and every POST its CSRF token."""

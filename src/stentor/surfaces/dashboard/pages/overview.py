@@ -60,8 +60,8 @@ def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
 
 
 def _pending_items(page: PageRequest, counts: dict[str, int]) -> list[tuple[int, str, str]]:
-    """Return number, label and URL of each kind; all but tasks are on pages for admins only."""
-    items = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[:1]
+    """Return number, label and URL of each kind; those that this key cannot open are left out."""
+    items = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[: 2 if page.session.may("approve") else 1]
     return [(counts[name], labels[counts[name] > 1], url) for name, labels, url in items if counts[name]]
 
 

@@ -45,6 +45,7 @@ MENU = (
     ("/models", "Models & cost", "l"),
     ("/webhooks", "Webhooks", "w"),
     ("/provenance", "Provenance", "p"),
+    ("/keys", "Keys", "k"),
 )
 """Path, label, and the keyboard shortcut after `g`."""
 PACKAGE_DIR = Path(__file__).parents[1]
@@ -68,6 +69,7 @@ NOTICES = {
     "cleared": "Violations cleared.",
     "saved": "Saved.",
     "removed": "Removed.",
+    "revoked": "Revoked: the key does not work any more.",
     "rolled-back": "Rollback started.",
     "taken": "Checkpoint created.",
     "sent": "Sent.",

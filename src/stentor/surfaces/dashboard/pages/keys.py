@@ -1,0 +1,143 @@
+"""The key pages: list, a form that makes a key, one key with its limits, rotate and revoke.
+
+A secret is displayed only in the response to the form that created it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from stentor.auth.principal import ROLE_PERMISSIONS
+from stentor.core.clock import DAY, format_iso
+from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
+
+ROLE_MEANINGS = {
+    "viewer": "reads",
+    "operator": "reads, submits, cancels, retries and deletes",
+    "approver": "reads, proposes updates, decides on tasks and updates",
+    "admin": "may do everything",
+    "agent": "a program: works for the agents that are registered with its name",
+}
+EXPIRY_CHOICES = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
+"""Days from now, with labels."""
+KEEP = "keep"
+EMPTY_FORM = {"name": "", "role": "viewer", "description": "", "budgets": "", "memory": "", "days": "90"}
+
+
+async def list_keys(page: PageRequest) -> Response:
+    return await render_list(page)
+
+
+async def render_list(
+    page: PageRequest, problem: GatewayError | None = None, form_values: JsonObject | None = None
+) -> Response:
+    """Render the list; after a rejected form with the error and the submitted values."""
+    keys = (await page.call("keys.list"))["keys"]
+    return page.render(
+        "keys.html",
+        problem.status if problem else 200,
+        keys=[key for key in keys if key["status"] != "revoked"],
+        revoked=[key for key in keys if key["status"] == "revoked"],
+        problem=problem,
+        form_values=EMPTY_FORM | (form_values or {}),
+        **_choices(),
+    )
+
+
+async def create_key(page: PageRequest) -> Response:
+    """Make a key and display it, once."""
+    form = await page.read_form()
+    body = {"name": form.get("name", ""), "role": form.get("role", "")} | _limits(page, form)
+    try:
+        made = await page.call("keys.create", body=body)
+    except GatewayError as error:
+        return await render_list(page, _require_form_error(error), form)
+    return _render_key(page, made, secret=made["key"])
+
+
+async def show_key(page: PageRequest) -> Response:
+    return _render_key(page, await page.call("keys.get", name=page.path_param("name")))
+
+
+def _render_key(page: PageRequest, key: JsonObject, problem: GatewayError | None = None, secret: str = "") -> Response:
+    return page.render(
+        "key.html",
+        problem.status if problem else 200,
+        key=key,
+        base=_path(key["name"]),
+        problem=problem,
+        secret=secret,
+        keep=KEEP,
+        **_choices(),
+    )
+
+
+async def change_key(page: PageRequest) -> Response:
+    name, form = page.path_param("name"), await page.read_form()
+    body = _limits(page, form)
+    key = await page.call("keys.get", name=name)
+    if (role := form.get("role", "")) != key["role"]:
+        body["role"] = role
+    try:
+        await page.call("keys.change", name=name, body=body)
+    except GatewayError as error:
+        return _render_key(page, key, _require_form_error(error))
+    return page.redirect(_path(name), "saved")
+
+
+async def rotate_key(page: PageRequest) -> Response:
+    """Give the key a new secret and display it, once."""
+    made = await page.call("keys.rotate", name=page.path_param("name"))
+    return _render_key(page, made, secret=made["key"])
+
+
+async def revoke_key(page: PageRequest) -> Response:
+    await page.call("keys.revoke", name=page.path_param("name"))
+    return page.redirect("/keys", "revoked")
+
+
+def _limits(page: PageRequest, form: dict[str, str]) -> JsonObject:
+    budgets = [part.strip() for part in form.get("budgets", "").split(",") if part.strip()]
+    body: JsonObject = {
+        "description": form.get("description", ""),
+        "memory": form.get("memory", ""),
+        "budgets": budgets,
+    }
+    days = int_or_text(form.get("days", "0"))
+    if days != KEEP:
+        # A text that is no number goes to the gateway, which rejects it with a message.
+        body["expires_at"] = _days_from_now(page, days) if isinstance(days, int) else days
+    return body
+
+
+def _days_from_now(page: PageRequest, days: int) -> str | None:
+    return format_iso(page.site.now() + min(days, 36_500) * DAY) if days else None
+
+
+def _choices() -> dict[str, Any]:
+    return {"roles": ROLE_MEANINGS, "role_permissions": ROLE_PERMISSIONS, "expiries": EXPIRY_CHOICES}
+
+
+def _require_form_error(error: GatewayError) -> GatewayError:
+    """Return an error that the form displays; raise any other."""
+    if error.status not in (400, 409):
+        raise error
+    return error
+
+
+def _path(name: str) -> str:
+    return f"/keys/{quote_segment(name)}"
+
+
+ROUTES = [
+    ("GET", "/keys", list_keys),
+    ("POST", "/keys", create_key),
+    ("GET", "/keys/{name}", show_key),
+    ("POST", "/keys/{name}", change_key),
+    ("POST", "/keys/{name}/rotate", rotate_key),
+    ("POST", "/keys/{name}/revoke", revoke_key),
+]

@@ -1,0 +1,91 @@
+"""The pages of keys: a secret is seen once, and what a key may not do is not offered."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.requirements import requirement
+from tests.surfaces.dashboard.signed_in import Site
+
+SECRET = re.compile(r"st_[A-Za-z0-9_-]{43}")
+
+
+@requirement("dashboard.page-keys")
+async def test_a_key_is_made_and_shown_once(site: Site) -> None:
+    shown = await site.send("/keys", 200, name="dana", role="approver", description="<b>Support</b>", days="30")
+    (secret,) = SECRET.findall(shown.text)
+    assert (await site.world.admin.get("/api/v1/keys/dana")).json()["role"] == "approver"
+    who = await site.world.admin.get("/api/v1/whoami", headers={"X-API-Key": secret})
+    assert who.json()["name"] == "dana"
+    for path in ("/keys", "/keys/dana"):
+        page = await site.read(path)
+        assert secret not in page
+        assert "&lt;b&gt;Support&lt;/b&gt;" in page
+        assert "in 29 d" in page or "in 30 d" in page
+
+
+@requirement("dashboard.page-keys")
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": "Dana", "role": "viewer"}, "name: must be 1 to 63 characters"),
+        ({"name": "admin", "role": "viewer"}, "is a key of the environment"),
+        ({"name": "dana", "role": "king"}, "role: "),
+        ({"name": "dana", "role": "viewer", "budgets": "20 dollars"}, "budgets: "),
+        ({"name": "dana", "role": "viewer", "days": "soon"}, "expires_at: "),
+    ],
+)
+async def test_what_is_wrong_with_a_key_is_shown_above_the_form(
+    site: Site, fields: dict[str, str], message: str
+) -> None:
+    answer = await site.send("/keys", 400, **fields)
+    assert message in answer.text
+    assert f'name="name" value="{fields["name"]}"' in answer.text
+
+
+@requirement("dashboard.page-keys")
+async def test_a_key_is_changed_rotated_and_revoked(site: Site) -> None:
+    made = SECRET.findall((await site.send("/keys", 200, name="dana", role="viewer", days="0")).text)[0]
+    changed = await site.send("/keys/dana", role="operator", days="keep", budgets="usd/month=20, tokens/day=1000")
+    assert changed.headers["location"] == "/keys/dana?notice=saved"
+    record = (await site.world.admin.get("/api/v1/keys/dana")).json()
+    assert (record["role"], record["budgets"], record["expires_at"]) == (
+        "operator",
+        ["usd/month=20", "tokens/day=1000"],
+        None,
+    )
+    rotated = SECRET.findall((await site.send("/keys/dana/rotate", 200)).text)[0]
+    assert rotated != made
+    await site.send("/keys/dana/revoke")
+    page = await site.read("/keys/dana")
+    assert "Rotate" not in page
+    assert "by admin" in page
+    assert "1 revoked" in await site.read("/keys")
+    who = await site.world.admin.get("/api/v1/whoami", headers={"X-API-Key": rotated})
+    assert who.status_code == 401
+
+
+@requirement("dashboard.page-keys")
+async def test_keys_of_the_environment_are_listed_and_lead_nowhere(site: Site) -> None:
+    page = await site.read("/keys")
+    assert "configured" in page
+    assert 'href="/keys/reader"' not in page
+    await site.read("/keys/reader", 409)
+
+
+@requirement("dashboard.page-keys", "keys.roles")
+async def test_an_approver_signs_in_and_decides_and_sees_no_more(site: Site) -> None:
+    made = await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "approver"})
+    agent = await site.world.register("asks", trust_tier="human")
+    task_id = await site.world.submit(agent_preference=agent)
+    client = await site.browser_of(made.json()["key"])
+    task = (await client.get(f"/tasks/{task_id}")).text
+    assert f"/tasks/{task_id}/approve" in task
+    assert f"/tasks/{task_id}/cancel" not in task
+    token = re.search(r'name="csrf" value="([^"]+)"', task)
+    assert token is not None
+    assert (await client.post(f"/tasks/{task_id}/approve", data={"csrf": token[1]})).status_code == 303
+    assert (await site.world.task(task_id))["status"] == "queued"
+    assert (await client.get("/keys")).status_code == 403
