@@ -20,6 +20,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("tasks", "/tasks", "New task"),
         Shown("task", f"/tasks/{made.done}", "Why this agent"),
         Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),
+        Shown("compare", f"/tasks/{made.done}/compare?with={made.failed}", "Compare runs"),
         Shown("console", "/console", "Instruction"),
         Shown("console-run", f"/console/{made.done}", "Next instruction"),
         Shown("agents", "/agents", "translator"),

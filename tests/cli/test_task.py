@@ -41,6 +41,8 @@ def test_waiting_for_a_task_that_fails_ends_with_1(served: Served) -> None:
     retried = program("task", "retry", failed.json["task_id"], "--json")
     assert retried.code == 0
     assert retried.json["task_id"] == failed.json["task_id"]
+    again = program("task", "rerun", failed.json["task_id"][-8:], "--agent", "summarizer", "--json")
+    assert again.json["task_id"] != failed.json["task_id"]
 
 
 def test_the_input_comes_as_text_as_json_from_a_file_or_from_standard_input(served: Served) -> None:

@@ -199,6 +199,30 @@ def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     )
 
 
+@app.command()
+def rerun(
+    task_id: TaskId,
+    agent: Annotated[str | None, typer.Option(metavar="AGENT", help="The agent to run it: its name or id.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Submit a task again as a new one, with the same input."""
+
+    async def submit(api: ServiceClient, found: str) -> Response[SubmittedTask]:
+        body = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent)}
+        return await api.post(f"{_path(found)}/rerun", SubmittedTask, body)
+
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        _on_task(task_id, submit),
+        task_view.show_submitted,
+        as_json=as_json,
+        access="change",
+    )
+
+
 @app.command("list")
 def list_tasks(
     status: Annotated[Status | None, typer.Option(help="Only tasks with this status.")] = None,

@@ -34,6 +34,21 @@ _SUM_COST = Sql(
 )
 
 
+_SUM_OF_TASK = Sql(
+    """select count(*), coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), sum(cost)
+    from llm_calls where tenant = :tenant and task_id = :task_id"""
+)
+
+
+class TaskCalls(msgspec.Struct, frozen=True):
+    """What the model calls of a task add up to; `dollars` is None if no price is known."""
+
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    dollars: float | None
+
+
 class BudgetSpending(msgspec.Struct, frozen=True):
     """The spending of a key or an agent in a budget's current period, in tokens or US dollars (`unit`)."""
 
@@ -69,6 +84,13 @@ def read_recent_calls(tx: Tx, tenant: str, now: int) -> dict[str, RecentCalls]:
             calls.failed += int(count)
             calls.codes = {**calls.codes, str(outcome): int(count)}
     return by_provider
+
+
+def read_task_calls(tx: Tx, tenant: str, task_id: str) -> TaskCalls:
+    """Return the sums over the model calls of a task."""
+    calls, input_tokens, output_tokens, cost = tx.rows(_SUM_OF_TASK, tenant=tenant, task_id=task_id)[0]
+    dollars = None if cost is None else int(cost) / NANOS_PER_DOLLAR
+    return TaskCalls(int(calls), int(input_tokens), int(output_tokens), dollars)
 
 
 def read_spending(tx: Tx, tenant: str, entries: list[str], now: int) -> list[BudgetSpending]:

@@ -44,7 +44,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
-    matters in the choice of the agent, `title` a title that the submitter gave.
+    matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats.
     """
 
     user_id: str | None = None
@@ -57,6 +57,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     grant_id: str | None = None
     prefer: Preference | None = None
     title: str | None = None
+    rerun_of: str | None = None
 
     @property
     def for_agent(self) -> TaskMetadata:
@@ -79,6 +80,25 @@ class TaskDraft(msgspec.Struct, frozen=True):
     @property
     def priority(self) -> int:
         return PRIORITIES[self.metadata.priority or "normal"]
+
+
+def draft_rerun(task: Task, task_input: Any, agent_preference: str | None) -> TaskDraft:
+    """Return the draft of a new task that repeats a task; without `agent_preference` it has the preference again.
+
+    It is no subtask and uses no grant: those belong to the first run.
+    """
+    meta = task.metadata
+    return TaskDraft(
+        task.type,
+        task_input,
+        required_capabilities=task.required_capabilities,
+        timeout_seconds=task.timeout_seconds,
+        agent_preference=agent_preference or task.agent_preference,
+        metadata=TaskMetadata(
+            meta.user_id, meta.priority, tags=meta.tags, prefer=meta.prefer, title=meta.title, rerun_of=task.task_id
+        ),
+        queue_timeout_seconds=task.queue_timeout_seconds,
+    )
 
 
 def with_traceparent(draft: TaskDraft, traceparent: str | None) -> TaskDraft:

@@ -96,6 +96,12 @@ class TaskIn(RequestModel):
         )
 
 
+class RerunIn(RequestModel):
+    model_config = example_config(agent_preference="0190f5f0-0000-7000-8000-000000000000")
+
+    agent_preference: UuidText | None = None
+
+
 class RejectTask(RequestModel):
     model_config = example_config(reason="It would write outside its folder.")
 
@@ -251,6 +257,12 @@ class TaskOperations:
         """Cancel a task that has not ended; its work is stopped."""
         return CancelledOut(task_id=task_id, status="cancelled", cancelled_at=await self._tasks.cancel(caller, task_id))
 
+    async def rerun(self, caller: Caller, task_id: TaskId, body: RerunIn | None = None) -> SubmittedOut:
+        """Submit a task again as a new task with the same input, in any status, on another agent if one is given."""
+        agent = body.agent_preference if body else None
+        result = await self._submission.submit(caller, await self._tasks.prepare_rerun(caller, task_id, agent))
+        return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
+
     async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """A new attempt of a failed or aborted task, routed anew."""
         return TaskOut.of(await self._tasks.retry(caller, task_id), notice=None)
@@ -290,6 +302,7 @@ OPERATIONS = [
         grpc="CancelTask",
     ),
     Operation("tasks.retry", "write", TaskOperations.retry, "POST /tasks/{task_id}/retry", 202, (404, 409, 422)),
+    Operation("tasks.rerun", "write", TaskOperations.rerun, "POST /tasks/{task_id}/rerun", 202, (404, 409, 422)),
     Operation("tasks.approve", "approve", TaskOperations.approve, "POST /tasks/{task_id}/approve", errors=(404, 409)),
     Operation("tasks.reject", "approve", TaskOperations.reject, "POST /tasks/{task_id}/reject", errors=(404, 409)),
     Operation(

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from stentor.auth.principal import Principal
+from stentor.core import jsontext
 from stentor.core.clock import HOUR
 from stentor.core.db import CounterTable, Sql, Tx
+from stentor.core.errors import NotFound
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks.model import Task, TaskFilter, TaskSummary
 
@@ -64,6 +66,7 @@ _LIST_SUBTASKS = Sql(
     f"""select {_COLUMNS} from tasks where tenant = :tenant and parent_task_id = :parent and {_VISIBLE}
     order by created_at, task_id limit :limit"""
 )
+_WHOLE_INPUT = Sql("select input from tasks where tenant = :tenant and task_id = :task_id")
 _FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by kind and conditions; there are only a few combinations."""
@@ -149,6 +152,14 @@ def read_input(tx: Tx, tenant: str, task_id: str, length: int) -> str | None:
     """Return the first characters of the JSON input of a task."""
     row = tx.row(_FIND_INPUT, tenant=tenant, task_id=task_id, length=length)
     return None if row is None else str(row[0])
+
+
+def read_whole_input(tx: Tx, tenant: str, task_id: str) -> Any:
+    """Return the input of a task. Raises NotFound."""
+    row = tx.row(_WHOLE_INPUT, tenant=tenant, task_id=task_id)
+    if row is None:
+        raise NotFound("No task has this id.")
+    return jsontext.decode(row[0].encode())
 
 
 def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], params: dict[str, Any]) -> int:

@@ -30,6 +30,7 @@ from stentor.surfaces.dashboard.pages import (
     overview,
     provenance,
     sign_in,
+    task_runs,
     tasks,
     webhooks,
 )
@@ -203,6 +204,7 @@ class _SecurityHeadersMiddleware:
 ROUTES: list[tuple[str, str, PageHandler]] = [
     *overview.ROUTES,
     *tasks.ROUTES,
+    *task_runs.ROUTES,
     *console.ROUTES,
     *agents.ROUTES,
     *governance.ROUTES,

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
+from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
@@ -70,11 +71,12 @@ def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[Jso
 
 async def show_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
-    trail, names, input_text, subtasks = await asyncio.gather(
+    trail, names, input_text, subtasks, calls = await asyncio.gather(
         page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
         page.read(registry_queries.read_names),
         page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
         page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS),
+        page.read(llm_queries.read_task_calls, task_id),
     )
     is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
     return page.render(
@@ -83,6 +85,8 @@ async def show_task(page: PageRequest) -> Response:
         task=trail["task"],
         task_id=task_id,
         trail=trail,
+        calls=calls,
+        agents=_selectable_agents(page, names, [trail["task"]] if trail["task"] else []),
         routing=_present_decision(trail["routing"]),
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
