@@ -39,6 +39,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("message", f"/messages/{made.message}", "trace-0001"),
         Shown("new-message", "/messages/new", "Validate"),
         Shown("models", "/models", "Models & cost"),
+        Shown("calls", "/models/calls", "Model calls"),
         Shown("provenance", "/provenance", "Verify everything"),
         Shown("run", f"/provenance/{made.root}", "task completed"),
         Shown("keys", "/keys", "Make a key"),

@@ -61,8 +61,8 @@ def _spread(database: Path) -> None:
     """Give the hour before a history: what the seed did in a second, over its minutes; and calls of models."""
     chance = random.Random(3)
     with sqlite3.connect(database, timeout=10) as store:
-        for task_id, created in store.execute(
-            "select task_id, created_at from tasks where completion_time is not null"
+        for task_id, created, agent_id in store.execute(
+            "select task_id, created_at, assigned_agent from tasks where completion_time is not null"
         ).fetchall():
             moved = created - int(chance.triangular(0, 58, 12) * MINUTE)
             took = int(chance.lognormvariate(0.2, 0.9) * SECOND)
@@ -71,13 +71,22 @@ def _spread(database: Path) -> None:
                 (moved, moved + MINUTE // 600, moved + MINUTE // 600 + took, task_id),
             )
             cost = int(chance.lognormvariate(0, 0.6) * 4_000_000)
-            row = (task_id, "admin", "chat", "openai", "gpt-5-mini", "ok", 900, 240, cost, took // 1000, moved + took)
+            outcome = "PROVIDER_TIMEOUT" if cost % 11 == 0 else "ok"
+            about = (task_id, "admin", agent_id, task_id, "chat", "openai", "gpt-5-mini", outcome)
+            row = (*about, 900, 240, cost, took // 1000, moved + took)
             store.execute(
-                """insert into llm_calls (call_id, tenant, key_name, operation, provider, model, outcome, input_tokens,
-                output_tokens, estimated, cost, latency_ms, happened_at)
-                values (?, 'default', ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)""",
+                """insert into llm_calls (call_id, tenant, key_name, agent_id, task_id, operation, provider, model,
+                outcome, input_tokens, output_tokens, estimated, cost, latency_ms, happened_at)
+                values (?, 'default', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)""",
                 row,
             )
+            for kind, subject in (("key", "admin"), ("agent", agent_id)):
+                store.execute(
+                    """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
+                    values ('default', ?, ?, ?, 1140, ?)
+                    on conflict do update set tokens = tokens + 1140, cost = cost + excluded.cost""",
+                    (kind, subject, moved // (24 * 60 * MINUTE), cost),
+                )
 
 
 def _take(opened: Browser, service: Service, made: Seeded, folder: Path, scheme: Any, size: str) -> None:

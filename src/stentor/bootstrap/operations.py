@@ -10,6 +10,7 @@ from stentor.domains.execution import operations as execution
 from stentor.domains.governance import operations as governance
 from stentor.domains.keys import operations as keys
 from stentor.domains.learning import operations as learning
+from stentor.domains.llm import call_operations as calls
 from stentor.domains.llm import operations as llm
 from stentor.domains.memory import operations as memory
 from stentor.domains.messaging import operations as messaging
@@ -41,6 +42,7 @@ OPERATIONS: list[Operation] = [
     *keys.OPERATIONS,
     *governance.OPERATIONS,
     *llm.OPERATIONS,
+    *calls.OPERATIONS,
     *modelrouting.OPERATIONS,
     *memory.OPERATIONS,
 ]
@@ -97,6 +99,11 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
         ),
         ("keys", keys.OPERATIONS, keys.KeyOperations(kernel.keys, kernel.infra.clock)),
         ("llm", llm.OPERATIONS, _llm_operations(kernel, context)),
+        (
+            "llm",
+            calls.OPERATIONS,
+            calls.CallOperations(kernel.infra.db, keeps_content=kernel.infra.settings.llm.log_content),
+        ),
         ("llm", modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers)),
     ]
     if kernel.memory is not None:

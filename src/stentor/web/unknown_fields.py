@@ -17,7 +17,7 @@ def explain_unknown_fields(errors: Sequence[Any], body: Any) -> list[Any]:
 
     Locations begin with "body". Errors of other kinds stay as they are.
     """
-    return [_explain(error, body) if error["type"] == _UNKNOWN else error for error in errors]
+    return [_explain(error, body) if error.get("type") == _UNKNOWN else error for error in errors]
 
 
 def _explain(error: Any, body: Any) -> Any:

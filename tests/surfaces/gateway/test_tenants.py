@@ -9,6 +9,9 @@ from typing import Any
 
 import httpx
 
+from stentor.core.ids import new_id
+from stentor.domains.llm import store as llm_store
+from stentor.domains.llm.store import CallRow
 from tests.conftest import World
 from tests.patience import soon
 from tests.requirements import requirement
@@ -39,7 +42,16 @@ async def theirs(world: World) -> dict[str, str]:
     found = {"webhook_id": hook.json()["id"], "provenance_id": trail.json()["provenance_id"]}
     found |= {"message_id": await their_message(other), "grant_id": await their_grant(other, ids)}
     found["answer_id"] = await an_answer(world, "other")
+    found["call_id"] = await their_call(world)
+    assert (await other.post("/api/v1/keys", json={"name": "groq", "role": "viewer"})).status_code == 201
     return ids | found | await their_update(other, agent["agent_id"])
+
+
+async def their_call(world: World) -> str:
+    """A recorded call of a model."""
+    row = CallRow(new_id(), "other", "other", None, None, "chat", "groq", "m", "ok", 1, 1, 0, None, 1)
+    await world.kernel.infra.db.write(lambda tx: llm_store.insert_call(tx, row))
+    return row.call_id
 
 
 async def their_grant(other: httpx.AsyncClient, ids: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""SQL for the dashboard's pages about models: providers, recent calls, spending. Other SQL is in `store`."""
+"""SQL that reads for lists and pages: calls, providers, recent calls, spending. Other SQL is in `store`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import msgspec
 
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx
+from stentor.core.errors import NotFound
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import costs
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget
+from stentor.domains.provenance import store as events
+from stentor.domains.provenance.model import parse_event
 
 MAX_SUBJECTS = 10
 """Keys or agents listed for a budget that applies to each of them: those that spent most."""
@@ -38,6 +42,21 @@ _SUM_OF_TASK = Sql(
     """select count(*), coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), sum(cost)
     from llm_calls where tenant = :tenant and task_id = :task_id"""
 )
+
+
+_SPENDERS = Sql(
+    f"""select subject, sum(tokens), sum(cost) as spent from llm_spent
+    where tenant = :tenant and kind = :kind and day >= :day
+    group by subject order by spent desc, subject limit {MAX_SUBJECTS}"""
+)
+
+
+class Spender(msgspec.Struct, frozen=True):
+    """A key or an agent with the tokens and US dollars of its calls."""
+
+    subject: str
+    tokens: int
+    dollars: float
 
 
 class TaskCalls(msgspec.Struct, frozen=True):
@@ -93,6 +112,12 @@ def read_task_calls(tx: Tx, tenant: str, task_id: str) -> TaskCalls:
     return TaskCalls(int(calls), int(input_tokens), int(output_tokens), dollars)
 
 
+def read_spenders(tx: Tx, tenant: str, kind: str, first_day: int) -> list[Spender]:
+    """Return the keys or agents (`kind`) that spent most since a day, as a count of days since 1970 in UTC."""
+    rows = tx.rows(_SPENDERS, tenant=tenant, kind=kind, day=first_day)
+    return [Spender(str(subject), int(tokens), int(cost) / NANOS_PER_DOLLAR) for subject, tokens, cost in rows]
+
+
 def read_spending(tx: Tx, tenant: str, entries: list[str], now: int) -> list[BudgetSpending]:
     """Return the spending in each budget of SERVICE_LLM_BUDGETS, by key or agent."""
     budgets = costs.parse_budgets(entries)
@@ -121,3 +146,119 @@ def read_cost_series(tx: Tx, tenant: str, start: int, width: int, count: int) ->
         if 0 <= bucket < count:
             dollars[int(bucket)], tokens[int(bucket)] = float(cost) / NANOS_PER_DOLLAR, float(token_count)
     return {"dollars": dollars, "tokens": tokens}
+
+
+MAX_WINDOW_CALLS = 20_000
+"""Calls that a page of a filtered list looks through, so that a rare match in a million calls does not hold up the
+database: the cursor goes on behind the window. Calls of a task have an index.
+"""
+_CALL_COLUMNS = (
+    "call_id, happened_at, key_name, agent_id, task_id, operation, provider, model, outcome, input_tokens, "
+    "output_tokens, estimated, cost, latency_ms"
+)
+_CALL_CONDITIONS = {
+    "provider": "provider = :provider",
+    "model": "model = :model",
+    "key_name": "key_name = :key_name",
+    "agent_id": "agent_id = :agent_id",
+    "failed": "(case when outcome = 'ok' then 0 else 1 end) = :failed",
+}
+_BEFORE = "(happened_at, call_id) < (:before_time, :before_id)"
+_NEWEST = "order by happened_at desc, call_id desc"
+_statements: dict[tuple[str, ...], Sql] = {}
+"""Compiled statements by conditions; there are only a few combinations."""
+_FIND_CALL = Sql(f"select {_CALL_COLUMNS} from llm_calls where tenant = :tenant and call_id = :call_id")
+
+
+class RecordedCall(msgspec.Struct, frozen=True):
+    """One ended call. `outcome` is `ok` or an error code; `cost` in billionths of a US dollar, None if unknown."""
+
+    call_id: str
+    happened_at: int
+    key_name: str
+    agent_id: str | None
+    task_id: str | None
+    operation: str
+    provider: str
+    model: str
+    outcome: str
+    input_tokens: int
+    output_tokens: int
+    estimated: int
+    cost: int | None
+    latency_ms: int
+
+    @property
+    def cost_usd(self) -> float | None:
+        return None if self.cost is None else self.cost / NANOS_PER_DOLLAR
+
+
+class CallFilter(msgspec.Struct, frozen=True):
+    """None means all; `failed` 1 or 0. `before` is the time and the id of the call after which a page begins."""
+
+    provider: str | None = None
+    model: str | None = None
+    key_name: str | None = None
+    agent_id: str | None = None
+    failed: int | None = None
+    task_id: str | None = None
+    before: tuple[int, str] | None = None
+
+
+def list_calls(
+    tx: Tx, tenant: str, call_filter: CallFilter, limit: int
+) -> tuple[list[RecordedCall], tuple[int, str] | None]:
+    """Return the matching calls, newest first, and where the next page begins; None if there is none."""
+    names = tuple(name for name in _CALL_CONDITIONS if getattr(call_filter, name) is not None)
+    scope = tuple(name for name in ("task_id", "before") if getattr(call_filter, name) is not None)
+    params = {"tenant": tenant, **{name: getattr(call_filter, name) for name in (*names, "task_id")}}
+    if call_filter.before is not None:
+        params["before_time"], params["before_id"] = call_filter.before
+    params = {name: value for name, value in params.items() if value is not None}
+    rows = tx.rows(_page_sql(names, scope), **params, limit=limit + 1)
+    calls = [RecordedCall(*row) for row in rows[:limit]]
+    if len(rows) > limit:
+        return calls, (calls[-1].happened_at, calls[-1].call_id)
+    if not names or call_filter.task_id is not None:
+        return calls, None
+    params = {name: value for name, value in params.items() if name in ("tenant", "before_time", "before_id")}
+    last_scanned = tx.row(_window_end_sql(scope), **params)
+    return calls, None if last_scanned is None else (int(last_scanned[0]), str(last_scanned[1]))
+
+
+def read_call(tx: Tx, tenant: str, call_id: str) -> tuple[RecordedCall, JsonObject]:
+    """Return a call and the metadata of its event, empty if the event is gone. Raises NotFound."""
+    row = tx.row(_FIND_CALL, tenant=tenant, call_id=call_id)
+    if row is None:
+        raise NotFound("No call of a model has this id.")
+    event = events.find_event(tx, tenant, call_id)
+    return RecordedCall(*row), parse_event(event).metadata if event else {}
+
+
+def _page_sql(names: tuple[str, ...], scope: tuple[str, ...]) -> Sql:
+    key = ("page", *names, *scope)
+    if key not in _statements:
+        where = _window(scope)
+        if names and "task_id" not in scope:
+            window = f"(select * from llm_calls where {where} {_NEWEST} limit {MAX_WINDOW_CALLS}) as newest"
+            where = " and ".join(_CALL_CONDITIONS[name] for name in names)
+        else:
+            window = "llm_calls"
+            where = " and ".join([where, *(_CALL_CONDITIONS[name] for name in names)])
+        _statements[key] = Sql(f"select {_CALL_COLUMNS} from {window} where {where} {_NEWEST} limit :limit")
+    return _statements[key]
+
+
+def _window_end_sql(scope: tuple[str, ...]) -> Sql:
+    key = ("end", *scope)
+    if key not in _statements:
+        _statements[key] = Sql(
+            f"select happened_at, call_id from llm_calls where {_window(scope)} {_NEWEST} limit 1 "
+            f"offset {MAX_WINDOW_CALLS - 1}"
+        )
+    return _statements[key]
+
+
+def _window(scope: tuple[str, ...]) -> str:
+    conditions = {"task_id": "task_id = :task_id", "before": _BEFORE}
+    return " and ".join(["tenant = :tenant", *(conditions[name] for name in scope)])

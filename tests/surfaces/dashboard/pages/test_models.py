@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeWorld, World
-from tests.domains.llm.upstream import Upstream, serving
+from tests.domains.llm.upstream import Upstream, serving, status
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -53,6 +53,8 @@ async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
     assert "$0.0250" in page  # 11 tokens at 1,000 and 7 at 2,000 dollars a million
     assert "openai/sea-large" in page
     assert page.count('<rect class="value"') == 2 * 7
+    assert '<a href="/models/calls?key=admin">admin</a>' in page
+    assert "By key" not in await site.read("/models", key="READER")
     assert (await site.read("/models", days="30")).count('<rect class="value"') == 2 * 30
     site.world.clock.advance(seconds=8 * 86_400)
     assert "No calls of models in these days" in await site.part("/models", days="7")
@@ -174,3 +176,45 @@ async def test_failed_calls_of_the_last_hour_are_counted(site: Site, upstream: U
     assert 'title="PROVIDER_ERROR 1">1 failed' in page
     site.world.clock.advance(seconds=3_700)
     assert "1 failed" not in await site.read("/models/providers")
+
+
+@requirement("dashboard.page-calls")
+async def test_calls_are_listed_filtered_and_one_is_shown(site: Site) -> None:
+    assert "Point any OpenAI client" in await site.read("/models/calls")
+    await chat(site.world)
+    page = await site.read("/models/calls")
+    found = re.search(r'href="(/models/calls/[^"?]+)"', page)
+    assert found
+    assert "$0.0250" in page
+    assert "No calls" in await site.part("/models/calls", outcome="failed")
+    assert found[1] in (await (await site.browser()).get("/models/calls?model=sea-large&key=admin")).text
+    one = await site.read(found[1])
+    assert "SERVICE_LLM_LOG_CONTENT=true" in one
+    assert "$0.0250" in one
+    await site.read(found[1], 404, key="WRITER")
+    await site.read("/models/calls", 400, outcome="maybe")
+    await site.read("/models/calls/nothing", 404)
+
+
+@requirement("dashboard.page-calls")
+async def test_failures_of_a_provider_lead_to_the_failed_calls(site: Site, upstream: Upstream) -> None:
+    upstream.mood = status(500)
+    await chat(site.world, 502)
+    providers = await site.read("/models/providers")
+    assert "/models/calls?outcome=failed&amp;provider=openai" in providers
+    assert "provider error" in await site.read("/models/calls", outcome="failed", provider="openai")
+
+
+@requirement("dashboard.page-calls")
+async def test_kept_content_is_shown_as_text(make_world: MakeWorld, make_board: Any, upstream: Upstream) -> None:
+    world = await make_world(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=upstream.v1, SERVICE_LLM_LOG_CONTENT="1")
+    site = Site(await make_board(world))
+    body = {"messages": [{"role": "user", "content": "<script>alert(1)</script>"}], "model": "openai/sea-large"}
+    assert (await world.admin.post("/api/v1/llm/chat", json=body)).status_code == 200
+    call = (await world.admin.get("/api/v1/llm/calls")).json()["calls"][0]
+    page = await site.read(f"/models/calls/{call['call_id']}")
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>alert(1)" not in page
+    assert "The sea" in page
+    assert KEY not in page
+    await (await site.browser()).aclose()

@@ -10,10 +10,11 @@ from datetime import UTC, datetime, timedelta
 
 from starlette.responses import Response
 
-from stentor.core.clock import SECOND
+from stentor.core.clock import DAY, SECOND
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries
 from stentor.domains.llm.formats.base import FORMATS
+from stentor.domains.llm.queries import Spender
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -33,6 +34,7 @@ async def show_models(page: PageRequest) -> Response:
     end = datetime.fromtimestamp(page.site.now() / SECOND, UTC).date()
     start = end - timedelta(days=days - 1)
     usage = await page.call("llm.usage", startDate=start.isoformat(), endDate=end.isoformat())
+    names, spenders = await asyncio.gather(page.read(registry_queries.read_names), _read_spenders(page, days))
     dates = [(start + timedelta(days=n)).isoformat() for n in range(days)]
     return page.render(
         "models.html",
@@ -42,7 +44,20 @@ async def show_models(page: PageRequest) -> Response:
         usage=usage,
         by_day=[{"day": day, **usage["byDay"].get(day, NO_USAGE)} for day in dates],
         ordered=_sort_by_cost,
+        names=names,
+        spenders=spenders,
     )
+
+
+async def _read_spenders(page: PageRequest, days: int) -> dict[str, list[Spender]]:
+    """Return who spent most, keys and agents; nothing for users who may not see what others spend."""
+    if not page.session.may("admin"):
+        return {}
+    first_day = page.site.now() // DAY - days + 1
+    keys, agents = await asyncio.gather(
+        *(page.read(queries.read_spenders, kind, first_day) for kind in ("key", "agent"))
+    )
+    return {"key": keys, "agent": agents}
 
 
 def _sort_by_cost(groups: dict[str, JsonObject]) -> list[JsonObject]:
