@@ -44,6 +44,7 @@ _SUM_OF_TASK = Sql(
 )
 
 
+_HAS_CALLS = Sql("select 1 from llm_calls where tenant = :tenant limit 1")
 _SPENDERS = Sql(
     f"""select subject, sum(tokens), sum(cost) as spent from llm_spent
     where tenant = :tenant and kind = :kind and day >= :day
@@ -110,6 +111,11 @@ def read_task_calls(tx: Tx, tenant: str, task_id: str) -> TaskCalls:
     calls, input_tokens, output_tokens, cost = tx.rows(_SUM_OF_TASK, tenant=tenant, task_id=task_id)[0]
     dollars = None if cost is None else int(cost) / NANOS_PER_DOLLAR
     return TaskCalls(int(calls), int(input_tokens), int(output_tokens), dollars)
+
+
+def has_calls(tx: Tx, tenant: str) -> bool:
+    """Return whether the tenant ever called a model."""
+    return tx.row(_HAS_CALLS, tenant=tenant) is not None
 
 
 def read_spenders(tx: Tx, tenant: str, kind: str, first_day: int) -> list[Spender]:

@@ -25,6 +25,7 @@ _LIST = Sql(
     where {_WHERE} and {AFTER_CURSOR} order by a.created_at, a.agent_id limit :limit"""
 )
 _COUNT = Sql(f"select count(*) from agents as a where {_WHERE}")
+_HAS_OWN = Sql("select 1 from agents where tenant = :tenant and replace(runtime, '\"builtin\"', '') = runtime limit 1")
 _LIST_NAMES = Sql("select agent_id, name from agents where tenant = :tenant")
 _LIST_IDS_BY_NAME = Sql("select agent_id from agents where tenant = :tenant and name = :name order by agent_id limit 2")
 _COUNT_QUARANTINED = Sql("select count(*) from agents where tenant = :tenant and status = 'quarantined'")
@@ -105,3 +106,8 @@ def list_ids_by_name(tx: Tx, tenant: str, name: str) -> list[str]:
 
 def count_quarantined(tx: Tx, tenant: str) -> int:
     return int(tx.rows(_COUNT_QUARANTINED, tenant=tenant)[0][0])
+
+
+def has_own_agent(tx: Tx, tenant: str) -> bool:
+    """Return whether the tenant has an agent besides the builtin ones."""
+    return tx.row(_HAS_OWN, tenant=tenant) is not None

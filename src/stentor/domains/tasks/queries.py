@@ -66,6 +66,7 @@ _LIST_SUBTASKS = Sql(
     f"""select {_COLUMNS} from tasks where tenant = :tenant and parent_task_id = :parent and {_VISIBLE}
     order by created_at, task_id limit :limit"""
 )
+_HAS_GRADE = Sql("select 1 from task_grades where tenant = :tenant limit 1")
 _WHOLE_INPUT = Sql("select input from tasks where tenant = :tenant and task_id = :task_id")
 _FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
 _statements: dict[tuple[str, ...], Sql] = {}
@@ -152,6 +153,11 @@ def read_input(tx: Tx, tenant: str, task_id: str, length: int) -> str | None:
     """Return the first characters of the JSON input of a task."""
     row = tx.row(_FIND_INPUT, tenant=tenant, task_id=task_id, length=length)
     return None if row is None else str(row[0])
+
+
+def has_grade(tx: Tx, tenant: str) -> bool:
+    """Return whether a task of the tenant was ever graded."""
+    return tx.row(_HAS_GRADE, tenant=tenant) is not None
 
 
 def read_whole_input(tx: Tx, tenant: str, task_id: str) -> Any:

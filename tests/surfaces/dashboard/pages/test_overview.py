@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from stentor.domains.llm import store as llm_store
+from stentor.domains.llm.store import CallRow
 from stentor.domains.tasks import chart_queries
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
+
+CALL = CallRow("c", "default", "admin", None, None, "chat", "openai", "m", "ok", 1, 1, 0, None, 1)
 
 
 @requirement("dashboard.page-overview")
@@ -67,3 +71,32 @@ async def test_a_reader_sees_the_overview_and_another_tenant_nothing_of_it(site:
     await site.world.do(agent)
     assert '<span class="n">1</span>' in await site.read("/", key="READER")
     assert '<span class="n">1</span>' not in await site.read("/", key="OTHER")
+
+
+@requirement("dashboard.first-steps")
+async def test_the_first_steps_tick_themselves_off(site: Site) -> None:
+    page = await site.read("/")
+    assert page.count('<span class="tick" aria-hidden="true"></span>') == 5
+    assert "stentor task submit" in page
+    assert 'class="tiles"' not in page
+    assert "data-series" not in page
+    agent = await site.world.register("ann")
+    task_id = await site.world.do(agent)
+    page = await site.read("/")
+    assert page.count('class="done"') == 2
+    assert 'class="tiles"' in page
+    await site.world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1})
+    await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "viewer"})
+    assert (await site.part("/")).count('class="done"') == 4
+    await site.world.kernel.infra.db.write(lambda tx: llm_store.insert_call(tx, CALL))
+    assert "First steps" not in await site.read("/")
+
+
+@requirement("dashboard.first-steps")
+async def test_the_first_steps_can_be_hidden_and_are_for_admins(site: Site) -> None:
+    assert "First steps" not in await site.read("/", key="READER")
+    assert "First steps" in await site.read("/")
+    await site.send("/first-steps/hide")
+    page = await site.read("/")
+    assert "First steps" not in page
+    assert 'class="tiles"' in page

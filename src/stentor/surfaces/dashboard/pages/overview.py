@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from stentor.core.db import Tx
 from stentor.core.errors import StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import queries as governance_queries
+from stentor.domains.keys import store as key_store
 from stentor.domains.learning import queries as learning_queries
-from stentor.domains.llm.queries import read_cost_series
+from stentor.domains.llm.queries import has_calls, read_cost_series
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.presenters import first_steps
+from stentor.surfaces.dashboard.presenters.first_steps import Step
 from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.sessions import is_https_request
 
 TASK_STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
+HIDE_COOKIE, HIDE_SECONDS = "stentor_first_steps_hidden", 365 * 86_400
 PENDING_ITEMS = (
     ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
     ("approvals", ("update to review", "updates to review"), "/governance"),
@@ -38,15 +43,42 @@ async def show_overview(page: PageRequest) -> Response:
         page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
     pending["pending_approval"] = counts.get("pending_approval", 0)
+    total = sum(counts.values())
     return page.render(
         "overview.html",
         block="live",
         states={status: counts.get(status, 0) for status in TASK_STATUSES},
         pending_items=_pending_items(page, pending),
         health=health,
+        total=total,
+        steps=await _read_steps(page, total),
         range=chart_range if chart_range in CHART_RANGES else "1h",
         ranges=tuple(CHART_RANGES),
     )
+
+
+async def _read_steps(page: PageRequest, total_tasks: int) -> list[Step]:
+    """Return the first steps of a new installation, for admins who have not hidden them."""
+    if not page.session.may("admin") or HIDE_COOKIE in page.request.cookies or total_tasks > first_steps.MAX_TASKS:
+        return []
+    done = await page.read(_read_done_steps)
+    return first_steps.open_steps(done | {"task": total_tasks > 0}, total_tasks)
+
+
+def _read_done_steps(tx: Tx, tenant: str) -> dict[str, bool]:
+    return {
+        "agent": registry_queries.has_own_agent(tx, tenant),
+        "grade": task_queries.has_grade(tx, tenant),
+        "model": has_calls(tx, tenant),
+        "key": key_store.has_keys(tx, tenant),
+    }
+
+
+async def hide_steps(page: PageRequest) -> Response:
+    response = RedirectResponse("/", 303)
+    is_tls = is_https_request(page.request)
+    response.set_cookie(HIDE_COOKIE, "1", max_age=HIDE_SECONDS, httponly=True, samesite="strict", secure=is_tls)
+    return response
 
 
 def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
@@ -100,4 +132,9 @@ async def show_alerts(page: PageRequest) -> Response:
     return page.render("alerts.html", alerts=firing, available=snapshot["available"], url=snapshot["url"])
 
 
-ROUTES = [("GET", "/", show_overview), ("GET", "/series", get_series), ("GET", "/alerts", show_alerts)]
+ROUTES = [
+    ("GET", "/", show_overview),
+    ("GET", "/series", get_series),
+    ("GET", "/alerts", show_alerts),
+    ("POST", "/first-steps/hide", hide_steps),
+]

@@ -35,19 +35,19 @@ from stentor.web.sse import StreamLimit
 P = ParamSpec("P")
 T = TypeVar("T")
 MENU = (
-    ("/", "Overview", "o"),
-    ("/tasks", "Tasks", "t"),
-    ("/console", "Console", "c"),
-    ("/agents", "Agents", "a"),
-    ("/governance", "Governance", "g"),
-    ("/memory", "Memory", "m"),
-    ("/messages", "Messages", "e"),
-    ("/models", "Models & cost", "l"),
-    ("/webhooks", "Webhooks", "w"),
-    ("/provenance", "Provenance", "p"),
-    ("/keys", "Keys", "k"),
+    ("/", "Overview", "o", "read"),
+    ("/tasks", "Tasks", "t", "read"),
+    ("/console", "Console", "c", "write"),
+    ("/agents", "Agents", "a", "admin"),
+    ("/governance", "Governance", "g", "approve"),
+    ("/memory", "Memory", "m", "admin"),
+    ("/messages", "Messages", "e", "read"),
+    ("/models", "Models & cost", "l", "read"),
+    ("/webhooks", "Webhooks", "w", "admin"),
+    ("/provenance", "Provenance", "p", "read"),
+    ("/keys", "Keys", "k", "admin"),
 )
-"""Path, label, and the keyboard shortcut after `g`."""
+"""Path, label, the keyboard shortcut after `g`, and the permission without which the page cannot be used."""
 PACKAGE_DIR = Path(__file__).parents[1]
 HTMX_HEADER = "HX-Request"
 EVENT_ID_PREFIX = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
@@ -195,6 +195,7 @@ class PageRequest:
         """Render a complete page, or only `block` of it for a request by htmx."""
         template = self.site.templates.get_template(name)
         values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query_param("notice"))}
+        values |= {"menu": [entry for entry in MENU if self.session.may(entry[3])]}
         values |= {"moment": partial(filters.format_time, now=self.site.now()), "path": self.request.url.path}
         headers = {"Vary": HTMX_HEADER}
         if self.request.headers.get(HTMX_HEADER):
@@ -247,7 +248,6 @@ def _create_environment() -> Environment:
         "static": assets.asset_url,
         "share": filters.to_percent,
         "step": filters.color_step,
-        "menu": MENU,
     }
     environment.globals["ui"] = environment.get_template("macros.html").module
     return environment
