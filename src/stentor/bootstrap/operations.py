@@ -19,6 +19,7 @@ from stentor.domains.monitoring import api as monitoring
 from stentor.domains.provenance import operations as provenance
 from stentor.domains.registry import operations as registry
 from stentor.domains.sandbox import operations as sandbox
+from stentor.domains.tasks import bulk_operations as bulk
 from stentor.domains.tasks import grant_operations as grants
 from stentor.domains.tasks import operations as tasks
 from stentor.domains.trust import operations as trust
@@ -27,6 +28,7 @@ from stentor.web.operations import Operation, bind
 
 OPERATIONS: list[Operation] = [
     *tasks.OPERATIONS,
+    *bulk.OPERATIONS,
     *activity.OPERATIONS,
     *execution.OPERATIONS,
     *grants.OPERATIONS,
@@ -64,6 +66,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
     known_agents = agents.registry.agents
     lessons = _learning_operations(agents)
     tables: list[tuple[str, list[Operation], object]] = [
+        ("tasks", bulk.OPERATIONS, bulk.BulkOperations(services.service)),
         ("tasks", activity.OPERATIONS, activity.ActivityOperations(services.activity, services.service.notice)),
         ("workers", execution.OPERATIONS, execution.WorkerOperations(services.workers)),
         ("authority", grants.OPERATIONS, grants.GrantOperations(services.grants, known_agents)),

@@ -17,6 +17,8 @@ BY_METHOD = {"GET": "read", "POST": "write", "PUT": "write", "PATCH": "write", "
 OF_THEIR_OWN = {
     "POST /api/v1/trust/{entityId}/can-perform": "read",  # it asks, and changes nothing
     "PUT /api/v1/trust/{entityId}": "admin",
+    "POST /api/v1/bulk/tasks/approve": "approve",
+    "POST /api/v1/bulk/tasks/reject": "approve",
     "POST /api/v1/tasks/{task_id}/approve": "approve",
     "POST /api/v1/tasks/{task_id}/reject": "approve",
     "GET /api/v1/governance/updates": "approve",

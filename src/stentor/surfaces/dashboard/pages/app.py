@@ -32,6 +32,7 @@ from stentor.surfaces.dashboard.pages import (
     provenance,
     sign_in,
     task_runs,
+    task_selection,
     tasks,
     webhooks,
 )
@@ -206,6 +207,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *overview.ROUTES,
     *tasks.ROUTES,
     *task_runs.ROUTES,
+    *task_selection.ROUTES,
     *console.ROUTES,
     *agents.ROUTES,
     *governance.ROUTES,

@@ -61,6 +61,7 @@ MAX_FAILED_SIGN_INS = 20
 NOTICES = {
     "cancelled": "Task cancelled.",
     "retried": "Task queued again.",
+    "none-selected": "No task was selected.",
     "submitted-again": "Submitted again, as a new task.",
     "approved": "Approved.",
     "rejected": "Rejected.",

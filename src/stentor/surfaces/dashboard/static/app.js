@@ -19,6 +19,7 @@
     const more = $("tr.more", part);
     if (busy.has(part)) { again.add(part); return; }
     if (part.contains(pressed)) { held.add(part); return; }
+    if ($("[data-select]:checked", part)) return; // what is selected stays
     if (document.hidden || part.contains(document.activeElement) && typing() || part.dataset.grown && more) return;
     busy.add(part);
     const at = $("[data-row].at a", part)?.getAttribute("href");
@@ -118,6 +119,15 @@
     }
   });
 
+  // Selection. The box for all is of no use without this program, so it is hidden until then.
+  const selectAll = () => all("[data-select-all]").forEach((box) => { box.hidden = false; });
+  selectAll();
+  document.addEventListener("htmx:afterSettle", selectAll);
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches("[data-select-all]")) return;
+    all("[data-select]", event.target.closest("table")).forEach((box) => { box.checked = event.target.checked; });
+  });
+
   // Keys.
   const help = $("#help");
   const theme = () => {
@@ -142,6 +152,7 @@
     j: () => move(1),
     k: () => move(-1),
     g: () => { going = Date.now(); },
+    x: () => $("tr.at [data-select]")?.click(),
     Enter: () => $("tr.at a, li.at a")?.click(),
   };
   document.addEventListener("keydown", (event) => {

@@ -1,0 +1,116 @@
+"""Many tasks at once: an outcome for each over HTTP, and on pages what will happen before it happens."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import World
+from tests.requirements import requirement
+from tests.surfaces.dashboard.signed_in import Site
+
+
+async def bulk(world: World, action: str, ids: list[str], key: str = "ADMIN", **fields: Any) -> httpx.Response:
+    return await world.clients[key].post(f"/api/v1/bulk/tasks/{action}", json={"task_ids": ids, **fields})
+
+
+async def post(site: Site, path: str, key: str = "ADMIN", **fields: Any) -> httpx.Response:
+    """Post a form whose fields may repeat."""
+    client = await site.browser(key)
+    token = re.search(r'name="csrf" value="([^"]+)"', (await client.get("/tasks")).text)
+    assert token
+    return await client.post(path, data={"csrf": token[1], **fields})
+
+
+@requirement("tasks.bulk")
+async def test_each_task_has_its_outcome_and_none_keeps_the_others_back(world: World) -> None:
+    agent = await world.register()
+    ended = await world.do(agent)
+    waiting = [await world.submit(), await world.submit()]
+    response = await bulk(world, "cancel", [waiting[0], ended, "nothing", waiting[1], waiting[0]])
+    assert response.status_code == 200
+    found = response.json()
+    assert (found["succeeded"], found["failed"]) == (2, 2)
+    codes = {row["task_id"]: row["error"] and row["error"]["code"] for row in found["outcomes"]}
+    assert codes == {waiting[0]: None, ended: "CONFLICT", "nothing": "NOT_FOUND", waiting[1]: None}
+    assert [(await world.task(task_id))["status"] for task_id in waiting] == ["cancelled"] * 2
+
+
+@requirement("tasks.bulk")
+async def test_failed_tasks_are_retried_and_waiting_ones_decided(world: World) -> None:
+    agent = await world.register()
+    failed = [await world.do(agent, ok=False) for _ in range(2)]
+    assert (await bulk(world, "retry", failed)).json()["succeeded"] == 2
+    assert {(await world.task(task_id))["status"] for task_id in failed} == {"queued"}
+    careful = await world.register("careful", trust_tier="human", capabilities=["ask"])
+    asked = [await world.submit(required_capabilities=["ask"], agent_preference=careful) for _ in range(3)]
+    assert (await bulk(world, "approve", asked[:1])).json()["succeeded"] == 1
+    assert (await bulk(world, "reject", asked[1:], reason="Too dear.")).json()["succeeded"] == 2
+    assert [(await world.task(task_id))["status"] for task_id in asked] == ["queued", "aborted", "aborted"]
+    assert (await world.task(asked[1]))["error"]["message"] == "Too dear."
+
+
+@requirement("tasks.bulk")
+async def test_many_tasks_need_the_permission_of_the_action(world: World) -> None:
+    await world.register()
+    task_id = await world.submit()
+    for key, action in (("READER", "cancel"), ("WRITER", "approve"), ("WRITER", "reject"), ("BOB", "approve")):
+        assert (await bulk(world, action, [task_id], key)).status_code == 403
+    assert (await bulk(world, "cancel", [task_id], "OTHER")).json()["outcomes"][0]["error"]["code"] == "NOT_FOUND"
+    assert (await bulk(world, "cancel", [task_id], "BOB")).json()["outcomes"][0]["error"]["code"] == "NOT_FOUND"
+    assert (await world.task(task_id))["status"] == "queued"
+
+
+@requirement("tasks.bulk")
+async def test_an_outage_is_an_error_of_the_whole_request(world: World) -> None:
+    await world.register()
+    ids = [await world.submit(), await world.submit()]
+    world.runlog.broken = True
+    assert (await bulk(world, "cancel", ids)).status_code == 503
+    world.runlog.broken = False
+    assert (await bulk(world, "cancel", ids)).json()["succeeded"] == 2
+
+
+@requirement("tasks.bulk")
+@pytest.mark.parametrize("body", [{"task_ids": []}, {"task_ids": ["x"] * 501}, {"task_ids": ["x"], "reason": "y"}])
+async def test_a_wrong_request_for_many_is_refused(world: World, body: dict[str, Any]) -> None:
+    assert (await world.admin.post("/api/v1/bulk/tasks/cancel", json=body)).status_code == 400
+
+
+@requirement("dashboard.page-selection")
+async def test_what_will_happen_is_said_first_and_then_done(site: Site) -> None:
+    agent = await site.world.register("ann")
+    ended = await site.world.do(agent)
+    waiting = [await site.world.submit() for _ in range(3)]
+    page = await site.read("/tasks")
+    assert page.count("data-select ") == 4
+    asked = await post(site, "/tasks/selected", action="cancel", task=[*waiting, ended])
+    assert "Cancel 3 tasks?" in asked.text
+    assert "Left as they are: 1 completed." in asked.text
+    assert {(await site.world.task(task_id))["status"] for task_id in waiting} == {"queued"}
+    ids = re.findall(r'name="task" value="([^"]+)"', asked.text)
+    assert set(ids) == set(waiting)
+    await site.world.admin.post(f"/api/v1/tasks/{waiting[0]}/cancel")
+    done = await post(site, "/tasks/selected/confirm", action="cancel", task=ids)
+    assert "2 tasks cancelled" in done.text
+    assert "1 not" in done.text
+    assert {(await site.world.task(task_id))["status"] for task_id in waiting} == {"cancelled"}
+
+
+@requirement("dashboard.page-selection")
+async def test_a_selection_of_nothing_or_of_what_cannot_be_changed_nothing(site: Site) -> None:
+    agent = await site.world.register("ann")
+    ended = await site.world.do(agent)
+    nothing = await post(site, "/tasks/selected", action="cancel")
+    assert nothing.headers["location"] == "/tasks?notice=none-selected"
+    assert (
+        "None of the selected tasks can be queued again."
+        in (await post(site, "/tasks/selected", action="retry", task=[ended])).text
+    )
+    assert (await post(site, "/tasks/selected", action="explode", task=[ended])).status_code == 400
+    assert "data-select" not in await site.read("/tasks", key="READER")
+    refused = await post(site, "/tasks/selected/confirm", "WRITER", action="approve", task=[ended])
+    assert refused.status_code == 403
