@@ -52,6 +52,12 @@ _SPENDERS = Sql(
 )
 
 
+_COST_BY_AGENT = Sql(
+    """select subject, sum(cost) from llm_spent
+    where tenant = :tenant and kind = 'agent' and day >= :day group by subject"""
+)
+
+
 class Spender(msgspec.Struct, frozen=True):
     """A key or an agent with the tokens and US dollars of its calls."""
 
@@ -111,6 +117,12 @@ def read_task_calls(tx: Tx, tenant: str, task_id: str) -> TaskCalls:
     calls, input_tokens, output_tokens, cost = tx.rows(_SUM_OF_TASK, tenant=tenant, task_id=task_id)[0]
     dollars = None if cost is None else int(cost) / NANOS_PER_DOLLAR
     return TaskCalls(int(calls), int(input_tokens), int(output_tokens), dollars)
+
+
+def read_agent_costs(tx: Tx, tenant: str, first_day: int) -> dict[str, float]:
+    """Return the US dollars that the calls of each agent cost since a day (days since 1970 in UTC), by agent id."""
+    rows = tx.rows(_COST_BY_AGENT, tenant=tenant, day=first_day)
+    return {str(subject): int(cost) / NANOS_PER_DOLLAR for subject, cost in rows}
 
 
 def has_calls(tx: Tx, tenant: str) -> bool:

@@ -32,6 +32,10 @@ _COUNT_BY_MINUTE = Sql(
         order by created_at desc, task_id desc limit {MAX_SCANNED_TASKS}
     ) as newest group by bucket"""
 )
+_COUNT_BY_AGENT = Sql(
+    """select agent_id, (hour - :first) / 24 as day, status, sum(n) from task_counts
+    where tenant = :tenant and hour >= :first and agent_id <> '' and n <> 0 group by agent_id, day, status"""
+)
 _COUNT_SINCE = Sql("select coalesce(sum(n), 0) from task_counts where tenant = :tenant and hour >= :first")
 _BIN = " ".join(f"when duration <= {bound} then {n}" for n, bound in enumerate(DURATION_BOUNDS_US))
 _COUNT_DURATIONS = Sql(
@@ -44,6 +48,24 @@ _COUNT_DURATIONS = Sql(
         ) as newest
     ) as binned group by bucket, bin"""
 )
+
+
+class AgentResults(msgspec.Struct):
+    """The tasks of an agent by the day of their submission, oldest first, and how those that ended did."""
+
+    by_day: list[int]
+    completed: int = 0
+    failed: int = 0
+
+    @property
+    def tasks(self) -> int:
+        return sum(self.by_day)
+
+    @property
+    def success(self) -> float | None:
+        """The share of completed tasks among those that were completed, failed or aborted; None without any."""
+        ended = self.completed + self.failed
+        return self.completed / ended if ended else None
 
 
 class TimeBuckets(msgspec.Struct, frozen=True):
@@ -109,3 +131,14 @@ def _percentile(bins: dict[int, int], q: float) -> float | None:
         if seen >= q * total:
             return float(DURATION_BOUNDS_US[min(bin_, len(DURATION_BOUNDS_US) - 1)] / SECOND)
     return None
+
+
+def read_agent_results(tx: Tx, tenant: str, now: int, days: int) -> dict[str, AgentResults]:
+    """Return the results of each agent that had a task in the last `days` times 24 hours, by agent id."""
+    by_agent: dict[str, AgentResults] = {}
+    for agent_id, day, status, count in tx.rows(_COUNT_BY_AGENT, tenant=tenant, first=now // HOUR - 24 * days + 1):
+        results = by_agent.setdefault(str(agent_id), AgentResults([0] * days))
+        results.by_day[min(int(day), days - 1)] += int(count)
+        results.completed += int(count) * (status == "completed")
+        results.failed += int(count) * (status in ("failed", "aborted"))
+    return by_agent

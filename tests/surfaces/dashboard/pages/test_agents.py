@@ -7,7 +7,12 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl
 
+from stentor.core.clock import DAY
 from stentor.core.db import Sql, Tx
+from stentor.domains.llm import queries as llm_queries
+from stentor.domains.llm import store as llm_store
+from stentor.domains.llm.store import CallRow
+from stentor.domains.tasks import chart_queries
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -52,10 +57,28 @@ async def test_the_list_shows_each_agent_with_its_standing(site: Site) -> None:
     assert EVIL not in page
     assert "a&lt;b" in page
     assert "0.88" in page
-    assert "0.70" in page, "the composite"
     assert page.count("unscored") == 1
-    assert '<td class="num wrong">1</td>' in page
+    assert "1 violation<" in page
     assert "2 agents" in page
+
+
+@requirement("dashboard.page-agents")
+async def test_the_list_shows_what_each_agent_did_in_a_week_and_what_it_cost(site: Site) -> None:
+    ann = await site.world.register("ann")
+    await site.world.register("idle", capabilities=["rest"])
+    for ok in (True, True, True, False):
+        await site.world.do(ann, ok=ok)
+    await site.world.submit()
+    call = CallRow("c", "default", "admin", ann, None, "chat", "openai", "m", "ok", 1, 1, 0, 2_500_000_000, 1)
+    await site.world.kernel.infra.db.write(lambda tx: llm_store.insert_call(tx, call))
+    page = await site.read("/agents")
+    assert 'aria-label="tasks by day: 0, 0, 0, 0, 0, 0, 5"' in page
+    assert "75 %" in page
+    assert "$2.50" in page
+    later = site.world.clock.now() + 8 * DAY
+    read = site.world.kernel.infra.db.read
+    assert await read(lambda tx: chart_queries.read_agent_results(tx, "default", later, 7)) == {}
+    assert await read(lambda tx: llm_queries.read_agent_costs(tx, "default", later // DAY - 6)) == {}
 
 
 @requirement("dashboard.page-agents")

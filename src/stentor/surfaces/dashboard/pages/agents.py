@@ -8,13 +8,17 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from stentor.core.clock import DAY
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.learning import queries as learning_queries
 from stentor.domains.learning.model import SentinelAlert, Weight
+from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry.queries import AgentListFilter
+from stentor.domains.tasks import chart_queries
+from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.model import TrustChange
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
@@ -29,6 +33,8 @@ MAX_LISTED_AGENTS = 1_000
 """The largest page of the operation `agents.list`."""
 LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
 MAX_TRUST_CHANGES = 200
+FIGURE_DAYS = 7
+"""Days of the figures in the list."""
 AGENT_STATUSES, TRUST_TIERS = ("active", "suspended", "quarantined"), ("auto", "monitored", "human")
 COLOR_STEPS = tuple(range(10))
 """Colors of the heat map."""
@@ -52,11 +58,16 @@ async def list_agents(page: PageRequest) -> Response:
     # One more than displayed: its presence means that there is a next page.
     rows, total = await page.read(registry_queries.list_agents, agent_filter, now, PAGE_SIZE + 1)
     agents = rows[:PAGE_SIZE]
+    # Shared by all readers of the tenant for some seconds: the figures are of days.
+    results, costs = await page.site.cache.get_or_create(("agents", page.tenant), lambda: _read_figures(page))
     return page.render(
         "agents.html",
         block="rows" if page.query_param("cursor") else "results",
         agents=agents,
         presence=await _read_presence(page, listed["agents"], [agent.agent_id for agent in agents]),
+        results=results,
+        costs=costs,
+        days=FIGURE_DAYS,
         total=total,
         more=_next_page_url("/agents", filters, (agents[-1].created_at, agents[-1].agent_id))
         if len(rows) > PAGE_SIZE
@@ -64,6 +75,14 @@ async def list_agents(page: PageRequest) -> Response:
         filters=filters,
         statuses=AGENT_STATUSES,
         tiers=TRUST_TIERS,
+    )
+
+
+async def _read_figures(page: PageRequest) -> tuple[dict[str, AgentResults], dict[str, float]]:
+    now = page.site.now()
+    return await asyncio.gather(
+        page.read(chart_queries.read_agent_results, now, FIGURE_DAYS),
+        page.read(llm_queries.read_agent_costs, now // DAY - FIGURE_DAYS + 1),
     )
 
 
