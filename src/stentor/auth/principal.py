@@ -67,6 +67,8 @@ class RoleRegistry:
         self._approvers: dict[tuple[str, str], int | None] = {}
         """When the key of each person who may approve expires, in microseconds; None for never."""
         self._agents_with_admin: set[tuple[str, str]] = set()
+        self._last_changes: dict[tuple[str, str], tuple[int, str | None]] = {}
+        """When each key that was made at runtime last changed, and who made it; None if somebody changed it since."""
 
     def register(self, principals: Iterable[Principal]) -> None:
         """Add the configured keys, and the service's internal principals that act for a person."""
@@ -85,6 +87,15 @@ class RoleRegistry:
                 self._approvers[key] = expires_at
         elif principal.may("admin"):
             self._agents_with_admin.add(key)
+
+    def record_change(self, principal: Principal, changed_at: int, maker: str | None) -> None:
+        """Note when a key that was made at runtime last changed; `maker` is None unless that was its making."""
+        self._last_changes[principal.tenant, principal.name] = changed_at, maker
+
+    def could_be_held_by(self, principal: Principal, name: str, since: int) -> bool:
+        """Return whether the key `name` may have made or changed this key since a time, and so know its secret."""
+        changed_at, maker = self._last_changes.get((principal.tenant, principal.name), (-1, None))
+        return changed_at >= since and maker in (None, name)
 
     def is_person(self, tenant: str, name: str) -> bool:
         """Return whether the key has a person's role. Fails closed: an unknown name counts as an agent."""

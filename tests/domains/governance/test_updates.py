@@ -212,6 +212,36 @@ async def test_proposer_cannot_approve_their_own_update(governance: GovernanceCl
     assert own.status_code == 200
 
 
+@requirement("governance.four-eyes", "keys.four-eyes")
+async def test_a_key_made_for_the_purpose_cannot_approve(governance: GovernanceClient) -> None:
+    world = governance.world
+
+    async def made(method: str, path: str, maker: str = "ADMIN", **body: Any) -> str:
+        response = await world.clients[maker].request(method, f"/api/v1/keys{path}", json=body or None)
+        assert response.is_success, response.text
+        return str(response.json()["key"])
+
+    async def approve(update: dict[str, Any], key: str) -> Any:
+        return await governance.post(f"updates/{update['update_id']}/approve", {}, **{"X-API-Key": key})
+
+    before = await made("POST", "", name="dana", role="approver")
+    world.clock.advance(seconds=1)
+    agent = await governance.register_trusted(0.8)
+    update = await governance.propose(agent)
+    own = await made("POST", "", name="second-me", role="approver")
+    rotated = await made("POST", "/dana/rotate")
+    for key in (own, rotated):
+        assert error_of(await approve(update, key)) == (403, "GOVERNANCE_SELF_APPROVAL")
+    assert (await approve(update, before)).status_code == 401, "the old secret"
+    by_another = await made("POST", "", "SECOND", name="erin", role="approver")
+    assert (await approve(update, by_another)).status_code == 200
+    world.clock.advance(seconds=1)
+    later = await governance.propose(agent)
+    read = await world.admin.get(f"/api/v1/governance/updates/{later['update_id']}", headers={"X-API-Key": rotated})
+    assert read.status_code == 200, "an approver reads what it decides on"
+    assert (await approve(later, rotated)).status_code == 200, "a colleague's key from before the proposal"
+
+
 @requirement("governance.four-eyes")
 async def test_self_approval_setting_allows_a_single_admin_to_approve(make_world: MakeWorld) -> None:
     governance = GovernanceClient(await make_world(SERVICE_GOVERNANCE_SELF_APPROVAL="true"))

@@ -113,7 +113,8 @@ class UpdateService:
         relation = self._find_relation(tx, principal, update, approval)
         if relation is not None and not self._may_self_approve(principal, update, relation):
             raise SelfApproval(
-                "The proposer of an update and the agent that it changes may not approve it. Ask another admin.",
+                "The proposer of an update and the agent that it changes may not approve it, nor a key made or changed "
+                "for it since. Ask another person who may approve.",
                 {"proposed_by": update.proposed_by},
             )
         if relation is not None and not approval.rationale:
@@ -147,9 +148,9 @@ class UpdateService:
         return await self.get(principal.tenant, update_id)
 
     async def get_visible(self, principal: Principal, update_id: str) -> Update:
-        """Return an update; a principal without `admin` sees only its own proposals. Raises NotFound."""
+        """Return an update; a principal that may not approve sees only its own proposals. Raises NotFound."""
         update = await self.get(principal.tenant, update_id)
-        if not principal.may("admin") and update.proposed_by != principal.name:
+        if not principal.may("approve") and update.proposed_by != principal.name:
             raise _not_found()
         return update
 
@@ -181,7 +182,11 @@ class UpdateService:
         if agent is not None and agent.key_name == principal.name:
             return "key"
         claimed = (approval.claimed or "").strip().lower()
-        return "proposer" if update.proposed_by in (principal.name, claimed) else None
+        if update.proposed_by in (principal.name, claimed):
+            return "proposer"
+        # Otherwise an admin could propose, make a second key, and approve with it.
+        is_new = self._roles.could_be_held_by(principal, update.proposed_by, update.submitted_at)
+        return "proposer" if is_new else None
 
     def _may_self_approve(self, principal: Principal, update: Update, relation: SelfApprovalKind) -> bool:
         """Return whether a person may approve their own update: the only approver, or allowed by the operator.

@@ -219,6 +219,8 @@ class KeyService:
             self._by_name[key.name] = key
             if key.revoked_at is None:
                 self._by_digest[bytes.fromhex(key.digest)] = (key, key.principal)
+            maker = key.created_by if key.version == 1 else None
+            self._roles.record_change(key.principal, key.updated_at, maker)
             self._roles.set_role(key.principal, is_active=key.revoked_at is None, expires_at=key.expires_at)
             has_new_budgets |= key.budgets != (known.budgets if known else ())
         if has_new_budgets:

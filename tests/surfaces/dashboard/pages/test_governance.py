@@ -119,6 +119,25 @@ async def test_an_update_shows_why_what_and_by_whom(site: Site, governance: Gove
     assert "<form" not in await site.part(address(update))
 
 
+@requirement("dashboard.page-governance", "keys.roles")
+async def test_an_approver_reviews_and_approves_and_cannot_roll_back(site: Site, governance: GovernanceClient) -> None:
+    made = await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "approver"})
+    site.world.clock.advance(seconds=1)
+    update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
+    browser = await site.browser_of(made.json()["key"])
+    page = (await browser.get(address(update))).text
+    assert f"{address(update)}/approve" in page
+    token = re.search(r'name="csrf" value="([^"]+)"', page)
+    assert token is not None
+    fields = {"csrf": token[1], "rationale": "It is right.", "override_risk": "on"}
+    answer = await browser.post(f"{address(update)}/approve", data=fields)
+    assert answer.status_code == 303, answer.text
+    after = await governance.update(update["update_id"])
+    assert (after["status"], after["decision"]["rationale"]) == ("approved", "It is right.")
+    page = (await browser.get(address(update))).text
+    assert f"{address(update)}/deployed" not in page
+
+
 @requirement("dashboard.page-governance")
 async def test_the_proposer_is_refused_in_the_place_of_the_review(site: Site, governance: GovernanceClient) -> None:
     update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
