@@ -90,7 +90,12 @@ async def _change_each(body: TasksIn, change: Callable[[str], Awaitable[Any]]) -
                 return BulkOutcome(task_id=task_id, error=BulkError(code=error.code, message=error.message))
         return BulkOutcome(task_id=task_id, error=None)
 
-    outcomes = await asyncio.gather(*map(attempt, dict.fromkeys(body.task_ids)))
+    # Wait for all, also in an outage: nothing may change after the response.
+    results = await asyncio.gather(*map(attempt, dict.fromkeys(body.task_ids)), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    outcomes = [result for result in results if isinstance(result, BulkOutcome)]
     failed = sum(outcome.error is not None for outcome in outcomes)
     return BulkOut(outcomes=outcomes, succeeded=len(outcomes) - failed, failed=failed)
 
