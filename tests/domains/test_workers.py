@@ -268,3 +268,17 @@ async def test_worker_reads_the_name_and_capabilities_of_its_own_agent_only(worl
     assert response.json() == {"agent_id": agent, "name": "ann", "capabilities": ["echo"]}
     assert (await world.clients["BOB"].get(f"/api/v1/agents/{other}")).status_code == 403
     assert (await world.clients["BOB"].get("/api/v1/agents/none")).status_code == 404
+
+
+@requirement("execution.worker-agent")
+async def test_worker_finds_its_agent_by_name_and_another_keys_agent_not(world: World) -> None:
+    agent = await world.register("ann", key_name="BOB")
+    await world.register("bob", key_name="SECOND")
+    bob = world.clients["BOB"]
+    assert (await bob.get("/api/v1/agents/ann")).json()["agent_id"] == agent
+    assert (await bob.get("/api/v1/agents/bob")).status_code == 404
+    await world.register("ann", key_name="SECOND")
+    assert (await bob.get("/api/v1/agents/ann")).json()["agent_id"] == agent
+    ambiguous = await world.admin.get("/api/v1/agents/ann")
+    assert ambiguous.status_code == 409
+    assert "2 agents have the name 'ann'" in ambiguous.json()["error"]["message"]

@@ -34,7 +34,8 @@ class _Interrupted(Exception):
 class Worker:
     """A worker for one agent.
 
-    A killed worker loses nothing: when their leases expire, its tasks go back to the queue.
+    `agent_id` is the agent's id or its name. A killed worker loses nothing: when their leases expire, its tasks go back
+    to the queue.
     """
 
     def __init__(self, url: str, key: str, agent_id: str, *, concurrency: int = 4) -> None:
@@ -141,11 +142,11 @@ class Worker:
 
     def _poll(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         """Run the long poll. A signal aborts it: the service notices the disconnect and hands out no task."""
-        path = f"/agents/{segment(self.agent_id)}/claims"
         try:
             self._polling = True
             if not self._is_connected:
-                self._log_connected()
+                self._connect()
+            path = f"/agents/{segment(self.agent_id)}/claims"
             claims: list[dict[str, Any]] = self._client.call("POST", path, body)["tasks"]
             return claims
         except _Interrupted:
@@ -153,15 +154,16 @@ class Worker:
         finally:
             self._polling = False
 
-    def _log_connected(self) -> None:
-        """Ask for the agent, and log that the service knows it. Raises ServiceError as a claim does."""
+    def _connect(self) -> None:
+        """Ask for the agent, whose id replaces a name, and log it. Raises ServiceError as a claim does."""
         try:
             agent = self._client.call("GET", f"/agents/{segment(self.agent_id)}")
         except ServiceError as error:
             if error.status != 404:
                 raise
             # An older service has no such route. If there is no such agent, the claim says so.
-            agent = {"name": self.agent_id, "capabilities": []}
+            agent = {"agent_id": self.agent_id, "name": self.agent_id, "capabilities": []}
+        self.agent_id = agent["agent_id"]
         self._is_connected = True
         capabilities = ", ".join(agent["capabilities"]) or "of any type"
         log.info("worker: connected to %s as %s; waiting for tasks (%s)", self._client.url, agent["name"], capabilities)

@@ -142,6 +142,19 @@ class WorkerService:
             raise AgentUnavailable(f"The agent is {agent.status}, so it gets no tasks.", {"status": agent.status})
         return agent
 
+    def find_worker(self, principal: Principal, name: str) -> Agent:
+        """Return the agent with this id or name that the caller claims tasks for.
+
+        Raises the errors of `require_worker`, and Conflict for a name of several agents that the caller may act for.
+        """
+        if self._agents.get(principal.tenant, name) is not None:
+            return self.require_worker(principal, name)
+        named = [agent for agent in self._agents.list_of_tenant(principal.tenant) if agent.name == name]
+        ids = [agent.agent_id for agent in named if authorization.can_act_for(principal, agent)]
+        if len(ids) > 1:
+            raise Conflict(f"{len(ids)} agents have the name {name!r}; use the id of one.")
+        return self.require_worker(principal, ids[0] if ids else name)
+
     def _require_held(self, tx: Tx, principal: Principal, task_id: str, epoch: int) -> Task:
         task = self._require_writable(tx, principal, task_id)
         self._check_epoch(task, epoch)
