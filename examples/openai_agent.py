@@ -1,0 +1,36 @@
+"""An agent of OpenAI's Agents SDK: python examples/openai_agent.py http://127.0.0.1:8080 KEY"""
+
+import os
+import sys
+
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from openai import AsyncOpenAI
+
+from stentor_worker import Task, Worker
+
+url, key = sys.argv[1:]
+set_tracing_disabled(True)  # the SDK would send its traces to OpenAI
+models = AsyncOpenAI(base_url=f"{url}/v1", api_key=key)
+
+
+@function_tool
+def count_words(text: str) -> int:
+    """Count the words of a text."""
+    return len(text.split())
+
+
+agent = Agent(
+    name="Editor",
+    instructions="Summarize the text in at most 30 words. Check the length with the tool.",
+    model=OpenAIChatCompletionsModel(os.environ.get("MODEL", "openai/gpt-5-mini"), models),
+    tools=[count_words],
+)
+worker = Worker.register(url, key, "openai-editor", ["summarize-short"])
+
+
+@worker.handler
+async def summarize(task: Task) -> str:
+    return (await Runner.run(agent, task.input)).final_output
+
+
+worker.run()

@@ -1,0 +1,35 @@
+"""An agent of Pydantic AI: python examples/pydantic_ai_agent.py http://127.0.0.1:8080 KEY"""
+
+import os
+import sys
+
+from pydantic import BaseModel
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from stentor_worker import Task, Worker
+
+url, key = sys.argv[1:]
+
+
+class Ticket(BaseModel):
+    topic: str
+    urgent: bool
+
+
+models = OpenAIProvider(base_url=f"{url}/v1", api_key=key)
+agent = Agent(
+    OpenAIChatModel(os.environ.get("MODEL", "openai/gpt-5-mini"), provider=models),
+    output_type=Ticket,
+    instructions="Read the message of a customer. Name its topic in one word, and say whether it is urgent.",
+)
+worker = Worker.register(url, key, "pydantic-triage", ["triage"])
+
+
+@worker.handler
+async def triage(task: Task) -> dict[str, object]:
+    return (await agent.run(task.input)).output.model_dump()
+
+
+worker.run()
