@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 INSTALL := $(BIN)/python requirements/install.py --no-deps
 PINNED  := $(INSTALL) --require-hashes
 
-.PHONY: setup demo serve test test-all test-sqlite test-postgres check coverage soak house lint bench screenshots lock docs protos clean
+.PHONY: setup demo serve test test-all test-sqlite test-postgres check coverage soak house lint bench screenshots lock docs docs-site docs-serve protos clean
 # The tests start hundreds of processes, which would all compile the same files.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
@@ -47,6 +47,20 @@ $(VENV)/.peers: $(VENV)/.bench requirements/litellm.txt requirements/portkey/pac
 	-@cd $(VENV)/peers/portkey && npm ci --silent --ignore-scripts --no-audit --no-fund
 	@touch $@
 
+# Agents of other frameworks, which the examples of the tutorials need: 160 packages, 900 MB.
+$(VENV)/.frameworks: $(VENV)/.dev requirements/frameworks.txt
+	@echo "Setting up the frameworks of the examples ..."
+	@$(PYTHON) -m venv --clear $(VENV)/frameworks
+	@$(VENV)/frameworks/bin/python requirements/install.py --no-deps --require-hashes -r requirements/frameworks.txt
+	@touch $@
+
+# Builds the documentation: 90 MB, most of it icons.
+$(VENV)/.docs: $(VENV)/.python requirements/docs.txt
+	@echo "Setting up what builds the documentation ..."
+	@$(PYTHON) -m venv --clear $(VENV)/docs
+	@$(VENV)/docs/bin/python requirements/install.py --no-deps --require-hashes -r requirements/docs.txt
+	@touch $@
+
 demo: $(VENV)/.main ## forty real tasks, routed, done, learned from and explained
 	@$(BIN)/stentor demo
 
@@ -61,7 +75,7 @@ test: $(VENV)/.dev ## all checks, and the tests on SQLite, and on PostgreSQL whe
 	@$(BIN)/python -m tests.system
 	@$(TESTS) $(QUICK)
 
-test-all: $(VENV)/.dev ## everything on both databases, with a browser, deployments and a short soak
+test-all: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.docs ## everything on both databases, with a browser, deployments and a short soak
 	@$(BIN)/python -m tests.system all
 	@SERVICE_TEST_DATABASE=both $(TESTS)
 	@SOAK_SECONDS=120 SOAK_TASKS=2000 $(BIN)/python -m tests.faults.soak
@@ -99,6 +113,12 @@ docs: $(VENV)/.dev ## write docs/generated, what v1 promises and the demo's outp
 	@$(BIN)/python -m tests.surfaces.gateway.promised
 	@$(BIN)/python -m tests.readme.blocks
 
+docs-site: $(VENV)/.docs ## build docs/ as a site in site/; a link to nowhere is an error
+	@$(VENV)/docs/bin/zensical build --strict --config-file mkdocs.yml
+
+docs-serve: $(VENV)/.docs ## the documentation with its search on http://127.0.0.1:8000
+	@$(VENV)/docs/bin/zensical serve --config-file mkdocs.yml
+
 protos: $(VENV)/.dev ## write the code of proto/ again
 	@$(BIN)/python -m tests.surfaces.grpc.protos
 
@@ -107,9 +127,9 @@ screenshots: $(VENV)/.dev ## pictures of every page of the dashboard, into scree
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)
-	@for f in main postgres dev bench litellm uv; do \
+	@for f in main postgres dev bench litellm uv docs frameworks; do \
 	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header --override requirements/overrides.txt \
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 
 clean: ## remove what set-up and tests made
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov dist
+	@rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov dist

@@ -1,4 +1,4 @@
-"""The fenced code blocks of the README, and the demo's output in it."""
+"""The fenced code blocks of a page, and the demo's output in the README."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Block:
     text: str
 
 
-def blocks() -> list[Block]:
+def blocks(page: Path = README) -> list[Block]:
     """In their order."""
-    return [Block(*match.groups()) for match in _FENCE.finditer(README.read_text("utf-8"))]
+    return [Block(*match.groups()) for match in _FENCE.finditer(page.read_text("utf-8"))]
 
 
 def demo_output() -> str:

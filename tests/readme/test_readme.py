@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.patience import until
-from tests.ports import free_port
 from tests.readme.blocks import README, ROOT, Block, blocks, demo_output
+from tests.readme.checkout import Checkout, running_checkout
 
 LANGUAGES = ["console", "text", "bash", "bash", "bash", "python"]
 COMMANDS, DEMO, START, CLI, CURL, AGENT = range(6)
-SHOWN = ("Makefile", "README.md", "pyproject.toml", "requirements", "packages", "src", "docs")
 
 
 def test_no_block_is_without_a_test() -> None:
@@ -71,57 +65,12 @@ def test_the_demo_ends_well_and_prints_what_the_readme_shows() -> None:
     assert "40 tasks completed." in printed
 
 
-@dataclass
-class Checkout:
-    """What a user has after cloning, at a place of its own; the service answers on a free port."""
-
-    folder: Path
-    environ: dict[str, str]
-    port: int
-
-    def text(self, block: Block) -> str:
-        return block.text.replace(":8080", f":{self.port}")
-
-    def bash(self, block: Block) -> str:
-        """Run a block as it stands; stops at the first command that fails."""
-        command = ["bash", "-euo", "pipefail", "-c", self.text(block)]
-        done = subprocess.run(command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    @contextmanager
-    def running(self, command: list[str]) -> Iterator[subprocess.Popen[str]]:
-        process = subprocess.Popen(
-            command, cwd=self.folder, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.communicate(timeout=60)
-
-
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     """With the service of the README's own block running."""
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in SHOWN:
-        (folder / name).symlink_to(ROOT / name)
-    (folder / ".venv").symlink_to(sys.prefix)
-    port = free_port()
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "SERVICE_GATEWAY_PORT": str(port)}
-    made = Checkout(folder, environ, port)
-    with made.running(["bash", "-euc", "exec " + blocks()[START].text.splitlines()[-1]]) as process:
-        until(lambda: answers(port) or process.poll() is not None)
-        assert process.poll() is None, process.communicate()[0]
+    start = blocks()[START].text.splitlines()[-1]
+    with running_checkout(tmp_path_factory.mktemp("checkout"), start) as made:
         yield made
-
-
-def answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health").is_success
-    except httpx.TransportError:
-        return False
 
 
 def test_the_command_for_mcp_clients_prints_what_to_run(checkout: Checkout) -> None:

@@ -28,7 +28,7 @@ FOUND = (
 def lines(results: list[Result], when: str, machine: str) -> Iterator[str]:
     yield "# Soak report"
     yield ""
-    yield f"`make soak` on {when}, {machine}. Written by the run itself; see [CONTRIBUTING](../CONTRIBUTING.md)."
+    yield f"`make soak` on {when}, {machine}. Written by the run itself; see `CONTRIBUTING.md`."
     yield ""
     flaws = sum(len(result.found) for result in results)
     yield f"**{flaws} violations**" if flaws else "**No violation** of what must hold:"
