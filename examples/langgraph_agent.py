@@ -14,19 +14,19 @@ models, model = OpenAI(base_url=f"{url}/v1", api_key=key), os.environ.get("MODEL
 
 
 class State(TypedDict, total=False):
+    task: str
     text: str
-    draft: str
-    summary: str
 
 
-def ask(instruction: str, text: str) -> str:
+def ask(task: str, instruction: str, text: str) -> str:
     messages = [{"role": "system", "content": instruction}, {"role": "user", "content": text}]
-    return models.chat.completions.create(model=model, messages=messages).choices[0].message.content
+    answer = models.chat.completions.create(model=model, messages=messages, extra_headers={"X-Task-Id": task})
+    return answer.choices[0].message.content
 
 
 graph = StateGraph(State)
-graph.add_node("write", lambda state: {"draft": ask("Summarize in three sentences.", state["text"])})
-graph.add_node("shorten", lambda state: {"summary": ask("Keep the most important sentence.", state["draft"])})
+graph.add_node("write", lambda state: {"text": ask(state["task"], "Summarize in three sentences.", state["text"])})
+graph.add_node("shorten", lambda state: {"text": ask(state["task"], "Keep the best sentence.", state["text"])})
 graph.add_edge(START, "write").add_edge("write", "shorten").add_edge("shorten", END)
 agent = graph.compile()
 worker = Worker.register(url, key, "langgraph-writer", ["summarize-short"])
@@ -34,7 +34,7 @@ worker = Worker.register(url, key, "langgraph-writer", ["summarize-short"])
 
 @worker.handler
 def summarize(task: Task) -> str:
-    return agent.invoke({"text": task.input})["summary"]
+    return agent.invoke({"task": task.id, "text": task.input})["text"]
 
 
 worker.run()

@@ -3,13 +3,14 @@
 import os
 import sys
 
-from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
+from agents import set_tracing_disabled as disable_tracing
 from openai import AsyncOpenAI
 
 from stentor_worker import Task, Worker
 
 url, key = sys.argv[1:]
-set_tracing_disabled(True)  # the SDK would send its traces to OpenAI
+disable_tracing(True)  # the SDK would send its traces to OpenAI
 models = AsyncOpenAI(base_url=f"{url}/v1", api_key=key)
 
 
@@ -30,7 +31,8 @@ worker = Worker.register(url, key, "openai-editor", ["summarize-short"])
 
 @worker.handler
 async def summarize(task: Task) -> str:
-    return (await Runner.run(agent, task.input)).final_output
+    for_task = RunConfig(model_settings=ModelSettings(extra_headers={"X-Task-Id": task.id}))
+    return (await Runner.run(agent, task.input, run_config=for_task)).final_output
 
 
 worker.run()

@@ -29,7 +29,8 @@ worker = Worker.register(url, key, "pydantic-triage", ["triage"])
 
 @worker.handler
 async def triage(task: Task) -> dict[str, object]:
-    return (await agent.run(task.input)).output.model_dump()
+    answer = await agent.run(task.input, model_settings={"extra_headers": {"X-Task-Id": task.id}})
+    return answer.output.model_dump()
 
 
 worker.run()

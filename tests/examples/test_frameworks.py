@@ -87,3 +87,4 @@ def test_an_agent_of_a_framework_does_tasks_with_models_of_the_gateway(
             recorded = api.get("/api/v1/llm/calls").json()["calls"]
     assert [call["outcome"] for call in recorded] == ["ok"] * calls, recorded
     assert {call["model"] for call in recorded} == {"gpt-5-mini"}
+    assert {call["task_id"] for call in recorded} == {None if name == "crewai_agent" else task_id}

@@ -41,7 +41,7 @@ def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
         keys,
         RateLimiter(settings.server.rate_limit),
         StreamLimit(settings.server.max_streams, infra.hub.closing),
-        ChatRouter(kernel.llm.gateway, agents),
+        ChatRouter(kernel.llm.gateway, agents, tasks.workers),
         GrpcCallDurations(),
     )
 

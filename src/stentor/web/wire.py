@@ -153,6 +153,9 @@ Disconnected = Annotated[Callable[[], Awaitable[bool]], Depends(get_disconnected
 TaskId = Annotated[
     str, Path(description="The task's id; encode a slash in it as %2F."), AfterValidator(decode_path_segment)
 ]
+TaskHeader = Annotated[
+    str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
+]
 AgentId = Annotated[str, Path(description="The agent's id."), AfterValidator(decode_path_segment)]
 EntityId = Annotated[
     str,

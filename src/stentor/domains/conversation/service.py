@@ -19,7 +19,7 @@ from stentor.domains.llm.results import AgentTaskRef, ChatResult
 from stentor.domains.llm.service import AGENT_PREFIX
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
-from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep
+from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep, with_parent_task
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 
@@ -119,12 +119,16 @@ class AgentChat:
         agents = self._agents.list_of_tenant(tenant)
         return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
 
-    async def stream(self, principal: Principal, request: ChatRequest) -> AgentAnswerStream:
-        """Submit the task and return its stream. Raises RoutingDenied, ApprovalPending, InvalidRequest.
+    async def stream(
+        self, principal: Principal, request: ChatRequest, parent_task_id: str | None = None
+    ) -> AgentAnswerStream:
+        """Submit the task, as a subtask of `parent_task_id`, and return its stream.
+
+        Raises RoutingDenied, ApprovalPending, InvalidRequest.
 
         If the caller disconnects before the task is stored, the task is cancelled.
         """
-        opening = asyncio.ensure_future(self._open(principal, request))
+        opening = asyncio.ensure_future(self._open(principal, request, parent_task_id))
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -137,10 +141,9 @@ class AgentChat:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    async def _open(self, principal: Principal, request: ChatRequest) -> AgentAnswerStream:
-        submitted = await self._submission.submit(
-            principal, model.build_task_draft(request.model[len(AGENT_PREFIX) :], request)
-        )
+    async def _open(self, principal: Principal, request: ChatRequest, parent_task_id: str | None) -> AgentAnswerStream:
+        draft = model.build_task_draft(request.model[len(AGENT_PREFIX) :], request)
+        submitted = await self._submission.submit(principal, with_parent_task(draft, parent_task_id))
         task = await self._tasks.get(principal, submitted.task_id)
         if submitted.status == "pending_approval":
             raise ApprovalPending(
@@ -152,9 +155,9 @@ class AgentChat:
         steps = partial(self._of_task, principal.tenant, task.task_id)
         return AgentAnswerStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
 
-    async def chat(self, principal: Principal, request: ChatRequest) -> ChatResult:
+    async def chat(self, principal: Principal, request: ChatRequest, parent_task_id: str | None = None) -> ChatResult:
         """Return the complete reply. A disconnect cancels the task. Raises like the stream."""
-        stream = await self.stream(principal, request)
+        stream = await self.stream(principal, request, parent_task_id)
         try:
             reply = await self._until_stopping(_read_reply(stream))
         finally:

@@ -18,6 +18,7 @@ from stentor.core.live import Hub
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
+from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
@@ -101,6 +102,16 @@ class WorkerService:
         task = await self._db.read(lambda tx: self._require_held(tx, principal, task_id, epoch))
         for text in tokens:
             self._hub.append_token(task.tenant, task_id, task.head_id, text)
+
+    async def find_model_caller(self, principal: Principal, task_id: str) -> LlmCaller:
+        """Return the caller of a model for a task that the caller works on; the call becomes a part of its record.
+
+        Raises NotFound, Forbidden, and Conflict for a task that is not being executed.
+        """
+        task = await self._db.read(lambda tx: self._require_writable(tx, principal, task_id))
+        if task.status != "executing":
+            raise Conflict(f"The task is {task.status}; only calls for a task in execution can name it.")
+        return LlmCaller(task.tenant, principal.name, task.assigned_agent, task_id, task.head_id)
 
     async def report_outcome(self, principal: Principal, task_id: str, epoch: int, outcome: AttemptOutcome) -> Task:
         """Complete or fail the task. Idempotent for the same outcome. Raises LeaseLost."""

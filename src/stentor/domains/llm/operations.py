@@ -22,7 +22,6 @@ from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.registry import ProviderDraft, ProviderListing, redact_url
 from stentor.domains.llm.results import ChatResult
 from stentor.domains.llm.service import ChatRouter, LlmGateway
-from stentor.domains.llm.streaming import llm_caller
 from stentor.domains.llm.wire import (
     AtpBody,
     AtpContext,
@@ -47,7 +46,7 @@ from stentor.domains.llm.wire import (
     UsageReport,
 )
 from stentor.web.operations import Operation
-from stentor.web.wire import Caller
+from stentor.web.wire import Caller, TaskHeader
 
 ResolveSender = Callable[[Principal, AtpMessage, str | None], tuple[str, str | None]]
 """Resolves the sender of a message and its agent, if any; the last argument is the request's `agentId`.
@@ -81,17 +80,18 @@ class LlmOperations:
         self._gateway, self._chats, self._resolve_sender = gateway, chats, resolve_sender
         self._prices, self._config = prices, config
 
-    async def chat(self, caller: Caller, body: ChatBody) -> ChatOut:
+    async def chat(self, caller: Caller, body: ChatBody, task: TaskHeader = None) -> ChatOut:
         """Return a model's reply to a conversation."""
-        return _chat_out(await self._chats.chat(caller, body.to_request()))
+        return _chat_out(await self._chats.chat(caller, body.to_request(), task_id=task))
 
-    async def complete(self, caller: Caller, body: CompleteBody) -> ChatOut:
+    async def complete(self, caller: Caller, body: CompleteBody, task: TaskHeader = None) -> ChatOut:
         """Return a model's reply to a prompt."""
-        return _chat_out(await self._chats.chat(caller, body.to_request()))
+        return _chat_out(await self._chats.chat(caller, body.to_request(), task_id=task))
 
-    async def embed(self, caller: Caller, body: EmbedBody) -> EmbedOut:
+    async def embed(self, caller: Caller, body: EmbedBody, task: TaskHeader = None) -> EmbedOut:
         """Return the embedding of a text."""
-        result = await self._gateway.embed(llm_caller(caller), body.model, [body.text])
+        llm_caller = await self._chats.find_caller(caller, task_id=task)
+        result = await self._gateway.embed(llm_caller, body.model, [body.text])
         vector = result.reply.vectors[0]
         return EmbedOut.of(
             result,

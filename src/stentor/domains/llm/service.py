@@ -240,31 +240,53 @@ class AgentChatPort(Protocol):
     """Agents used as models. A port, because tasks belong to a domain above this one."""
 
     def capabilities(self, tenant: str) -> list[str]: ...
-    async def chat(self, principal: Principal, request: ChatRequest) -> ChatResult: ...
-    async def stream(self, principal: Principal, request: ChatRequest) -> AnswerStream: ...
+    async def chat(self, principal: Principal, request: ChatRequest, parent_task_id: str | None) -> ChatResult: ...
+    async def stream(self, principal: Principal, request: ChatRequest, parent_task_id: str | None) -> AnswerStream: ...
+
+
+class TaskCallerPort(Protocol):
+    """The tasks on which callers work. A port for the same reason."""
+
+    async def find_model_caller(self, principal: Principal, task_id: str) -> LlmCaller: ...
 
 
 class ChatRouter:
     """Sends chat requests to a provider's model or to an agent."""
 
-    def __init__(self, gateway: LlmGateway, agents: AgentChatPort) -> None:
+    def __init__(self, gateway: LlmGateway, agents: AgentChatPort, tasks: TaskCallerPort) -> None:
         self._gateway = gateway
         self._agents = agents
+        self._tasks = tasks
 
-    async def chat(self, principal: Principal, request: ChatRequest, agent_id: str | None = None) -> ChatResult:
+    async def chat(
+        self, principal: Principal, request: ChatRequest, agent_id: str | None = None, task_id: str | None = None
+    ) -> ChatResult:
         """Return the complete reply. The call also counts against the budgets of `agent_id`, an agent of the caller.
 
-        Raises like `LlmGateway.chat` and `AgentChatPort.chat`.
+        Raises like `find_caller`, `LlmGateway.chat` and `AgentChatPort.chat`.
         """
+        caller = await self.find_caller(principal, agent_id, task_id)
         if is_agent_model(request):
-            return await self._agents.chat(principal, request)
-        return await self._gateway.chat(LlmCaller(principal.tenant, principal.name, agent_id), request)
+            return await self._agents.chat(principal, request, task_id)
+        return await self._gateway.chat(caller, request)
 
-    async def stream(self, principal: Principal, request: ChatRequest) -> AnswerStream:
+    async def stream(self, principal: Principal, request: ChatRequest, task_id: str | None = None) -> AnswerStream:
         """Return a stream once the model or agent has started. Raises like `chat`."""
+        caller = await self.find_caller(principal, task_id=task_id)
         if is_agent_model(request):
-            return await self._agents.stream(principal, request)
-        return await self._gateway.stream(LlmCaller(principal.tenant, principal.name), request)
+            return await self._agents.stream(principal, request, task_id)
+        return await self._gateway.stream(caller, request)
+
+    async def find_caller(
+        self, principal: Principal, agent_id: str | None = None, task_id: str | None = None
+    ) -> LlmCaller:
+        """Return on whose behalf a call is made: with a task, on behalf of its agent and as a part of its record.
+
+        Raises NotFound, Forbidden, and Conflict for a task that the caller does not work on.
+        """
+        if task_id is None:
+            return LlmCaller(principal.tenant, principal.name, agent_id)
+        return await self._tasks.find_model_caller(principal, task_id)
 
     def agent_model_names(self, tenant: str) -> list[str]:
         """Return the model names of the agents that are available now."""

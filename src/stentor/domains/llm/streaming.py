@@ -16,13 +16,12 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import ProviderFault, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.results import AnswerStream
 from stentor.domains.llm.service import ChatRouter
 from stentor.domains.llm.wire import ChatBody
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.sse import HEARTBEAT_COMMENT, RawStreamResponse, StreamLimit
-from stentor.web.wire import Caller, api_router, error_responses
+from stentor.web.wire import Caller, TaskHeader, api_router, error_responses
 
 DONE_FRAME = b"data: [DONE]\n\n"
 HEARTBEAT_FRAME = b'event: heartbeat\ndata: {"delta":""}\n\n'
@@ -32,19 +31,14 @@ SSE: dict[int | str, JsonObject] = {
 }
 
 
-def llm_caller(principal: Principal) -> LlmCaller:
-    """Return the caller of a request that is not for an agent."""
-    return LlmCaller(principal.tenant, principal.name)
-
-
 def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
     api = api_router("/llm", tags=["llm"])
 
     @api.post("/stream", response_class=Response, responses={**error_responses(404, 409, 422, 502, 504), **SSE})
-    async def stream(http: HttpRequest, caller: Caller, body: ChatBody) -> RawStreamResponse:
+    async def stream(http: HttpRequest, caller: Caller, body: ChatBody, task: TaskHeader = None) -> RawStreamResponse:
         """Stream a chat reply as server-sent events: a line `data: {delta}` per delta, then `data: [DONE]`."""
         streams.check(stream_limit_key(caller))
-        reply = await cancel_on_disconnect(http, chats.stream(caller, body.to_request()))
+        reply = await cancel_on_disconnect(http, chats.stream(caller, body.to_request(), task))
         return await stream_response(reply, _delta_frames(reply), streams, caller, _error_frame, HEARTBEAT_FRAME)
 
     return api

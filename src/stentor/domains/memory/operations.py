@@ -35,13 +35,10 @@ from stentor.domains.memory.wire import (
     WrittenOut,
 )
 from stentor.web.operations import Operation
-from stentor.web.wire import Caller
+from stentor.web.wire import Caller, TaskHeader
 from stentor_vault.notes.model import NoSuchNote
 from stentor_vault.text.documents import NoteDocument
 
-TaskHeader = Annotated[
-    str | None, Header(alias="X-Task-Id", max_length=255, description="The task that this is done for.")
-]
 IfMatch = Annotated[
     str | None, Header(alias="If-Match", max_length=4096, description="The ETag of the state that is to be changed.")
 ]

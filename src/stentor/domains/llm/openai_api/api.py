@@ -27,7 +27,6 @@ from stentor.domains.llm.results import AnswerStream, ChatResult
 from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, ChatRouter, LlmGateway
 from stentor.domains.llm.streaming import (
     DONE_FRAME,
-    llm_caller,
     stream_error_message,
     stream_limit_key,
     stream_response,
@@ -73,7 +72,8 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     @api.post("/embeddings")
     async def embed(http: HttpRequest, caller: Caller) -> JsonResponse:
         body = wire.validate_body(EmbeddingIn, await _read_object(http))
-        work = gateway.embed(llm_caller(caller), body.model, body.inputs, body.dimensions)
+        llm_caller = await chats.find_caller(caller, task_id=_task_header(http))
+        work = gateway.embed(llm_caller, body.model, body.inputs, body.dimensions)
         result = await _map_client_errors(cancel_on_disconnect(http, work))
         return JsonResponse(completions.embedding_list(result, body.encoding_format))
 
@@ -89,7 +89,9 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
                 recent.put(owner, id_, text)
 
         if not body.stream:
-            result = await _map_client_errors(cancel_on_disconnect(http, chats.chat(caller, request)))
+            result = await _map_client_errors(
+                cancel_on_disconnect(http, chats.chat(caller, request, task_id=_task_header(http)))
+            )
             origin = result.agent_task or result.choice
             builder = ResponseBuilder(body, result.provenance_id, result.reply.model, time.time, origin)
             response = builder.build(result.reply, result.usage)
@@ -136,15 +138,22 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     async def complete_reply(
         http: HttpRequest, caller: Caller, request: ChatRequest, render: Callable[[ChatResult, int], JsonObject]
     ) -> JsonResponse:
-        result = await _map_client_errors(cancel_on_disconnect(http, chats.chat(caller, request)))
+        result = await _map_client_errors(
+            cancel_on_disconnect(http, chats.chat(caller, request, task_id=_task_header(http)))
+        )
         return JsonResponse(render(result, int(time.time())))
 
     async def open_stream(http: HttpRequest, caller: Caller, request: ChatRequest) -> AnswerStream:
         # Before the call: a stream above the limit must not cost anything.
         streams.check(stream_limit_key(caller))
-        return await _map_client_errors(cancel_on_disconnect(http, chats.stream(caller, request)))
+        return await _map_client_errors(cancel_on_disconnect(http, chats.stream(caller, request, _task_header(http))))
 
     return api
+
+
+def _task_header(http: HttpRequest) -> str | None:
+    """Return the task that the caller works on; None if the request names none."""
+    return http.headers.get("X-Task-Id")
 
 
 async def _read_object(http: HttpRequest) -> JsonObject:

@@ -1,0 +1,85 @@
+"""Model calls that a worker makes for its task: the header X-Task-Id puts them into the task's record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from tests.domains.llm.conftest import asking
+from tests.requirements import requirement
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": asking(),
+    "/v1/completions": {"model": "openai/sea-large", "prompt": "Salt?"},
+    "/v1/responses": {"model": "openai/sea-large", "input": "Salt?"},
+    "/v1/embeddings": {"model": "openai/sea-large", "input": "Salt?"},
+    "/api/v1/llm/chat": asking(),
+    "/api/v1/llm/complete": {"model": "openai/sea-large", "prompt": "Salt?"},
+    "/api/v1/llm/embed": {"model": "openai/sea-large", "text": "Salt?"},
+    "/api/v1/llm/stream": asking(),
+}
+STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+
+
+async def working(world: World) -> tuple[str, str]:
+    """A task that the worker with the key BOB has claimed, and the worker's agent."""
+    agent_id = await world.register("ann", key_name="BOB")
+    task_id = await world.submit()
+    assert (await world.claim(agent_id))["task_id"] == task_id
+    return task_id, agent_id
+
+
+async def call(world: World, path: str, task_id: str, who: str = "BOB", **fields: Any) -> Any:
+    headers = {"X-Task-Id": task_id}
+    return await world.clients[who].post(path, json=BODIES[path] | fields, headers=headers)
+
+
+@requirement("llm.task-calls")
+@pytest.mark.parametrize(
+    ("path", "fields"), [*((path, {}) for path in BODIES), *((path, {"stream": True}) for path in STREAMS)]
+)
+async def test_a_call_for_a_task_is_a_part_of_its_record_and_counts_for_its_agent(
+    world: World, path: str, fields: dict[str, Any]
+) -> None:
+    task_id, agent_id = await working(world)
+    started = (await world.events(task_id))[-1]
+    response = await call(world, path, task_id, **fields)
+    assert response.status_code == 200, response.text
+    (recorded,) = (await world.admin.get(f"/api/v1/llm/calls?task_id={task_id}")).json()["calls"]
+    assert (recorded["key"], recorded["agent_id"], recorded["outcome"]) == ("bob", agent_id, "ok")
+    event = (await world.events(task_id))[-1]
+    assert event["event_type"] == "llm_called"
+    assert event["parent_provenance_id"] == started["provenance_id"]
+
+
+@requirement("llm.task-calls")
+async def test_a_call_names_no_task_that_its_caller_does_not_work_on(world: World) -> None:
+    task_id, _ = await working(world)
+    other = await world.register("other", capabilities=["other"], key_name="SECOND")
+    others = await world.submit(type="other", required_capabilities=["other"])
+    await world.claim(other)
+    path = "/v1/chat/completions"
+    assert (await call(world, path, "none")).status_code == 404
+    assert (await call(world, path, "x" * 300)).status_code == 404
+    assert (await call(world, path, task_id, who="OTHER")).status_code == 404, "another tenant"
+    refused = await call(world, path, others)
+    assert refused.status_code in (403, 404)
+    ended = await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/complete", json={"epoch": 1, "result": 1})
+    assert ended.status_code == 200, ended.text
+    late = await call(world, path, task_id)
+    assert late.status_code == 409
+    assert "completed" in late.json()["error"]["message"]
+    assert (await world.admin.get("/api/v1/llm/calls")).json()["calls"] == []
+
+
+@requirement("llm.task-calls")
+async def test_an_agent_as_a_model_does_a_subtask_of_the_task(world: World) -> None:
+    task_id, _ = await working(world)
+    runtime = {"kind": "llm", "options": {"model": "openai/sea-large"}}
+    await world.register("sailor", capabilities=["explain"], runtime=runtime)
+    response = await call(world, "/v1/chat/completions", task_id, model="agent:explain")
+    assert response.status_code == 200, response.text
+    subtasks = (await world.admin.get(f"/api/v1/tasks?parent_task_id={task_id}")).json()["tasks"]
+    assert [task["type"] for task in subtasks] == ["explain"]
