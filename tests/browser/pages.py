@@ -24,6 +24,11 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("console", "/console", "Instruction"),
         Shown("console-run", f"/console/{made.done}", "Next instruction"),
         Shown("agents", "/agents", "translator"),
+        Shown(
+            "agents-compared",
+            "/agents/compare?" + "&".join(f"agent={id}" for id in list(made.agents.values())[:4]),
+            "95th percentile",
+        ),
         Shown("weights", "/agents/weights", "Hebbian weights"),
         Shown("agent", f"/agents/{scribe}", "Take a checkpoint"),
         Shown("card", f"/agents/{scribe}/card", "scribe"),

@@ -51,7 +51,10 @@ def _seeded(service: Service) -> Seeded:
     keys = (KEYS["ADMIN"].split(":")[0], KEYS["SECOND"].split(":")[0])
     clients = [httpx.Client(base_url=service.address, headers={"X-API-Key": key}, timeout=30) for key in keys]
     try:
-        return Seed(*clients).all(tasks=120)
+        seed = Seed(*clients)
+        made = seed.all(tasks=120)
+        seed.post(f"/tasks/{made.done}/grade", {"grade": 0.9})  # the last of the first steps, which then disappear
+        return made
     finally:
         for client in clients:
             client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ MAX_SCANNED_TASKS = 100_000
 """Limit of the tasks of one status that a chart of minutes reads, and of those that a chart of durations samples."""
 MAX_SAMPLED_TASKS = 20_000
 """Approximate number of tasks that a chart of durations reads, spread evenly over its time."""
+MAX_AGENT_DURATIONS = 1_000
+"""Newest tasks of an agent whose durations are read."""
 DURATION_BOUNDS_US: tuple[int, ...] = tuple(10**power * lead * 1000 for power in range(7) for lead in (1, 2, 5))
 """Upper bounds of durations in microseconds, from a millisecond: 1, 2, 5, 10, ... ."""
 
@@ -47,6 +50,14 @@ _COUNT_DURATIONS = Sql(
             order by created_at desc, task_id desc limit {MAX_SCANNED_TASKS}
         ) as newest
     ) as binned group by bucket, bin"""
+)
+
+
+_LIST_AGENT_DURATIONS = Sql(
+    f"""select completion_time - start_time from (
+        select completion_time, start_time from tasks where tenant = :tenant and assigned_agent = :agent_id
+        order by created_at desc, task_id desc limit {MAX_AGENT_DURATIONS}
+    ) as newest where start_time is not null and completion_time is not null"""
 )
 
 
@@ -142,3 +153,13 @@ def read_agent_results(tx: Tx, tenant: str, now: int, days: int) -> dict[str, Ag
         results.completed += int(count) * (status == "completed")
         results.failed += int(count) * (status in ("failed", "aborted"))
     return by_agent
+
+
+def read_agent_durations(tx: Tx, tenant: str, agent_id: str) -> tuple[int, int] | None:
+    """Return the percentiles 50 and 95 of the milliseconds that the agent's newest tasks took; None without any."""
+    durations = sorted(int(row[0]) for row in tx.rows(_LIST_AGENT_DURATIONS, tenant=tenant, agent_id=agent_id))
+    if not durations:
+        return None
+    ranks = (math.ceil(q * len(durations)) - 1 for q in (0.5, 0.95))
+    p50, p95 = (durations[rank] * 1000 // SECOND for rank in ranks)
+    return p50, p95

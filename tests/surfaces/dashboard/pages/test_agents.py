@@ -43,7 +43,9 @@ async def record(site: Site, agent: str) -> dict[str, Any]:
 
 def shown(page: str) -> list[str]:
     """Names of the agents in a list."""
-    return [html.unescape(name) for name in re.findall(r"<tr data-row>\s*<td><a [^>]*>([^<]*)</a>", page)]
+    return [
+        html.unescape(name) for name in re.findall(r"<tr data-row>\s*<td>(?:<input [^>]*> )?<a [^>]*>([^<]*)</a>", page)
+    ]
 
 
 @requirement("dashboard.page-agents")

@@ -58,8 +58,7 @@ async def list_agents(page: PageRequest) -> Response:
     # One more than displayed: its presence means that there is a next page.
     rows, total = await page.read(registry_queries.list_agents, agent_filter, now, PAGE_SIZE + 1)
     agents = rows[:PAGE_SIZE]
-    # Shared by all readers of the tenant for some seconds: the figures are of days.
-    results, costs = await page.site.cache.get_or_create(("agents", page.tenant), lambda: _read_figures(page))
+    results, costs = await read_figures(page)
     return page.render(
         "agents.html",
         block="rows" if page.query_param("cursor") else "results",
@@ -76,6 +75,12 @@ async def list_agents(page: PageRequest) -> Response:
         statuses=AGENT_STATUSES,
         tiers=TRUST_TIERS,
     )
+
+
+async def read_figures(page: PageRequest) -> tuple[dict[str, AgentResults], dict[str, float]]:
+    """Return results and cost in US dollars by agent id; for some seconds all readers of the tenant get the same."""
+    results, costs = await page.site.cache.get_or_create(("agents", page.tenant), lambda: _read_figures(page))
+    return results, costs
 
 
 async def _read_figures(page: PageRequest) -> tuple[dict[str, AgentResults], dict[str, float]]:
@@ -150,7 +155,7 @@ def _next_page_url(path: str, filters: dict[str, str], last: tuple[int, str]) ->
 async def show_agent(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
-    violations, history, links, tasks, updates, computed, names, records = await asyncio.gather(
+    violations, history, links, tasks, updates, computed, names, records, durations = await asyncio.gather(
         page.call("agents.violations", agent_id=agent_id, include_cleared=True),
         page.call("learning.history", agent_id=agent_id, limit=LISTED_HISTORY),
         page.call("learning.connections", agent_id=agent_id),
@@ -160,6 +165,7 @@ async def show_agent(page: PageRequest) -> Response:
         page.find("agents.compute_trust", missing=422, agent_id=agent_id, body={"persist": False}),
         page.read(registry_queries.read_names),
         page.read(_read_records, agent_id),
+        page.read(chart_queries.read_agent_durations, agent_id),
     )
     changes, weights, alerts = records
     return page.render(
@@ -174,6 +180,8 @@ async def show_agent(page: PageRequest) -> Response:
         computed=computed,
         names=names,
         runtime=agent_view.present_runtime(record["runtime"]),
+        prompt=agent_view.present_prompt(record["runtime"]),
+        durations=durations,
         composite=agent_view.composite_score(record),
         trust=agent_view.present_trust(record, changes, page.site.now()),
         weights=agent_view.present_weights(weights, history["history"], page.site.now(), page.site.sentinel_threshold),

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.core.errors import ServiceUnavailable, StentorError
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import (
+    agent_comparison,
     agents,
     console,
     governance,
@@ -209,6 +210,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *task_runs.ROUTES,
     *task_selection.ROUTES,
     *console.ROUTES,
+    *agent_comparison.ROUTES,  # before the page of one agent, whose path would match
     *agents.ROUTES,
     *governance.ROUTES,
     *memory.ROUTES,

@@ -208,6 +208,12 @@ def present_runtime(runtime: JsonObject) -> list[tuple[str, str]]:
     return rows + ([("Other options", ", ".join(others))] if others else [])
 
 
+def present_prompt(runtime: JsonObject) -> str | None:
+    """Return the system prompt of an agent that is a model, with secrets masked; None if it has none."""
+    prompt = (runtime.get("options") or {}).get("system_prompt")
+    return _redactor.redact(prompt) if isinstance(prompt, str) and prompt else None
+
+
 def url_origin(address: str) -> str:
     """Return scheme and host of a URL; its path and query may hold a secret."""
     try:

@@ -156,6 +156,10 @@ class PageRequest:
     def query_param(self, name: str, default: str = "") -> str:
         return self.request.query_params.get(name, default).strip()
 
+    def query_params(self, name: str) -> list[str]:
+        """Return all values of a parameter that may be repeated."""
+        return self.request.query_params.getlist(name)
+
     async def read(self, query: Callable[Concatenate[Tx, str, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a domain's query for the tenant of the signed-in user."""
         return await self.site.db.read(lambda tx: query(tx, self.tenant, *args, **kwargs))
