@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
@@ -25,6 +28,26 @@ async def test_the_list_shows_tasks_with_their_agents_and_filters_them(site: Sit
     assert done in await site.part("/tasks", q=done[:30])
     assert "No task matches" in await site.part("/tasks", status="failed")
     assert "No task matches" in await site.part("/tasks", q="\0%_")
+
+
+@requirement("dashboard.page-tasks")
+async def test_the_list_is_limited_to_the_tasks_of_the_last_hours_or_days(site: Site) -> None:
+    await site.world.register("ann")
+    old = await site.world.submit()
+    site.world.clock.advance(seconds=2 * 3600)
+    recent = [await site.world.submit() for _ in range(51)]
+    hour = await site.part("/tasks", since="1h")
+    assert "51 tasks" in hour
+    assert old not in hour
+    following = re.search(r'hx-get="(/tasks[^"]*)"', hour)
+    assert following, "there is a second page"
+    query: dict[str, Any] = dict(parse_qsl(urlsplit(html.unescape(following[1])).query))
+    rest = await site.part("/tasks", **query)
+    assert recent[0] in rest
+    assert old not in rest
+    assert "52 tasks" in await site.part("/tasks", since="24h")
+    site.world.clock.advance(days=8)
+    assert "No task matches" in await site.part("/tasks", since="7d")
 
 
 @requirement("dashboard.page-tasks")

@@ -11,11 +11,13 @@ from typing import Any
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core import jsontext
+from stentor.core.clock import format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
+from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
@@ -23,6 +25,8 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
 
 PAGE_SIZE = 50
+SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
+"""Names of the ranges of time in the list, by those of the charts."""
 MAX_EVENTS = 500
 MAX_SUBTASKS = 100
 MAX_REFERENCE_CHARACTERS = 255
@@ -36,16 +40,20 @@ MAX_TEXT_CHARACTERS = 20_000
 
 
 async def list_tasks(page: PageRequest) -> Response:
-    """List tasks, newest first; `q` is the beginning or the end of an id."""
+    """List tasks, newest first; `q` is the beginning or the end of an id, `since` a length of time up to now."""
     filters = {
         "status": page.query_param("status"),
         "agent_id": page.query_param("agent"),
         "cursor": page.query_param("cursor"),
     }
     text = _clean_reference(page.query_param("q"))
+    since = page.query_param("since")
+    length, _ = CHART_RANGES.get(since, (None, None))
+    # From the minute on: the whole page, and its next pages, mean the same time.
+    start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
     names, result = await asyncio.gather(
         page.read(registry_queries.read_names),
-        page.call("tasks.list", limit=PAGE_SIZE, **({"ref": text} if text else filters)),
+        page.call("tasks.list", limit=PAGE_SIZE, **({"ref": text} if text else {**filters, "created_after": start})),
     )
     return page.render(
         "tasks.html",
@@ -57,6 +65,8 @@ async def list_tasks(page: PageRequest) -> Response:
         names=names,
         statuses=TASK_STATUSES,
         filters=filters,
+        since=since if length is not None else "",
+        ranges=SINCE,
         text=text,
     )
 
