@@ -48,6 +48,7 @@ WHERE_THEY_DIFFER = (
     "tests/cli/test_db",
     "tests/conformance/",
     "tests/core/",
+    "tests/domains/alerts/",
     "tests/domains/governance/test_checkpoints.py",
     "tests/domains/governance/test_policy_in_use.py",
     "tests/domains/governance/test_scores.py",

@@ -17,6 +17,7 @@ def pages(made: Seeded) -> list[Shown]:
     scribe = made.agents["scribe"]
     return [
         Shown("overview", "/", "Needs your attention"),
+        Shown("alerts", "/alerts", "What is wrong now"),
         Shown("tasks", "/tasks", "New task"),
         Shown("task", f"/tasks/{made.done}", "Why this agent"),
         Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),

@@ -19,6 +19,8 @@ OF_TASKS = set(get_args(EventType)) - {
     *("update_rolled_back", "checkpoint_taken", "checkpoints_expired"),
     *("rollback_started", "rollback_in_progress", "rollback_completed", "rollback_failed"),
     *(
+        "alert_opened",
+        "alert_resolved",
         "history_accepted",
         "agent_logged",
         "key_changed",

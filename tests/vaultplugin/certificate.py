@@ -13,5 +13,7 @@ def self_signed(folder: Path, name: str = "127.0.0.1") -> tuple[Path, Path]:
     certificate, key = folder / "cert.pem", folder / "key.pem"
     command = [need("openssl"), "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
     files = ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", f"/CN={name}"]
+    kind = "IP" if name.replace(".", "").isdigit() else "DNS"
+    files += ["-addext", f"subjectAltName={kind}:{name}"]
     subprocess.run([*command, *files], check=True, capture_output=True, timeout=60)
     return certificate, key

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents
+from stentor.bootstrap.parts.alerts import AlertParts, open_alerts
 from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
 from stentor.bootstrap.parts.keys import open_keys
@@ -73,6 +74,7 @@ class Kernel:
     webhooks: WebhookParts
     provenance: ProvenanceParts
     health: HealthService
+    alerts: AlertParts
     memory: Memory | None
     task_notes: TaskNotes | None
     skip_drain: asyncio.Event = field(default_factory=asyncio.Event)
@@ -109,6 +111,7 @@ class Kernel:
             await self.governance.runner.start(is_only_process=self.infra.is_single_process)
             stack.push_async_callback(self.governance.runner.stop)
             await _start(stack, self.messaging.processor)
+            await _start(stack, self.alerts)
             self._start_background(stack)
             self._exit_stack.push_async_exit(stack.pop_all())
         return recovered
@@ -252,6 +255,19 @@ def build(
     governance = open_governance(infra, agents, builtin.names, command_agents.check_runtime)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)
+    health = HealthService(
+        {
+            "api": fixed_check("available", "responds"),
+            "database": database_check(db),
+            "agents": agents_check(agents.registry.agents),
+            **command_agents.health(),
+            "mcp_server": fixed_check("disabled", "not started in this process"),
+            "provenance": provenance.check,
+            "vault": vault_check(memory.default.vault) if memory else fixed_check("disabled", "switched off"),
+            "webhooks": webhooks.check,
+        },
+        optional_components=["provenance"],
+    )
     kernel = Kernel(
         infra=infra,
         agents=agents,
@@ -263,19 +279,8 @@ def build(
         messaging=open_messaging(infra, agents, tasks, memory, governance, command_agents.check_runtime),
         webhooks=webhooks,
         provenance=provenance,
-        health=HealthService(
-            {
-                "api": fixed_check("available", "responds"),
-                "database": database_check(db),
-                "agents": agents_check(agents.registry.agents),
-                **command_agents.health(),
-                "mcp_server": fixed_check("disabled", "not started in this process"),
-                "provenance": provenance.check,
-                "vault": vault_check(memory.default.vault) if memory else fixed_check("disabled", "switched off"),
-                "webhooks": webhooks.check,
-            },
-            optional_components=["provenance"],
-        ),
+        health=health,
+        alerts=open_alerts(infra, agents, llm, health),
         memory=memory,
         task_notes=open_task_notes(infra, memory, tasks, agents.registry.agents) if memory else None,
     )

@@ -6,6 +6,7 @@ from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.bootstrap.surface_context import SurfaceContext
 from stentor.domains.activity import operations as activity
+from stentor.domains.alerts import operations as alerts
 from stentor.domains.execution import operations as execution
 from stentor.domains.governance import operations as governance
 from stentor.domains.keys import operations as keys
@@ -39,6 +40,7 @@ OPERATIONS: list[Operation] = [
     *trust.OPERATIONS,
     *provenance.OPERATIONS,
     *monitoring.OPERATIONS,
+    *alerts.OPERATIONS,
     *messaging.OPERATIONS,
     *webhooks.OPERATIONS,
     *keys.OPERATIONS,
@@ -89,6 +91,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
         ),
         ("provenance", provenance.OPERATIONS, kernel.provenance.operations()),
         ("health", monitoring.OPERATIONS, monitoring.HealthOperations(kernel.health)),
+        ("alerts", alerts.OPERATIONS, alerts.AlertOperations(kernel.alerts.service)),
         ("atp", messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service)),
         (
             "webhooks",

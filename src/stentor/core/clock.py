@@ -10,6 +10,7 @@ from typing import Protocol
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 HOUR = 3_600 * SECOND
+MINUTE = 60 * SECOND
 
 
 class Clock(Protocol):

@@ -76,6 +76,8 @@ EventType = Literal[
     "learning_skipped",
     "report_written",
     "sentinel_alert",
+    "alert_opened",
+    "alert_resolved",
     "agent_registered",
     "agent_updated",
     "agent_status_changed",

@@ -142,4 +142,4 @@ def test_event_patterns_expand_to_event_names() -> None:
     assert model.expand_events(["update.*", "update.approved"]) == sorted(
         n for n in model.EVENTS if n.startswith("update.")
     )
-    assert len(model.EVENTS) == 23
+    assert len(model.EVENTS) == 25

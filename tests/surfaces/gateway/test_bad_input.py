@@ -25,7 +25,7 @@ TABLES = (
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
-    "taught_today task_grades model_weights model_answers api_keys"
+    "taught_today task_grades model_weights model_answers api_keys alerts"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from stentor.core.errors import StartRefused
+from stentor.core.settings.alerts import AlertSettings
 from stentor.core.settings.installation import (
     AuthSettings,
     ClientSettings,
@@ -67,6 +68,7 @@ class Settings:
     sandbox: SandboxSettings = SandboxSettings()
     provenance: ProvenanceSettings = ProvenanceSettings()
     webhooks: WebhookSettings = WebhookSettings()
+    alerts: AlertSettings = AlertSettings()
     governance: GovernanceSettings = GovernanceSettings()
     dashboard: DashboardSettings = DashboardSettings()
     process: ProcessSettings = ProcessSettings()
@@ -152,6 +154,8 @@ def _check_combinations(settings: Settings) -> None:
             "SERVICE_ROLES omits gateway or worker, but with SQLite one process must be both: set SERVICE_DATABASE_URL "
             "to a PostgreSQL address, or list both."
         )
+    if settings.alerts.emails and not settings.alerts.smtp_url:
+        raise StartRefused("SERVICE_ALERT_EMAILS needs SERVICE_SMTP_URL, the mail server that takes the e-mails.")
     if settings.memory.plugin_url and not settings.memory.plugin_key:
         raise StartRefused("SERVICE_VAULT_PLUGIN_URL needs SERVICE_VAULT_PLUGIN_KEY, the plugin's API key.")
     if settings.memory.plugin_url and settings.memory.vault_dir is not None:

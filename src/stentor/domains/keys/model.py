@@ -51,8 +51,18 @@ class ApiKey(msgspec.Struct, frozen=True):
         return "expired" if self.expires_at is not None and self.expires_at <= now else "active"
 
     @property
+    def budget_entries(self) -> list[str]:
+        """The budgets as entries of SERVICE_LLM_BUDGETS."""
+        return budget_entries(self.name, self.budgets)
+
+    @property
     def principal(self) -> Principal:
         return Principal(self.name, self.role, frozenset(self.permissions), self.tenant)
+
+
+def budget_entries(name: str, budgets: Collection[str]) -> list[str]:
+    """Return the budgets of a key as entries of SERVICE_LLM_BUDGETS."""
+    return [f"key:{name}:{budget}" for budget in budgets]
 
 
 def check_name(name: str, configured: Collection[str]) -> None:

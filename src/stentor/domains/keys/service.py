@@ -224,9 +224,7 @@ class KeyService:
             self._roles.set_role(key.principal, is_active=key.revoked_at is None, expires_at=key.expires_at)
             has_new_budgets |= key.budgets != (known.budgets if known else ())
         if has_new_budgets:
-            self._on_budgets(
-                [entry for key in self._by_name.values() for entry in _budget_entries(key.name, key.budgets)]
-            )
+            self._on_budgets([entry for key in self._by_name.values() for entry in key.budget_entries])
 
     def _with_use(self, key: ApiKey) -> ApiKey:
         used = max(filter(None, (key.last_used_at, self._used.get(key.name))), default=None)
@@ -239,7 +237,7 @@ class KeyService:
             raise InvalidRequest(f"memory: {error}") from None
         if (vault := find_unknown_vault(namespaces, self._vaults)) is not None:
             raise InvalidRequest(f"memory: {vault!r} is not a vault of SERVICE_VAULTS")
-        for entry in _budget_entries(name, budgets):
+        for entry in model.budget_entries(name, budgets):
             try:
                 self._check_budgets([entry])
             except Exception:  # noqa: BLE001 - the message of the setting would name the wrong source
@@ -290,8 +288,3 @@ def _require_person(caller: Principal) -> None:
 
 def _hint(secret: str) -> str:
     return secret[: model.HINT_CHARACTERS]
-
-
-def _budget_entries(name: str, budgets: Collection[str]) -> list[str]:
-    """Return the budgets of a key as entries of SERVICE_LLM_BUDGETS."""
-    return [f"key:{name}:{budget}" for budget in budgets]

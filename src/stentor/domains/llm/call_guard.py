@@ -117,6 +117,11 @@ class CallGuard:
         self.keep_content = keep_content
         self.call_metrics = CallMetrics(breaker)
 
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets of the settings and those of the keys that were made at runtime."""
+        return self._budgets
+
     def set_key_budgets(self, budgets: tuple[Budget, ...]) -> None:
         """Set the budgets of the keys that were made at runtime; those of the settings apply too."""
         self._budgets = self._configured_budgets + budgets

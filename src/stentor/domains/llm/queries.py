@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from stentor.core.clock import HOUR
@@ -32,6 +34,7 @@ _SUM_SPENT = {
     )
     for unit, column in (("tokens", "tokens"), ("usd", "cost"))
 }
+_NEXT_SPENDING_TENANT = Sql("select min(tenant) from llm_spent where tenant > :after")
 _SUM_COST = Sql(
     """select (happened_at - :start) / :width as bucket, coalesce(sum(cost), 0), sum(input_tokens + output_tokens)
     from llm_calls where tenant = :tenant and happened_at >= :start group by bucket"""
@@ -136,10 +139,17 @@ def read_spenders(tx: Tx, tenant: str, kind: str, first_day: int) -> list[Spende
     return [Spender(str(subject), int(tokens), int(cost) / NANOS_PER_DOLLAR) for subject, tokens, cost in rows]
 
 
-def read_spending(tx: Tx, tenant: str, entries: list[str], now: int) -> list[BudgetSpending]:
-    """Return the spending in each budget of SERVICE_LLM_BUDGETS, by key or agent."""
-    budgets = costs.parse_budgets(entries)
+def read_spending(tx: Tx, tenant: str, budgets: Iterable[Budget], now: int) -> list[BudgetSpending]:
+    """Return the spending in each budget, by key or agent."""
     return [spending for budget in budgets for spending in _read_budget(tx, tenant, budget, now)]
+
+
+def iter_spending_tenants(tx: Tx) -> Iterator[str]:
+    """Yield the tenants whose keys or agents ever spent anything."""
+    tenant = ""
+    while (row := tx.row(_NEXT_SPENDING_TENANT, after=tenant)) and row[0] is not None:
+        tenant = str(row[0])
+        yield tenant
 
 
 def _read_budget(tx: Tx, tenant: str, budget: Budget, now: int) -> list[BudgetSpending]:

@@ -92,5 +92,9 @@ class AgentCache:
         """Return the agents that were registered with the name of a key."""
         return list(self._by_key.get((tenant, key_name), {}).values())
 
+    def list_all(self) -> list[Agent]:
+        """List the agents of all tenants. For background jobs only, never for a request of a caller."""
+        return list(self._by_id.values())
+
     def list_of_tenant(self, tenant: str) -> list[Agent]:
         return list(self._by_tenant.get(tenant, {}).values())

@@ -24,6 +24,8 @@ _COUNTS = CounterTable(
         on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"""
     ),
 )
+MAX_COUNTED = 1_000
+"""Tasks that a count for an alert looks at; more are counted as this many."""
 ALL_HOURS = -1
 """The "hour" of the count over all hours."""
 _CONDITIONS = {
@@ -69,6 +71,20 @@ _LIST_SUBTASKS = Sql(
 _HAS_GRADE = Sql("select 1 from task_grades where tenant = :tenant limit 1")
 _WHOLE_INPUT = Sql("select input from tasks where tenant = :tenant and task_id = :task_id")
 _FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
+_COUNT_OUTCOMES = Sql(
+    f"""select coalesce(assigned_agent, '') as agent_id, sum(case when status = 'failed' then 1 else 0 end), count(*)
+    from (
+        select assigned_agent, status, completion_time from tasks where tenant = :tenant
+        order by created_at desc, task_id desc limit {MAX_COUNTED}
+    ) as newest
+    where status in ('completed', 'failed') and completion_time >= :since group by agent_id order by agent_id"""
+)
+_OLDEST = Sql(
+    f"""select count(*), min(waits_since) from (
+        select coalesce(queued_at, created_at) as waits_since from tasks where tenant = :tenant and status = :status
+        order by created_at, task_id limit {MAX_COUNTED}
+    ) as oldest"""
+)
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by kind and conditions; there are only a few combinations."""
 
@@ -125,6 +141,21 @@ def iter_tenants(tx: Tx) -> Iterator[str]:
     while (row := tx.row(_NEXT_TENANT, after=tenant)) and row[0] is not None:
         tenant = str(row[0])
         yield tenant
+
+
+def count_outcomes(tx: Tx, tenant: str, since: int) -> dict[str, tuple[int, int]]:
+    """Return how many of the newest tasks failed and ended since a time (microseconds), by agent id.
+
+    Tasks that no agent got are under the empty id.
+    """
+    rows = tx.rows(_COUNT_OUTCOMES, tenant=tenant, since=since)
+    return {str(agent_id): (int(failed), int(ended)) for agent_id, failed, ended in rows}
+
+
+def find_oldest(tx: Tx, tenant: str, status: str) -> tuple[int, int | None]:
+    """Return how many tasks have a status, at most MAX_COUNTED, and since when the oldest waits (microseconds)."""
+    count, since = tx.rows(_OLDEST, tenant=tenant, status=status)[0]
+    return int(count), None if since is None else int(since)
 
 
 def find_oldest_queued_at(tx: Tx, priority: int) -> int | None:

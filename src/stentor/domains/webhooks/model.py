@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core.clock import HOUR, SECOND
+from stentor.core.clock import HOUR, MINUTE, SECOND
 from stentor.core.errors import InvalidRequest
 
 PING = "webhook.ping"
@@ -36,11 +36,12 @@ EVENTS = (
     "memory.written",
     "memory.conflict",
     "sentinel.alert",
+    "alert.opened",
+    "alert.resolved",
     "trust.level_changed",
     PING,
 )
 EVENT_PATTERNS = ("*", *dict.fromkeys(f"{name.partition('.')[0]}.*" for name in EVENTS))
-MINUTE = 60 * SECOND
 RETRY_DELAYS_US = (
     *(5 * SECOND, 5 * MINUTE, 30 * MINUTE, 2 * HOUR, 5 * HOUR),
     *(10 * HOUR, 14 * HOUR, 20 * HOUR, 24 * HOUR),

@@ -61,6 +61,8 @@ EVENT_NAMES: Mapping[str, str | EventNamer] = {
     "agent_status_changed": _name_status_change,
     "memory_written": _name_memory_write,
     "sentinel_alert": "sentinel.alert",
+    "alert_opened": "alert.opened",
+    "alert_resolved": "alert.resolved",
     "trust_changed": _name_trust_change,
 }
 _TASK_STATUSES = {

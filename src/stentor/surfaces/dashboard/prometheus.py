@@ -111,6 +111,11 @@ class PrometheusClient:
         self._outbound = OutboundHttp((urlsplit(url).hostname or "",))
         self._is_outage_logged = False
 
+    @property
+    def is_configured(self) -> bool:
+        """Whether there is a server to ask."""
+        return bool(self._url)
+
     async def fetch_snapshot(self) -> PrometheusSnapshot:
         """Fetch alert rules and targets. Never raises."""
         unavailable: PrometheusSnapshot = {

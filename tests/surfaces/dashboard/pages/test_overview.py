@@ -60,9 +60,39 @@ async def test_percentiles_of_very_many_tasks_are_those_of_a_sample_over_all_of_
     assert times[-1] - times[0] >= 15
 
 
+@requirement("alerts.page")
+async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over(site: Site) -> None:
+    agent = await site.world.register("ann")
+    assert "Nothing is wrong." in await site.read("/")
+    task_id = await site.world.submit()
+    site.world.clock.advance(seconds=600)
+    await site.world.kernel.alerts.service.check()
+    text = "1 task waits in the queue, for 10 minutes."
+    for path in ("/", "/alerts"):
+        assert f'<a href="/tasks?status=queued">{text}</a>' in await site.read(path)
+        assert text not in await site.read(path, key="OTHER")
+    await site.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
+    for seconds in (0, 60):
+        site.world.clock.advance(seconds=seconds)
+        await site.world.kernel.alerts.service.check()
+    assert text not in await site.read("/")
+    assert "What was wrong" in (page := await site.read("/alerts"))
+    assert text in page
+    for _ in range(5):
+        await site.world.do(agent, ok=False)
+    await site.world.kernel.alerts.service.check()
+    assert f'<a href="/agents/{agent}">ann failed 5 of its last 5 tasks' in await site.read("/alerts")
+
+
+@requirement("alerts.page")
+async def test_a_test_of_emails_says_what_is_missing_and_only_admins_see_it(site: Site) -> None:
+    assert "SERVICE_SMTP_URL" in (await site.send("/alerts/test", 409)).text
+    assert "Send a test" not in await site.read("/alerts", key="READER")
+
+
 @requirement("dashboard.page-overview")
 async def test_alerts_without_a_metrics_backend_say_how_to_get_one(site: Site) -> None:
-    assert "SERVICE_METRICS_URL" in await site.part("/alerts")
+    assert "SERVICE_METRICS_URL" in await site.part("/alerts/prometheus")
 
 
 @requirement("dashboard.page-overview")

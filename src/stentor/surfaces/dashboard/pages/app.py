@@ -22,6 +22,7 @@ from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import (
     agent_comparison,
     agents,
+    alerts,
     console,
     governance,
     keys,
@@ -206,6 +207,7 @@ class _SecurityHeadersMiddleware:
 
 ROUTES: list[tuple[str, str, PageHandler]] = [
     *overview.ROUTES,
+    *alerts.ROUTES,
     *tasks.ROUTES,
     *task_runs.ROUTES,
     *task_selection.ROUTES,

@@ -11,8 +11,10 @@ from datetime import UTC, datetime, timedelta
 from starlette.responses import Response
 
 from stentor.core.clock import DAY, SECOND
+from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm import queries
+from stentor.domains.keys import store as key_store
+from stentor.domains.llm import costs, queries
 from stentor.domains.llm.formats.base import FORMATS
 from stentor.domains.llm.queries import Spender
 from stentor.domains.registry import queries as registry_queries
@@ -84,7 +86,8 @@ async def _render_providers(
         page.read(queries.read_recent_calls, page.site.now()),
         page.read(registry_queries.read_names),
     )
-    spending = await page.read(queries.read_spending, config["budgets"], page.site.now())
+    budgets = costs.parse_budgets([*config["budgets"], *await page.read(_list_key_budgets)])
+    spending = await page.read(queries.read_spending, budgets, page.site.now())
     return page.render(
         "providers.html",
         problem.status if problem else 200,
@@ -101,6 +104,12 @@ async def _render_providers(
         formats=FORMATS,
         listed=MAX_LISTED_MODELS,
     )
+
+
+def _list_key_budgets(tx: Tx, tenant: str) -> list[str]:
+    """Return the budgets of the keys that were made at runtime, as entries of SERVICE_LLM_BUDGETS."""
+    active = (key for key in key_store.list_keys(tx, tenant) if key.status_at(tx.now) == "active")
+    return [entry for key in active for entry in key.budget_entries]
 
 
 async def _no_providers() -> list[JsonObject]:

@@ -1,4 +1,4 @@
-"""The overview page: task counts, charts, items that need a human, component health and alerts."""
+"""The overview page: task counts, charts, what needs a human, what is wrong, and the components."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from stentor.core.db import Tx
 from stentor.core.errors import StentorError
 from stentor.core.jsontext import JsonObject
+from stentor.domains.alerts import store as alert_store
 from stentor.domains.governance import queries as governance_queries
 from stentor.domains.keys import store as key_store
 from stentor.domains.learning import queries as learning_queries
@@ -19,12 +20,14 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages.alerts import present_alert
 from stentor.surfaces.dashboard.presenters import first_steps
 from stentor.surfaces.dashboard.presenters.first_steps import Step
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 
 TASK_STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
+MAX_ALERTS = 6
 HIDE_COOKIE, HIDE_SECONDS = "stentor_first_steps_hidden", 365 * 86_400
 PENDING_ITEMS = (
     ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
@@ -37,9 +40,10 @@ PENDING_ITEMS = (
 
 async def show_overview(page: PageRequest) -> Response:
     chart_range = page.query_param("range", "1h")
-    counts, pending, health = await asyncio.gather(
+    counts, pending, alerts, health = await asyncio.gather(
         page.read(task_queries.count_by_status),
         page.read(_count_pending),
+        page.read(alert_store.list_alerts, "open", MAX_ALERTS),
         page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
     pending["pending_approval"] = counts.get("pending_approval", 0)
@@ -49,6 +53,7 @@ async def show_overview(page: PageRequest) -> Response:
         block="live",
         states={status: counts.get(status, 0) for status in TASK_STATUSES},
         pending_items=_pending_items(page, pending),
+        alerts=[present_alert(alert) for alert in alerts],
         health=health,
         total=total,
         steps=await _read_steps(page, total),
@@ -125,16 +130,8 @@ async def _read_components(page: PageRequest) -> list[JsonObject]:
     return sorted(components, key=lambda component: (component["status"] == "available", component["name"]))
 
 
-async def show_alerts(page: PageRequest) -> Response:
-    """Render the alerts of the metrics backend. A request of its own, as the backend may be slow."""
-    snapshot = await page.site.prometheus.fetch_snapshot()
-    firing = [alert for alert in snapshot["alerts"] if alert["state"] != "inactive"]
-    return page.render("alerts.html", alerts=firing, available=snapshot["available"], url=snapshot["url"])
-
-
 ROUTES = [
     ("GET", "/", show_overview),
     ("GET", "/series", get_series),
-    ("GET", "/alerts", show_alerts),
     ("POST", "/first-steps/hide", hide_steps),
 ]

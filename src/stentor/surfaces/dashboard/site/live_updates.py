@@ -25,6 +25,7 @@ TOPIC_BY_PREFIX = {
     "learning": "agents",
     "connection": "agents",
     "sentinel": "agents",
+    "alert": "alerts",
     "message": "messages",
     "memory": "memory",
     "webhook": "webhooks",

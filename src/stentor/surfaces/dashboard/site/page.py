@@ -36,6 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 MENU = (
     ("/", "Overview", "o", "read"),
+    ("/alerts", "Alerts", "r", "read"),
     ("/tasks", "Tasks", "t", "read"),
     ("/console", "Console", "c", "write"),
     ("/agents", "Agents", "a", "admin"),
@@ -75,6 +76,7 @@ NOTICES = {
     "rolled-back": "Rollback started.",
     "taken": "Checkpoint created.",
     "sent": "Sent.",
+    "test-sent": "The mail server has taken the test e-mail.",
     "replayed": "Queued for delivery.",
     "pinged": "Ping sent. The result is below.",
     "rotated": "Secret rotated.",

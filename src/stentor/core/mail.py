@@ -1,0 +1,66 @@
+"""Sends e-mail over SMTP. Passwords travel over TLS only."""
+
+from __future__ import annotations
+
+import smtplib
+import socket
+import ssl
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+
+from stentor.core.settings.alerts import SmtpServer
+
+TIMEOUT_SECONDS = 20.0
+
+
+class MailError(Exception):
+    """The mail server did not take a message; the text says why and contains no secret."""
+
+
+class Mailer:
+    """Sends to fixed recipients. `sender` empty means `stentor@` and the name of this machine."""
+
+    def __init__(self, server: SmtpServer, recipients: tuple[str, ...], sender: str = "") -> None:
+        self._server, self.recipients = server, recipients
+        self._sender = sender or f"stentor@{socket.getfqdn()}"
+
+    def send(self, subject: str, text: str) -> None:
+        """Send a message and wait until the server has taken it; blocks. Raises MailError."""
+        message = EmailMessage()
+        message["Subject"], message["From"], message["To"] = subject, self._sender, ", ".join(self.recipients)
+        message["Date"], message["Message-ID"] = formatdate(), make_msgid(domain=self._sender.rpartition("@")[2])
+        # So that no vacation notice comes back.
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content(text)
+        try:
+            with self._connect() as connection:
+                connection.send_message(message)
+        except smtplib.SMTPAuthenticationError as error:
+            raise MailError(f"the mail server refused the user name or the password ({error.smtp_code})") from None
+        except smtplib.SMTPRecipientsRefused as error:
+            raise MailError(f"the mail server refused {', '.join(sorted(error.recipients))}") from None
+        except (smtplib.SMTPException, OSError) as error:
+            server = f"{self._server.host}:{self._server.port}"
+            raise MailError(f"the mail server {server} did not take the message: {error}") from None
+
+    def _connect(self) -> smtplib.SMTP:
+        server, context = self._server, ssl.create_default_context()
+        if server.tls:
+            connection: smtplib.SMTP = smtplib.SMTP_SSL(
+                server.host, server.port, timeout=TIMEOUT_SECONDS, context=context
+            )
+        else:
+            connection = smtplib.SMTP(server.host, server.port, timeout=TIMEOUT_SECONDS)
+        try:
+            connection.ehlo()
+            if not server.tls and connection.has_extn("starttls"):
+                connection.starttls(context=context)
+                connection.ehlo()
+            elif not server.tls and server.user:
+                raise MailError("the mail server offers no TLS, so the password was not sent: use smtps://")
+            if server.user:
+                connection.login(server.user, server.password)
+        except BaseException:
+            connection.close()
+            raise
+        return connection

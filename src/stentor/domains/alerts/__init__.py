@@ -1,0 +1,1 @@
+"""Alerts: the service watches itself, and says on pages, by webhook and by e-mail what is wrong."""

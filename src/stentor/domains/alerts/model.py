@@ -1,0 +1,137 @@
+"""Alerts, and which of them open and resolve when a check has found what is wrong. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from stentor.core.clock import MINUTE
+
+AlertKind = Literal[
+    "failures",
+    "queue",
+    "approvals",
+    "agent_offline",
+    "agent_quarantined",
+    "budget",
+    "component",
+]
+Severity = Literal["warning", "critical"]
+AlertKey = tuple[str, str, str]
+"""Tenant, kind and subject: of each there is at most one open alert."""
+RESOLVE_AFTER_US = MINUTE
+"""How long a condition must be gone before its alert resolves, in microseconds.
+
+Longer than a worker counts as online after a start of the service, so that a restart resolves no alert.
+"""
+FAILURE_WINDOW_US = 15 * MINUTE
+MIN_FAILURES = 5
+"""Fewer failures than this open no alert, whatever their share."""
+
+
+class Thresholds(msgspec.Struct, frozen=True):
+    """When a condition is wrong; 0 switches a check off. `wait_us` in microseconds, the others in percent."""
+
+    failure_percent: float
+    wait_us: int
+    budget_percent: float
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A condition that is wrong now. `subject` tells those of one kind apart, such as an agent's id."""
+
+    tenant: str
+    kind: AlertKind
+    subject: str
+    severity: Severity
+    message: str
+    agent_id: str | None = None
+
+    @property
+    def key(self) -> AlertKey:
+        return self.tenant, self.kind, self.subject
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """A condition that was wrong from `opened_at` to `resolved_at` (microseconds); None while it still is."""
+
+    alert_id: str
+    tenant: str
+    kind: AlertKind
+    subject: str
+    severity: Severity
+    message: str
+    agent_id: str | None
+    opened_at: int
+    resolved_at: int | None
+
+    @property
+    def key(self) -> AlertKey:
+        return self.tenant, self.kind, self.subject
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What a check changes: new alerts, alerts whose message is another now, and alerts that are over."""
+
+    opened: list[Finding] = []
+    updated: list[tuple[Alert, Finding]] = []
+    resolved: list[Alert] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.opened or self.updated or self.resolved)
+
+
+def compare(findings: Iterable[Finding], open_alerts: Iterable[Alert], overdue: set[AlertKey]) -> Changes:
+    """Return what changes. Only the alerts in `overdue` resolve: their conditions have been gone long enough."""
+    found = {finding.key: finding for finding in findings}
+    alerts = {alert.key: alert for alert in open_alerts}
+    both = [(alert, found[key]) for key, alert in alerts.items() if key in found]
+    return Changes(
+        opened=[finding for key, finding in found.items() if key not in alerts],
+        updated=[(alert, finding) for alert, finding in both if alert.message != finding.message],
+        resolved=[alert for key, alert in alerts.items() if key not in found and key in overdue],
+    )
+
+
+def failure_findings(
+    tenant: str, outcomes: Mapping[str, tuple[int, int]], names: Mapping[str, str], percent: float
+) -> list[Finding]:
+    """Return the agents that fail too often, or else that tasks do.
+
+    `outcomes` is how many tasks failed and ended, by agent id; the empty id stands for no agent.
+    """
+    failing = [
+        Finding(
+            tenant, "failures", agent_id, "critical", _describe_failures(agent_id, names, *counts), agent_id or None
+        )
+        for agent_id, counts in outcomes.items()
+        if _is_failing(*counts, percent)
+    ]
+    failed, ended = (sum(counts[n] for counts in outcomes.values()) for n in (0, 1))
+    if not failing and _is_failing(failed, ended, percent):
+        text = f"{failed} of the last {ended} tasks failed, in {FAILURE_WINDOW_US // MINUTE} minutes."
+        return [Finding(tenant, "failures", "all", "critical", text)]
+    return failing
+
+
+def _is_failing(failed: int, ended: int, percent: float) -> bool:
+    return failed >= MIN_FAILURES and failed * 100 >= percent * ended
+
+
+def _describe_failures(agent_id: str, names: Mapping[str, str], failed: int, ended: int) -> str:
+    minutes = FAILURE_WINDOW_US // MINUTE
+    if not agent_id:
+        return f"{failed} tasks failed in {minutes} minutes because no agent could take them."
+    return f"{names.get(agent_id, agent_id)} failed {failed} of its last {ended} tasks, in {minutes} minutes."
+
+
+def describe_duration(us: int) -> str:
+    """Return a duration in microseconds in words, such as `7 minutes`: whole units, the largest that fits."""
+    minutes = max(us, 0) // MINUTE
+    for size, unit in ((60 * 24, "day"), (60, "hour"), (1, "minute")):
+        if minutes >= size:
+            number = minutes // size
+            return f"{number} {unit}" + "s" * (number > 1)
+    return "less than a minute"

@@ -1,0 +1,63 @@
+"""Operations on alerts. Source: docs/operations.md, "Alerts"."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import Query
+
+from stentor.domains.alerts.model import AlertKind, Severity
+from stentor.domains.alerts.service import AlertService
+from stentor.web.operations import Operation
+from stentor.web.wire import Caller, ResponseModel, Timestamp
+
+State = Annotated[Literal["open", "resolved", "all"], Query(description="Which alerts to list.")]
+Limit = Annotated[int, Query(ge=1, le=500)]
+
+
+class AlertOut(ResponseModel):
+    """A condition that was wrong from `opened_at` to `resolved_at`, null while it still is.
+
+    `subject` tells alerts of one kind apart: an agent's id, a component, a budget.
+    """
+
+    alert_id: str
+    kind: AlertKind
+    subject: str
+    severity: Severity
+    message: str
+    agent_id: str | None
+    opened_at: Timestamp
+    resolved_at: Timestamp | None
+
+
+class AlertList(ResponseModel):
+    alerts: list[AlertOut]
+
+
+class SentTest(ResponseModel):
+    """The addresses that the mail server has taken a test e-mail for."""
+
+    recipients: list[str]
+
+
+class AlertOperations:
+    """Each method is an operation, see the table below."""
+
+    def __init__(self, alerts: AlertService) -> None:
+        self._alerts = alerts
+
+    async def list_alerts(self, caller: Caller, state: State = "open", limit: Limit = 100) -> AlertList:
+        """List what is wrong, or was: open alerts first, the newest first."""
+        alerts = await self._alerts.list_alerts(caller.tenant, state, limit)
+        return AlertList(alerts=[AlertOut.of(alert) for alert in alerts])
+
+    async def send_test(self, caller: Caller) -> SentTest:
+        """Send a test e-mail to the addresses that get alerts."""
+        return SentTest(recipients=list(await self._alerts.send_test()))
+
+
+OPERATIONS = [
+    Operation("alerts.list", "read", AlertOperations.list_alerts, "GET /alerts"),
+    Operation("alerts.test", "admin", AlertOperations.send_test, "POST /alerts/test", errors=(409,)),
+]

@@ -1,0 +1,153 @@
+"""Checks every few seconds what is wrong, opens and resolves alerts, and mails what changed.
+
+One process of an installation checks. A check that fails changes nothing, so no alert resolves because its condition
+could not be read. An e-mail that cannot be sent is tried again with every check for a day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal
+
+from stentor.core.clock import DAY, Clock, format_iso
+from stentor.core.db import Database, Tx
+from stentor.core.db.leader import LeaderElection
+from stentor.core.errors import Conflict, ServiceUnavailable, StoreUnavailable
+from stentor.core.mail import Mailer, MailError
+from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.timers import sleep_until_tick
+from stentor.domains.alerts import store
+from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertKey, Changes, Finding, compare
+
+INTERVAL_SECONDS = 15.0
+MAX_MAILED = 50
+"""Alerts in one e-mail."""
+_LOCK = "alerts"
+log = logging.getLogger(__name__)
+
+Check = Callable[[frozenset[AlertKey]], Awaitable[list[Finding]]]
+"""Returns what is wrong now. Gets the keys of the open alerts."""
+
+
+class AlertService:
+    """`mailer` is None without a mail server."""
+
+    def __init__(
+        self, db: Database, runlog: RunLog, clock: Clock, checks: Iterable[Check], mailer: Mailer | None
+    ) -> None:
+        self._db, self._runlog, self._clock = db, runlog, clock
+        self._checks, self._mailer = list(checks), mailer
+        self._gone_since: dict[AlertKey, int] = {}
+        self._mail_problem = ""
+
+    async def run(self, leader: LeaderElection) -> None:
+        """Check forever, while this process is the leader."""
+        while True:
+            await sleep_until_tick(INTERVAL_SECONDS)
+            try:
+                if await leader.is_leader():
+                    await self.check()
+            except StoreUnavailable:
+                continue  # the database logs the outage
+            except Exception:
+                log.exception("alerts: check failed")
+
+    async def check(self) -> None:
+        """Check everything once, and mail what changed."""
+        open_alerts = await self._db.read(store.list_open)
+        keys = frozenset(alert.key for alert in open_alerts)
+        findings = [finding for check in self._checks for finding in await check(keys)]
+        overdue = self._overdue(keys - {finding.key for finding in findings})
+        if compare(findings, open_alerts, overdue):
+            await self._db.write(lambda tx: self._apply(tx, findings, overdue))
+        if self._mailer is not None:
+            await self._mail(self._mailer)
+
+    async def list_alerts(self, tenant: str, state: Literal["open", "resolved", "all"], limit: int) -> list[Alert]:
+        """List a tenant's alerts, open ones first, the newest first."""
+        return await self._db.read(lambda tx: store.list_alerts(tx, tenant, state, limit))
+
+    async def send_test(self) -> tuple[str, ...]:
+        """Send a test e-mail and return the recipients. Raises Conflict without a mail server, ServiceUnavailable."""
+        if self._mailer is None:
+            raise Conflict("No e-mail is set up: set SERVICE_SMTP_URL and SERVICE_ALERT_EMAILS, and start again.")
+        text = "This is a test: alerts of this Stentor reach you here.\n"
+        try:
+            await asyncio.to_thread(self._mailer.send, "Stentor: test of alerts", text)
+        except MailError as error:
+            raise ServiceUnavailable(f"The e-mail was not sent: {error}.") from None
+        return self._mailer.recipients
+
+    def _overdue(self, gone: frozenset[AlertKey]) -> set[AlertKey]:
+        """Return the keys of the alerts whose conditions have been gone long enough to resolve."""
+        now = self._clock.now()
+        self._gone_since = {key: self._gone_since.get(key, now) for key in gone}
+        return {key for key, since in self._gone_since.items() if now - since >= RESOLVE_AFTER_US}
+
+    def _apply(self, tx: Tx, findings: list[Finding], overdue: set[AlertKey]) -> Changes:
+        # Read again under the lock: for a moment there can be two leaders.
+        tx.lock(_LOCK)
+        changes = compare(findings, store.list_open(tx), overdue)
+        for finding in changes.opened:
+            alert_id = store.insert(tx, finding)
+            self._record(tx, "alert_opened", alert_id, finding, finding.message)
+        for alert, finding in changes.updated:
+            store.update_message(tx, alert.alert_id, finding.message)
+        for alert in changes.resolved:
+            store.resolve(tx, alert.alert_id)
+            self._record(tx, "alert_resolved", alert.alert_id, alert, f"Resolved: {alert.message}")
+        return changes
+
+    def _record(
+        self,
+        tx: Tx,
+        event_type: Literal["alert_opened", "alert_resolved"],
+        alert_id: str,
+        alert: Finding | Alert,
+        text: str,
+    ) -> None:
+        metadata = {"alert_id": alert_id, "kind": alert.kind, "subject": alert.subject, "severity": alert.severity}
+        metadata["message"] = alert.message
+        self._runlog.append(
+            tx, alert.tenant, [EventDraft(event_type, "alerts", text, metadata, agent_id=alert.agent_id)]
+        )
+
+    async def _mail(self, mailer: Mailer) -> None:
+        """Send one e-mail with every alert whose state no e-mail has said. Logs an outage once."""
+        since = self._clock.now() - DAY
+        alerts = await self._db.read(lambda tx: store.list_unmailed(tx, since, MAX_MAILED))
+        if not alerts:
+            return
+        try:
+            await asyncio.to_thread(mailer.send, mail_subject(alerts), mail_text(alerts))
+        except MailError as error:
+            if str(error) != self._mail_problem:
+                log.warning("alerts: e-mail not sent, it is tried again error=%s", error)
+            self._mail_problem = str(error)
+            return
+        self._mail_problem = ""
+        await self._db.write(lambda tx: store.set_mailed(tx, alerts))
+
+
+def mail_subject(alerts: list[Alert]) -> str:
+    """Return the subject of an e-mail about these alerts."""
+    first = next((alert for alert in alerts if alert.resolved_at is None), alerts[0])
+    state = "resolved" if first.resolved_at is not None else first.severity
+    more = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
+    return f"Stentor, {state}: {first.message.rstrip('.')[:120]}{more}"
+
+
+def mail_text(alerts: list[Alert]) -> str:
+    """Return the text of an e-mail: open alerts first."""
+    ordered = sorted(alerts, key=lambda alert: (alert.resolved_at is not None, alert.opened_at))
+    return "\n\n".join(map(_mail_paragraph, ordered)) + "\n\nThe page Alerts of the dashboard has them all.\n"
+
+
+def _mail_paragraph(alert: Alert) -> str:
+    if alert.resolved_at is None:
+        head = f"{alert.severity.upper()} since {format_iso(alert.opened_at)}"
+    else:
+        head = f"RESOLVED at {format_iso(alert.resolved_at)}, open since {format_iso(alert.opened_at)}"
+    return f"{head}\n{alert.message}\nTenant {alert.tenant}, kind {alert.kind}"

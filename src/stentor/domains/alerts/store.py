@@ -1,0 +1,76 @@
+"""SQL of alerts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stentor.core import ids
+from stentor.core.db import Sql, Tx
+from stentor.domains.alerts.model import Alert, Finding
+
+_COLUMNS = ", ".join(Alert.__struct_fields__)
+_LIST_OPEN = Sql(f"select {_COLUMNS} from alerts where resolved_at is null order by tenant, opened_at, alert_id")
+_LIST = {
+    "open": Sql(
+        f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is null
+        order by opened_at desc, alert_id desc limit :limit"""
+    ),
+    "resolved": Sql(
+        f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is not null
+        order by opened_at desc, alert_id desc limit :limit"""
+    ),
+}
+_INSERT = Sql(
+    """insert into alerts (alert_id, tenant, kind, subject, severity, message, agent_id, opened_at, mailed)
+    values (:alert_id, :tenant, :kind, :subject, :severity, :message, :agent_id, :now, '')"""
+)
+_UPDATE = Sql("update alerts set message = :message where alert_id = :alert_id")
+_RESOLVE = Sql("update alerts set resolved_at = :now where alert_id = :alert_id and resolved_at is null")
+_LIST_UNMAILED = Sql(
+    f"""select {_COLUMNS} from alerts
+    where opened_at >= :since and mailed <> case when resolved_at is null then 'opened' else 'resolved' end
+    order by tenant, opened_at, alert_id limit :limit"""
+)
+_SET_MAILED = Sql(
+    """update alerts set mailed = :state
+    where alert_id = :alert_id and (:state = 'opened') = (resolved_at is null)"""
+)
+
+
+def list_open(tx: Tx) -> list[Alert]:
+    """List the open alerts of all tenants. For the checks only, never for a request of a caller."""
+    return [Alert(*row) for row in tx.rows(_LIST_OPEN)]
+
+
+def list_alerts(tx: Tx, tenant: str, state: str, limit: int) -> list[Alert]:
+    """List a tenant's `open` or `resolved` alerts, or `all` of them, open ones first, the newest first."""
+    states = ("open", "resolved") if state == "all" else (state,)
+    rows = [row for name in states for row in tx.rows(_LIST[name], tenant=tenant, limit=limit)]
+    return [Alert(*row) for row in rows[:limit]]
+
+
+def insert(tx: Tx, finding: Finding) -> str:
+    """Open an alert and return its id."""
+    alert_id = ids.new_id()
+    fields: dict[str, Any] = {name: getattr(finding, name) for name in Finding.__struct_fields__}
+    tx.run(_INSERT, alert_id=alert_id, now=tx.now, **fields)
+    return alert_id
+
+
+def update_message(tx: Tx, alert_id: str, message: str) -> None:
+    tx.run(_UPDATE, alert_id=alert_id, message=message)
+
+
+def resolve(tx: Tx, alert_id: str) -> None:
+    tx.run(_RESOLVE, alert_id=alert_id, now=tx.now)
+
+
+def list_unmailed(tx: Tx, since: int, limit: int) -> list[Alert]:
+    """List the alerts since a time (microseconds) whose present state no e-mail has said."""
+    return [Alert(*row) for row in tx.rows(_LIST_UNMAILED, since=since, limit=limit)]
+
+
+def set_mailed(tx: Tx, alerts: list[Alert]) -> None:
+    """Record that an e-mail has said the state that these alerts have here, unless it has changed since."""
+    states = [(alert.alert_id, "opened" if alert.resolved_at is None else "resolved") for alert in alerts]
+    tx.many(_SET_MAILED, [{"alert_id": alert_id, "state": state} for alert_id, state in states])

@@ -1,0 +1,89 @@
+"""The page of alerts: what is wrong, what was, and the alerts of a Prometheus server if there is one."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from stentor.core.clock import format_iso
+from stentor.core.db import Tx
+from stentor.core.jsontext import JsonObject
+from stentor.domains.alerts import store
+from stentor.domains.alerts.model import Alert
+from stentor.domains.registry import queries as registry_queries
+from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.site.page import PageRequest
+
+MAX_LISTED = 100
+PAGES = {
+    "queue": "/tasks?status=queued",
+    "approvals": "/tasks?status=pending_approval",
+    "failures": "/tasks?status=failed",
+    "budget": "/models/providers",
+    "component": "/",
+    "agent_offline": "/agents",
+    "agent_quarantined": "/agents?status=quarantined",
+}
+"""The page that shows more about an alert, by kind; alerts about an agent lead to the agent."""
+
+
+async def show_alerts(page: PageRequest) -> Response:
+    return await _render(page)
+
+
+async def _render(page: PageRequest, problem: GatewayError | None = None) -> Response:
+    open_alerts, resolved, names = await page.read(_read_alerts)
+    return page.render(
+        "alerts.html",
+        problem.status if problem else 200,
+        block="live",
+        alerts=[present_alert(alert) for alert in open_alerts],
+        resolved=[present_alert(alert) for alert in resolved],
+        names=names,
+        problem=problem,
+        has_prometheus=page.site.prometheus.is_configured,
+    )
+
+
+def _read_alerts(tx: Tx, tenant: str) -> tuple[list[Alert], list[Alert], dict[str, str]]:
+    open_alerts, resolved = (store.list_alerts(tx, tenant, state, MAX_LISTED) for state in ("open", "resolved"))
+    return open_alerts, resolved, registry_queries.read_names(tx, tenant)
+
+
+def present_alert(alert: Alert) -> JsonObject:
+    """Return what a page shows of an alert; `url` is the page with more about it."""
+    return {
+        "severity": alert.severity,
+        "kind": alert.kind,
+        "message": alert.message,
+        "agent_id": alert.agent_id,
+        "opened_at": format_iso(alert.opened_at),
+        "resolved_at": format_iso(alert.resolved_at) if alert.resolved_at else None,
+        "duration_ms": (alert.resolved_at - alert.opened_at) / 1_000 if alert.resolved_at else None,
+        "url": f"/agents/{quote(alert.agent_id, safe='')}" if alert.agent_id else PAGES[alert.kind],
+    }
+
+
+async def send_test(page: PageRequest) -> Response:
+    try:
+        await page.call("alerts.test")
+    except GatewayError as error:
+        if error.status not in (409, 503):
+            raise
+        return await _render(page, error)
+    return page.redirect("/alerts", "test-sent")
+
+
+async def show_prometheus(page: PageRequest) -> Response:
+    """Render the alerts of the metrics backend. A request of its own, as the backend may be slow."""
+    snapshot = await page.site.prometheus.fetch_snapshot()
+    firing = [alert for alert in snapshot["alerts"] if alert["state"] != "inactive"]
+    return page.render("prometheus.html", alerts=firing, available=snapshot["available"], url=snapshot["url"])
+
+
+ROUTES = [
+    ("GET", "/alerts", show_alerts),
+    ("POST", "/alerts/test", send_test),
+    ("GET", "/alerts/prometheus", show_prometheus),
+]

@@ -1,0 +1,232 @@
+"""What opens an alert and what resolves it, seen through the API, on both databases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stentor.core.clock import MINUTE
+from stentor.core.ids import new_id
+from stentor.domains.alerts.model import describe_duration, failure_findings
+from stentor.domains.llm import store as llm_store
+from stentor.domains.llm.store import CallRow
+from stentor.domains.monitoring.service import fixed_check
+from tests.conftest import MakeWorld, World
+from tests.requirements import requirement
+
+Found = list[dict[str, Any]]
+
+
+async def alerts(world: World, kind: str, state: str = "open", key: str = "READER") -> Found:
+    answer = await world.clients[key].get("/api/v1/alerts", params={"state": state})
+    assert answer.status_code == 200, answer.text
+    return [alert for alert in answer.json()["alerts"] if alert["kind"] == kind]
+
+
+async def check(world: World, *, minutes: float = 0) -> None:
+    """Let time pass, and check."""
+    world.clock.advance(seconds=minutes * 60)
+    await world.kernel.alerts.service.check()
+
+
+async def messages(world: World, kind: str, state: str = "open") -> list[str]:
+    return [alert["message"] for alert in await alerts(world, kind, state)]
+
+
+@requirement("alerts.waiting", "alerts.resolve")
+async def test_a_task_that_waits_too_long_opens_an_alert_that_resolves_a_minute_after_it_is_taken(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    await check(world, minutes=4.9)
+    assert await messages(world, "queue") == []
+    await check(world, minutes=0.2)
+    assert await messages(world, "queue") == ["1 task waits in the queue, for 5 minutes."]
+    await world.submit()
+    await check(world, minutes=3)
+    (alert,) = await alerts(world, "queue")
+    assert (alert["message"], alert["severity"]) == ("2 tasks wait in the queue, the oldest for 8 minutes.", "warning")
+    for _ in range(2):
+        claim = await world.claim(agent)
+        await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json={"epoch": 1, "result": 1})
+    await check(world)
+    await check(world, minutes=0.9)
+    assert len(await alerts(world, "queue")) == 1
+    await check(world, minutes=0.2)
+    assert await alerts(world, "queue") == []
+    (resolved,) = await alerts(world, "queue", "resolved")
+    assert (resolved["alert_id"], resolved["resolved_at"] is None) == (alert["alert_id"], False)
+    assert (await world.task(task_id))["status"] == "completed"
+
+
+@requirement("alerts.waiting")
+async def test_a_task_that_waits_for_approval_opens_an_alert(world: World) -> None:
+    await world.register("boss", trust_tier="human")
+    task_id = await world.submit()
+    await check(world, minutes=90)
+    assert await messages(world, "approvals") == ["1 task waits for approval, for 1 hour."]
+    await world.admin.post(f"/api/v1/tasks/{task_id}/reject", json={"reason": "no"})
+    await check(world)
+    await check(world, minutes=1)
+    assert await alerts(world, "approvals") == []
+
+
+@requirement("alerts.failures")
+async def test_an_agent_that_fails_opens_an_alert_with_its_name_and_not_about_others(world: World) -> None:
+    bad = await world.register("bad")
+    for _ in range(4):
+        await world.do(bad, ok=False)
+    await check(world)
+    assert await alerts(world, "failures") == []
+    await world.do(bad, ok=False)
+    await check(world)
+    (alert,) = await alerts(world, "failures")
+    assert alert["message"] == "bad failed 5 of its last 5 tasks, in 15 minutes."
+    assert (alert["agent_id"], alert["severity"]) == (bad, "critical")
+    await check(world, minutes=16)
+    await check(world, minutes=1)
+    assert await alerts(world, "failures") == []
+
+
+@requirement("alerts.failures")
+async def test_tasks_that_no_agent_can_take_open_an_alert(world: World) -> None:
+    for _ in range(5):
+        body = {"type": "x", "input": 1, "required_capabilities": ["none"]}
+        assert (await world.admin.post("/api/v1/tasks", json=body)).status_code == 422
+    await check(world)
+    text = "5 tasks failed in 15 minutes because no agent could take them."
+    assert await messages(world, "failures") == [text]
+
+
+@requirement("alerts.failures")
+def test_failures_of_many_agents_together_open_one_alert() -> None:
+    outcomes = {"a": (3, 5), "b": (3, 5)}
+    (found,) = failure_findings("default", outcomes, {}, 50)
+    assert found.message == "6 of the last 10 tasks failed, in 15 minutes."
+    assert failure_findings("default", outcomes, {}, 61) == []
+
+
+@requirement("alerts.agents")
+async def test_a_worker_that_stops_opens_an_alert_which_a_restart_does_not_resolve(
+    make_world: MakeWorld,
+) -> None:
+    world: World = await make_world()
+    agent, never = await world.register("ann"), await world.register("never", capabilities=["other"])
+    await world.do(agent)
+    await check(world, minutes=4)
+    assert await alerts(world, "agent_offline") == []
+    await check(world, minutes=2)
+    (alert,) = await alerts(world, "agent_offline")
+    assert alert["message"] == "ann is offline. Start its worker, or suspend the agent."
+    restarted: World = await make_world()
+    for _ in range(8):
+        await check(restarted, minutes=0.25)
+        assert [one["alert_id"] for one in await alerts(restarted, "agent_offline")] == [alert["alert_id"]]
+    await restarted.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "retired"})
+    await check(restarted)
+    await check(restarted, minutes=1)
+    assert await alerts(restarted, "agent_offline") == []
+    assert never not in {one["agent_id"] for one in await alerts(restarted, "agent_offline", "all")}
+
+
+@requirement("alerts.agents")
+async def test_a_quarantined_agent_opens_an_alert(world: World) -> None:
+    agent = await world.register("ann")
+    for _ in range(3):
+        body = {"tool": "shell", "operation": "run"}
+        await world.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json=body)
+    await check(world)
+    (alert,) = await alerts(world, "agent_quarantined")
+    assert alert["message"].startswith("ann is quarantined")
+    assert (alert["agent_id"], alert["severity"]) == (agent, "critical")
+
+
+@requirement("alerts.budgets")
+async def test_a_budget_opens_a_warning_and_then_an_alert_that_its_calls_are_refused(make_world: MakeWorld) -> None:
+    world: World = await make_world(SERVICE_LLM_BUDGETS="key:admin:tokens/day=1000")
+    made = {"name": "ci", "role": "operator", "budgets": ["tokens/month=100"]}
+    assert (await world.admin.post("/api/v1/keys", json=made)).status_code == 201
+
+    async def spend(subject: str, tokens: int) -> None:
+        call = CallRow(new_id(), "default", subject, None, None, "chat", "openai", "m", "ok", tokens, 0, 0, None, 1)
+        await world.kernel.infra.db.write(lambda tx: llm_store.insert_call(tx, call))
+
+    await spend("admin", 799)
+    await check(world)
+    assert await alerts(world, "budget") == []
+    await spend("admin", 1)
+    await spend("ci", 100)
+    await check(world)
+    assert sorted(await messages(world, "budget")) == [
+        "The key admin has spent 800 tokens of 1,000 tokens this day.",
+        "The key ci has spent 100 tokens of 100 tokens this month; its calls are refused.",
+    ]
+
+
+@requirement("alerts.components")
+async def test_a_component_that_does_not_answer_opens_an_alert_of_the_default_tenant(world: World) -> None:
+    world.kernel.health.set_check("vault", fixed_check("unavailable", "the folder is gone"))
+    await check(world)
+    assert "The component vault is unavailable: the folder is gone." in await messages(world, "component")
+    assert await alerts(world, "component", key="OTHER") == []
+
+
+@requirement("alerts.resolve")
+async def test_a_check_that_fails_resolves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.register()
+    await world.submit()
+    await check(world, minutes=6)
+
+    async def fail(_: object) -> None:
+        raise RuntimeError("unreadable")
+
+    monkeypatch.setattr(world.kernel.alerts.service, "_checks", [fail])
+    for _ in range(3):
+        with pytest.raises(RuntimeError):
+            await check(world, minutes=2)
+    assert len(await alerts(world, "queue")) == 1
+
+
+@requirement("alerts.run-log", "alerts.webhooks")
+async def test_an_alert_is_an_event_of_the_run_log_and_of_webhooks_once(world: World) -> None:
+    await world.register()
+    await world.submit()
+    body = {"url": "https://example.com/hook", "events": ["alert.*"]}
+    hook = (await world.admin.post("/api/v1/webhooks", json=body)).json()
+    await check(world, minutes=6)
+    await check(world, minutes=0.25)
+    answer = await world.admin.get(f"/api/v1/webhooks/{hook['id']}/deliveries")
+    assert [one["event"] for one in answer.json()["deliveries"]] == ["alert.opened"] * len(
+        (await world.admin.get("/api/v1/alerts")).json()["alerts"]
+    )
+
+
+@requirement("alerts.settings")
+async def test_a_threshold_of_0_switches_a_check_off(make_world: MakeWorld) -> None:
+    names = ("FAILURE_PERCENT", "WAIT_SECONDS", "BUDGET_PERCENT")
+    world: World = await make_world(**{f"SERVICE_ALERT_{name}": "0" for name in names})
+    agent = await world.register()
+    for _ in range(6):
+        await world.do(agent, ok=False)
+    await world.submit()
+    await check(world, minutes=1_000)
+    kinds = {alert["kind"] for alert in (await world.admin.get("/api/v1/alerts")).json()["alerts"]}
+    assert kinds <= {"component"}
+
+
+@requirement("alerts.list")
+async def test_what_a_caller_asks_wrongly_is_answered(world: World) -> None:
+    for params in ({"state": "closed"}, {"limit": "0"}, {"limit": "501"}):
+        assert (await world.admin.get("/api/v1/alerts", params=params)).status_code == 400
+    assert (await world.clients["WRITER"].post("/api/v1/alerts/test")).status_code == 403
+    refused = await world.admin.post("/api/v1/alerts/test")
+    assert refused.status_code == 409
+    assert "SERVICE_SMTP_URL" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "text"),
+    [(0, "less than a minute"), (1, "1 minute"), (61, "1 hour"), (1_441, "1 day"), (4_320, "3 days")],
+)
+def test_durations_are_said_in_whole_units(minutes: int, text: str) -> None:
+    assert describe_duration(minutes * MINUTE) == text
