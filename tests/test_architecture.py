@@ -57,8 +57,8 @@ def test_files_are_short() -> None:
 
 
 SQL_MODULES = re.compile(r"(^|_)(store|queries)\.py$")
-SQL_FOLDERS = ("stentor/core/", "stentor/domains/memory/index/")
-"""The database layer itself, and the search index, whose modules are its storage engines."""
+SQL_FOLDERS = ("stentor/core/", "stentor/domains/memory/index/", "stentor/domains/tasks/search/")
+"""The database layer itself, and the search indexes, whose modules are their storage engines."""
 
 
 def test_sql_is_in_the_stores_and_queries_of_the_domain_that_owns_the_tables() -> None:

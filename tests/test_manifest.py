@@ -16,6 +16,7 @@ SLOW = {
     "dashboard.live-pressed",
     "dashboard.page-weight",
     "dashboard.pages-in-a-browser",
+    "dashboard.saved-views",
     "monitoring.alerts",
     "monitoring.deployed-names-exist",
     "monitoring.scrape",

@@ -178,6 +178,25 @@ def test_the_list_of_tasks_grows_and_a_question_comes_before_a_cancel(tab: Tab, 
     expect(page.get_by_role("status").filter(has_text="Task cancelled.")).to_be_visible()
 
 
+@requirement("dashboard.saved-views")
+def test_a_view_of_the_list_is_saved_under_a_name_and_removed(tab: Tab) -> None:
+    page = tab.open("/tasks").page
+    views = page.locator("[data-views]")
+    expect(views).to_be_hidden()
+    page.get_by_label("Status").select_option("failed")
+    page.once("dialog", lambda dialog: dialog.accept("Broken ones"))
+    views.get_by_role("button", name="Save this view").click()
+    expect(views.get_by_role("link", name="Broken ones")).to_have_attribute("aria-current", "true")
+    tab.open("/tasks")
+    views.get_by_role("link", name="Broken ones").click()
+    expect(page).to_have_url(re.compile(r"/tasks\?status=failed$"))
+    expect(page.get_by_label("Status")).to_have_value("failed")
+    views.get_by_role("button", name="Remove the view Broken ones").click()
+    expect(views.get_by_role("link")).to_have_count(0)
+    tab.open("/tasks")
+    expect(views).to_be_hidden()
+
+
 @requirement("dashboard.refresh")
 def test_parts_are_asked_for_every_thirty_seconds_though_nothing_is_heard(tab: Tab) -> None:
     page = tab.page

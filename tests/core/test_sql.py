@@ -13,8 +13,8 @@ import stentor.domains
 import stentor.surfaces
 from stentor.core.db import Sql
 
-OWN_SCHEMA = "stentor.domains.memory.index."
-"""The search index is another database; tests/conformance runs all of it on each kind."""
+OWN_SCHEMA = ("stentor.domains.memory.index.", "stentor.domains.tasks.search.sqlite_index")
+"""The search indexes are other databases; their own tests run all of their statements on each kind."""
 PROGRAMS = ("embedding.onnx_export",)
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 

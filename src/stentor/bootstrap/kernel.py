@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents
-from stentor.bootstrap.parts.alerts import AlertParts, open_alerts
+from stentor.bootstrap.parts.alerts import open_alerts
 from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
 from stentor.bootstrap.parts.keys import open_keys
@@ -24,6 +24,7 @@ from stentor.bootstrap.parts.tasks import TaskServices, open_tasks
 from stentor.bootstrap.parts.webhooks import WebhookParts, open_webhooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
+from stentor.core.db.leader import JOBS_LOCK_ID, LeaderElection
 from stentor.core.db.polling import PollQuery, apply_polls
 from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import CacheInvalidated, Reconnected
@@ -32,6 +33,7 @@ from stentor.core.runlog import RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.core.timers import sleep_until_tick, wait_until_tick
+from stentor.domains.alerts.service import AlertService
 from stentor.domains.execution.runtimes import RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianAgent
 from stentor.domains.execution.runtimes.http import HttpDriver
@@ -74,7 +76,9 @@ class Kernel:
     webhooks: WebhookParts
     provenance: ProvenanceParts
     health: HealthService
-    alerts: AlertParts
+    alerts: AlertService
+    jobs_leader: LeaderElection
+    """Elects the process that runs the jobs of which one is enough: the alerts, and the index of tasks."""
     memory: Memory | None
     task_notes: TaskNotes | None
     skip_drain: asyncio.Event = field(default_factory=asyncio.Event)
@@ -86,6 +90,7 @@ class Kernel:
     def __post_init__(self) -> None:
         # Also for a kernel that was never started, or not as a whole.
         self._exit_stack.push_async_callback(asyncio.to_thread, self.infra.db.close)
+        self._exit_stack.push_async_callback(self.tasks.search.close)
 
     async def start(self, tenants: list[str]) -> int:
         """Load what is held in memory and start the background work; return how many tasks were recovered.
@@ -111,7 +116,6 @@ class Kernel:
             await self.governance.runner.start(is_only_process=self.infra.is_single_process)
             stack.push_async_callback(self.governance.runner.stop)
             await _start(stack, self.messaging.processor)
-            await _start(stack, self.alerts)
             self._start_background(stack)
             self._exit_stack.push_async_exit(stack.pop_all())
         return recovered
@@ -125,6 +129,8 @@ class Kernel:
             self.tasks.reconciler.run,
             self.tasks.rerouting.run,
             self.keys.run,
+            lambda: self.alerts.run(self.jobs_leader),
+            lambda: self.tasks.search.run(self.jobs_leader),
         ]
         if self.infra.is_single_process:
             jobs.append(self._watch_trust)
@@ -136,6 +142,7 @@ class Kernel:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            await self.jobs_leader.close()
 
         stack.push_async_callback(cancel)
 
@@ -281,6 +288,7 @@ def build(
         provenance=provenance,
         health=health,
         alerts=open_alerts(infra, agents, llm, health),
+        jobs_leader=LeaderElection(db.driver, JOBS_LOCK_ID, "alerts and the index of tasks"),
         memory=memory,
         task_notes=open_task_notes(infra, memory, tasks, agents.registry.agents) if memory else None,
     )

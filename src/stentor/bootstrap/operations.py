@@ -91,7 +91,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
         ),
         ("provenance", provenance.OPERATIONS, kernel.provenance.operations()),
         ("health", monitoring.OPERATIONS, monitoring.HealthOperations(kernel.health)),
-        ("alerts", alerts.OPERATIONS, alerts.AlertOperations(kernel.alerts.service)),
+        ("alerts", alerts.OPERATIONS, alerts.AlertOperations(kernel.alerts)),
         ("atp", messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service)),
         (
             "webhooks",

@@ -27,7 +27,7 @@ async def alerts(world: World, kind: str, state: str = "open", key: str = "READE
 async def check(world: World, *, minutes: float = 0) -> None:
     """Let time pass, and check."""
     world.clock.advance(seconds=minutes * 60)
-    await world.kernel.alerts.service.check()
+    await world.kernel.alerts.check()
 
 
 async def messages(world: World, kind: str, state: str = "open") -> list[str]:
@@ -180,7 +180,7 @@ async def test_a_check_that_fails_resolves_nothing(world: World, monkeypatch: py
     async def fail(_: object) -> None:
         raise RuntimeError("unreadable")
 
-    monkeypatch.setattr(world.kernel.alerts.service, "_checks", [fail])
+    monkeypatch.setattr(world.kernel.alerts, "_checks", [fail])
     for _ in range(3):
         with pytest.raises(RuntimeError):
             await check(world, minutes=2)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.bootstrap.parts.llm import LlmParts
 from stentor.core.clock import SECOND
-from stentor.core.db.leader import ALERTS_LOCK_ID, LeaderElection
 from stentor.core.mail import Mailer
 from stentor.core.settings.alerts import AlertSettings, parse_smtp_url
 from stentor.domains.alerts import checks
@@ -17,29 +14,12 @@ from stentor.domains.alerts.service import AlertService
 from stentor.domains.monitoring.service import HealthService
 
 
-class AlertParts:
-    """`service` with the background job that has it check."""
-
-    def __init__(self, service: AlertService, leader: LeaderElection) -> None:
-        self.service, self._leader = service, leader
-        self._job: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        self._job = asyncio.create_task(self.service.run(self._leader))
-
-    async def stop(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            await asyncio.gather(self._job, return_exceptions=True)
-        await self._leader.close()
-
-
-def open_alerts(infra: Infrastructure, agents: AgentServices, llm: LlmParts, health: HealthService) -> AlertParts:
+def open_alerts(infra: Infrastructure, agents: AgentServices, llm: LlmParts, health: HealthService) -> AlertService:
     """Wire the checks of everything that alerts are about."""
     settings, db, clock = infra.settings.alerts, infra.db, infra.clock
     wait_us = int(settings.wait_seconds * SECOND)
     thresholds = Thresholds(settings.failure_percent, wait_us, settings.budget_percent)
-    service = AlertService(
+    return AlertService(
         db,
         infra.runlog,
         clock,
@@ -51,7 +31,6 @@ def open_alerts(infra: Infrastructure, agents: AgentServices, llm: LlmParts, hea
         ],
         _open_mailer(settings),
     )
-    return AlertParts(service, LeaderElection(db.driver, ALERTS_LOCK_ID, "alerts"))
 
 
 def _open_mailer(settings: AlertSettings) -> Mailer | None:

@@ -24,6 +24,10 @@ from stentor.domains.routing.service import LoadLookup
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.placement import TaskRouter
+from stentor.domains.tasks.search.model import TaskIndex
+from stentor.domains.tasks.search.postgres_index import PostgresTaskIndex
+from stentor.domains.tasks.search.service import TaskSearch
+from stentor.domains.tasks.search.sqlite_index import SqliteTaskIndex
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 
@@ -34,6 +38,7 @@ class TaskServices:
 
     submission: SubmissionService
     service: TaskService
+    search: TaskSearch
     grants: GrantService
     grades: GradeService
     activity: ActivityService
@@ -61,10 +66,12 @@ def open_tasks(
     # The dispatcher and the routing engine need each other: routing asks how busy an agent is.
     routing.agent_load = _load_lookup(dispatcher, presence)
     dispatcher.offline_endpoints = presence.offline_endpoints
+    search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)
     return TaskServices(
         submission=SubmissionService(db, runlog, router, dispatcher, grants),
-        service=TaskService(db, runlog, router, dispatcher, grants),
+        service=TaskService(db, runlog, router, dispatcher, grants, search),
+        search=search,
         grants=grants,
         grades=GradeService(db, runlog, agents.learning, eligibility),
         activity=ActivityService(db, hub, registry, find_reports),
@@ -84,6 +91,12 @@ def _open_dispatcher(infra: Infrastructure, executor: TaskExecutor, freshness: R
     return PostgresDispatcher(
         infra.db, executor, freshness, infra.fanout, settings.tasks.concurrency, runs_agents=runs_agents
     )
+
+
+def _open_index(infra: Infrastructure) -> TaskIndex:
+    if infra.is_single_process:
+        return SqliteTaskIndex(infra.settings.storage.data_dir / "index")
+    return PostgresTaskIndex(infra.db)
 
 
 def _load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:

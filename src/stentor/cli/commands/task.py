@@ -229,6 +229,11 @@ def list_tasks(
     agent: Annotated[
         str | None, typer.Option(metavar="AGENT", help="Only tasks of this agent: its name or id.")
     ] = None,
+    task_type: Annotated[str | None, typer.Option("--type", help="Only tasks of this type.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="KEY", help="Only tasks that this key submitted.")] = None,
+    text: Annotated[
+        str | None, typer.Option(help='Only tasks that contain all of these words, "a phrase" or begin*.')
+    ] = None,
     created_after: Annotated[
         str | None, typer.Option(metavar="TIME", help="ISO 8601; local time if it has no time zone.")
     ] = None,
@@ -239,7 +244,8 @@ def list_tasks(
     as_json: AsJson = False,
 ) -> None:
     """List tasks, newest first."""
-    params = {"status": status, "created_after": _parse_time(created_after), "limit": limit}
+    params: dict[str, Any] = {"status": status, "type": task_type, "submitted_by": by, "text": text}
+    params |= {"created_after": _parse_time(created_after), "limit": limit}
 
     async def work(api: ServiceClient) -> Response[TaskList]:
         agent_id = None if agent is None else await api.find_id(AgentList, agent)

@@ -30,6 +30,12 @@ class TaskSettings:
         "Maximum number of concurrent tasks of one agent inside the service.",
         parsers.number(1, 1000, int),
     )
+    search: bool = setting(
+        "SERVICE_TASK_SEARCH",
+        True,
+        "Whether the words of tasks are indexed, so that tasks can be found by a text in input, result or error.",
+        parsers.boolean,
+    )
     builtin_agents: bool = setting(
         "SERVICE_BUILTIN_AGENTS",
         True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -120,6 +120,16 @@ def read_task_calls(tx: Tx, tenant: str, task_id: str) -> TaskCalls:
     calls, input_tokens, output_tokens, cost = tx.rows(_SUM_OF_TASK, tenant=tenant, task_id=task_id)[0]
     dollars = None if cost is None else int(cost) / NANOS_PER_DOLLAR
     return TaskCalls(int(calls), int(input_tokens), int(output_tokens), dollars)
+
+
+def read_task_costs(tx: Tx, tenant: str, task_ids: Sequence[str]) -> dict[str, float]:
+    """Return the US dollars that the calls of tasks cost, by task id; tasks without a known price are left out."""
+    costs_by_task = {}
+    for task_id in task_ids:
+        cost = tx.rows(_SUM_OF_TASK, tenant=tenant, task_id=task_id)[0][3]
+        if cost is not None:
+            costs_by_task[task_id] = int(cost) / NANOS_PER_DOLLAR
+    return costs_by_task
 
 
 def read_agent_costs(tx: Tx, tenant: str, first_day: int) -> dict[str, float]:

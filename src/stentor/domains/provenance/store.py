@@ -43,6 +43,11 @@ _LEAF_HASH = Sql(
     where e.tenant = :tenant and l.event_id = :event_id"""
 )
 _NUMBER = Sql("select number from provenance_leaves where event_id = :event_id")
+_LIST_NUMBERED = Sql(
+    """select l.number, e.event_id, e.tenant, e.task_id, e.event_type from provenance_leaves l
+    join events e on e.event_id = l.event_id where l.number > :after order by l.number limit :limit"""
+)
+_EVENT_OF_NUMBER = Sql("select event_id from provenance_leaves where number = :number")
 _TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
 _LAST_TILE = Sql("select position, hashes from provenance_tiles where level = :level order by position desc limit 1")
 _PUT_TILE = Sql(
@@ -74,6 +79,16 @@ _LED_TO = Sql(
     f"""select {_EVENT} from events where tenant = :tenant and parent_id = :parent_id
     and (task_id is null or event_type = 'prompt_received') order by event_id limit :limit"""
 )
+
+
+class NumberedEvent(msgspec.Struct, frozen=True):
+    """An event with its number in the run log."""
+
+    number: int
+    event_id: str
+    tenant: str
+    task_id: str | None
+    event_type: str
 
 
 class NumberingConflict(Exception):
@@ -124,6 +139,17 @@ class TileReader:
                 raise RunLogDamaged(f"Tile {position} of level {level} of the run log's tree is missing. {VERIFY_HINT}")
             self._tiles[key] = bytes(row[0])
         return self._tiles[key]
+
+
+def list_numbered(tx: Tx, after: int, limit: int) -> list[NumberedEvent]:
+    """List events of all tenants by their numbers, from the one after `after`. For background jobs only."""
+    return [NumberedEvent(*row) for row in tx.rows(_LIST_NUMBERED, after=after, limit=limit)]
+
+
+def find_event_id(tx: Tx, number: int) -> str | None:
+    """Return the id of the event with a number."""
+    row = tx.row(_EVENT_OF_NUMBER, number=number)
+    return str(row[0]) if row else None
 
 
 def has_waiting(tx: Tx) -> bool:

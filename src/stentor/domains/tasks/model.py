@@ -240,11 +240,12 @@ class TaskSummary(msgspec.Struct, frozen=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True):
-    """A page of a list; `total` counts the matches on all pages."""
+    """A page of a list; `total` counts the matches on all pages, or is at least that many where it is not exact."""
 
     rows: list[TaskSummary]
     total: int
     has_more: bool
+    total_is_exact: bool = True
 
 
 class SubmitResult(msgspec.Struct, frozen=True):
@@ -274,6 +275,8 @@ class TaskFilter(msgspec.Struct, frozen=True):
     key: str | None = None
     ref: str | None = None
     parent: str | None = None
+    type: str | None = None
+    submitted_by: str | None = None
 
 
 def compute_body_hash(draft: TaskDraft) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import Query
 from pydantic import Field, StringConstraints
 
@@ -170,8 +171,11 @@ class TaskRowOut(ResponseModel):
 
 
 class TaskPageOut(ResponseModel):
+    """Where `total_is_exact` is false, at least `total` tasks match."""
+
     tasks: list[TaskRowOut]
     total: int
+    total_is_exact: bool
     limit: int
     offset: int
     next_cursor: str | None
@@ -220,6 +224,9 @@ class TaskOperations:
         caller: Caller,
         status: Annotated[TaskStatus | None, Query()] = None,
         agent_id: Annotated[str | None, Query(max_length=255)] = None,
+        type: Annotated[Name | None, Query()] = None,  # noqa: A002 - the name of the field
+        submitted_by: Annotated[Name | None, Query(description="The name of a key.")] = None,
+        text: Annotated[Text | None, Query(description="Words that all occur in a task; see the operation.")] = None,
         created_after: After = None,
         ref: Annotated[Name | None, Query()] = None,
         parent_task_id: Annotated[Name | None, Query()] = None,
@@ -230,18 +237,32 @@ class TaskOperations:
         """The tasks that match, newest first; without a filter all of them.
 
         `ref` is the beginning or the end of an id, the exact id comes first; `parent_task_id` lists the subtasks of a
-        task, oldest first. Each of these two goes with no other filter.
+        task, oldest first. Each of these two goes with no other filter. `text` searches title, type, input, result and
+        error for all of its words, `"a phrase"` and `begin*`; new and ended tasks are found within seconds.
         """
         if agent_id is not None and "\0" in agent_id:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         after = None if created_after is None else micros_from_datetime(created_after)
-        before = None if cursor is None else decode_cursor(cursor, int, str)
         names = [name for name, value in (("ref", ref), ("parent_task_id", parent_task_id)) if value is not None]
-        if len(names) > 1 or (names and (status, agent_id, after, before, offset) != (None, None, None, None, 0)):
+        others = (status, agent_id, type, submitted_by, text, after, cursor, offset or None)
+        if len(names) > 1 or (names and any(value is not None for value in others)):
             raise InvalidRequest(f"{names[0]}: goes with no other filter.")
-        task_filter = TaskFilter(status, agent_id, after, before, ref=ref, parent=parent_task_id)
-        page = await self._tasks.list_page(caller, task_filter, limit, offset)
-        following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
+        task_filter = TaskFilter(
+            status, agent_id, after, ref=ref, parent=parent_task_id, type=type, submitted_by=submitted_by
+        )
+        following: str | None
+        if text is not None:
+            if offset:
+                raise InvalidRequest("offset: does not go with text; use the cursor.")
+            position = None if cursor is None else decode_cursor(cursor, int)[0]
+            page, before = await self._tasks.search_page(caller, task_filter, text, position, limit)
+            following = None if before is None else encode_cursor(before)
+        else:
+            start = None if cursor is None else decode_cursor(cursor, int, str)
+            page = await self._tasks.list_page(
+                caller, msgspec.structs.replace(task_filter, before=start), limit, offset
+            )
+            following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
         rows = [
             TaskRowOut.of(row, agent_name=self._tasks.agent_name(caller.tenant, row.assigned_agent))
             for row in page.rows

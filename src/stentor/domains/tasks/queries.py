@@ -6,7 +6,10 @@ of role agent may read the tasks of its own agents, every other key all tasks of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 from stentor.auth.principal import Principal
@@ -16,6 +19,7 @@ from stentor.core.db import CounterTable, Sql, Tx
 from stentor.core.errors import NotFound
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks.model import Task, TaskFilter, TaskSummary
+from stentor.domains.tasks.search.model import TaskText
 
 _COUNTS = CounterTable(
     ("tenant", "hour", "status", "agent_id"),
@@ -26,20 +30,32 @@ _COUNTS = CounterTable(
 )
 MAX_COUNTED = 1_000
 """Tasks that a count for an alert looks at; more are counted as this many."""
+MAX_TOTAL = 10_000
+"""Tasks that are counted for a list with conditions that no counts are kept for."""
+IDS_PER_STATEMENT = 200
+"""Ids in one statement; a fixed number, so that the SQL text is always the same."""
+MAX_SEARCHED = 20_000
+"""Characters of an input, a result and an error that the search knows."""
+MAX_CHOICES = 200
+"""Types or submitters that a list of them has."""
 ALL_HOURS = -1
 """The "hour" of the count over all hours."""
 _CONDITIONS = {
     "status": "status = :status",
     "agent_id": "assigned_agent = :agent_id",
+    "type": "type = :type",
+    "submitted_by": "submitted_by = :submitted_by",
     "created_after": "created_at > :created_after",
     "before": "(created_at, task_id) < (:before_time, :before_id)",
 }
+_RANKED = ("submitted_by", "agent_id", "type", "status")
+"""Conditions that have an index, the one that the fewest tasks fulfil first."""
 _COUNT_CONDITIONS = {
     "status": "status = :status",
     "agent_id": "agent_id = :agent_id",
     "created_after": "hour > :hour",
 }
-REFERENCE_TASKS = 100_000
+REFERENCE_TASKS = 50_000
 """Tasks, the newest, whose ids are searched for a part of an id."""
 MAX_ANCESTORS = 32
 """Ancestors that are followed. A submitter names the parent task freely, so a chain can be long or a cycle."""
@@ -85,6 +101,25 @@ _OLDEST = Sql(
         order by created_at, task_id limit {MAX_COUNTED}
     ) as oldest"""
 )
+_NEXT_VALUE = {
+    name: Sql(f"select min({name}) from tasks where tenant = :tenant and {name} > :after")
+    for name in ("type", "submitted_by")
+}
+# With `+` SQLite does not look for these tasks by their time.
+_IDS = ", ".join(f":id_{n}" for n in range(IDS_PER_STATEMENT))
+_LIST_MATCHING = Sql(
+    f"""select {_COLUMNS} from tasks where tenant = :tenant and task_id in ({_IDS})
+    and (cast(:status as text) is null or status = :status)
+    and (cast(:agent_id as text) is null or assigned_agent = :agent_id)
+    and (cast(:type as text) is null or type = :type)
+    and (cast(:submitted_by as text) is null or submitted_by = :submitted_by)
+    and +created_at > :created_after and {_VISIBLE}"""
+)
+_READ_TEXTS = Sql(
+    f"""select task_id, title, type, substr(input, 1, {MAX_SEARCHED}), substr(result, 1, {MAX_SEARCHED}),
+    substr(error, 1, {MAX_SEARCHED}) from tasks where tenant = :tenant and task_id in ({_IDS})"""
+)
+_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by kind and conditions; there are only a few combinations."""
 
@@ -116,6 +151,8 @@ def count_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
     """
     if task_filter.key is not None:
         return _count_own_tasks(tx, tenant, task_filter)
+    if not is_counted(task_filter):
+        return _count_some(tx, tenant, task_filter)
     params = _params(tenant, task_filter)
     names = tuple(name for name in _COUNT_CONDITIONS if getattr(task_filter, name) is not None)
     head = "select coalesce(sum(n), 0) from task_counts"
@@ -208,8 +245,20 @@ def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], 
     return int(row[0]) if row else 0
 
 
+def _where(names: tuple[str, ...]) -> str:
+    """Return the conditions, so that SQLite, which knows nothing of the values, uses the index of the rarest one."""
+    used = next((name for name in _RANKED if name in names), None)
+    kept = {used, "status" if used == "agent_id" else None}
+    conditions = [
+        # An expression has no index. There is one of agent and status together.
+        _CONDITIONS[name].replace(" =", " || '' =") if name in _RANKED and name not in kept else _CONDITIONS[name]
+        for name in names
+    ]
+    return " and ".join(["tenant = :tenant", *conditions])
+
+
 def _page_sql(names: tuple[str, ...]) -> Sql:
-    where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in names)])
+    where = _where(names)
     return Sql(
         f"select {_COLUMNS} from tasks where {where} order by created_at desc, task_id desc limit :limit offset :offset"
     )
@@ -226,8 +275,69 @@ def _own_page_sql(names: tuple[str, ...]) -> Sql:
     return Sql(f"select {_COLUMNS} from ({' union '.join(parts)}) as own {newest} :limit offset :offset")
 
 
+def is_counted(task_filter: TaskFilter) -> bool:
+    """Return whether the matching tasks are counted whatever their number; else at most MAX_TOTAL are."""
+    return task_filter.type is None and task_filter.submitted_by is None
+
+
+def _count_some(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
+    names = tuple(name for name in _CONDITIONS if name != "before" and getattr(task_filter, name) is not None)
+    if ("some", *names) not in _statements:
+        where = _where(names)
+        _statements["some", *names] = Sql(
+            f"select count(*) from (select 1 from tasks where {where} limit {MAX_TOTAL}) as counted"
+        )
+    return int(tx.rows(_statements["some", *names], **_params(tenant, task_filter))[0][0])
+
+
+def list_matching(tx: Tx, tenant: str, task_filter: TaskFilter, ids: Sequence[str]) -> list[TaskSummary]:
+    """Return those of at most IDS_PER_STATEMENT tasks that exist and match the filter, in any order."""
+    params = _params(tenant, task_filter) | _id_params(ids)
+    return [TaskSummary(*row) for row in tx.rows(_LIST_MATCHING, key=task_filter.key, **params)]
+
+
+def read_texts(tx: Tx, tasks: Iterable[tuple[str, str]]) -> list[TaskText]:
+    """Return what the search knows of tasks, given as (tenant, task id) and sorted, in any order."""
+    texts = []
+    for tenant, group in groupby(tasks, key=itemgetter(0)):
+        ids = [task_id for _, task_id in group]
+        for start in range(0, len(ids), IDS_PER_STATEMENT):
+            rows = tx.rows(_READ_TEXTS, tenant=tenant, **_id_params(ids[start : start + IDS_PER_STATEMENT]))
+            texts += [TaskText(tenant, str(task_id), _join_texts(parts)) for task_id, *parts in rows]
+    return texts
+
+
+def _join_texts(parts: Iterable[str | None]) -> str:
+    """Return the texts together, without JSON's escapes, whose letters would join the words after them."""
+    text = " ".join(part for part in parts if part)
+    return _ESCAPE.sub(" ", text) if "\\" in text else text
+
+
+def _id_params(ids: Sequence[str]) -> dict[str, Any]:
+    # The last id fills the parameters that are left over.
+    return {f"id_{n}": ids[min(n, len(ids) - 1)] for n in range(IDS_PER_STATEMENT)}
+
+
+def list_types(tx: Tx, tenant: str) -> list[str]:
+    """Return the types of all tasks, in their order."""
+    return list(islice(_iter_values(tx, "type", tenant), MAX_CHOICES))
+
+
+def list_submitters(tx: Tx, tenant: str) -> list[str]:
+    """Return the names of the keys that submitted tasks, in their order."""
+    return list(islice(_iter_values(tx, "submitted_by", tenant), MAX_CHOICES))
+
+
+def _iter_values(tx: Tx, name: str, tenant: str) -> Iterator[str]:
+    value = ""
+    # Value by value through the index, which is fast however many tasks there are.
+    while (row := tx.row(_NEXT_VALUE[name], tenant=tenant, after=value)) and row[0] is not None:
+        value = str(row[0])
+        yield value
+
+
 def _count_own_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
-    names = tuple(name for name in ("status", "agent_id", "created_after") if getattr(task_filter, name) is not None)
+    names = tuple(name for name in _CONDITIONS if name != "before" and getattr(task_filter, name) is not None)
     params = _params(tenant, task_filter) | {"key": task_filter.key}
     head = "select count(*) from tasks where"
     submitted = _count(tx, ("submitted", *names), f"{head} {_SUBMITTED} and", _CONDITIONS, params)
@@ -243,6 +353,8 @@ def _params(tenant: str, task_filter: TaskFilter) -> dict[str, Any]:
         "tenant": tenant,
         "status": task_filter.status,
         "agent_id": task_filter.agent_id,
+        "type": task_filter.type,
+        "submitted_by": task_filter.submitted_by,
         "created_after": after,
         # At least ALL_HOURS, so that the row of the total is never added to those of the hours.
         "hour": max(ALL_HOURS, after // HOUR),

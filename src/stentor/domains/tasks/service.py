@@ -21,6 +21,7 @@ from stentor.domains.registry import store as agents
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
 from stentor.domains.tasks.placement import AuthorityResolver, Placement, TaskQueue, TaskRouter, enqueue_after_commit
+from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]
 NO_EVENT_EXTRA: EventExtra = MappingProxyType({})
@@ -30,13 +31,20 @@ class TaskService:
     """Reads tasks and changes their status on behalf of a caller."""
 
     def __init__(
-        self, db: Database, runlog: RunLog, router: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
+        self,
+        db: Database,
+        runlog: RunLog,
+        router: TaskRouter,
+        dispatch: TaskQueue,
+        grants: AuthorityResolver,
+        search: TaskSearch,
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._router = router
         self._dispatch = dispatch
         self._grants = grants
+        self._search = search
 
     async def get(self, principal: Principal, task_id: str) -> Task:
         """Return a task. Raises NotFound, also for a task that the caller may not read."""
@@ -62,9 +70,21 @@ class TaskService:
                 return TaskPage(rows, len(rows), has_more=False)
             # Read one row more than the page holds, to know whether there is a next page.
             rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
-            return TaskPage(rows[:limit], queries.count_tasks(tx, tenant, task_filter), len(rows) > limit)
+            total = queries.count_tasks(tx, tenant, task_filter)
+            is_exact = queries.is_counted(task_filter) or total < queries.MAX_TOTAL
+            return TaskPage(rows[:limit], total, len(rows) > limit, is_exact)
 
         return await self._db.read(read)
+
+    async def search_page(
+        self, principal: Principal, task_filter: TaskFilter, text: str, before: int | None, limit: int
+    ) -> tuple[TaskPage, int | None]:
+        """Return a page of the tasks that contain a text and that the caller may read, and where the next page begins.
+
+        Raises InvalidRequest for a text without words, Conflict if the search is switched off.
+        """
+        task_filter = msgspec.structs.replace(task_filter, key=queries.visibility_key(principal))
+        return await self._search.list_page(principal.tenant, task_filter, text, before, limit)
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
         """Cancel a task and, after the commit, stop its execution. Return the time of cancellation, in microseconds."""

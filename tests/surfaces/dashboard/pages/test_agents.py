@@ -210,6 +210,7 @@ async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -
     await trust(site, ann, 0.6)
     await violate(site, ann)
     task_id = await site.world.submit()
+    assert (await site.world.ended(task_id))["status"] == "failed", "nobody is at the address of the endpoint"
     body = {"agent1": ann, "agent2": bob, "delta": 0.25}
     await site.world.admin.put("/api/v1/trust/hebbian/weights", json=body)
     page = await site.read(f"/agents/{ann}")
@@ -220,7 +221,7 @@ async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -
     assert "0.600" in page
     assert "MEDIUM" in page
     assert re.findall(r'class="stroke trust" d="([^"]+)"', page) == ["M0.0 20.0 H600.0 V40.0 H600.0 V45.0"], (
-        "a violation costs trust"
+        "a failure costs trust"
     )
     assert "-0.200" in page
     assert "unauthorized tool" in page

@@ -66,7 +66,7 @@ async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over
     assert "Nothing is wrong." in await site.read("/")
     task_id = await site.world.submit()
     site.world.clock.advance(seconds=600)
-    await site.world.kernel.alerts.service.check()
+    await site.world.kernel.alerts.check()
     text = "1 task waits in the queue, for 10 minutes."
     for path in ("/", "/alerts"):
         assert f'<a href="/tasks?status=queued">{text}</a>' in await site.read(path)
@@ -74,13 +74,13 @@ async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over
     await site.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")
     for seconds in (0, 60):
         site.world.clock.advance(seconds=seconds)
-        await site.world.kernel.alerts.service.check()
+        await site.world.kernel.alerts.check()
     assert text not in await site.read("/")
     assert "What was wrong" in (page := await site.read("/alerts"))
     assert text in page
     for _ in range(5):
         await site.world.do(agent, ok=False)
-    await site.world.kernel.alerts.service.check()
+    await site.world.kernel.alerts.check()
     assert f'<a href="/agents/{agent}">ann failed 5 of its last 5 tasks' in await site.read("/alerts")
 
 

@@ -9,6 +9,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.domains.llm import store as llm_store
+from stentor.domains.llm.store import CallRow
+from tests.domains.test_task_search import index
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -28,6 +31,34 @@ async def test_the_list_shows_tasks_with_their_agents_and_filters_them(site: Sit
     assert done in await site.part("/tasks", q=done[:30])
     assert "No task matches" in await site.part("/tasks", status="failed")
     assert "No task matches" in await site.part("/tasks", q="\0%_")
+
+
+@requirement("dashboard.page-tasks", "tasks.search")
+async def test_tasks_are_found_by_their_words_type_and_submitter_and_show_their_cost(site: Site) -> None:
+    world = site.world
+    agent = await world.register("ann")
+    pear, apple = await world.submit(input="a ripe pear", type="fruit"), await world.submit(input="an apple")
+    body = {"type": "fruit", "input": "a plum", "required_capabilities": ["echo"]}
+    plum = (await world.clients["WRITER"].post("/api/v1/tasks", json=body)).json()["task_id"]
+    call = CallRow("c", "default", "admin", agent, pear, "chat", "openai", "m", "ok", 1, 1, 0, 2_500_000_000, 1)
+    await world.kernel.infra.db.write(lambda tx: llm_store.insert_call(tx, call))
+    await index(world)
+    searches: list[tuple[dict[str, Any], set[str]]] = [
+        ({"q": "pear"}, {pear}),
+        ({"q": "ripe pear", "type": "fruit"}, {pear}),
+        ({"q": "pear", "type": "other"}, set()),
+        ({"q": "!"}, set()),
+        ({"type": "fruit"}, {pear, plum}),
+        ({"by": "writer"}, {plum}),
+    ]
+    for params, expected in searches:
+        part = await site.part("/tasks", **params)
+        assert {task_id for task_id in (pear, apple, plum) if task_id in part} == expected, params
+    assert "$2.50" in await site.part("/tasks", q="pear")
+    page = await site.read("/tasks")
+    for option in ("fruit", "writer"):
+        assert f'<option value="{option}">' in page
+        assert f'<option value="{option}">' not in await site.read("/tasks", key="OTHER")
 
 
 @requirement("dashboard.page-tasks")

@@ -6,14 +6,11 @@ The index that several processes share is in `postgres/`.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from stentor.core import jsontext
-from stentor.core.db import Database, Sql, Tx
-from stentor.core.db.driver import DbConnection
-from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.errors import StartRefused, StoreUnavailable
+from stentor.core.db import Sql, Tx
+from stentor.core.db.rebuildable import open_rebuildable
 from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (
@@ -28,7 +25,6 @@ from stentor.domains.memory.index.model import (
 
 SCHEMA_VERSION = 3
 INDEX_FILE = "memory.db"
-log = logging.getLogger(__name__)
 
 _STATEMENTS = """
 create table documents (
@@ -63,69 +59,16 @@ create table vectors (
     hash text not null,
     vector blob not null,
     primary key (model, hash)
-) without rowid;
-create table facts (name text primary key, value integer not null) without rowid
+) without rowid
 """
-_READ_VERSION = Sql("select value from facts where name = 'version'")
 
 
 def open_index(folder: Path) -> SearchIndex:
     """Open the index in this folder, and create it if needed. Raises StartRefused if it cannot be created."""
-    database = _open_database(folder)
+    database = open_rebuildable(folder / INDEX_FILE, _STATEMENTS, SCHEMA_VERSION)
     return SearchIndex(
         database, Fts5KeywordStore(), InMemoryVectorStore(database), database.driver.name, is_shared=False
     )
-
-
-def _open_database(folder: Path) -> Database:
-    path = folder / INDEX_FILE
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_usable(path):
-            _delete_files(path)
-            _create(path)
-    except (OSError, StoreUnavailable) as error:
-        raise StartRefused(
-            f"The search index {path} cannot be created: {error}. Check the folder's permissions and free space."
-        ) from None
-    # Commits need not survive a power failure: reconciliation finds what is missing, and the file stays consistent.
-    return Database(SqliteDriver(path, durable=False))
-
-
-def _is_usable(path: Path) -> bool:
-    if not path.exists():
-        return False
-    try:
-        connection = SqliteDriver(path).writer()
-    except StoreUnavailable as error:
-        log.warning("index: rebuilding reason=%s", error.message)
-        return False
-    try:
-        rows = connection.rows(_READ_VERSION, {})
-        return bool(rows) and rows[0][0] == SCHEMA_VERSION
-    except StoreUnavailable as error:
-        log.warning("index: rebuilding reason=%s", error.message)
-        return False
-    finally:
-        connection.close()
-
-
-def _create(path: Path) -> None:
-    connection: DbConnection = SqliteDriver(path).writer()
-    try:
-        connection.begin()
-        for statement in _STATEMENTS.split(";"):
-            connection.control(statement)
-        connection.run(Sql("insert into facts (name, value) values ('version', :n)"), {"n": SCHEMA_VERSION})
-        connection.commit()
-    finally:
-        connection.close()
-
-
-def _delete_files(path: Path) -> None:
-    """Delete the database with its -wal and -shm files: a leftover log would be replayed into the new file."""
-    for file in path.parent.glob(f"{path.name}*"):
-        file.unlink()
 
 
 _RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"

@@ -1,4 +1,4 @@
-"""The task pages: list, one task with its routing decision and activity, actions on it, and the search by id.
+"""The task pages: list and search, one task with its routing decision and activity, and actions on it.
 
 Also the event streams of open pages: live updates, and the events of one task.
 """
@@ -6,7 +6,9 @@ Also the event streams of open pages: live updates, and the events of one task.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
+from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse, Response
 
@@ -18,16 +20,19 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
-from stentor.surfaces.dashboard.gateway import quote_segment
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
 
 PAGE_SIZE = 50
+FILTERS = ("status", "agent", "type", "by", "since")
+"""Conditions of the list, by their names in its address."""
 SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 """Names of the ranges of time in the list, by those of the charts."""
 MAX_EVENTS = 500
+_LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
 MAX_SUBTASKS = 100
 MAX_REFERENCE_CHARACTERS = 255
 SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
@@ -40,35 +45,78 @@ MAX_TEXT_CHARACTERS = 20_000
 
 
 async def list_tasks(page: PageRequest) -> Response:
-    """List tasks, newest first; `q` is the beginning or the end of an id, `since` a length of time up to now."""
-    filters = {
-        "status": page.query_param("status"),
-        "agent_id": page.query_param("agent"),
-        "cursor": page.query_param("cursor"),
-    }
+    """List tasks, newest first; `q` is a part of an id or words of a task, `since` a length of time up to now."""
+    filters = {name: page.query_param(name) for name in FILTERS}
     text = _clean_reference(page.query_param("q"))
-    since = page.query_param("since")
-    length, _ = CHART_RANGES.get(since, (None, None))
-    # From the minute on: the whole page, and its next pages, mean the same time.
-    start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
-    names, result = await asyncio.gather(
-        page.read(registry_queries.read_names),
-        page.call("tasks.list", limit=PAGE_SIZE, **({"ref": text} if text else {**filters, "created_after": start})),
+    since = filters["since"] if filters["since"] in CHART_RANGES else ""
+    names, result, choices = await asyncio.gather(
+        page.read(registry_queries.read_names), _find_tasks(page, text, filters), _read_choices(page)
     )
+    chosen = {name: value for name, value in {**filters, "since": since, "q": text}.items() if value}
+    costs = await page.read(llm_queries.read_task_costs, [task["task_id"] for task in result["tasks"]])
     return page.render(
         "tasks.html",
         block="rows" if page.query_param("cursor") else "results",
         tasks=result["tasks"],
+        costs=costs,
         total=result["total"],
+        total_is_exact=result["total_is_exact"],
         agents=_selectable_agents(page, names, result["tasks"]),
+        choices=choices,
         following=result["next_cursor"],
         names=names,
         statuses=TASK_STATUSES,
         filters=filters,
-        since=since if length is not None else "",
+        query=urlencode(chosen),
+        since=since,
         ranges=SINCE,
         text=text,
     )
+
+
+async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> JsonObject:
+    """Return a page of the list; a text is words of tasks, or the beginning or the end of an id."""
+    cursor = page.query_param("cursor")
+    length, _ = CHART_RANGES.get(filters["since"], (None, None))
+    # From the minute on: the whole page, and its next pages, mean the same time.
+    start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
+    conditions = {
+        "status": filters["status"],
+        "agent_id": filters["agent"],
+        "type": filters["type"],
+        "submitted_by": filters["by"],
+        "created_after": start,
+        "cursor": cursor,
+    }
+    if not text:
+        return dict(await page.call("tasks.list", limit=PAGE_SIZE, **conditions))
+    searches: list[dict[str, Any]] = [{**conditions, "text": text}, {"ref": text}]
+    if not cursor and _LIKE_AN_ID.fullmatch(text):
+        searches.reverse()
+    return await _find_first(page, searches[:1] if cursor or " " in text else searches)
+
+
+async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> JsonObject:
+    """Return the page of the first search that finds anything."""
+    found: JsonObject = {"tasks": [], "total": 0, "total_is_exact": True, "next_cursor": None}
+    for search in searches:
+        try:
+            found = await page.call("tasks.list", limit=PAGE_SIZE, **search)
+        except GatewayError as error:
+            if error.status not in (400, 409):
+                raise
+            continue  # no words, such as a single sign; or the search is switched off
+        if found["tasks"] or found["next_cursor"]:
+            break
+    return found
+
+
+async def _read_choices(page: PageRequest) -> dict[str, list[str]]:
+    """Return the types and the keys to filter by."""
+    types, submitters = await asyncio.gather(
+        page.read(task_queries.list_types), page.read(task_queries.list_submitters)
+    )
+    return {"type": types, "by": submitters}
 
 
 def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[JsonObject]) -> dict[str, str]:
@@ -152,9 +200,11 @@ async def _post_action(page: PageRequest, action: str, notice: str, body: Any = 
 
 
 async def find_by_id(page: PageRequest) -> Response:
-    """Handle the search field of every page: redirect to the only task or agent that matches, or to a list."""
+    """Handle the search field of every page: redirect to the only task or agent that matches, or to the tasks found."""
     text = _clean_reference(page.query_param("q"))
     for kind, id_field in SEARCHES if text else ():
+        if kind == "tasks" and not _LIKE_AN_ID.fullmatch(text):
+            continue  # words; the list finds a task with such an id as well
         found = await page.find(f"{kind}.list", missing=403, ref=text, limit=2)
         matches = [record[id_field] for record in found[kind]] if found else []
         # The exact id comes first, and may be the beginning of another one.

@@ -1,0 +1,74 @@
+"""SQLite files beside the database that can be rebuilt from it, or from the vault, such as search indexes.
+
+A file that is missing, damaged or of another schema version is made anew and empty.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from stentor.core.db.database import Database
+from stentor.core.db.driver import DbConnection, Sql
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StartRefused, StoreUnavailable
+
+_FACTS = "create table facts (name text primary key, value integer not null) without rowid"
+_READ_VERSION = Sql("select value from facts where name = 'version'")
+_WRITE_VERSION = Sql("insert into facts (name, value) values ('version', :version)")
+log = logging.getLogger(__name__)
+
+
+def open_rebuildable(path: Path, statements: str, version: int) -> Database:
+    """Open the file, and make it if it is not usable. Raises StartRefused if it cannot be made.
+
+    `statements` make its tables, separated by `;`. The table `facts` (name, integer value) is made here and holds the
+    version of the schema.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_usable(path, version):
+            _delete_files(path)
+            _create(path, statements, version)
+    except (OSError, StoreUnavailable) as error:
+        raise StartRefused(
+            f"The search index {path} cannot be created: {error}. Check the folder's permissions and free space."
+        ) from None
+    # Commits need not survive a power failure: what is missing is found again, and the file stays consistent.
+    return Database(SqliteDriver(path, durable=False))
+
+
+def _is_usable(path: Path, version: int) -> bool:
+    if not path.exists():
+        return False
+    try:
+        connection = SqliteDriver(path).writer()
+    except StoreUnavailable as error:
+        log.warning("index: rebuilding file=%s reason=%s", path.name, error.message)
+        return False
+    try:
+        rows = connection.rows(_READ_VERSION, {})
+        return bool(rows) and rows[0][0] == version
+    except StoreUnavailable as error:
+        log.warning("index: rebuilding file=%s reason=%s", path.name, error.message)
+        return False
+    finally:
+        connection.close()
+
+
+def _create(path: Path, statements: str, version: int) -> None:
+    connection: DbConnection = SqliteDriver(path).writer()
+    try:
+        connection.begin()
+        for statement in (*statements.split(";"), _FACTS):
+            connection.control(statement)
+        connection.run(_WRITE_VERSION, {"version": version})
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def _delete_files(path: Path) -> None:
+    """Delete the database with its -wal and -shm files: a leftover log would be replayed into the new file."""
+    for file in path.parent.glob(f"{path.name}*"):
+        file.unlink()

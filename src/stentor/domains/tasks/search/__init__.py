@@ -1,0 +1,1 @@
+"""Full-text search over what tasks ask and answer: title, type, input, result and error."""

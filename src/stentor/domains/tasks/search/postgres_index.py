@@ -1,0 +1,83 @@
+"""The search index that several processes share: a tsvector for each task, in the database itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stentor.core.db import NO_LOCKS, Database, Sql, Tx
+from stentor.domains.tasks.search.model import Position, TaskText
+from stentor.domains.tasks.search.query import Phrase, split_words
+
+MAX_POSITIONS = 16_383
+"""A tsvector counts no further, so the words after that many are found, but not as parts of a phrase."""
+MAX_WORD_POSITIONS = 255
+"""Positions that a tsvector keeps of one word."""
+_PUT = Sql(
+    """insert into task_search (tenant, task_id, words) values (:tenant, :task_id, cast(:words as tsvector))
+    on conflict (tenant, task_id) do update set
+        doc_id = nextval('task_search_documents'), words = excluded.words"""
+)
+_READ_POSITION = Sql("select number, event_id from task_search_position")
+_DROP_POSITION = Sql("delete from task_search_position")
+_SET_POSITION = Sql("insert into task_search_position (number, event_id) values (:number, :event_id)")
+_FIND = Sql(
+    """select doc_id, task_id from task_search
+    where tenant = :tenant and words @@ cast(:query as tsquery) and doc_id < :before
+    order by doc_id desc limit :limit"""
+)
+_CLEAR = Sql("delete from task_search")
+
+
+class PostgresTaskIndex:
+    """The tables `task_search...` of the database; `db` is not closed here."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def read_position(self) -> Position | None:
+        row = await self._db.read(lambda tx: tx.row(_READ_POSITION))
+        return Position(*row) if row else None
+
+    async def put(self, texts: Sequence[TaskText], position: Position) -> None:
+        def work(tx: Tx) -> None:
+            rows = [(text, build_tsvector(split_words(text.text))) for text in texts]
+            tx.many(_PUT, [{"tenant": text.tenant, "task_id": text.task_id, "words": words} for text, words in rows])
+            tx.run(_DROP_POSITION)
+            tx.run(_SET_POSITION, number=position.number, event_id=position.event_id)
+
+        await self._db.write(work, NO_LOCKS)
+
+    async def find(self, tenant: str, phrases: list[Phrase], before: int, limit: int) -> list[tuple[int, str]]:
+        query = build_tsquery(phrases)
+        rows = await self._db.read(lambda tx: tx.rows(_FIND, tenant=tenant, query=query, before=before, limit=limit))
+        return [(int(doc_id), str(task_id)) for doc_id, task_id in rows]
+
+    async def clear(self) -> None:
+        def work(tx: Tx) -> None:
+            tx.run(_CLEAR)
+            tx.run(_DROP_POSITION)
+
+        await self._db.write(work, NO_LOCKS)
+
+    async def close(self) -> None:
+        pass
+
+
+def build_tsvector(words: list[str]) -> str:
+    """Return the words with their positions as the text of a tsvector. They need no escape, see `split_words`."""
+    positions: dict[str, list[int]] = {}
+    for position, word in enumerate(words, 1):
+        places = positions.setdefault(word, [])
+        if len(places) < MAX_WORD_POSITIONS:
+            places.append(min(position, MAX_POSITIONS))
+    return " ".join(f"'{word}':{','.join(map(str, dict.fromkeys(places)))}" for word, places in positions.items())
+
+
+def build_tsquery(phrases: list[Phrase]) -> str:
+    """Return the text of a tsquery."""
+    return " & ".join(f"({_phrase(phrase)})" for phrase in phrases)
+
+
+def _phrase(phrase: Phrase) -> str:
+    *others, last = (f"'{word}'" for word in phrase.words)
+    return " <-> ".join([*others, last + (":*" if phrase.is_prefix else "")])

@@ -1,0 +1,40 @@
+// Views of a list: its address under a name, kept in this browser.
+(() => {
+  "use strict";
+  const place = document.querySelector("[data-views]");
+  const store = `views ${location.pathname}`;
+  const read = () => { try { return JSON.parse(localStorage.getItem(store)) || {}; } catch { return {}; } };
+  const write = (views) => { localStorage.setItem(store, JSON.stringify(views)); show(); };
+  const button = (text, label, act) => {
+    const made = Object.assign(document.createElement("button"), { type: "button", textContent: text });
+    made.setAttribute("aria-label", label);
+    made.addEventListener("click", act);
+    return made;
+  };
+  const here = () => {
+    const given = [...new URLSearchParams(location.search)].filter(([name, value]) => value && name !== "notice");
+    return new URLSearchParams(given).toString();
+  };
+  const show = () => {
+    const views = read();
+    const now = here();
+    const entries = Object.entries(views).map(([name, query]) => {
+      const entry = document.createElement("span");
+      const link = Object.assign(document.createElement("a"), { href: `${location.pathname}?${query}`, textContent: name });
+      if (query === now) link.setAttribute("aria-current", "true");
+      entry.append(link, button("×", `Remove the view ${name}`, () => { delete views[name]; write(views); }));
+      return entry;
+    });
+    if (now && !Object.values(views).includes(now)) {
+      entries.push(button("Save this view", "Save this view", () => {
+        const name = prompt("Name of the view")?.trim().slice(0, 60);
+        if (name) write({ ...views, [name]: now });
+      }));
+    }
+    place.replaceChildren(...entries);
+    place.hidden = !entries.length;
+  };
+  show();
+  document.addEventListener("htmx:pushedIntoHistory", show);
+  addEventListener("popstate", show);
+})();
