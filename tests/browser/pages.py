@@ -30,6 +30,8 @@ def pages(made: Seeded) -> list[Shown]:
             "/agents/compare?" + "&".join(f"agent={id}" for id in list(made.agents.values())[:4]),
             "95th percentile",
         ),
+        Shown("agent-new", "/agents/new", "How it works"),
+        Shown("agent-edit", f"/agents/{scribe}/edit", "What changes, and why"),
         Shown("weights", "/agents/weights", "Hebbian weights"),
         Shown("agent", f"/agents/{scribe}", "Take a checkpoint"),
         Shown("card", f"/agents/{scribe}/card", "scribe"),

@@ -16,6 +16,8 @@ from stentor.core.db.driver import Driver, Row
 from stentor.core.errors import StartRefused
 
 VERSION_TABLE = "alembic_version"
+NOT_COPIED = frozenset((VERSION_TABLE, "task_search", "task_search_position"))
+"""Tables that each database has for itself; the index of the search in tasks is built anew from the others."""
 _DIGEST_BYTES = 32
 
 
@@ -103,14 +105,14 @@ class Side(Protocol):
 
 def plan_copy(source: Mapping[str, Table], target: Mapping[str, Table]) -> CopyPlan:
     """Plan the copy of all tables that both databases have. Raises StartRefused if their columns differ."""
-    both = sorted(source.keys() & target.keys() - {VERSION_TABLE})
+    both = sorted(source.keys() & target.keys() - NOT_COPIED)
     for name in both:
         if differing := set(source[name].names) ^ set(target[name].names):
             raise StartRefused(f"The table {name} has the column {min(differing)} in only one of the databases.")
     tables = {name: _merge_tables(source[name], target[name]) for name in both}
     order = TopologicalSorter({name: sorted(tables[name].depends_on & tables.keys() - {name}) for name in both})
     in_one_only = source.keys() ^ target.keys()
-    return CopyPlan(tuple(tables[name] for name in order.static_order()), tuple(sorted(in_one_only - {VERSION_TABLE})))
+    return CopyPlan(tuple(tables[name] for name in order.static_order()), tuple(sorted(in_one_only - NOT_COPIED)))
 
 
 def _merge_tables(source: Table, target: Table) -> Table:

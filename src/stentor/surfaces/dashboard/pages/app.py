@@ -21,6 +21,7 @@ from stentor.core.errors import ServiceUnavailable, StentorError
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import (
     agent_comparison,
+    agent_editing,
     agents,
     alerts,
     console,
@@ -213,6 +214,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *task_selection.ROUTES,
     *console.ROUTES,
     *agent_comparison.ROUTES,  # before the page of one agent, whose path would match
+    *agent_editing.ROUTES,
     *agents.ROUTES,
     *governance.ROUTES,
     *memory.ROUTES,

@@ -69,6 +69,8 @@ NOTICES = {
     "graded": "Grade saved.",
     "suspended": "Agent suspended: no new tasks are assigned.",
     "activated": "Agent activated.",
+    "registered": "Agent registered.",
+    "proposed": "Proposed. It takes effect when it is approved.",
     "cleared": "Violations cleared.",
     "saved": "Saved.",
     "removed": "Removed.",

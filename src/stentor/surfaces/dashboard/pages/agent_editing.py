@@ -1,0 +1,172 @@
+"""Forms that register an agent, and that propose a change of one: a change takes effect when it is approved."""
+
+from __future__ import annotations
+
+from difflib import ndiff
+
+from starlette.responses import Response
+
+from stentor.core.jsontext import JsonObject
+from stentor.core.security.redaction import MASK
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.pages.agents import TRUST_TIERS
+from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
+from stentor.surfaces.dashboard.site.page import PageRequest
+
+KINDS = {
+    "worker": "a program of yours that asks for tasks",
+    "llm": "a model with a prompt, called by this service",
+    "http": "a web service that gets each task as a request",
+}
+EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt", "description"), "") | {
+    "kind": "worker",
+    "tier": "monitored",
+}
+MASKED_MESSAGE = f"The prompt has {MASK} where a secret stands. Remove the secret, or change the prompt over the API."
+
+
+async def show_new_agent(page: PageRequest) -> Response:
+    await page.call("agents.list", limit=1)  # checks the permission
+    return _render_new(page)
+
+
+def _render_new(
+    page: PageRequest, form: dict[str, str] | None = None, problem: str = "", status: int = 200
+) -> Response:
+    return page.render(
+        "agent-new.html", status, form=EMPTY_FORM | (form or {}), problem=problem, kinds=KINDS, tiers=TRUST_TIERS
+    )
+
+
+async def create_agent(page: PageRequest) -> Response:
+    form = await page.read_form()
+    body = {
+        "name": form.get("name", "").strip(),
+        "capabilities": split_capabilities(form.get("capabilities", "")),
+        "trust_tier": form.get("tier", ""),
+        "runtime": _runtime(form),
+    }
+    try:
+        made = await page.call("agents.register", body=body)
+    except GatewayError as error:
+        if error.status not in (400, 409):
+            raise
+        return _render_new(page, form, error.message, error.status)
+    return page.redirect(f"/agents/{quote_segment(made['agent_id'])}", "registered")
+
+
+def _runtime(form: dict[str, str]) -> JsonObject:
+    runtime: JsonObject = {"kind": form.get("kind", "")}
+    if runtime["kind"] == "http":
+        runtime["endpoint"] = form.get("endpoint", "").strip()
+    if runtime["kind"] == "llm":
+        given = {"model": form.get("model", "").strip(), "system_prompt": form.get("prompt", "")}
+        runtime["options"] = {name: value for name, value in given.items() if value}
+    return runtime
+
+
+async def show_edit(page: PageRequest) -> Response:
+    agent = await page.call("agents.get", agent_id=page.path_param("agent_id"))
+    return _render_edit(page, agent, read_values(agent) | {"description": ""})
+
+
+def _render_edit(
+    page: PageRequest, agent: JsonObject, form: dict[str, str], problem: str = "", status: int = 200
+) -> Response:
+    runtime = agent["runtime"]
+    origin = url_origin(runtime["endpoint"]) if runtime.get("endpoint") else ""
+    return page.render(
+        "agent-edit.html", status, agent=agent, form=form, problem=problem, kind=runtime["kind"], origin=origin
+    )
+
+
+async def propose_change(page: PageRequest) -> Response:
+    """Propose what the form changes, as a patch of the agent's record, and show the proposal."""
+    agent = await page.call("agents.get", agent_id=page.path_param("agent_id"))
+    form = await page.read_form()
+    before = read_values(agent)
+    after = before | {name: form[name].replace("\r\n", "\n") for name in before if name in form}
+    description = form.get("description", "").strip()
+    if problem := _find_problem(before, after, description):
+        return _render_edit(page, agent, after | {"description": description}, problem, 400)
+    body = {
+        "agent_id": agent["agent_id"],
+        "update_type": "agent",
+        "description": description,
+        "changes": describe_changes(agent["name"], before, after),
+    }
+    try:
+        update = await page.call("updates.propose", body=body)
+    except GatewayError as error:
+        if error.status not in (400, 409):
+            raise
+        return _render_edit(page, agent, after | {"description": description}, error.message, error.status)
+    return page.redirect(f"/governance/updates/{quote_segment(update['update_id'])}", "proposed")
+
+
+def _find_problem(before: dict[str, str], after: dict[str, str], description: str) -> str:
+    if before == after:
+        return "Nothing is changed."
+    if before["prompt"] != after["prompt"] and MASK in after["prompt"]:
+        return MASKED_MESSAGE
+    return "" if description else "Say what changes and why: reviewers decide by it."
+
+
+def read_values(agent: JsonObject) -> dict[str, str]:
+    """Return the fields of the form as they are now, with secrets masked or left out."""
+    runtime = agent["runtime"]
+    options = runtime.get("options") or {}
+    return {
+        "capabilities": ", ".join(agent["capabilities"]),
+        # Its path may hold a secret, so it is not shown; an empty field leaves it as it is.
+        "endpoint": "",
+        "model": str(options.get("model") or ""),
+        "prompt": (present_prompt(runtime) or "").replace("\r\n", "\n"),
+    }
+
+
+def describe_changes(name: str, before: dict[str, str], after: dict[str, str]) -> JsonObject:
+    """Return the body of a proposal's `changes`: the patch of the record, and how many lines of it change."""
+    lines_before, lines_after = (_record_lines(values) for values in (before, after))
+    marks = [line[0] for line in ndiff(lines_before, lines_after)]
+    return {
+        "agent_patch": build_patch(before, after),
+        "files_modified": [f"agents/{name}"],
+        "lines_added": marks.count("+"),
+        "lines_deleted": marks.count("-"),
+        "lines_total": max(len(lines_before), 1),
+        **dict.fromkeys(("breaking", "new_dependencies", "touches_policy"), False),
+    }
+
+
+def build_patch(before: dict[str, str], after: dict[str, str]) -> JsonObject:
+    """Return a JSON merge patch (RFC 7386) with the fields that differ; an emptied field is removed."""
+    changed = {name for name in before if before[name] != after[name]}
+    patch: JsonObject = {}
+    if "capabilities" in changed:
+        patch["capabilities"] = split_capabilities(after["capabilities"])
+    options = {
+        option: after[name] or None
+        for name, option in (("model", "model"), ("prompt", "system_prompt"))
+        if name in changed
+    }
+    runtime: JsonObject = {"endpoint": after["endpoint"].strip()} if "endpoint" in changed else {}
+    runtime |= {"options": options} if options else {}
+    return patch | ({"runtime": runtime} if runtime else {})
+
+
+def _record_lines(values: dict[str, str]) -> list[str]:
+    return [f"{name} {line}" for name, value in values.items() for line in value.split("\n") if value]
+
+
+def split_capabilities(text: str) -> list[str]:
+    """Return the capabilities of a text, separated by commas or white space."""
+    return text.replace(",", " ").split()
+
+
+ROUTES = [
+    ("GET", "/agents/new", show_new_agent),
+    ("POST", "/agents/new", create_agent),
+    ("GET", "/agents/{agent_id}/edit", show_edit),
+    ("POST", "/agents/{agent_id}/edit", propose_change),
+]
