@@ -48,6 +48,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("new-message", "/messages/new", "Validate"),
         Shown("models", "/models", "Models & cost"),
         Shown("calls", "/models/calls", "Model calls"),
+        Shown("playground", "/models/playground", "Playground"),
         Shown("provenance", "/provenance", "Verify everything"),
         Shown("run", f"/provenance/{made.root}", "task completed"),
         Shown("keys", "/keys", "Make a key"),

@@ -28,6 +28,9 @@ _COUNT = Sql(f"select count(*) from agents as a where {_WHERE}")
 _HAS_OWN = Sql("select 1 from agents where tenant = :tenant and replace(runtime, '\"builtin\"', '') = runtime limit 1")
 _LIST_NAMES = Sql("select agent_id, name from agents where tenant = :tenant")
 _LIST_IDS_BY_NAME = Sql("select agent_id from agents where tenant = :tenant and name = :name order by agent_id limit 2")
+_ACTIVE_CAPABILITIES = Sql(
+    "select distinct capabilities from agents where tenant = :tenant and status = 'active' limit 1000"
+)
 _COUNT_QUARANTINED = Sql("select count(*) from agents where tenant = :tenant and status = 'quarantined'")
 
 
@@ -97,6 +100,16 @@ def _to_row(row: tuple[Any, ...], now: int) -> AgentListRow:
 def read_names(tx: Tx, tenant: str) -> dict[str, str]:
     """Return the names of the agents by id."""
     return {str(agent_id): str(name) for agent_id, name in tx.rows(_LIST_NAMES, tenant=tenant)}
+
+
+def list_active_capabilities(tx: Tx, tenant: str) -> list[str]:
+    """Return the capabilities of the active agents, in their order; those of malformed records are left out."""
+    found: set[str] = set()
+    for row in tx.rows(_ACTIVE_CAPABILITIES, tenant=tenant):
+        decoded = jsontext.decode_or_none(row[0].encode())
+        if isinstance(decoded, list):
+            found.update(name for name in decoded if isinstance(name, str))
+    return sorted(found)
 
 
 def list_ids_by_name(tx: Tx, tenant: str, name: str) -> list[str]:

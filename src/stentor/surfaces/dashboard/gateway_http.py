@@ -38,6 +38,8 @@ KEY_REJECTED_MESSAGE = (
     "The gateway rejected this key. Send a gateway key as 'Authorization: Bearer <key>', in addition to X-API-Key."
 )
 CONNECT_SECONDS, RESPONSE_SECONDS = 5, 30
+LONG_SECONDS = 600
+"""For operations that may take long, such as the answer of a model: the gateway itself limits them."""
 READ_SECONDS = 45
 """Three of the gateway's heartbeats, which come every 15 seconds on a stream."""
 CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
@@ -204,7 +206,8 @@ class HttpGatewayClient(_GatewayConnection):
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
         spec = self._operations[operation]
         method, target, body = http_request(spec, arguments)
-        timeout = aiohttp.ClientTimeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
+        seconds = LONG_SECONDS if spec.cancellable else RESPONSE_SECONDS
+        timeout = aiohttp.ClientTimeout(seconds, connect=CONNECT_SECONDS)
         content = None if body is None else jsontext.encode(body)
         headers = {"X-API-Key": key} | ({"Content-Type": "application/json"} if content else {})
         url, session = self._locate(target)

@@ -218,3 +218,31 @@ async def test_kept_content_is_shown_as_text(make_world: MakeWorld, make_board: 
     assert "The sea" in page
     assert KEY not in page
     await (await site.browser()).aclose()
+
+
+@requirement("dashboard.page-playground")
+async def test_the_playground_asks_models_and_agents_side_by_side(site: Site) -> None:
+    await site.world.register("ann", capabilities=["echo"])
+    page = await site.read("/models/playground", model="openai/sea-large")
+    for known in ("auto", "openai/sea-large", "agent:echo"):
+        assert f'<option value="{known}">' in page
+    fields = {"prompt": "Why?", "system": "Be brief.", "max_tokens": "9", "temperature": "0.5"}
+    page = (await site.send("/models/playground", 200, model0="openai/sea-large", model1="openai/none", **fields)).text
+    assert page.count('<section class="card wrong">') == 0, "any name of a model is passed on"
+    assert "$0.0250" in page
+    call = re.search(r'href="(/models/calls/[^"]+)"', page)
+    assert call
+    assert "sea-large" in await site.read(call[1])
+
+
+@requirement("dashboard.page-playground")
+async def test_an_answer_that_fails_stands_beside_the_others_with_its_reason(site: Site, upstream: Upstream) -> None:
+    fields = {"prompt": "Why?", "model0": "openai/sea-large", "model1": "nobody/at-all"}
+    page = (await site.send("/models/playground", 200, **fields)).text
+    assert page.count('<section class="card wrong">') == 1
+    assert "nobody" in page
+    wrong = {"prompt": "Why?", "model0": "openai/sea-large", "max_tokens": "many"}
+    page = (await site.send("/models/playground", 200, **wrong)).text
+    assert "max_tokens" in page
+    await site.send("/models/playground", 200, key="READER", **fields)
+    assert "Playground" not in await site.read("/models", key="READER")
