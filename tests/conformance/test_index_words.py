@@ -66,6 +66,39 @@ async def test_what_the_index_knows_of_files_and_folders(index: SearchIndex) -> 
     assert (totals.documents, totals.size, totals.without_vectors) == (4, 40, 4)
 
 
+@requirement("memory.list")
+async def test_documents_are_listed_the_latest_changed_first(index: SearchIndex) -> None:
+    await fill(
+        index,
+        *(document(f"a/{n}.md", "x", at=n, tags=["even" if n % 2 == 0 else "odd"]) for n in range(1, 6)),
+        document("root.md", "x", at=5),
+    )
+    rows = await index.list_recent(None, "", (9, ""), 9)
+    assert [row.path for row in rows] == ["a/5.md", "root.md", "a/4.md", "a/3.md", "a/2.md", "a/1.md"]
+    assert [row.path for row in await index.list_recent(None, "", (5, "a/5.md"), 2)] == ["root.md", "a/4.md"]
+    assert [row.path for row in await index.list_recent("", "", (9, ""), 9)] == ["root.md"]
+    assert [(row.path, row.tags) for row in await index.list_recent("a", "even", (4, "a/4.md"), 9)] == [
+        ("a/2.md", ["even"])
+    ]
+    assert await index.outline() == ({"": 1, "a": 5}, {"odd": 3, "even": 2})
+
+
+@requirement("memory.backlinks")
+async def test_links_to_a_document_are_found_and_resolved(index: SearchIndex) -> None:
+    await fill(
+        index,
+        document("x/Plan é.md", "# Plan"),
+        document("y/Plan é.md", "# Plan"),
+        document("a.md", "[[x/Plan é#now|it]]"),
+        document("y/b.md", "[[plan é]]"),
+        document("c.md", "[it](x/Plan%20%C3%A9.md)"),
+        document("d.md", "Plan é in words"),
+    )
+    assert await index.find_backlinks("x/Plan é.md") == ["a.md", "c.md"]
+    assert await index.find_backlinks("y/Plan é.md") == ["y/b.md"]
+    assert await index.find_backlinks("none.md") == []
+
+
 async def test_a_row_is_what_a_search_shows(index: SearchIndex) -> None:
     (doc_id,) = await fill(index, document("a.md", "text", title="T", hebbian_weights={"x": 0.5, "y": 2}))
     (row,) = (await index.read_rows([doc_id, doc_id + 1])).values()

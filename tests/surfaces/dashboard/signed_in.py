@@ -37,23 +37,27 @@ class Site:
             self.browsers[name] = client
         return self.browsers[name]
 
-    async def read(self, path: str, expected: int = 200, key: str = "ADMIN", **params: Any) -> str:
+    async def read(self, path: str, expected: int = 200, /, key: str = "ADMIN", **params: Any) -> str:
         """The HTML of a page; `params` are its query."""
         answer = await (await self.browser(key)).get(path, params=params)
         assert answer.status_code == expected, answer.text
         return answer.text
 
-    async def part(self, path: str, expected: int = 200, key: str = "ADMIN", **params: Any) -> str:
+    async def part(self, path: str, expected: int = 200, /, key: str = "ADMIN", **params: Any) -> str:
         """What htmx would put into the page."""
         answer = await (await self.browser(key)).get(path, params=params, headers={"HX-Request": "true"})
         assert answer.status_code == expected, answer.text
         return answer.text
 
-    async def send(self, path: str, expected: int = 303, key: str = "ADMIN", **fields: str) -> httpx.Response:
+    async def send(self, path: str, expected: int = 303, /, key: str = "ADMIN", **fields: str) -> httpx.Response:
         """Post a form with the token of the session."""
-        client = await self.browser(key)
-        found = re.search(r'name="csrf" value="([^"]+)"', (await client.get("/tasks")).text)
-        assert found
-        answer = await client.post(path, data={"csrf": found[1], **fields})
+        token = await self.token(key)
+        answer = await (await self.browser(key)).post(path, data={"csrf": token, **fields})
         assert answer.status_code == expected, answer.text
         return answer
+
+    async def token(self, key: str = "ADMIN") -> str:
+        """The token of the session, which every form carries."""
+        found = re.search(r'name="csrf" value="([^"]+)"', (await (await self.browser(key)).get("/tasks")).text)
+        assert found
+        return found[1]

@@ -12,6 +12,7 @@ from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.service import MemoryCaller
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
 from stentor.domains.memory.wire import (
+    BacklinksOut,
     DocumentOut,
     HealthOut,
     HybridIn,
@@ -20,6 +21,8 @@ from stentor.domains.memory.wire import (
     KeywordIn,
     KeywordMatch,
     KeywordOut,
+    ListedOut,
+    ListOut,
     ReadOut,
     SemanticIn,
     SemanticMatchOut,
@@ -35,7 +38,7 @@ from stentor.domains.memory.wire import (
     WrittenOut,
 )
 from stentor.web.operations import Operation
-from stentor.web.wire import Caller, TaskHeader
+from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
 from stentor_vault.notes.model import NoSuchNote
 from stentor_vault.text.documents import NoteDocument
 
@@ -47,6 +50,7 @@ IfNoneMatch = Annotated[
 ]
 
 
+MAX_TIME = 2**62
 PathQuery = Annotated[str, Query(max_length=4096)]
 VaultQuery = Annotated[VaultName, Query()]
 
@@ -97,6 +101,37 @@ class MemoryOperations:
         except NoSuchNote:
             return ReadOut(status="not_found", document=None, latency_ms=_elapsed_ms(started))
         return ReadOut(status="success", document=_document(document), latency_ms=_elapsed_ms(started), etag=etag)
+
+    async def list_documents(
+        self,
+        caller: Caller,
+        vault: VaultQuery = DEFAULT_VAULT,
+        folder: Annotated[
+            str | None, Query(max_length=4096, description="Exactly this folder; empty: the root.")
+        ] = None,
+        tag: Annotated[str, Query(max_length=255)] = "",
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        cursor: Annotated[str | None, Query(max_length=8192)] = None,
+    ) -> ListOut:
+        """List documents, the latest changed first, with the number of documents in each folder and with each tag."""
+        self._identify(caller)
+        if "\0" in f"{folder}{tag}":
+            raise InvalidRequest("folder, tag: must not contain the character NUL.")
+        before = (MAX_TIME, "") if cursor is None else decode_cursor(cursor, int, str)
+        index = self._vaults.get(vault).index
+        rows = await index.list_recent(folder, tag, before, limit + 1)
+        folders, tags = await index.outline()
+        page = rows[:limit]
+        following = encode_cursor(page[-1].modified_at, page[-1].path) if len(rows) > limit else None
+        documents = [ListedOut.of(row) for row in page]
+        return ListOut(documents=documents, folders=folders, tags=tags, next_cursor=following)
+
+    async def backlinks(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> BacklinksOut:
+        """List the documents that link to a document, resolved as Obsidian does; also to one that does not exist."""
+        self._identify(caller)
+        if "\0" in path:
+            raise InvalidRequest("path: must not contain the character NUL.")
+        return BacklinksOut(path=path, backlinks=await self._vaults.get(vault).index.find_backlinks(path))
 
     async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> VersionsOut:
         """The states of a document that are kept, newest first; also of one that was deleted."""
@@ -168,6 +203,8 @@ _WRITE_ERRORS = (404, 409, 412, 502, 504)
 OPERATIONS = [
     Operation("memory.write", "admin", MemoryOperations.write, "POST /memory/write", errors=_WRITE_ERRORS, fast=True),
     Operation("memory.read", "admin", MemoryOperations.read, "GET /memory/read/exact", errors=_STORE_ERRORS),
+    Operation("memory.list", "admin", MemoryOperations.list_documents, "GET /memory/list"),
+    Operation("memory.backlinks", "admin", MemoryOperations.backlinks, "GET /memory/backlinks"),
     Operation("memory.versions", "admin", MemoryOperations.versions, "GET /memory/versions", errors=_STORE_ERRORS),
     Operation("memory.version", "admin", MemoryOperations.one_version, "GET /memory/versions/{version}", errors=(404,)),
     Operation(

@@ -88,6 +88,30 @@ class WrittenOut(ResponseModel):
     etag: EntityTag
 
 
+class ListedOut(ResponseModel):
+    """A document without its text; `size` in bytes."""
+
+    path: str
+    title: str
+    tags: list[str]
+    size: int
+    modified_at: Timestamp
+
+
+class ListOut(ResponseModel):
+    """A page of documents; `folders` and `tags` have the number of documents of the whole vault."""
+
+    documents: list[ListedOut]
+    folders: dict[str, int]
+    tags: dict[str, int]
+    next_cursor: str | None
+
+
+class BacklinksOut(ResponseModel):
+    path: str
+    backlinks: list[str]
+
+
 class DocumentOut(ResponseModel):
     path: str
     content: str

@@ -255,3 +255,101 @@ async def changed(site: Site, address: str) -> str:
     answer = await (await site.browser()).get(address, headers={"HX-Request": "true"})
     assert answer.status_code == 200, answer.text
     return answer.text
+
+
+@requirement("dashboard.page-memory-lists", "memory.list")
+async def test_notes_are_listed_by_folder_and_tag_the_latest_first(site: Site) -> None:
+    await write(site, "root.md", "# Root\n", frontmatter={"tags": ["plan"]})
+    site.world.clock.advance(seconds=60)
+    for n in range(32):
+        await write(site, f"Plans/n{n:02}.md", f"# Note {n:02}\n", frontmatter={"tags": ["plan", "old"]})
+    page = await site.read("/memory")
+    assert "the latest changed first" in page
+    assert 'href="/memory?folder=Plans"' in page
+    assert 'title="33 notes">#plan' in page
+    only = await at(site, "/memory?folder=")
+    assert "Root" in only
+    assert "Note 00" not in only
+    tagged = await at(site, "/memory?tag=old")
+    assert "With #old" in tagged
+    assert '"/memory/note?path=root.md"' not in tagged
+    following = re.search(r'href="(/memory\?[^"]*cursor=[^"]*)"', tagged)
+    assert following, "there are more than one page has"
+    rest = await at(site, following[1].replace("&amp;", "&"))
+    assert len(re.findall("<li data-row>", rest)) == 2
+    assert "No notes here" in await at(site, "/memory?folder=nowhere")
+
+
+@requirement("dashboard.page-memory-lists", "memory.backlinks")
+async def test_a_note_shows_the_notes_that_link_to_it(site: Site) -> None:
+    await write(site, "Plans/My plan.md", "# Plan\n")
+    await write(site, "Other/My plan.md", "# Another of this name\n")
+    await write(site, "a.md", "See [[Plans/My plan|the plan]].\n")
+    await write(site, "Plans/b.md", "See [it](My%20plan.md#now).\n")
+    await write(site, "c.md", "My plan is not linked; `[[Plans/My plan]]` is code.\n")
+    await write(site, "Other/d.md", "[[my plan]]\n")
+    found = await site.part("/memory/backlinks", path="Plans/My plan.md")
+    assert "<html" not in found
+    assert re.findall(r'href="[^"]*path=([^"]*)"', found) == ["Plans%2Fb.md", "a.md"]
+    assert "No note links here." in await at(site, "/memory/backlinks?path=a.md")
+    assert 'hx-get="/memory/backlinks?path=a.md"' in await note(site, "a.md")
+
+
+@requirement("dashboard.page-memory-editing")
+async def test_a_note_is_edited_with_a_preview_and_keeps_its_frontmatter(site: Site) -> None:
+    await write(site, "n.md", "# Old\n", frontmatter={"tags": ["x"]})
+    editor = await at(site, "/memory/edit?path=n.md")
+    base = re.search(r'name="base" value="([0-9a-f]{64})"', editor)
+    assert base
+    fields = {"path": "n.md", "vault": "default", "base": base[1]}
+    form = {"csrf": await site.token(), "path": "n.md", "text": "# New\n\n<b>[[x]]</b>"}
+    shown = (await (await site.browser()).post("/memory/preview", data=form, headers={"HX-Request": "true"})).text
+    assert "<html" not in shown
+    assert "<h2>New</h2>" in shown
+    assert "&lt;b&gt;" in shown
+    assert "Old" in await note(site, "n.md"), "a preview saves nothing"
+    saved = await site.send("/memory/edit", text="# New\r\n\r\nText.\r\n", **fields)
+    assert "notice=saved" in saved.headers["location"]
+    page = await note(site, "n.md")
+    assert "Text." in page
+    assert "<dt>tags</dt>" in page
+    refused = await site.send("/memory/edit", 400, path="../n.md", vault="default", base="", text="kept text")
+    assert "kept text" in refused.text
+    await site.send("/memory/edit", path="new/one.md", vault="default", base="", text="# One\n")
+    assert "One" in await note(site, "new/one.md")
+
+
+@requirement("dashboard.page-memory-editing")
+async def test_a_change_that_somebody_made_meanwhile_is_merged_or_kept_as_a_copy(site: Site) -> None:
+    await write(site, "n.md", "one\n\ntwo\n\nthree\n")
+    base = re.search(r'name="base" value="([^"]+)"', await at(site, "/memory/edit?path=n.md"))
+    assert base
+    fields = {"path": "n.md", "vault": "default", "base": base[1]}
+    await write(site, "n.md", "ONE\n\ntwo\n\nthree\n")
+    merged = await site.send("/memory/edit", text="one\n\ntwo\n\nTHREE\n", **fields)
+    assert "notice=merged" in merged.headers["location"]
+    page = await note(site, "n.md")
+    assert "ONE" in page
+    assert "THREE" in page
+    conflict = await site.send("/memory/edit", text="eins\n\ntwo\n\nthree\n", **fields)
+    assert "notice=conflict" in conflict.headers["location"]
+    copy = await at(site, conflict.headers["location"])
+    assert "Somebody else changed the same lines." in copy
+    texts = copy + await note(site, "n.md")
+    assert "eins" in texts
+    assert "ONE" in texts
+
+
+@requirement("dashboard.page-memory-editing")
+async def test_an_earlier_version_is_restored_also_of_a_deleted_note(site: Site) -> None:
+    await write(site, "n.md", "# First\n", frontmatter={"tags": ["x"]})
+    await write(site, "n.md", "# Second\n")
+    await write(site, "n.md", operation="delete")
+    versions = re.findall(r'href="(/memory/note\?path=n\.md&amp;version=([0-9a-f]{64}))"', await note(site, "n.md"))
+    shown = {version: await note(site, "n.md", version=version) for _, version in versions}
+    (first,) = (version for version, text in shown.items() if "<h2>First</h2>" in text)
+    assert "Restore this version" in await note(site, "n.md", version=first)
+    await site.send("/memory/restore", path="n.md", version=first)
+    page = await note(site, "n.md")
+    assert "First" in page
+    assert "<dt>tags</dt>" in page

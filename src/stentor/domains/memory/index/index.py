@@ -5,8 +5,10 @@ Does not know the vault: `indexer` decides what to index. Statements are in `sto
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
+from urllib.parse import quote
 
 from stentor.core.db import Tx
 from stentor.domains.memory.index import store
@@ -20,10 +22,12 @@ from stentor.domains.memory.index.model import (
     IndexTotals,
     KeywordHit,
     KeywordQuery,
+    ListedDocument,
     folder_list,
 )
 from stentor.domains.memory.index.protocols import IndexDatabase, KeywordStore, VectorStore
 from stentor_vault.notes.model import Stat
+from stentor_vault.server.links import LinkIndex, extract_link_targets
 
 T = TypeVar("T")
 
@@ -146,6 +150,27 @@ class SearchIndex:
         """Return all folders with documents directly in them."""
         return await self.read(store.list_folders)
 
+    async def list_recent(
+        self, folder: str | None, tag: str, before: tuple[int, str], limit: int
+    ) -> list[ListedDocument]:
+        """List documents, the latest changed first, after a position (time in microseconds, path)."""
+        return await self.read(lambda tx: store.list_recent(tx, folder, tag, before, limit))
+
+    async def outline(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the number of documents directly in each folder, and with each tag, the most used tag first."""
+        return await self.read(lambda tx: (store.count_by_folder(tx), store.count_tags(tx)))
+
+    async def find_backlinks(self, path: str) -> list[str]:
+        """Return the documents that link to a document, resolved as Obsidian does."""
+        name = path.rpartition("/")[2].lower()
+        stem = name.removesuffix(".md")
+
+        def read(tx: Tx) -> tuple[list[str], list[tuple[str, str]]]:
+            return store.paths_of_name(tx, name), store.bodies_with(tx, stem, quote(stem).lower())
+
+        paths, bodies = await self.read(read)
+        return await asyncio.to_thread(_resolve_backlinks, path, paths, bodies)
+
     async def folder_stats(self, folders: Folders) -> FolderStats:
         """Return the figures of all these folders together."""
         return await self.read(lambda tx: store.folder_stats(tx, folder_list(folders)))
@@ -166,3 +191,12 @@ class SearchIndex:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _resolve_backlinks(path: str, same_name: Iterable[str], bodies: Iterable[tuple[str, str]]) -> list[str]:
+    links = LinkIndex()
+    for other in {path, *same_name}:
+        links.update(other, [])
+    for source, body in bodies:
+        links.update(source, extract_link_targets(body))
+    return [source for source in links.find_backlinks(path) if source != path]

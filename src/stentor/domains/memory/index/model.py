@@ -69,6 +69,16 @@ class IndexedDocument(msgspec.Struct, frozen=True):
     model: str | None
 
 
+class ListedDocument(msgspec.Struct, frozen=True):
+    """An indexed document in a list."""
+
+    path: str
+    title: str
+    tags: list[str]
+    size: int
+    modified_at: int
+
+
 class FolderStats(msgspec.Struct, frozen=True):
     """Figures of the documents in some folders; `modified_at` is the latest change."""
 

@@ -5,6 +5,7 @@ Terms and vectors have their own stores (`sqlite`, `vector_matrix`, `postgres/`)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -18,8 +19,11 @@ from stentor.domains.memory.index.model import (
     IndexedFileState,
     IndexEntry,
     IndexTotals,
+    ListedDocument,
 )
 
+MAX_LINKING = 2_000
+"""Notes with the name of another one in their text that are looked through for a link to it."""
 _COLUMNS = (
     "path, folder, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, "
     "body"
@@ -58,6 +62,23 @@ _READ_ROWS = {
     "postgresql": Sql(_SELECT_ROWS + "(select value::integer from json_array_elements_text(:ids::json))"),
 }
 _READ_BODY = Sql("select body from documents where path = :path")
+_LIST_RECENT = Sql(
+    """select path, title, tags, size, modified_at from documents
+    where (cast(:folder as text) is null or folder = :folder) and (:tag = '' or replace(tags, :tag, '') <> tags)
+    and (modified_at < :before or (modified_at = :before and path > :after))
+    order by modified_at desc, path limit :limit"""
+)
+_LIST_TAGS = Sql("select tags from documents where tags <> '[]' limit 20000")
+_COUNT_BY_FOLDER = Sql("select folder, count(*) from documents group by folder order by folder")
+_PATHS_OF_NAME = Sql(
+    """select path from documents
+    where lower(path) = :name or substr(lower(path), length(path) - :length + 1) = :ending"""
+)
+_BODIES_WITH = Sql(
+    f"""select path, body from documents
+    where replace(lower(body), :name, '') <> lower(body) or replace(lower(body), :encoded, '') <> lower(body)
+    order by path limit {MAX_LINKING}"""
+)
 _READ_FACT = Sql("select value from facts where name = :name")
 _WRITE_FACT = Sql(
     "insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
@@ -126,6 +147,38 @@ def find_document(tx: Tx, path: str) -> IndexedDocument | None:
 
 def list_folders(tx: Tx) -> list[str]:
     return [row[0] for row in tx.rows(_LIST_FOLDERS)]
+
+
+def list_recent(tx: Tx, folder: str | None, tag: str, before: tuple[int, str], limit: int) -> list[ListedDocument]:
+    """List documents, the latest changed first, after the position `before` (time in microseconds, path)."""
+    time, path = before
+    quoted = jsontext.dump(tag) if tag else ""
+    rows = tx.rows(_LIST_RECENT, folder=folder, tag=quoted, before=time, after=path, limit=limit)
+    return [ListedDocument(path, title, jsontext.load(tags), size, at) for path, title, tags, size, at in rows]
+
+
+def count_tags(tx: Tx) -> dict[str, int]:
+    """Count the documents with each tag, the most used tag first."""
+    counts: Counter[str] = Counter()
+    for row in tx.rows(_LIST_TAGS):
+        counts.update({str(tag) for tag in jsontext.load(row[0])})
+    return dict(counts.most_common())
+
+
+def count_by_folder(tx: Tx) -> dict[str, int]:
+    """Count the documents directly in each folder."""
+    return {str(folder): int(count) for folder, count in tx.rows(_COUNT_BY_FOLDER)}
+
+
+def paths_of_name(tx: Tx, name: str) -> list[str]:
+    """Return the documents in any folder whose file has this name, in lower case and with `.md`."""
+    ending = f"/{name}"
+    return [str(row[0]) for row in tx.rows(_PATHS_OF_NAME, name=name, length=len(ending), ending=ending)]
+
+
+def bodies_with(tx: Tx, name: str, encoded: str) -> list[tuple[str, str]]:
+    """Return path and text of documents that contain a name, plain or percent-encoded, both in lower case."""
+    return [(str(path), str(body)) for path, body in tx.rows(_BODIES_WITH, name=name, encoded=encoded)]
 
 
 def folder_stats(tx: Tx, folders: Iterable[str]) -> FolderStats:

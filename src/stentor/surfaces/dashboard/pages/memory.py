@@ -47,8 +47,11 @@ async def show_memory(page: PageRequest) -> Response:
         page.query_param("vault", DEFAULT_VAULT),
     )
     mode = mode if mode in SEARCH_MODES else "hybrid"
+    listed = None
     try:
         results, health = await asyncio.gather(_search(page, text, mode, vault), _read_health(page, vault))
+        if not text:
+            listed = await _list_notes(page, vault)
     except GatewayError as error:
         if error.status == MEMORY_DISABLED_STATUS:
             return page.render("memory-off.html")
@@ -64,7 +67,40 @@ async def show_memory(page: PageRequest) -> Response:
         results=results,
         health=health,
         missing=page.query_param("missing"),
+        listed=listed,
+        folder=page.query_param("folder") if "folder" in page.request.query_params else None,
+        tag=page.query_param("tag"),
+        note_url=partial(_note_url, vault),
+        list_url=partial(_list_url, vault),
     )
+
+
+def _note_url(vault: str, path: str) -> str:
+    return note_url(path, vault)
+
+
+def _list_url(vault: str, **parameters: str) -> str:
+    """Return the address of a list of notes."""
+    return "/memory?" + urlencode({**vault_param(vault), **parameters})
+
+
+async def _list_notes(page: PageRequest, vault: str) -> JsonObject:
+    """Return a page of the notes in a folder or with a tag, the latest changed first."""
+    # An empty folder is the root of the vault, and not a parameter that was left out.
+    has_folder = "folder" in page.request.query_params
+    conditions = {"folder": page.query_param("folder")} if has_folder else {}
+    arguments = {"vault": vault, "limit": MAX_RESULTS, "tag": page.query_param("tag")}
+    arguments |= {"cursor": page.query_param("cursor")}
+    given = {name: value for name, value in arguments.items() if value}
+    return dict(await page.site.gateway.call(page.session.key, "memory.list", given | conditions))
+
+
+async def show_backlinks(page: PageRequest) -> Response:
+    """Render the notes that link to a note. A request of its own, because it looks through all notes."""
+    path, vault = page.query_param("path"), page.query_param("vault", DEFAULT_VAULT)
+    found = await page.call("memory.backlinks", path=path, vault=vault)
+    rows = [(source, note_url(source, vault)) for source in found["backlinks"]]
+    return page.render("backlinks.html", rows=rows)
 
 
 async def show_health(page: PageRequest) -> Response:
@@ -147,9 +183,9 @@ async def show_note(page: PageRequest) -> Response:
         page.query_param("version"),
         page.query_param("vault", DEFAULT_VAULT),
     )
-    document = await _read_document(page, path, vault)
+    document = await read_document(page, path, vault)
     # After the document, not concurrently: reading a note edited in the vault stores its current state as a version.
-    history = await _read_versions(page, path, vault)
+    history = await read_versions(page, path, vault)
     if document is None and isinstance(history, GatewayError):
         raise history
     versions = [] if isinstance(history, GatewayError) else await _add_writers(page, path, vault, history["versions"])
@@ -169,10 +205,15 @@ async def show_note(page: PageRequest) -> Response:
         chosen=version,
         body=body,
         address=partial(note_url, path, vault),
+        edit_url=partial(_edit_url, path, vault),
         state="/memory/note/changed?"
-        + urlencode({"path": path, **vault_param(vault), "seen": _current_version(history)}),
+        + urlencode({"path": path, **vault_param(vault), "seen": current_version(history)}),
         changed=None,
     )
+
+
+def _edit_url(path: str, vault: str, page_name: str) -> str:
+    return f"/memory/{page_name}?" + urlencode({"path": path, **vault_param(vault)})
 
 
 async def show_changed(page: PageRequest) -> Response:
@@ -180,22 +221,22 @@ async def show_changed(page: PageRequest) -> Response:
     path, vault = page.query_param("path"), page.query_param("vault", DEFAULT_VAULT)
     if not page.request.headers.get("HX-Request"):
         return RedirectResponse(note_url(path, vault), 303)
-    current = _current_version(await _read_versions(page, path, vault))
+    current = current_version(await read_versions(page, path, vault))
     change = None if current == page.query_param("seen") else "changed" if current else "deleted"
     return page.render("note.html", block="changed", changed=change, address=partial(note_url, path, vault))
 
 
-def _current_version(history: JsonObject | GatewayError) -> str:
+def current_version(history: JsonObject | GatewayError) -> str:
     """Return the content hash of the current version, empty when the note is deleted."""
     return "" if isinstance(history, GatewayError) else history["current"] or ""
 
 
-async def _read_document(page: PageRequest, path: str, vault: str) -> JsonObject | None:
+async def read_document(page: PageRequest, path: str, vault: str) -> JsonObject | None:
     document: JsonObject | None = (await page.call("memory.read", path=path, vault=vault))["document"]
     return document
 
 
-async def _read_versions(page: PageRequest, path: str, vault: str) -> JsonObject | GatewayError:
+async def read_versions(page: PageRequest, path: str, vault: str) -> JsonObject | GatewayError:
     """Return the versions and the current one, or the 404 of a note that the memory API has never seen.
 
     The caller decides whether that is an error: the note may still exist in the vault.
@@ -247,7 +288,7 @@ async def follow_link(page: PageRequest) -> Response:
 
 async def _note_exists(page: PageRequest, path: str, vault: str) -> bool:
     try:
-        return await _read_document(page, path, vault) is not None
+        return await read_document(page, path, vault) is not None
     except GatewayError as error:
         if error.status != 400:  # 400: the text is not a valid path
             raise
@@ -295,5 +336,6 @@ ROUTES = [
     ("GET", "/memory/health", show_health),
     ("GET", "/memory/note", show_note),
     ("GET", "/memory/note/changed", show_changed),
+    ("GET", "/memory/backlinks", show_backlinks),
     ("GET", "/memory/open", follow_link),
 ]

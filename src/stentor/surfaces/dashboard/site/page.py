@@ -73,6 +73,8 @@ NOTICES = {
     "proposed": "Proposed. It takes effect when it is approved.",
     "cleared": "Violations cleared.",
     "saved": "Saved.",
+    "merged": "Saved, together with what somebody else changed meanwhile.",
+    "conflict": "Somebody else changed the same lines. This copy has the text that is not in the note: merge it.",
     "removed": "Removed.",
     "revoked": "Revoked: the key does not work any more.",
     "rolled-back": "Rollback started.",

@@ -1,0 +1,102 @@
+"""Changes of notes: an editor with a preview, and going back to an earlier version.
+
+A change that somebody else made meanwhile is merged; where both changed the same lines, the other text goes to a copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.responses import Response
+
+from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.vaults import DEFAULT_VAULT
+from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages.memory import current_version, read_document, read_versions
+from stentor.surfaces.dashboard.presenters import note_rendering
+from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
+from stentor.surfaces.dashboard.site.page import PageRequest
+
+REFUSALS = (400, 409, 412, 413)
+"""Statuses of a write that the form shows beside what was typed."""
+
+
+async def show_editor(page: PageRequest) -> Response:
+    """Render the editor of a note, or of a new one if there is none at this path."""
+    path, vault = page.query_param("path"), page.query_param("vault", DEFAULT_VAULT)
+    document = await read_document(page, path, vault) if path else None
+    # After the document: reading a note that was edited in the vault stores its state as a version.
+    base = current_version(await read_versions(page, path, vault)) if document else ""
+    return _render(page, path, vault, document["content"] if document else "", base)
+
+
+def _render(
+    page: PageRequest, path: str, vault: str, text: str, base: str, problem: GatewayError | None = None
+) -> Response:
+    return page.render(
+        "note-edit.html",
+        problem.status if problem else 200,
+        note_path=path,
+        vault=vault,
+        text=text,
+        base=base,
+        problem=problem,
+        address=note_url(path, vault),
+    )
+
+
+async def preview(page: PageRequest) -> Response:
+    """Render the text as the note's page would, without saving it."""
+    form = await page.read_form()
+    source = {"from": form.get("path", ""), **vault_param(form.get("vault") or DEFAULT_VAULT)}
+    body = await asyncio.to_thread(note_rendering.render_note, form.get("text", ""), source)
+    return page.render("note-preview.html", body=body)
+
+
+async def save(page: PageRequest) -> Response:
+    form = await page.read_form()
+    path, vault, base = form.get("path", "").strip(), form.get("vault") or DEFAULT_VAULT, form.get("base", "")
+    text = form.get("text", "").replace("\r\n", "\n")
+    try:
+        document = await read_document(page, path, vault)
+        written = await _write(page, path, vault, text, (document or {}).get("frontmatter", {}), base)
+    except GatewayError as error:
+        if error.status not in REFUSALS:
+            raise
+        return _render(page, path, vault, text, base, error)
+    return _redirect(page, path, vault, written)
+
+
+async def restore(page: PageRequest) -> Response:
+    """Write an earlier version again; the present one stays among the versions."""
+    form = await page.read_form()
+    path, vault, version = form.get("path", ""), form.get("vault") or DEFAULT_VAULT, form.get("version", "")
+    old = (await page.call("memory.version", version=version, path=path, vault=vault))["document"]
+    written = await _write(page, path, vault, old["content"], old["frontmatter"], "")
+    return _redirect(page, path, vault, written)
+
+
+async def _write(page: PageRequest, path: str, vault: str, text: str, frontmatter: JsonObject, base: str) -> JsonObject:
+    metadata: JsonObject = {"conflict_resolution": "merge", "base_hash": base} if base else {}
+    body = {
+        "operation": "write",
+        "vault": vault,
+        "document": {"path": path, "content": text, "frontmatter": frontmatter},
+        "metadata": metadata,
+    }
+    return dict(await page.call("memory.write", body=body))
+
+
+def _redirect(page: PageRequest, path: str, vault: str, written: JsonObject) -> Response:
+    notice = "conflict" if written["conflict_copy"] else "merged" if written["merged"] else "saved"
+    if written["conflict_copy"]:
+        path = written["conflict_copy"]
+    return page.redirect(note_url(path, vault), notice)
+
+
+ROUTES = [
+    ("GET", "/memory/edit", show_editor),
+    ("POST", "/memory/edit", save),
+    ("POST", "/memory/preview", preview),
+    ("POST", "/memory/restore", restore),
+]
