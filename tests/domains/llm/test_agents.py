@@ -65,6 +65,16 @@ async def test_what_an_agent_asks_a_model_stands_in_its_tasks_trail_and_on_its_a
     assert call[0] in [event["event_id"] for event in await world.events(task["task_id"])]
 
 
+@requirement("execution.llm-runtime-cost")
+async def test_what_an_agents_model_costs_is_learned_so_that_a_cheaper_one_is_preferred(world: World) -> None:
+    await sailor(world)
+    task = await explained(world)
+    (learned,) = [e for e in await world.events(task["task_id"]) if e["event_type"] == "task_completed"]
+    (call,) = (await world.admin.get("/api/v1/llm/calls")).json()["calls"]
+    assert learned["metadata"]["cost"] == pytest.approx(call["cost_usd"])
+    assert call["cost_usd"] > 0
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

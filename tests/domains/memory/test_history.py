@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Database, Sql
 from stentor.domains.memory import store
 from stentor.testing import FixedClock
 from tests.domains.memory.conftest import Notes
+from tests.requirements import requirement
 
 ALL = Sql("select path, content_hash from memory_versions order by path, content_hash")
 
@@ -45,6 +47,23 @@ async def test_every_state_that_a_write_made_or_found_is_kept(notes: Notes) -> N
         "frontmatter": {"n": "two"},
     }
     assert (await one(notes, "a.md", found[1]["version"]))["content"] == "by hand"
+
+
+@requirement("memory.versions-in-order")
+async def test_versions_are_in_the_order_in_which_they_were_there_and_keep_their_times(notes: Notes) -> None:
+    texts, start = [f"text {n}" for n in range(9)], notes.world.clock.now()
+    for text in texts:
+        await notes.write("a.md", text)
+        notes.world.clock.advance(seconds=60)
+    found = await versions(notes, "a.md")
+    assert [(await one(notes, "a.md", v["version"]))["content"] for v in found] == texts[::-1]
+    times = [format_iso(start + n * 60 * SECOND) for n in range(9)]
+    assert [v["created_at"] for v in found] == times[::-1]
+    (notes.root / "a.md").write_text("text 3")
+    await notes.write("a.md", "text 9")
+    found = await versions(notes, "a.md")
+    contents = [(await one(notes, "a.md", v["version"]))["content"] for v in found]
+    assert contents[:3] == ["text 9", "text 3", "text 8"], "somebody went back to an old state by hand"
 
 
 async def test_a_deleted_document_can_be_written_again_as_it_was(notes: Notes) -> None:

@@ -60,6 +60,8 @@ class LlmCall:
         self._guard = guard
         self.caller, self.target, self.operation = caller, target, operation
         self.reserved: SpentAmount | None = None
+        self.cost: int | None = None
+        """In billionths of a US dollar, once the call is recorded; None if the price is unknown."""
         self.evidence = CallEvidence(keep_content=guard.keep_content, tenant=caller.tenant)
         self._span: CallSpan = NOOP_SPAN
 
@@ -199,6 +201,7 @@ class CallGuard:
                 cost=self._prices.cost_nanos(target.provider.name, target.model, usage),
                 latency_ms=call.evidence.latency_ms,
             )
+            call.cost = row.cost
             event = _call_event(call, usage, outcome)
             self.call_metrics.record_call(target.provider, row)
 

@@ -13,6 +13,7 @@ import msgspec
 
 from stentor.domains.llm import model
 from stentor.domains.llm.call_guard import LlmCall
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR
 from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder, ReplyDelta, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers.backends import DeltaSource
@@ -116,6 +117,11 @@ class ChatStream:
         if (noted := model.with_reasoning_fallback(reply)) is not reply:
             yield ReplyDelta(content=noted.content)
         yield ReplyDelta(finish=reply.finish, usage=usage, id=reply.id, is_last=True)
+
+    @property
+    def cost(self) -> float | None:
+        """What the call cost in US dollars, known once the stream has ended; None if the price is unknown."""
+        return None if self._call.cost is None else self._call.cost / NANOS_PER_DOLLAR
 
     async def close(self) -> None:
         """Cancel the stream; does nothing after its end."""

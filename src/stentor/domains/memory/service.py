@@ -214,7 +214,7 @@ class MemoryService:
         self.record_event(tx, caller, event)
         if changes:
             if before is not None:
-                store.save_version(tx, self.key_prefix + intent.path, intent.before_hash, before, "vault")
+                store.save_replaced_version(tx, self.key_prefix + intent.path, intent.before_hash, before)
             if after is not None:
                 store.save_version(tx, self.key_prefix + intent.path, intent.after_hash, after, "bus")
             store.insert_intent(tx, intent, self.key_prefix)

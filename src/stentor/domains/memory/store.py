@@ -40,6 +40,17 @@ _SAVE_VERSION = Sql(
     values (:path, :content_hash, :content, :size, :origin, :now)
     on conflict (path, content_hash) do update set created_at = excluded.created_at"""
 )
+# The version that a write replaces keeps its time, unless it is new here or others were stored since: then it was there
+# just before the write.
+_SAVE_REPLACED = Sql(
+    """insert into memory_versions (path, content_hash, content, size, origin, created_at)
+    values (:path, :content_hash, :content, :size, :origin, :now)
+    on conflict (path, content_hash) do update set created_at = excluded.created_at
+    where exists (
+        select 1 from memory_versions as newer
+        where newer.path = excluded.path and newer.created_at > memory_versions.created_at
+    )"""
+)
 _HAS_VERSION = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
 _READ_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
 _LIST_VERSIONS = Sql(
@@ -117,10 +128,18 @@ def save_record_version(tx: Tx, path: str, version: int, file_hash: str) -> None
 
 def save_version(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
     """Store the bytes of a version, as the base of later merges and for the version history."""
-    tx.run(
-        _SAVE_VERSION, path=path, content_hash=content_hash, content=_compress(content), size=len(content),
-        origin=origin, now=tx.now,
-    )  # fmt: skip
+    _save(tx, _SAVE_VERSION, path, content_hash, content, origin, tx.now)
+
+
+def save_replaced_version(tx: Tx, path: str, content_hash: str, content: bytes) -> None:
+    """Store the version that a write replaces: it is older than the one that is stored next."""
+    _save(tx, _SAVE_REPLACED, path, content_hash, content, "vault", tx.now - 1)
+
+
+def _save(tx: Tx, sql: Sql, path: str, content_hash: str, content: bytes, origin: str, at: int) -> None:
+    compressed = _compress(content)
+    values = {"path": path, "content_hash": content_hash, "content": compressed, "size": len(content)}
+    tx.run(sql, **values, origin=origin, now=at)
 
 
 def has_version(tx: Tx, path: str, content_hash: str) -> bool:

@@ -52,7 +52,7 @@ class LlmDriver:
         usage = msgspec.to_builtins(reply.usage) if reply.usage else {}
         counts = {name: usage[name] for name in ("input_tokens", "output_tokens") if name in usage}
         result = {"text": reply.content, "model": stream.name, "usage": counts, "finish_reason": reply.finish}
-        return AttemptOutcome("degraded_success" if stream.degraded else "success", result)
+        return AttemptOutcome("degraded_success" if stream.degraded else "success", result, cost=stream.cost)
 
 
 def parse_llm_options(agent: Agent) -> LlmOptions:

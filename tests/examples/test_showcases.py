@@ -1,0 +1,68 @@
+"""The showcases run as their pages say, without a key and to their end, and tell the story that the pages promise."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.readme.blocks import blocks
+from tests.requirements import requirement
+
+SHOWCASES = Path(__file__).parents[2] / "examples" / "showcases"
+TELLS = {
+    "pull-request-desk": [
+        r"No OPENAI_API_KEY is set: a scripted model answers",
+        r"#28 \S.*\(docs\) +small +yes",
+        r"#32 \S.*\(security\) +large +yes",
+        r"the task is pending_approval\. Approved",
+        r"Saved: [3-6]\d %\.",
+        r"/agents/compare\?agent=",
+    ],
+    "triage": [
+        r"hasty wants to read inbox/\.\./\.\./\.ssh/id_ed25519: refused",
+        r"hasty is quarantined",
+        r"Where is my parcel\? +careful +completed +shipping",
+        r"The alert, critical: hasty is quarantined",
+        r"The run log is intact\.",
+        r"/agents/[0-9a-f-]{36}",
+    ],
+    "librarian": [
+        r"\[1\] Notes/backups\.md: Backups are taken",
+        r"restored on a spare machine once a month \[1\]",
+        r"Over MCP the assistant reads Projects/launch\.md",
+        r"not granted: AUTHORITY_DENIED",
+        r"merged: True\n +\| We launch on 19 May\..*\n +\| Done: the price list\.",
+        r"version before, of 3: Open: the price list\.",
+        r"/memory/note\?path=Projects%2Flaunch\.md",
+    ],
+}
+"""What each prints, in this order."""
+
+
+@pytest.mark.parametrize("name", sorted(TELLS))
+@requirement("documentation.showcases")
+def test_a_showcase_tells_its_story_and_ends(name: str, tmp_path: Path) -> None:
+    (command,) = (block.text.strip() for block in blocks(SHOWCASES / name / "README.md") if block.language == "bash")
+    program = command.removeprefix(".venv/bin/python ")
+    assert program == f"examples/showcases/{name}/run.py"
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, SHOWCASES.parents[1] / program],
+        cwd=tmp_path,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stderr
+    position = 0
+    for told in TELLS[name]:
+        found = re.compile(told).search(run.stdout, position)
+        assert found, (told, run.stdout, run.stderr)
+        position = found.end()
+    assert not list(tmp_path.iterdir()), "it removes what it made"
