@@ -124,6 +124,7 @@ protos: $(VENV)/.dev ## write the code of proto/ again
 
 screenshots: $(VENV)/.dev ## pictures of every page of the dashboard, into screenshots/ (needs chromium)
 	@$(BIN)/python -m tests.browser.screenshots screenshots
+	@$(BIN)/python -m tests.browser.recording
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)

@@ -42,7 +42,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("rollbacks", "/governance/rollbacks", "Rollbacks"),
         Shown("rollback", f"/governance/rollbacks/{made.rollback}", "It answers without sources."),
         Shown("memory", "/memory?q=deploy&mode=keyword", "Plan"),
-        Shown("memory-list", "/memory", "the latest changed first"),
+        Shown("memory-list", "/memory", "latest changed first"),
         Shown("note-edit", "/memory/edit?path=Projects%2Fplan.md", "Deploying happens every night"),
         Shown("note", "/memory/note?path=Projects%2Fplan.md", "Deploying happens every night"),
         Shown("messages", "/messages", "registry"),

@@ -66,7 +66,8 @@ async def test_what_an_agent_asks_a_model_stands_in_its_tasks_trail_and_on_its_a
 
 
 @requirement("execution.llm-runtime-cost")
-async def test_what_an_agents_model_costs_is_learned_so_that_a_cheaper_one_is_preferred(world: World) -> None:
+async def test_what_an_agents_model_costs_is_learned_so_that_a_cheaper_one_is_preferred(make_llm: Any) -> None:
+    world: World = await make_llm(SERVICE_LLM_PRICES="openai/*=1000/2000")
     await sailor(world)
     task = await explained(world)
     (learned,) = [e for e in await world.events(task["task_id"]) if e["event_type"] == "task_completed"]

@@ -264,7 +264,7 @@ async def test_notes_are_listed_by_folder_and_tag_the_latest_first(site: Site) -
     for n in range(32):
         await write(site, f"Plans/n{n:02}.md", f"# Note {n:02}\n", frontmatter={"tags": ["plan", "old"]})
     page = await site.read("/memory")
-    assert "the latest changed first" in page
+    assert "The latest changed first" in page
     assert 'href="/memory?folder=Plans"' in page
     assert 'title="33 notes">#plan' in page
     only = await at(site, "/memory?folder=")
