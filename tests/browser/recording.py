@@ -105,9 +105,7 @@ def main() -> None:
         sys.exit("chromium is not installed; on Debian: apt-get install chromium")
     with demo() as (address, key):
         first, *others = record(address, key, path)
-    first.save(
-        TARGET, save_all=True, append_images=others, duration=int(SECONDS * 1000), loop=0, quality=72, method=6
-    )
+    first.save(TARGET, save_all=True, append_images=others, duration=int(SECONDS * 1000), loop=0, quality=72, method=6)
     size = TARGET.stat().st_size
     print(f"{TARGET}: {len(others) + 1} frames, {size:,} bytes")  # noqa: T201 - the result
     if size > MAX_BYTES:

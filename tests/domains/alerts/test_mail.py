@@ -18,6 +18,7 @@ from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.mail import Mailer, MailError
 from stentor.core.settings.alerts import parse_smtp_url
+from stentor.domains.monitoring.service import fixed_check
 from tests.conftest import MakeWorld, World
 from tests.domains.alerts.test_alerts import check
 from tests.ports import free_port
@@ -131,6 +132,19 @@ async def test_an_email_that_was_not_taken_is_sent_with_the_next_check_and_loses
     server.refuses = ""
     await check(world, minutes=0.25)
     assert len(server.messages) == 1
+
+
+@requirement("alerts.email")
+async def test_a_reason_of_several_lines_is_mailed_too(
+    make_world: MakeWorld, mail_server: Callable[..., MailServer]
+) -> None:
+    server = mail_server()
+    world = await mailing_world(make_world, server)
+    world.kernel.health.set_check("vault", fixed_check("unavailable", "gone:\r\nBcc: everybody@example.com\x00\u2028"))
+    await check(world)
+    (message,) = server.messages
+    assert "gone: Bcc: everybody@example.com" in message["Subject"]
+    assert message["Bcc"] is None
 
 
 @requirement("alerts.email")

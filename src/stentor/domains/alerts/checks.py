@@ -143,10 +143,15 @@ def component_check(read_components: Callable[[], Awaitable[Mapping[str, HealthC
                 "component",
                 name,
                 "critical",
-                f"The component {name.replace('_', ' ')} is unavailable: {component.detail or 'no reason given'}.",
+                f"The component {name.replace('_', ' ')} is unavailable: {_clean(component.detail)}.",
             )
             for name, component in (await read_components()).items()
             if component.status == "unavailable"
         ]
 
     return check
+
+
+def _clean(detail: str | None) -> str:
+    """Return a detail, which may quote anything, as one line that a database takes."""
+    return " ".join((detail or "no reason given").replace("\0", " ").split()).rstrip(".")

@@ -136,7 +136,9 @@ def mail_subject(alerts: list[Alert]) -> str:
     first = next((alert for alert in alerts if alert.resolved_at is None), alerts[0])
     state = "resolved" if first.resolved_at is not None else first.severity
     more = f" (and {len(alerts) - 1} more)" if len(alerts) > 1 else ""
-    return f"Stentor, {state}: {first.message.rstrip('.')[:120]}{more}"
+    # One line: a header cannot have more, and the text may come from elsewhere.
+    message = " ".join(first.message.split()).rstrip(".")[:120]
+    return f"Stentor, {state}: {message}{more}"
 
 
 def mail_text(alerts: list[Alert]) -> str:
