@@ -55,6 +55,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("run", f"/provenance/{made.root}", "task completed"),
         Shown("keys", "/keys", "Make a key"),
         Shown("key", "/keys/dana", "Support"),
+        Shown("audit", "/audit", "signed in"),
         Shown("webhooks", "/webhooks", "hooks.example.com"),
         Shown("webhook", f"/webhooks/{made.webhook}", "Deliveries"),
         Shown("delivery", f"/webhooks/{made.webhook}/deliveries/{made.delivery}", "ping"),

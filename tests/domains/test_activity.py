@@ -19,6 +19,7 @@ OF_TASKS = set(get_args(EventType)) - {
     *("update_rolled_back", "checkpoint_taken", "checkpoints_expired"),
     *("rollback_started", "rollback_in_progress", "rollback_completed", "rollback_failed"),
     *(
+        "signed_in",
         "alert_opened",
         "alert_resolved",
         "history_accepted",

@@ -7,6 +7,7 @@ from stentor.bootstrap.parts.agents import AgentServices
 from stentor.bootstrap.surface_context import SurfaceContext
 from stentor.domains.activity import operations as activity
 from stentor.domains.alerts import operations as alerts
+from stentor.domains.audit import operations as audit
 from stentor.domains.execution import operations as execution
 from stentor.domains.governance import operations as governance
 from stentor.domains.keys import operations as keys
@@ -41,6 +42,7 @@ OPERATIONS: list[Operation] = [
     *provenance.OPERATIONS,
     *monitoring.OPERATIONS,
     *alerts.OPERATIONS,
+    *audit.OPERATIONS,
     *messaging.OPERATIONS,
     *webhooks.OPERATIONS,
     *keys.OPERATIONS,
@@ -91,6 +93,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
         ),
         ("provenance", provenance.OPERATIONS, kernel.provenance.operations()),
         ("health", monitoring.OPERATIONS, monitoring.HealthOperations(kernel.health)),
+        ("audit", audit.OPERATIONS, audit.AuditOperations(kernel.infra.db, kernel.infra.runlog)),
         ("alerts", alerts.OPERATIONS, alerts.AlertOperations(kernel.alerts)),
         ("atp", messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service)),
         (

@@ -76,6 +76,7 @@ EventType = Literal[
     "learning_skipped",
     "report_written",
     "sentinel_alert",
+    "signed_in",
     "alert_opened",
     "alert_resolved",
     "agent_registered",

@@ -43,7 +43,7 @@ class EventCount(msgspec.Struct, frozen=True):
 def find_event(tx: Tx, tenant: str, event_id: str) -> RunLogEvent | None:
     """Raises CorruptRecord."""
     row = tx.row(_FIND, tenant=tenant, event_id=event_id)
-    return None if row is None else _to_event(row)
+    return None if row is None else to_event(row)
 
 
 def count_events_after(tx: Tx, after: str) -> list[EventCount]:
@@ -54,7 +54,7 @@ def count_events_after(tx: Tx, after: str) -> list[EventCount]:
 def find_latest_event(tx: Tx, tenant: str, event_type: str, scanned: int) -> RunLogEvent | None:
     """Return the latest event of a type among the last `scanned` events of the log. Raises CorruptRecord."""
     row = tx.row(_FIND_LATEST, tenant=tenant, event_type=event_type, scanned=scanned)
-    return None if row is None else _to_event(row)
+    return None if row is None else to_event(row)
 
 
 def list_events_between(
@@ -63,10 +63,10 @@ def list_events_between(
     """List the events of a type among the first `scanned` events between two ids. Raises CorruptRecord."""
     ids = {"low": low, "high": high}
     rows = tx.rows(_LIST_BETWEEN, tenant=tenant, event_type=event_type, scanned=scanned, **ids)
-    return [_to_event(row) for row in rows]
+    return [to_event(row) for row in rows]
 
 
-def _to_event(row: Row) -> RunLogEvent:
+def to_event(row: Row) -> RunLogEvent:
     *fields, metadata = row
     try:
         return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]

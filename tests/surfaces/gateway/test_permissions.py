@@ -30,6 +30,8 @@ OF_THEIR_OWN = {
     "POST /api/v1/atp/format": "read",
     "POST /api/v1/provenance/checkpoint": "admin",
     "POST /api/v1/alerts/test": "admin",
+    "GET /api/v1/audit": "admin",
+    "POST /api/v1/audit/sign-ins": "read",  # of oneself
     "GET /api/v1/llm/providers": "admin",
     "POST /api/v1/llm/provider": "admin",
     "DELETE /api/v1/llm/provider/{name}": "admin",

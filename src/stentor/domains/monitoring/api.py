@@ -22,7 +22,9 @@ PUBLIC_PATHS = frozenset(
 )
 """Public routes of this module."""
 
-_GROUPS = "tasks bulk alerts atp memory governance trust hebbian llm webhooks keys provenance health whoami".split()
+_GROUPS = (
+    "tasks bulk alerts audit atp memory governance trust hebbian llm webhooks keys provenance health whoami".split()
+)
 ENDPOINTS = {name: f"/api/v1/{name}" for name in _GROUPS} | {
     "registry": "/api/v1/registry/agents",
     "openai": "/v1",

@@ -24,6 +24,7 @@ from stentor.surfaces.dashboard.pages import (
     agent_editing,
     agents,
     alerts,
+    audit,
     console,
     governance,
     keys,
@@ -211,6 +212,7 @@ class _SecurityHeadersMiddleware:
 ROUTES: list[tuple[str, str, PageHandler]] = [
     *overview.ROUTES,
     *alerts.ROUTES,
+    *audit.ROUTES,
     *tasks.ROUTES,
     *task_runs.ROUTES,
     *task_selection.ROUTES,

@@ -47,6 +47,7 @@ MENU = (
     ("/webhooks", "Webhooks", "w", "admin"),
     ("/provenance", "Provenance", "p", "read"),
     ("/keys", "Keys", "k", "admin"),
+    ("/audit", "Audit", "u", "admin"),
 )
 """Path, label, the keyboard shortcut after `g`, and the permission without which the page cannot be used."""
 PACKAGE_DIR = Path(__file__).parents[1]

@@ -1,0 +1,35 @@
+"""SQL of the audit. An index has these events only, so that a list does not walk through those of tasks."""
+
+from __future__ import annotations
+
+from stentor.core import runlog_queries
+from stentor.core.db import Sql, Tx
+from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
+
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "sign-ins": ("signed_in",),
+    "changes": (
+        *("agent_registered", "agent_updated", "agent_status_changed", "approval_given", "authority_granted"),
+        *("authority_revoked", "checkpoint_taken", "history_accepted", "key_changed", "provider_changed"),
+        *("rollback_completed", "rollback_failed", "rollback_started", "update_approved", "update_deployed"),
+        *("update_rejected", "update_rolled_back", "update_submitted", "webhook_changed", "webhook_disabled"),
+    ),
+    "refusals": ("dispatch_denied", "tool_denied", "violation_recorded"),
+}
+AUDITED = tuple(sorted(name for names in CATEGORIES.values() for name in names))
+LITERALS = ", ".join(f"'{name}'" for name in AUDITED)
+"""Exactly as in the condition of the index `events_audited`: only then SQLite uses it."""
+_COLUMNS = ", ".join(EVENT_COLUMNS)
+_HEAD = f"""select {_COLUMNS} from events where tenant = :tenant and event_type in ({LITERALS})
+    and event_id < :before"""
+_TAIL = "order by event_id desc limit :limit"
+_LIST = {"": Sql(f"{_HEAD} {_TAIL}")} | {
+    category: Sql(f"{_HEAD} and event_type || '' in ({', '.join(repr(name) for name in names)}) {_TAIL}")
+    for category, names in CATEGORIES.items()
+}
+
+
+def list_events(tx: Tx, tenant: str, category: str, before: str, limit: int) -> list[RunLogEvent]:
+    """List a tenant's audited events of a category (empty: of all) before an event id, the latest first."""
+    rows = tx.rows(_LIST[category], tenant=tenant, before=before, limit=limit)
+    return [runlog_queries.to_event(row) for row in rows]

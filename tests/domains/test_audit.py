@@ -1,0 +1,80 @@
+"""The audit: sign-ins, changes and refusals, on both databases."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.domains.audit import store
+from tests.conftest import World
+from tests.databases import Databases
+from tests.requirements import requirement
+
+
+async def audit(world: World, key: str = "ADMIN", **params: Any) -> list[dict[str, Any]]:
+    answer = await world.clients[key].get("/api/v1/audit", params=params)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["events"])
+
+
+@requirement("audit.list", "audit.sign-ins")
+async def test_sign_ins_changes_and_refusals_are_listed_and_nothing_of_other_tenants(world: World) -> None:
+    agent = await world.register()
+    await world.do(agent)
+    call = {"tool": "shell", "operation": "run"}
+    await world.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json=call)
+    made = {"name": "ci", "role": "viewer"}
+    assert (await world.admin.post("/api/v1/keys", json=made)).status_code == 201
+    body = {"surface": "dashboard", "address": "192.0.2.7"}
+    assert (await world.clients["READER"].post("/api/v1/audit/sign-ins", json=body)).status_code == 201
+    types = [event["event_type"] for event in await audit(world)]
+    assert types[0] == "signed_in"
+    assert set(types) == {"signed_in", "key_changed", "violation_recorded", "tool_denied", "agent_registered"}
+    (sign_in,) = await audit(world, category="sign-ins")
+    assert (sign_in["by"], sign_in["metadata"]["address"]) == ("reader", "192.0.2.7")
+    assert {event["event_type"] for event in await audit(world, category="refusals")} == {
+        "tool_denied",
+        "violation_recorded",
+    }
+    changes = await audit(world, category="changes")
+    assert [event["event_type"] for event in changes] == ["key_changed", "agent_registered"]
+    assert changes[0]["by"] == "admin"
+    assert await audit(world, "OTHER") == []
+
+
+@requirement("audit.list")
+async def test_the_audit_has_pages(world: World) -> None:
+    for n in range(5):
+        await world.register(f"a{n}", capabilities=[f"c{n}"])
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = (await world.admin.get("/api/v1/audit", params={"limit": 2, **cursor})).json()
+        seen += [event["event_id"] for event in page["events"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert len(seen) == 5
+    assert seen == sorted(set(seen), reverse=True)
+
+
+@requirement("audit.sign-ins")
+async def test_agents_do_not_sign_in_and_addresses_are_no_texts(world: World) -> None:
+    assert (await world.clients["BOB"].post("/api/v1/audit/sign-ins", json={"surface": "x"})).status_code == 403
+    for address in ("<script>", "a" * 61, "a b"):
+        body = {"surface": "x", "address": address}
+        assert (await world.admin.post("/api/v1/audit/sign-ins", json=body)).status_code == 400
+    assert (await world.clients["READER"].get("/api/v1/audit")).status_code == 403
+
+
+@requirement("audit.list")
+@pytest.mark.parametrize("category", [*sorted(store.CATEGORIES), ""])
+def test_a_list_reads_the_index_of_audited_events_only(category: str, tmp_path: Path, databases: Databases) -> None:
+    with sqlite3.connect(databases.sqlite(tmp_path / "stentor.db")) as db:
+        params = {"tenant": "default", "before": "~", "limit": 9}
+        plan = db.execute(f"explain query plan {store._LIST[category].text}", params).fetchall()
+    assert "events_audited" in str(plan), plan
+    assert "TEMP B-TREE" not in str(plan), plan
