@@ -153,11 +153,12 @@ async def test_a_budget_opens_a_warning_and_then_an_alert_that_its_calls_are_ref
 
     await spend("admin", 799)
     await check(world)
-    assert await alerts(world, "budget") == []
+    assert await alerts(world, "budget", key="ADMIN") == []
     await spend("admin", 1)
     await spend("ci", 100)
     await check(world)
-    assert sorted(await messages(world, "budget")) == [
+    assert await alerts(world, "budget") == [], "a reader does not see what others spend"
+    assert sorted(one["message"] for one in await alerts(world, "budget", key="ADMIN")) == [
         "The key admin has spent 800 tokens of 1,000 tokens this day.",
         "The key ci has spent 100 tokens of 100 tokens this month; its calls are refused.",
     ]
@@ -219,6 +220,7 @@ async def test_what_a_caller_asks_wrongly_is_answered(world: World) -> None:
     for params in ({"state": "closed"}, {"limit": "0"}, {"limit": "501"}):
         assert (await world.admin.get("/api/v1/alerts", params=params)).status_code == 400
     assert (await world.clients["WRITER"].post("/api/v1/alerts/test")).status_code == 403
+    assert (await world.clients["BOB"].get("/api/v1/alerts")).status_code == 403, "an agent learns nothing of others"
     refused = await world.admin.post("/api/v1/alerts/test")
     assert refused.status_code == 409
     assert "SERVICE_SMTP_URL" in refused.text

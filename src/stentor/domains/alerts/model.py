@@ -71,6 +71,10 @@ class Alert(msgspec.Struct, frozen=True):
     def key(self) -> AlertKey:
         return self.tenant, self.kind, self.subject
 
+    def is_visible_to(self, key_name: str, *, is_admin: bool) -> bool:
+        """Return whether the holder of a key may see it: what others spend is for admins."""
+        return is_admin or self.kind != "budget" or self.subject.startswith(f"key:{key_name}:")
+
 
 class Changes(msgspec.Struct, frozen=True):
     """What a check changes: new alerts, alerts whose message is another now, and alerts that are over."""

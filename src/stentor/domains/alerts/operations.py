@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import Query
 
+from stentor.core.errors import Forbidden
 from stentor.domains.alerts.model import AlertKind, Severity
 from stentor.domains.alerts.service import AlertService
 from stentor.web.operations import Operation
@@ -48,9 +49,14 @@ class AlertOperations:
         self._alerts = alerts
 
     async def list_alerts(self, caller: Caller, state: State = "open", limit: Limit = 100) -> AlertList:
-        """List what is wrong, or was: open alerts first, the newest first."""
+        """List what is wrong, or was: open alerts first, the newest first. Without `admin` not what others spend."""
+        if caller.is_bound_agent:
+            raise Forbidden("Alerts are for people: they say what is wrong with other agents.")
+        is_admin = "admin" in caller.permissions
         alerts = await self._alerts.list_alerts(caller.tenant, state, limit)
-        return AlertList(alerts=[AlertOut.of(alert) for alert in alerts])
+        return AlertList(
+            alerts=[AlertOut.of(alert) for alert in alerts if alert.is_visible_to(caller.name, is_admin=is_admin)]
+        )
 
     async def send_test(self, caller: Caller) -> SentTest:
         """Send a test e-mail to the addresses that get alerts."""

@@ -38,8 +38,8 @@ async def _render(page: PageRequest, problem: GatewayError | None = None) -> Res
         "alerts.html",
         problem.status if problem else 200,
         block="live",
-        alerts=[present_alert(alert) for alert in open_alerts],
-        resolved=[present_alert(alert) for alert in resolved],
+        alerts=present_alerts(page, open_alerts),
+        resolved=present_alerts(page, resolved),
         names=names,
         problem=problem,
         has_prometheus=page.site.prometheus.is_configured,
@@ -49,6 +49,12 @@ async def _render(page: PageRequest, problem: GatewayError | None = None) -> Res
 def _read_alerts(tx: Tx, tenant: str) -> tuple[list[Alert], list[Alert], dict[str, str]]:
     open_alerts, resolved = (store.list_alerts(tx, tenant, state, MAX_LISTED) for state in ("open", "resolved"))
     return open_alerts, resolved, registry_queries.read_names(tx, tenant)
+
+
+def present_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
+    """Return what a page shows of those alerts that its reader may see."""
+    name, is_admin = page.session.name, page.session.may("admin")
+    return [present_alert(alert) for alert in alerts if alert.is_visible_to(name, is_admin=is_admin)]
 
 
 def present_alert(alert: Alert) -> JsonObject:

@@ -20,7 +20,7 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages.alerts import present_alert
+from stentor.surfaces.dashboard.pages.alerts import present_alerts
 from stentor.surfaces.dashboard.presenters import first_steps
 from stentor.surfaces.dashboard.presenters.first_steps import Step
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -53,7 +53,7 @@ async def show_overview(page: PageRequest) -> Response:
         block="live",
         states={status: counts.get(status, 0) for status in TASK_STATUSES},
         pending_items=_pending_items(page, pending),
-        alerts=[present_alert(alert) for alert in alerts],
+        alerts=present_alerts(page, alerts),
         health=health,
         total=total,
         steps=await _read_steps(page, total),
