@@ -44,7 +44,7 @@ async def test_the_page_tells_what_is_numbered_what_waits_and_what_is_signed(sit
     task_id, events = await ran(site)
     before = text(await site.read("/provenance"))
     assert "Numbered events 0" in before
-    assert f"Waiting for one {len(events) + 1}, the oldest from" in before
+    assert f"Waiting for one {len(events) + 2}, the oldest from" in before, "of the agent, and of the sign-in"
     assert "Nothing is signed yet" in before
     signed = await sign(site)
     page = await site.read("/provenance")
