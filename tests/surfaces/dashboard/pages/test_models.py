@@ -221,14 +221,15 @@ async def test_kept_content_is_shown_as_text(make_world: MakeWorld, make_board: 
 
 
 @requirement("dashboard.page-playground")
-async def test_the_playground_asks_models_and_agents_side_by_side(site: Site) -> None:
+async def test_the_playground_asks_a_model_and_shows_answer_cost_and_record(site: Site) -> None:
     await site.world.register("ann", capabilities=["echo"])
     page = await site.read("/models/playground", model="openai/sea-large")
     for known in ("auto", "openai/sea-large", "agent:echo"):
         assert f'<option value="{known}">' in page
     fields = {"prompt": "Why?", "system": "Be brief.", "max_tokens": "9", "temperature": "0.5"}
-    page = (await site.send("/models/playground", 200, model0="openai/sea-large", model1="openai/none", **fields)).text
-    assert page.count('<section class="card wrong">') == 0, "any name of a model is passed on"
+    page = (await site.send("/models/playground", 200, model0="openai/sea-large", **fields)).text
+    assert page.count('<section class="card wrong">') == 0
+    assert page.count('<section class="card">\n    <h2>openai/sea-large</h2>') == 1
     assert "$0.0250" in page
     call = re.search(r'href="(/models/calls/[^"]+)"', page)
     assert call
