@@ -10,7 +10,8 @@ from email.utils import formatdate, make_msgid
 
 from stentor.core.settings.alerts import SmtpServer
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
+"""Some servers keep a sender waiting on purpose."""
 
 
 class MailError(Exception):

@@ -41,6 +41,7 @@ class AlertService:
         self._checks, self._mailer = list(checks), mailer
         self._gone_since: dict[AlertKey, int] = {}
         self._mail_problem = ""
+        self._lock = asyncio.Lock()
 
     async def run(self, leader: LeaderElection) -> None:
         """Check forever, while this process is the leader."""
@@ -56,6 +57,10 @@ class AlertService:
 
     async def check(self) -> None:
         """Check everything once, and mail what changed."""
+        async with self._lock:  # two at once would mail twice
+            await self._check()
+
+    async def _check(self) -> None:
         open_alerts = await self._db.read(store.list_open)
         keys = frozenset(alert.key for alert in open_alerts)
         findings = [finding for check in self._checks for finding in await check(keys)]

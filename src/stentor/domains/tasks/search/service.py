@@ -6,6 +6,7 @@ an event says that it was submitted or has ended; its words are found within sec
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ class TaskSearch:
 
     def __init__(self, db: Database, index: TaskIndex | None) -> None:
         self._db, self._index = db, index
+        self._lock = asyncio.Lock()
 
     async def run(self, leader: LeaderElection) -> None:
         """Follow the run log forever, while this process is the leader."""
@@ -60,7 +62,10 @@ class TaskSearch:
 
     async def index_batch(self) -> int:
         """Index the tasks of the next events and return how many events there were."""
-        index = self._require_index()
+        async with self._lock:  # of two at once the slower one would put old texts after newer ones
+            return await self._index_batch(self._require_index())
+
+    async def _index_batch(self, index: TaskIndex) -> int:
         position = await index.read_position()
         after = -1 if position is None else position.number
         events = await self._db.read(lambda tx: numbered_events.list_numbered(tx, after, EVENTS_PER_BATCH))
