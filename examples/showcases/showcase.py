@@ -101,7 +101,7 @@ def running(answer: Answer | None = None, **settings: str) -> Iterator[Showcase]
 def _scripted_model(answer: Answer | None) -> Iterator[str]:
     """Serve the part of OpenAI's API that the gateway calls."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -127,10 +127,19 @@ def _scripted_model(answer: Answer | None) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content.encode())
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
+    with serving(Handler) as address:
+        yield address
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+class QuietHandler(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler: type[QuietHandler]) -> Iterator[str]:
+    """Serve requests in a thread; yield the address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

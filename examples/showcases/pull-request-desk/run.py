@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import queue
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from showcase import Showcase, running
+from showcase import QuietHandler, Showcase, running, serving
 
 LARGE, SMALL = "gpt-5", "gpt-5-mini"
 PRICES = f"openai/{LARGE}=1.25/10,openai/{SMALL}=0.25/2"
@@ -143,30 +143,21 @@ def pages(service: Showcase) -> Any:
         cursor = {"cursor": page["next_cursor"]}
 
 
-class forge_webhook:  # noqa: N801 - used like a function
+@contextmanager
+def forge_webhook() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
     """An address that a forge calls when somebody opens a pull request, and the queue of what arrived there."""
+    arrived: queue.Queue[dict[str, Any]] = queue.Queue()
 
-    def __enter__(self) -> tuple[str, queue.Queue[dict[str, Any]]]:
-        arrived: queue.Queue[dict[str, Any]] = queue.Queue()
+    class Handler(QuietHandler):
+        def do_POST(self) -> None:  # noqa: N802 - the name that http.server calls
+            event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if event["action"] == "opened":
+                arrived.put(event["pull_request"])
+            self.send_response(202)
+            self.end_headers()
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if event["action"] == "opened":
-                    arrived.put(event["pull_request"])
-                self.send_response(202)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self._server.server_port}/hook", arrived
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    with serving(Handler) as address:
+        yield f"{address}/hook", arrived
 
 
 if __name__ == "__main__":

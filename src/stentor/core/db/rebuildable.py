@@ -1,6 +1,6 @@
 """SQLite files beside the database that can be rebuilt from it, or from the vault, such as search indexes.
 
-A file that is missing, damaged or of another schema version is made anew and empty.
+A file that is missing, damaged or of another schema version is replaced by an empty one.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class AlertOperations:
         """List what is wrong, or was: open alerts first, the newest first. Without `admin` not what others spend."""
         if caller.is_bound_agent:
             raise Forbidden("Alerts are for people: they say what is wrong with other agents.")
-        is_admin = "admin" in caller.permissions
+        is_admin = caller.may("admin")
         alerts = await self._alerts.list_alerts(caller.tenant, state, limit)
         return AlertList(
             alerts=[AlertOut.of(alert) for alert in alerts if alert.is_visible_to(caller.name, is_admin=is_admin)]

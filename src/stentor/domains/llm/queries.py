@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx
+from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import costs
@@ -124,12 +125,8 @@ def read_task_calls(tx: Tx, tenant: str, task_id: str) -> TaskCalls:
 
 def read_task_costs(tx: Tx, tenant: str, task_ids: Sequence[str]) -> dict[str, float]:
     """Return the US dollars that the calls of tasks cost, by task id; tasks without a known price are left out."""
-    costs_by_task = {}
-    for task_id in task_ids:
-        cost = tx.rows(_SUM_OF_TASK, tenant=tenant, task_id=task_id)[0][3]
-        if cost is not None:
-            costs_by_task[task_id] = int(cost) / NANOS_PER_DOLLAR
-    return costs_by_task
+    dollars = {task_id: read_task_calls(tx, tenant, task_id).dollars for task_id in task_ids}
+    return {task_id: cost for task_id, cost in dollars.items() if cost is not None}
 
 
 def read_agent_costs(tx: Tx, tenant: str, first_day: int) -> dict[str, float]:
@@ -156,10 +153,7 @@ def read_spending(tx: Tx, tenant: str, budgets: Iterable[Budget], now: int) -> l
 
 def iter_spending_tenants(tx: Tx) -> Iterator[str]:
     """Yield the tenants whose keys or agents ever spent anything."""
-    tenant = ""
-    while (row := tx.row(_NEXT_SPENDING_TENANT, after=tenant)) and row[0] is not None:
-        tenant = str(row[0])
-        yield tenant
+    return iter_distinct(tx, _NEXT_SPENDING_TENANT)
 
 
 def _read_budget(tx: Tx, tenant: str, budget: Budget, now: int) -> list[BudgetSpending]:

@@ -16,6 +16,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.clock import HOUR
 from stentor.core.db import CounterTable, Sql, Tx
+from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks.model import Task, TaskFilter, TaskSummary
@@ -174,10 +175,7 @@ def count_by_status(tx: Tx, tenant: str) -> dict[str, int]:
 
 def iter_tenants(tx: Tx) -> Iterator[str]:
     """Yield the tenants that have tasks."""
-    tenant = ""
-    while (row := tx.row(_NEXT_TENANT, after=tenant)) and row[0] is not None:
-        tenant = str(row[0])
-        yield tenant
+    return iter_distinct(tx, _NEXT_TENANT)
 
 
 def count_outcomes(tx: Tx, tenant: str, since: int) -> dict[str, tuple[int, int]]:
@@ -320,20 +318,12 @@ def _id_params(ids: Sequence[str]) -> dict[str, Any]:
 
 def list_types(tx: Tx, tenant: str) -> list[str]:
     """Return the types of all tasks, in their order."""
-    return list(islice(_iter_values(tx, "type", tenant), MAX_CHOICES))
+    return list(islice(iter_distinct(tx, _NEXT_VALUE["type"], tenant=tenant), MAX_CHOICES))
 
 
 def list_submitters(tx: Tx, tenant: str) -> list[str]:
     """Return the names of the keys that submitted tasks, in their order."""
-    return list(islice(_iter_values(tx, "submitted_by", tenant), MAX_CHOICES))
-
-
-def _iter_values(tx: Tx, name: str, tenant: str) -> Iterator[str]:
-    value = ""
-    # Value by value through the index, which is fast however many tasks there are.
-    while (row := tx.row(_NEXT_VALUE[name], tenant=tenant, after=value)) and row[0] is not None:
-        value = str(row[0])
-        yield value
+    return list(islice(iter_distinct(tx, _NEXT_VALUE["submitted_by"], tenant=tenant), MAX_CHOICES))
 
 
 def _count_own_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:

@@ -17,7 +17,7 @@ from stentor.core.errors import StartRefused
 
 VERSION_TABLE = "alembic_version"
 NOT_COPIED = frozenset((VERSION_TABLE, "task_search", "task_search_position"))
-"""Tables that each database has for itself; the index of the search in tasks is built anew from the others."""
+"""Tables that each database has for itself; the index of the search in tasks is rebuilt from the others."""
 _DIGEST_BYTES = 32
 
 

@@ -22,12 +22,10 @@ from stentor.domains.tasks.search.model import Position, TaskIndex
 from stentor.domains.tasks.search.query import parse_query
 
 EVENTS_PER_BATCH = 1_000
-HITS_PER_READ = 200
+HITS_PER_READ = queries.IDS_PER_STATEMENT
 MAX_SCANNED = 5_000
 """Matches of the text that one page looks through for those that the other conditions let pass."""
 LAST_DOCUMENT = 2**62
-REST_FACTOR = 1.0
-"""While much is to be indexed: rest as long as the work took, so that tasks have at least half of a processor."""
 INDEXED_EVENTS = frozenset(
     ("prompt_received", "dispatch_denied", "task_completed", "task_failed", "task_aborted", "task_cancelled")
 )
@@ -113,7 +111,8 @@ class TaskSearch:
             started = time.monotonic()
             if await self.index_batch() < EVENTS_PER_BATCH:
                 return
-            await sleep_until_tick(REST_FACTOR * (time.monotonic() - started))
+            # As long as the work took, so that tasks have at least half of a processor.
+            await asyncio.sleep(time.monotonic() - started)
 
     async def _clear_if_foreign(self, index: TaskIndex) -> None:
         """Clear an index that does not belong to this run log, because one of them comes from a backup."""

@@ -27,11 +27,7 @@ create table documents (
 create virtual table words using fts5(tenant, body, content='', tokenize='unicode61 remove_diacritics 2');
 create table position (number integer not null, event_id text not null)
 """
-_NEXT_ID = Sql("select value from facts where name = 'next'")
-_SET_NEXT_ID = Sql(
-    """insert into facts (name, value) values ('next', :value)
-    on conflict (name) do update set value = excluded.value"""
-)
+_LAST_ID = Sql("select coalesce(max(doc_id), 0) from documents")
 _PUT = Sql("insert or replace into documents (doc_id, tenant, task_id) values (:doc_id, :tenant, :task_id)")
 _PUT_WORDS = Sql("insert into words (rowid, tenant, body) values (:doc_id, :token, :body)")
 _READ_POSITION = Sql("select number, event_id from position")
@@ -74,13 +70,10 @@ class SqliteTaskIndex:
 
 
 def _put(tx: Tx, texts: Sequence[TaskText], position: Position) -> None:
-    # Never an id again that a document once had: its words are still there.
-    row = tx.row(_NEXT_ID)
-    first = int(row[0]) if row else 1
-    for doc_id, text in enumerate(texts, first):
+    # Never an id again that a document once had, because its words are still there: each is replaced by a greater one.
+    for doc_id, text in enumerate(texts, int(tx.rows(_LAST_ID)[0][0]) + 1):
         tx.run(_PUT, doc_id=doc_id, tenant=text.tenant, task_id=text.task_id)
         tx.run(_PUT_WORDS, doc_id=doc_id, token=tenant_token(text.tenant), body=_to_body(text.text))
-    tx.run(_SET_NEXT_ID, value=first + len(texts))
     tx.run(_DROP_POSITION)
     tx.run(_SET_POSITION, number=position.number, event_id=position.event_id)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from starlette.responses import Response
 
 from stentor.core.clock import format_iso
@@ -12,7 +10,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.alerts import store
 from stentor.domains.alerts.model import Alert
 from stentor.domains.registry import queries as registry_queries
-from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 MAX_LISTED = 100
@@ -22,8 +20,6 @@ PAGES = {
     "failures": "/tasks?status=failed",
     "budget": "/models/providers",
     "component": "/",
-    "agent_offline": "/agents",
-    "agent_quarantined": "/agents?status=quarantined",
 }
 """The page that shows more about an alert, by kind; alerts about an agent lead to the agent."""
 
@@ -67,7 +63,7 @@ def present_alert(alert: Alert) -> JsonObject:
         "opened_at": format_iso(alert.opened_at),
         "resolved_at": format_iso(alert.resolved_at) if alert.resolved_at else None,
         "duration_ms": (alert.resolved_at - alert.opened_at) / 1_000 if alert.resolved_at else None,
-        "url": f"/agents/{quote(alert.agent_id, safe='')}" if alert.agent_id else PAGES[alert.kind],
+        "url": f"/agents/{quote_segment(alert.agent_id)}" if alert.agent_id else PAGES[alert.kind],
     }
 
 

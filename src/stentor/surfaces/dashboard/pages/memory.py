@@ -48,10 +48,11 @@ async def show_memory(page: PageRequest) -> Response:
     )
     mode = mode if mode in SEARCH_MODES else "hybrid"
     listed = None
+    folder = page.query_param("folder") if "folder" in page.request.query_params else None
     try:
         results, health = await asyncio.gather(_search(page, text, mode, vault), _read_health(page, vault))
         if not text:
-            listed = await _list_notes(page, vault)
+            listed = await _list_notes(page, vault, folder)
     except GatewayError as error:
         if error.status == MEMORY_DISABLED_STATUS:
             return page.render("memory-off.html")
@@ -68,7 +69,7 @@ async def show_memory(page: PageRequest) -> Response:
         health=health,
         missing=page.query_param("missing"),
         listed=listed,
-        folder=page.query_param("folder") if "folder" in page.request.query_params else None,
+        folder=folder,
         tag=page.query_param("tag"),
         note_url=partial(_note_url, vault),
         list_url=partial(_list_url, vault),
@@ -84,15 +85,16 @@ def _list_url(vault: str, **parameters: str) -> str:
     return "/memory?" + urlencode({**vault_param(vault), **parameters})
 
 
-async def _list_notes(page: PageRequest, vault: str) -> JsonObject:
-    """Return a page of the notes in a folder or with a tag, the latest changed first."""
-    # An empty folder is the root of the vault, and not a parameter that was left out.
-    has_folder = "folder" in page.request.query_params
-    conditions = {"folder": page.query_param("folder")} if has_folder else {}
-    arguments = {"vault": vault, "limit": MAX_RESULTS, "tag": page.query_param("tag")}
-    arguments |= {"cursor": page.query_param("cursor")}
-    given = {name: value for name, value in arguments.items() if value}
-    return dict(await page.site.gateway.call(page.session.key, "memory.list", given | conditions))
+async def _list_notes(page: PageRequest, vault: str, folder: str | None) -> JsonObject:
+    """Return a page of the notes in a folder or with a tag, the latest changed first; `more` is the next page."""
+    # Not left out as an empty parameter is elsewhere: an empty folder is the root of the vault.
+    chosen = {} if folder is None else {"folder": folder}
+    chosen |= {"tag": tag} if (tag := page.query_param("tag")) else {}
+    cursor = {"cursor": page.query_param("cursor")} if page.query_param("cursor") else {}
+    arguments = {"vault": vault, "limit": MAX_RESULTS, **chosen, **cursor}
+    found = dict(await page.site.gateway.call(page.session.key, "memory.list", arguments))
+    following = found["next_cursor"]
+    return found | {"more": _list_url(vault, **chosen, cursor=following) if following else None}
 
 
 async def show_backlinks(page: PageRequest) -> Response:
@@ -205,14 +207,15 @@ async def show_note(page: PageRequest) -> Response:
         chosen=version,
         body=body,
         address=partial(note_url, path, vault),
-        edit_url=partial(_edit_url, path, vault),
+        related_url=partial(_related_url, path, vault),
         state="/memory/note/changed?"
         + urlencode({"path": path, **vault_param(vault), "seen": current_version(history)}),
         changed=None,
     )
 
 
-def _edit_url(path: str, vault: str, page_name: str) -> str:
+def _related_url(path: str, vault: str, page_name: str) -> str:
+    """Return the address of another page about a note, such as its editor."""
     return f"/memory/{page_name}?" + urlencode({"path": path, **vault_param(vault)})
 
 
