@@ -61,6 +61,12 @@ $(VENV)/.docs: $(VENV)/.python requirements/docs.txt
 	@$(VENV)/docs/bin/python requirements/install.py --no-deps --require-hashes -r requirements/docs.txt
 	@touch $@
 
+# A real OpenID Connect provider, for the test of the sign-in with one: 40 packages, 3 MB.
+$(VENV)/.identity: $(VENV)/.dev tests/browser/identity/package-lock.json
+	@mkdir -p $(VENV)/identity && cp tests/browser/identity/* $(VENV)/identity
+	-@cd $(VENV)/identity && npm ci --silent --ignore-scripts --no-audit --no-fund
+	@touch $@
+
 demo: $(VENV)/.main ## forty real tasks, routed, done, learned from and explained
 	@$(BIN)/stentor demo
 
@@ -75,7 +81,7 @@ test: $(VENV)/.dev ## all checks, and the tests on SQLite, and on PostgreSQL whe
 	@$(BIN)/python -m tests.system
 	@$(TESTS) $(QUICK)
 
-test-all: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.docs ## everything on both databases, with a browser, deployments and a short soak
+test-all: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.docs $(VENV)/.identity ## everything on both databases, with a browser, deployments and a short soak
 	@$(BIN)/python -m tests.system all
 	@SERVICE_TEST_DATABASE=both $(TESTS)
 	@SOAK_SECONDS=120 SOAK_TASKS=2000 $(BIN)/python -m tests.faults.soak

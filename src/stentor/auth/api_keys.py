@@ -36,16 +36,16 @@ log = logging.getLogger(__name__)
 
 
 FindStored = Callable[[bytes], Principal | None]
-"""Returns the principal of a key that was made at runtime, by the key's SHA-256 digest; None for an unknown one."""
+"""Returns the holder of a key or session that was made at runtime, by its SHA-256 digest; None for an unknown one."""
 
 
 class KeyRing:
-    """The known keys, as digests, with their principals. `find_stored` finds the keys that are not configured."""
+    """The known keys, as digests, with their principals. `finders` find the keys and sessions made at runtime."""
 
     def __init__(self, principals: Mapping[bytes, Principal], development_admin: Principal | None = None) -> None:
         self._principals = dict(principals)
         self.development_admin = development_admin
-        self.find_stored: FindStored | None = None
+        self.finders: list[FindStored] = []
 
     def find(self, key: str) -> Principal | None:
         """Return the key's principal, or None for an unknown key."""
@@ -55,10 +55,8 @@ class KeyRing:
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
                 match = principal
-        if match is None and self.find_stored is not None:
-            # By digest, which a caller cannot choose: here the time tells nothing about the keys.
-            match = self.find_stored(digest)
-        return match
+        # By digest, which a caller cannot choose: here the time tells nothing about the keys.
+        return match or next(filter(None, (find(digest) for find in self.finders)), None)
 
     @property
     def principals(self) -> list[Principal]:

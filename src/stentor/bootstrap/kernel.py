@@ -18,6 +18,7 @@ from stentor.bootstrap.parts.keys import open_keys
 from stentor.bootstrap.parts.llm import LlmParts, open_llm
 from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
+from stentor.bootstrap.parts.people import open_people
 from stentor.bootstrap.parts.provenance import ProvenanceParts
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import TaskServices, open_tasks
@@ -40,6 +41,7 @@ from stentor.domains.execution.runtimes.http import HttpDriver
 from stentor.domains.execution.runtimes.llm import LlmDriver
 from stentor.domains.keys.service import KeyService
 from stentor.domains.monitoring.service import HealthService, agents_check, database_check, fixed_check, vault_check
+from stentor.domains.people.service import PeopleService
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft
 
@@ -70,6 +72,7 @@ class Kernel:
     tasks: TaskServices
     llm: LlmParts
     keys: KeyService
+    people: PeopleService
     command_agents: CommandAgents
     governance: GovernanceParts
     messaging: MessagingParts
@@ -110,6 +113,7 @@ class Kernel:
                     await _start(stack, part)
             stack.push_async_callback(self.llm.stop)
             stack.push_async_callback(self.keys.store_use)
+            stack.push_async_callback(self.people.close)
             await _start(stack, self.webhooks)
             # Tasks that end while they are drained still call models, write notes and queue deliveries.
             stack.push_async_callback(self._drain)
@@ -160,7 +164,9 @@ class Kernel:
 
     async def refresh(self, since: int) -> None:
         """Load what changed since a time (microseconds) of everything that is held in memory."""
-        views = (*self._required_views, self.agents.trust.view)
+        views: list[Poller] = [*self._required_views, self.agents.trust.view]
+        if self.people.is_enabled:
+            views.append(self.people)
         polls = [view.poll_query(since) for view in views]
         await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
 
@@ -170,7 +176,7 @@ class Kernel:
 
     async def _load(self) -> None:
         """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
-        polls = [view.poll_query(0) for view in self._required_views]
+        polls = [view.poll_query(0) for view in (*self._required_views, self.people)]
         await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
         try:
             await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
@@ -281,6 +287,7 @@ def build(
         tasks=tasks,
         llm=llm,
         keys=open_keys(infra, llm),
+        people=open_people(infra),
         command_agents=command_agents,
         governance=governance,
         messaging=open_messaging(infra, agents, tasks, memory, governance, command_agents.check_runtime),

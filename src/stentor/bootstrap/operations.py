@@ -18,6 +18,7 @@ from stentor.domains.memory import operations as memory
 from stentor.domains.messaging import operations as messaging
 from stentor.domains.modelrouting import operations as modelrouting
 from stentor.domains.monitoring import api as monitoring
+from stentor.domains.people import operations as people
 from stentor.domains.provenance import operations as provenance
 from stentor.domains.registry import operations as registry
 from stentor.domains.sandbox import operations as sandbox
@@ -46,6 +47,7 @@ OPERATIONS: list[Operation] = [
     *messaging.OPERATIONS,
     *webhooks.OPERATIONS,
     *keys.OPERATIONS,
+    *people.OPERATIONS,
     *governance.OPERATIONS,
     *llm.OPERATIONS,
     *calls.OPERATIONS,
@@ -107,6 +109,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
             governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring),
         ),
         ("keys", keys.OPERATIONS, keys.KeyOperations(kernel.keys, kernel.infra.clock)),
+        ("people", people.OPERATIONS, people.PeopleOperations(kernel.people, kernel.infra.clock)),
         ("llm", llm.OPERATIONS, _llm_operations(kernel, context)),
         (
             "llm",

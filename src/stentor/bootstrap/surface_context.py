@@ -34,6 +34,7 @@ def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
     settings = infra.settings
     infra.roles.register(keys.principals)
     kernel.keys.attach(keys)
+    kernel.people.attach(keys)
     if not any((key.tenant, key.name) == (settings.dashboard.tenant, DASHBOARD) for key in keys.principals):
         infra.roles.register([dashboard_principal(settings)])
     agents = AgentChat(tasks.submission, tasks.service, kernel.agents.registry.agents, infra.hub, tasks.activity.stream)

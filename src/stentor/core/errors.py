@@ -40,6 +40,18 @@ class Forbidden(StentorError):
     code, status = "FORBIDDEN", 403
 
 
+class SignInFailed(Forbidden):
+    """What the sign-in provider sent cannot be trusted, or it did not sign the person in."""
+
+    code = "SIGN_IN_FAILED"
+
+
+class SignInRefused(Forbidden):
+    """The provider says who it is, and that person may not sign in here."""
+
+    code = "SIGN_IN_REFUSED"
+
+
 class AuthorityRefused(Unauthorized):
     """A receipt, its proof or its chain is invalid. Only the service's log has the reason."""
 

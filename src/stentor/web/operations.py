@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stentor.auth.principal import Principal
+from stentor.core.errors import Unauthorized
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute
@@ -82,12 +83,14 @@ def bind(operations: Iterable[Operation], owner: object) -> list[Operation]:
     return [replace(operation, run=getattr(owner, operation.run.__name__)) for operation in operations]
 
 
-async def invoke(operation: Operation, caller: Principal, arguments: Mapping[str, Any]) -> Any:
+async def invoke(operation: Operation, caller: Principal | None, arguments: Mapping[str, Any]) -> Any:
     """Call an operation without HTTP: check the permission, validate the arguments, return the output as JSON values.
 
-    Raises Forbidden, InvalidRequest, and what the operation raises.
+    Only public operations need no caller. Raises Unauthorized, Forbidden, InvalidRequest, and what it raises itself.
     """
     if operation.permission != PUBLIC:
+        if caller is None:
+            raise Unauthorized("Authentication required.")
         caller.require(operation.permission)
     values: dict[str, Any] = {}
     for name, adapter in operation.parameters.items():

@@ -118,6 +118,8 @@ def _no_nul(text: str) -> str:
 UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(check_printable)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_no_nul)]
+Address = Annotated[str, StringConstraints(max_length=60, pattern=r"^[0-9A-Za-z.:%_-]*$")]
+"""The network address of a client, as a surface saw it."""
 GradeValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 GradeComment = Annotated[Text, StringConstraints(max_length=4_096)]
 UuidText = Annotated[

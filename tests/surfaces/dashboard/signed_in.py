@@ -24,7 +24,9 @@ class Site:
         return self.board.world
 
     async def browser(self, name: str = "ADMIN") -> httpx.AsyncClient:
-        """Signed in with this key; it follows no redirects."""
+        """Signed in with this key, or already signed in under this name; it follows no redirects."""
+        if name in self.browsers:
+            return self.browsers[name]
         return await self.browser_of(KEYS[name].split(":")[0], name)
 
     async def browser_of(self, key: str, name: str = "") -> httpx.AsyncClient:

@@ -13,6 +13,8 @@ import pytest
 from stentor.core.db import Sql, Tx
 from stentor.domains.modelrouting import store
 from stentor.domains.modelrouting.model import AutoAnswer
+from stentor.domains.people import store as people_store
+from stentor.domains.people.model import Person, Session
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, WITH_BODY, Operation, body_schema
@@ -25,7 +27,7 @@ TABLES = (
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
-    "taught_today task_grades model_weights model_answers api_keys alerts"
+    "taught_today task_grades model_weights model_answers api_keys people alerts"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",
@@ -125,6 +127,12 @@ async def an_answer(world: World, tenant: str) -> str:
     answer = AutoAnswer("an-answer", "acme/m", "question/short", "admin", "a-decision", None, 0)
     await world.kernel.infra.db.write(lambda tx: store.insert_answer(tx, tenant, answer))
     return answer.answer_id
+
+
+async def a_person(world: World, name: str) -> None:
+    """Somebody who signed in with a provider."""
+    person = Person(name, "default", "https://id", "u-1", "viewer", ("read",), (Session("ab", 1, 2),), 1, 1, 1, 1)
+    await world.kernel.infra.db.write(lambda tx: people_store.insert(tx, person))
 
 
 async def send(world: World, operation: Operation, body: bytes, **headers: str) -> httpx.Response:
@@ -258,6 +266,7 @@ async def test_no_id_in_a_path_breaks_the_service_or_finds_anything(world: World
 CHANGE_NOTHING = (
     *(f"/bulk/tasks/{verb}" for verb in ("cancel", "retry", "approve", "reject")),  # the example names no task
     *("/can-perform", "/claims", "/reindex", "/verify"),
+    *("/people/sign-out", "/unblock"),  # no session of this caller, and nobody is blocked
     *("/atp/route", "/atp/validate", "/atp/format"),
 )
 NUMBERS = ["0", "-1", "501", "1001", str(10**30), "1.5", "abc", "", "NaN", "1e3", "０", " 1"]
@@ -330,6 +339,7 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
     key = await world.admin.post("/api/v1/keys", json={"name": "groq", "role": "viewer"})
     assert key.status_code == 201, key.text
     answer_id = await an_answer(world, "default")
+    await a_person(world, "groq")
     before = await rows(world)
     world.runlog.broken = True
     ids = {"agent_id": agent, "task_id": task_id, "entityId": agent, "webhook_id": webhook, "name": "groq"}

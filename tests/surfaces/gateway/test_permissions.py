@@ -32,6 +32,7 @@ OF_THEIR_OWN = {
     "POST /api/v1/alerts/test": "admin",
     "GET /api/v1/audit": "admin",
     "POST /api/v1/audit/sign-ins": "read",  # of oneself
+    "POST /api/v1/people/sign-out": "read",  # oneself
     "GET /api/v1/llm/providers": "admin",
     "POST /api/v1/llm/provider": "admin",
     "DELETE /api/v1/llm/provider/{name}": "admin",
@@ -42,7 +43,14 @@ OF_THEIR_OWN = {
 }
 
 
-ADMIN_AREAS = ("/api/v1/registry/", "/api/v1/memory/", "/api/v1/governance/", "/api/v1/webhooks", "/api/v1/keys")
+ADMIN_AREAS = (
+    "/api/v1/registry/",
+    "/api/v1/memory/",
+    "/api/v1/governance/",
+    "/api/v1/webhooks",
+    "/api/v1/keys",
+    "/api/v1/people",
+)
 
 
 def rule(operation: Operation) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.operations import OPERATIONS, operations
 from stentor.bootstrap.parts.memory import vault_folder
@@ -28,6 +29,7 @@ from stentor.surfaces.dashboard.pages import app as pages
 from stentor.surfaces.dashboard.presenters.resources import RankingSettings
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site.page import Site
+from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.store import DashboardStore
 from stentor.surfaces.dashboard.streaming import InstructionExecutor
 from stentor.web.sse import StreamLimit
@@ -100,7 +102,16 @@ def build(
     prometheus = PrometheusClient(settings.dashboard.metrics_url, settings.dashboard.metrics_timeout_seconds)
     streams = StreamLimit(settings.server.max_streams, closing)
     lifetime = settings.dashboard.session_hours * 3600
-    site = Site(caller, db, clock, prometheus, streams, settings.routing.sentinel_threshold, lifetime)
+    site = Site(
+        caller,
+        db,
+        clock,
+        prometheus,
+        streams,
+        settings.routing.sentinel_threshold,
+        lifetime,
+        SingleSignOn(OidcProvider(settings.oidc, clock), settings.oidc.label) if settings.oidc.issuer else None,
+    )
     work = InstructionExecutor(stores, gateway, notes, closing)
     routers = [
         api.create_task_router(stores),

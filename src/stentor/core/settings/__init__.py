@@ -33,6 +33,7 @@ from stentor.core.settings.listeners import (
 from stentor.core.settings.llm import LlmSettings
 from stentor.core.settings.memory import MemorySettings
 from stentor.core.settings.parsers import SettingInfo
+from stentor.core.settings.sign_in import SignInSettings
 from stentor.core.settings.tasks import (
     GovernanceSettings,
     RoutingSettings,
@@ -56,6 +57,7 @@ class Settings:
     server: ServerSettings = ServerSettings()
     connections: ConnectionSettings = ConnectionSettings()
     auth: AuthSettings = AuthSettings()
+    oidc: SignInSettings = SignInSettings()
     client: ClientSettings = ClientSettings()
     tasks: TaskSettings = TaskSettings()
     routing: RoutingSettings = RoutingSettings()
@@ -153,6 +155,11 @@ def _check_combinations(settings: Settings) -> None:
         raise StartRefused(
             "SERVICE_ROLES omits gateway or worker, but with SQLite one process must be both: set SERVICE_DATABASE_URL "
             "to a PostgreSQL address, or list both."
+        )
+    if settings.oidc.issuer and not (settings.oidc.client_id and settings.oidc.roles):
+        raise StartRefused(
+            "SERVICE_OIDC_ISSUER needs SERVICE_OIDC_CLIENT_ID, the id under which the provider knows this service, and "
+            "SERVICE_OIDC_ROLES, such as platform=admin,*=viewer: without a role nobody can sign in."
         )
     if settings.alerts.emails and not settings.alerts.smtp_url:
         raise StartRefused("SERVICE_ALERT_EMAILS needs SERVICE_SMTP_URL, the mail server that takes the e-mails.")

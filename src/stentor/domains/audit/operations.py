@@ -14,7 +14,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.audit import store
 from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Caller, Name, ResponseModel, Timestamp, decode_cursor, encode_cursor
+from stentor.web.wire import Address, Caller, Name, ResponseModel, Timestamp, decode_cursor, encode_cursor
 
 Category = Annotated[Literal["sign-ins", "changes", "refusals"] | None, Query(description="Without it, all of them.")]
 Limit = Annotated[int, Query(ge=1, le=500)]
@@ -46,7 +46,7 @@ class SignInBody(RequestModel):
     model_config = example_config(surface="dashboard", address="192.0.2.7")
 
     surface: Annotated[Name, StringConstraints(max_length=40)]
-    address: Annotated[str, StringConstraints(max_length=60, pattern=r"^[0-9A-Za-z.:%_-]*$")] = ""
+    address: Address = ""
 
 
 class SignInOut(ResponseModel):

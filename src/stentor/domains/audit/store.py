@@ -10,11 +10,12 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     "sign-ins": ("signed_in",),
     "changes": (
         *("agent_registered", "agent_updated", "agent_status_changed", "approval_given", "authority_granted"),
-        *("authority_revoked", "checkpoint_taken", "history_accepted", "key_changed", "provider_changed"),
-        *("rollback_completed", "rollback_failed", "rollback_started", "update_approved", "update_deployed"),
+        *("authority_revoked", "checkpoint_taken", "history_accepted", "key_changed", "person_changed"),
+        *("provider_changed", "rollback_completed", "rollback_failed", "rollback_started", "update_approved"),
+        "update_deployed",
         *("update_rejected", "update_rolled_back", "update_submitted", "webhook_changed", "webhook_disabled"),
     ),
-    "refusals": ("dispatch_denied", "tool_denied", "violation_recorded"),
+    "refusals": ("dispatch_denied", "sign_in_refused", "tool_denied", "violation_recorded"),
 }
 AUDITED = tuple(sorted(name for names in CATEGORIES.values() for name in names))
 IS_AUDITED = " or ".join(f"event_type = '{name}'" for name in AUDITED)

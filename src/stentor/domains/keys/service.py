@@ -73,7 +73,7 @@ class KeyService:
     def attach(self, ring: KeyRing) -> None:
         """Have a ring find these keys too. Its own keys keep their names: no key may be made under one of them."""
         self._configured = {principal.name: principal for principal in ring.principals}
-        ring.find_stored = self.find
+        ring.finders.append(self.find)
 
     def find(self, digest: bytes) -> Principal | None:
         """Return the holder of a key by its digest; None for an unknown, expired or revoked one."""

@@ -23,9 +23,9 @@ PUBLIC_PATHS = frozenset(
 """Public routes of this module."""
 
 _GROUPS = (
-    "tasks bulk alerts audit atp memory governance trust hebbian llm webhooks keys provenance health whoami".split()
+    "tasks bulk alerts audit atp memory governance trust hebbian llm webhooks keys people provenance health".split()
 )
-ENDPOINTS = {name: f"/api/v1/{name}" for name in _GROUPS} | {
+ENDPOINTS = {name: f"/api/v1/{name}" for name in (*_GROUPS, "whoami")} | {
     "registry": "/api/v1/registry/agents",
     "openai": "/v1",
     "metrics": "/metrics",

@@ -40,7 +40,8 @@ class GatewayClient(Protocol):
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
         """Return the operation's output as JSON values. The argument `body` is the request's body.
 
-        Raises GatewayError when the gateway rejects the call, ServiceUnavailable when no gateway responds.
+        `key` is empty for public operations. Raises GatewayError when the gateway rejects the call, ServiceUnavailable
+        when no gateway responds.
         """
         ...
 
@@ -129,7 +130,7 @@ class InProcessGatewayClient:
         self._find_principal = find_principal
 
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        caller = self._authenticate(key)
+        caller = self._authenticate(key) if key else None
         try:
             if operation not in self._operations:
                 raise FeatureNotImplemented(f"The operation {operation} is disabled in this service.")

@@ -209,7 +209,7 @@ class HttpGatewayClient(_GatewayConnection):
         seconds = LONG_SECONDS if spec.cancellable else RESPONSE_SECONDS
         timeout = aiohttp.ClientTimeout(seconds, connect=CONNECT_SECONDS)
         content = None if body is None else jsontext.encode(body)
-        headers = {"X-API-Key": key} | ({"Content-Type": "application/json"} if content else {})
+        headers = _headers(key) | ({"Content-Type": "application/json"} if content else {})
         url, session = self._locate(target)
         try:
             async with session.request(

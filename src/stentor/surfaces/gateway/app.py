@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from stentor import __version__
 from stentor.auth.api_keys import KeyRing
 from stentor.domains.monitoring.api import PUBLIC_PATHS
+from stentor.domains.people.operations import SIGN_IN_PATHS
 from stentor.surfaces.gateway import openapi
 from stentor.web import errors, fast_routes
 from stentor.web.fast_routes import FastRouteMiddleware
@@ -49,7 +50,7 @@ def build(
     app.router.routes.extend(routes)
     openapi.install(app)
     fast_handlers = fast_routes.collect_fast_handlers(routes)
-    public = PUBLIC_PATHS | DOCUMENTS
+    public = PUBLIC_PATHS | DOCUMENTS | SIGN_IN_PATHS
     protected = HeadMiddleware(
         AuthMiddleware(FastRouteMiddleware(app, fast_handlers), keys, rate_limiter, public), public
     )

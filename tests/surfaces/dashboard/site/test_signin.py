@@ -167,11 +167,14 @@ async def test_files_are_kept_by_the_browser_under_addresses_of_their_content(si
     assert (await browser.get("/static/%2e%2e/site/app.py")).status_code == 404
 
 
+ANN = {"name": "ann", "role": "admin", "permissions": ["read"], "tenant": "default"}
+
+
 @requirement("dashboard.sign-in")
 def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> None:
     now = [0.0]
     sessions = SessionStore(lambda: now[0])
-    first = sessions.create("k", "ann", "admin", frozenset(("read",)), "default")
+    first = sessions.create("k", ANN)
     now[0] = IDLE_SECONDS - 1
     assert sessions.find(first) is not None
     now[0] = 2 * IDLE_SECONDS
@@ -179,7 +182,7 @@ def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> No
     tokens = []
     for _ in range(MAX_SESSIONS + 1):
         now[0] += 1
-        tokens.append(sessions.create("k", "ann", "admin", frozenset(("read",)), "default"))
+        tokens.append(sessions.create("k", ANN))
     assert sessions.find(tokens[0]) is None
     assert sessions.find(tokens[-1]) is not None
 
@@ -188,7 +191,7 @@ def test_sessions_end_when_they_are_not_used_and_when_there_are_too_many() -> No
 def test_a_session_ends_at_its_lifetime_however_busy_it_is() -> None:
     now = [0.0]
     sessions = SessionStore(lambda: now[0], lifetime=3 * IDLE_SECONDS)
-    token = sessions.create("k", "ann", "admin", frozenset(("read",)), "default")
+    token = sessions.create("k", ANN)
     for _ in range(6):
         now[0] += IDLE_SECONDS / 2
         assert sessions.find(token) is not None

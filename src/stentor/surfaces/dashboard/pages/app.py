@@ -34,9 +34,11 @@ from stentor.surfaces.dashboard.pages import (
     model_calls,
     models,
     overview,
+    people,
     playground,
     provenance,
     sign_in,
+    single_sign_on,
     task_runs,
     task_selection,
     tasks,
@@ -73,6 +75,8 @@ def build_pages_app(site: Site) -> ASGIApp:
     routes = [
         Route(SIGN_IN_PATH, _without_session(site, sign_in.show_sign_in), methods=["GET"]),
         Route(SIGN_IN_PATH, _without_session(site, sign_in.sign_in), methods=["POST"]),
+        Route(single_sign_on.BEGIN_PATH, _without_session(site, single_sign_on.begin), methods=["GET"]),
+        Route(single_sign_on.CALLBACK_PATH, _without_session(site, single_sign_on.finish), methods=["GET"]),
         Route("/sign-out", _with_session(site, sign_in.sign_out), methods=["POST"]),
         *(Route(path, _with_session(site, handler), methods=[method]) for method, path, handler in ROUTES),
         *assets.asset_routes(),
@@ -230,5 +234,6 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *provenance.ROUTES,
     *webhooks.ROUTES,
     *keys.ROUTES,
+    *people.ROUTES,
 ]
 """Method, path, handler. All require a session, and every POST its CSRF token."""

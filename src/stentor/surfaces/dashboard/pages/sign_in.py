@@ -1,4 +1,4 @@
-"""Sign-in with a gateway key, and sign-out. Sessions are in `site.sessions`."""
+"""Sign-in with a gateway key, and sign-out. `single_sign_on` is the sign-in with a provider; see `site.sessions`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOO_MANY_ATTEMPTS_MESSAGE = "Too many failed sign-ins. Try again in one minute."
 
 
 async def show_sign_in(site: Site, request: Request) -> Response:
-    return _render_sign_in(site, request)
+    return render_sign_in(site, request)
 
 
 async def sign_in(site: Site, request: Request) -> Response:
@@ -37,30 +37,33 @@ async def sign_in(site: Site, request: Request) -> Response:
     fields = await request.form()
     key = str(fields.get("key") or "").strip()
     if not is_same_origin(request):
-        return _render_sign_in(site, request, CROSS_SITE_FORM_MESSAGE, 403)
+        return render_sign_in(site, request, CROSS_SITE_FORM_MESSAGE, 403)
     if not key:
-        return _render_sign_in(site, request, EMPTY_KEY_MESSAGE, 400)
+        return render_sign_in(site, request, EMPTY_KEY_MESSAGE, 400)
     address = request.client.host if request.client else ""
     if site.login_throttle.is_blocked(address):
-        return _render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
+        return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
     try:
         holder = await site.gateway.call(key, "whoami", {})
     except ServiceUnavailable as error:
-        return _render_sign_in(site, request, error.message, 503)
+        return render_sign_in(site, request, error.message, 503)
     except GatewayError as error:
         if error.status == 403:
-            return _render_sign_in(site, request, NO_READ_PERMISSION_MESSAGE, 403)
+            return render_sign_in(site, request, NO_READ_PERMISSION_MESSAGE, 403)
         if error.status == 401:
             site.login_throttle.record_failure(address)
-            return _render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
+            return render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
         # The key may be valid, so this is no failed sign-in: the gateway is busy or has failed.
-        return _render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
+        return render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
     if holder["role"] == "agent" and "admin" not in holder["permissions"]:
-        return _render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
+        return render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
     await _record(site, key, address)
-    permissions = frozenset(holder["permissions"])
-    token = site.sessions.create(key, holder["name"], holder["role"], permissions, holder["tenant"])
-    response = RedirectResponse(_safe_next_path(str(fields.get("next") or "")), 303)
+    return open_session(site, request, site.sessions.create(key, holder), str(fields.get("next") or ""))
+
+
+def open_session(site: Site, request: Request, token: str, next_path: str) -> Response:
+    """Set the cookie of a new session and lead to the page that was asked for."""
+    response = RedirectResponse(safe_next_path(next_path), 303)
     is_tls = is_https_request(request)
     name = HOST_SESSION_COOKIE if is_tls else SESSION_COOKIE
     max_age = int(site.sessions.lifetime_seconds)
@@ -77,6 +80,12 @@ async def _record(site: Site, key: str, address: str) -> None:
 
 
 async def sign_out(page: PageRequest) -> Response:
+    if page.session.is_personal:
+        try:
+            await page.call("people.sign_out", body={"session": page.session.key})
+        except (GatewayError, ServiceUnavailable) as error:
+            # This process forgets the session all the same; it ends at the gateway by itself.
+            log.warning("sign_out: session not ended at the gateway reason=%s", error.message)
     page.site.sessions.delete(read_session_cookie(page.request.cookies, is_tls=page.request.url.scheme == "https"))
     response = RedirectResponse("/sign-in", 303)
     for name in (HOST_SESSION_COOKIE, SESSION_COOKIE):
@@ -84,13 +93,14 @@ async def sign_out(page: PageRequest) -> Response:
     return response
 
 
-def _render_sign_in(site: Site, request: Request, problem: str = "", status: int = 200) -> Response:
-    next_path = _safe_next_path(request.query_params.get("next", ""))
+def render_sign_in(site: Site, request: Request, problem: str = "", status: int = 200) -> Response:
+    next_path = safe_next_path(request.query_params.get("next", ""))
     template = site.templates.get_template("sign-in.html")
-    return HTMLResponse(template.render(problem=problem, next_path=next_path), status)
+    label = site.single_sign_on.label if site.single_sign_on else ""
+    return HTMLResponse(template.render(problem=problem, next_path=next_path, provider=label), status)
 
 
-def _safe_next_path(path: str) -> str:
+def safe_next_path(path: str) -> str:
     """Return the page to open after sign-in; `/` for anything that could lead to another site."""
     is_local = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     try:

@@ -29,6 +29,7 @@ from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site.live_updates import LiveUpdates
 from stentor.surfaces.dashboard.site.sessions import LoginThrottle, Session, SessionStore
+from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
 from stentor.web.sse import StreamLimit
 
@@ -46,7 +47,7 @@ MENU = (
     ("/models", "Models & cost", "l", "read"),
     ("/webhooks", "Webhooks", "w", "admin"),
     ("/provenance", "Provenance", "p", "read"),
-    ("/keys", "Keys", "k", "admin"),
+    ("/keys", "Keys & people", "k", "admin"),
     ("/audit", "Audit", "u", "admin"),
 )
 """Path, label, the keyboard shortcut after `g`, and the permission without which the page cannot be used."""
@@ -78,6 +79,9 @@ NOTICES = {
     "conflict": "Somebody else changed the same lines. This copy has the text that is not in the note: merge it.",
     "removed": "Removed.",
     "revoked": "Revoked: the key does not work any more.",
+    "signed-out": "Signed out everywhere.",
+    "blocked": "Blocked: all sessions have ended.",
+    "unblocked": "Unblocked.",
     "rolled-back": "Rollback started.",
     "taken": "Checkpoint created.",
     "sent": "Sent.",
@@ -93,7 +97,10 @@ NOTICES = {
 
 
 class Site:
-    """The services that all pages share. `threshold` is the sentinel's; `lifetime` is a session's, in seconds."""
+    """The services that all pages share. `threshold` is the sentinel's; `lifetime` is a session's, in seconds.
+
+    `single_sign_on` is None without a provider.
+    """
 
     def __init__(
         self,
@@ -104,6 +111,7 @@ class Site:
         streams: StreamLimit,
         threshold: float,
         lifetime: float,
+        single_sign_on: SingleSignOn | None = None,
     ) -> None:
         self.gateway = gateway
         self.db = db
@@ -115,6 +123,7 @@ class Site:
         self.sessions = SessionStore(time.monotonic, lifetime)
         self.login_throttle = LoginThrottle(MAX_FAILED_SIGN_INS, time.monotonic)
         self.templates = _create_environment()
+        self.single_sign_on = single_sign_on
         self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
 
     async def is_session_valid(self, session: Session) -> bool:
@@ -130,6 +139,8 @@ class Site:
 
     async def close(self) -> None:
         await self.live_updates.close()
+        if self.single_sign_on is not None:
+            await self.single_sign_on.provider.close()
         await self.gateway.close()
 
     def now(self) -> int:

@@ -11,6 +11,7 @@ import hmac
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -39,6 +40,8 @@ class Session(msgspec.Struct):
     csrf: str
     used_at: float
     opened_at: float = 0.0
+    is_personal: bool = False
+    """Whether `key` is a session of the gateway, which ends with a sign-out, instead of an API key."""
 
     def may(self, permission: str) -> bool:
         """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
@@ -53,12 +56,21 @@ class SessionStore:
         self.lifetime_seconds = lifetime
         self._sessions: dict[bytes, Session] = {}
 
-    def create(self, key: str, name: str, role: str, permissions: frozenset[str], tenant: str) -> str:
-        """Create a session and return its token, the value of the cookie."""
+    def create(self, key: str, holder: Mapping[str, Any], *, is_personal: bool = False) -> str:
+        """Create a session for the holder of a key, as the gateway describes it; return the value of the cookie."""
         self._evict()
-        token = secrets.token_urlsafe(32)
-        session = Session(key, name, role, permissions, tenant, secrets.token_urlsafe(32), self._now(), self._now())
-        self._sessions[_digest(token)] = session
+        token, now = secrets.token_urlsafe(32), self._now()
+        self._sessions[_digest(token)] = Session(
+            key,
+            holder["name"],
+            holder["role"],
+            frozenset(holder["permissions"]),
+            holder["tenant"],
+            secrets.token_urlsafe(32),
+            now,
+            now,
+            is_personal,
+        )
         return token
 
     def find(self, token: str) -> Session | None:

@@ -1,0 +1,229 @@
+"""An OpenID Connect provider as this service uses it: discovery, the exchange of a code, its keys, and user info.
+
+Authorization code flow with PKCE. The provider's description is fetched on first use and kept for an hour: a start does
+not need the provider. Sources: OpenID Connect Core 1.0, Discovery 1.0, RFC 7636 (PKCE).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+from joserfc.errors import JoseError
+from joserfc.jwk import JWKRegistry, Key
+
+from stentor.auth.oidc import id_token
+from stentor.core import jsontext
+from stentor.core.clock import HOUR, SECOND, Clock
+from stentor.core.errors import ServiceUnavailable, SignInFailed
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.jsontext import JsonObject
+from stentor.core.lazy_import import lazy_module
+from stentor.core.settings.sign_in import SignInSettings
+
+if TYPE_CHECKING:
+    import aiohttp
+else:
+    aiohttp = lazy_module("aiohttp")
+
+KEEP_US = HOUR
+"""How long the provider's description and keys are kept."""
+MIN_REFRESH_US = 30 * SECOND
+"""Between two looks for a key that is not known: tokens with made-up keys must not call the provider each time."""
+TIMEOUT_SECONDS = 10
+MAX_BODY_BYTES = 2_000_000
+
+
+class ProviderDescription(msgspec.Struct, frozen=True):
+    """The parts of the discovery document that are used."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+    userinfo_endpoint: str = ""
+    token_endpoint_auth_methods_supported: tuple[str, ...] = ("client_secret_basic",)
+
+
+class _ProviderKeys(msgspec.Struct, frozen=True):
+    keys: list[JsonObject]
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """What the provider gives for a code. No `repr`: both are credentials."""
+
+    id_token: str
+    access_token: str = ""
+
+    def __repr__(self) -> str:
+        return "Tokens()"
+
+
+class OidcProvider:
+    """The provider of the settings. All methods raise ServiceUnavailable when it does not answer as it must."""
+
+    def __init__(self, settings: SignInSettings, clock: Clock) -> None:
+        self._settings, self._clock = settings, clock
+        # The operator chose the provider, so it may be on a private address.
+        self._http = OutboundHttp((urlsplit(settings.issuer).hostname or "",))
+        self._lock = asyncio.Lock()
+        self._description: ProviderDescription | None = None
+        self._described_at = 0
+        self._keys: list[Key] = []
+        self._keys_read_at = 0
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def authorization_url(self, redirect_uri: str, state: str, nonce: str, verifier: str) -> str:
+        """Return where to send the browser. `verifier` is the PKCE secret, of which only the SHA-256 goes along."""
+        digest = hashlib.sha256(verifier.encode()).digest()
+        parameters = {
+            "response_type": "code",
+            "client_id": self._settings.client_id,
+            "redirect_uri": redirect_uri,
+            "scope": self._settings.scopes,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+        }
+        endpoint = (await self._describe()).authorization_endpoint
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(parameters)}"
+
+    async def exchange(self, code: str, verifier: str, redirect_uri: str) -> Tokens:
+        """Exchange the code of a sign-in for tokens. Raises SignInFailed for a code that the provider rejects."""
+        description, settings = await self._describe(), self._settings
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "code_verifier": verifier,
+            "redirect_uri": redirect_uri,
+        }
+        headers = {}
+        if not settings.client_secret:
+            form["client_id"] = settings.client_id
+        elif "client_secret_basic" in description.token_endpoint_auth_methods_supported:
+            # RFC 6749, 2.3.1: both are form-encoded first.
+            pair = f"{quote(settings.client_id, safe='')}:{quote(settings.client_secret, safe='')}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        else:
+            form |= {"client_id": settings.client_id, "client_secret": settings.client_secret}
+        status, body = await self._request("POST", description.token_endpoint, headers, form)
+        if status != 200:
+            reason = _text(body, "error_description") or _text(body, "error") or f"HTTP status {status}"
+            raise SignInFailed(f"The provider did not accept the code: {reason}")
+        try:
+            return msgspec.json.decode(body, type=Tokens)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise SignInFailed("The provider sent no ID token: request the scope openid.") from None
+
+    async def verify(self, token: str, nonce: str) -> JsonObject:
+        """Return the claims of an ID token that was issued just now, with this nonce. Raises SignInFailed."""
+        key_id = id_token.read_key_id(token)
+        description = await self._describe()
+        keys = await self._find_keys(description.jwks_uri, key_id)
+        return id_token.verify(
+            token,
+            keys,
+            issuer=description.issuer,
+            client_id=self._settings.client_id,
+            nonce=nonce,
+            now=self._clock.now(),
+        )
+
+    async def read_user_info(self, access_token: str) -> JsonObject:
+        """Return the claims that the provider gives for an access token; none where it offers no such address."""
+        endpoint = (await self._describe()).userinfo_endpoint
+        if not endpoint or not access_token.isascii() or not access_token.isprintable():
+            return {}
+        status, body = await self._request("GET", endpoint, {"Authorization": f"Bearer {access_token}"})
+        if status != 200:
+            raise SignInFailed(f"The provider did not say who signed in: HTTP status {status}.")
+        claims = jsontext.decode_or_none(body)
+        return claims if isinstance(claims, dict) else {}
+
+    async def _describe(self) -> ProviderDescription:
+        async with self._lock:
+            if self._description is None or self._clock.now() > self._described_at + KEEP_US:
+                self._description = await self._discover()
+                self._described_at = self._clock.now()
+        return self._description
+
+    async def _discover(self) -> ProviderDescription:
+        url = f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration"
+        status, body = await self._request("GET", url)
+        try:
+            description = msgspec.json.decode(body, type=ProviderDescription)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise ServiceUnavailable(
+                f"{url} is not the description of a provider (HTTP status {status}): check SERVICE_OIDC_ISSUER."
+            ) from None
+        if description.issuer != self._settings.issuer:
+            raise ServiceUnavailable(
+                f"The provider calls itself {description.issuer[:200]!r}, so SERVICE_OIDC_ISSUER must be exactly that."
+            )
+        return description
+
+    async def _find_keys(self, url: str, key_id: str | None) -> list[Key]:
+        """Return the keys that may have signed a token; read them again for an unknown one, now and then."""
+        async with self._lock:
+            age = self._clock.now() - self._keys_read_at
+            is_unknown = not _matching(self._keys, key_id)
+            if age > KEEP_US or (is_unknown and (age > MIN_REFRESH_US or not self._keys)):
+                self._keys = await self._read_keys(url)
+                self._keys_read_at = self._clock.now()
+        return _matching(self._keys, key_id)
+
+    async def _read_keys(self, url: str) -> list[Key]:
+        _, body = await self._request("GET", url)
+        try:
+            entries = msgspec.json.decode(body, type=_ProviderKeys).keys
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise ServiceUnavailable("The provider's keys cannot be read.") from None
+        keys = []
+        for entry in entries:
+            try:
+                if entry.get("kty") != "oct" and entry.get("use", "sig") == "sig":
+                    keys.append(JWKRegistry.import_key(entry))
+            except (JoseError, ValueError, TypeError):
+                continue  # of a kind that is not known here; a token that it signed is refused
+        return keys
+
+    async def _request(
+        self, method: str, url: str, headers: Mapping[str, str] | None = None, form: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        try:
+            self._http.check_url(url)
+            async with self._http.session.request(
+                method,
+                url,
+                data=form,
+                headers={"Accept": "application/json", **(headers or {})},
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS),
+            ) as response:
+                body = b""
+                while len(body) < MAX_BODY_BYTES and (chunk := await response.content.read(MAX_BODY_BYTES)):
+                    body += chunk
+                return response.status, body
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            host, reason = urlsplit(url).hostname, type(error).__name__
+            raise ServiceUnavailable(f"The sign-in provider {host} cannot be reached: {reason}.") from error
+
+
+def _matching(keys: list[Key], key_id: str | None) -> list[Key]:
+    """Return the keys with the id that a token names; all of them for a token that names none."""
+    return keys if key_id is None else [key for key in keys if key.kid == key_id]
+
+
+def _text(body: bytes, name: str) -> str:
+    """Return a text of the provider's error for people, shortened."""
+    data = jsontext.decode_or_none(body)
+    value = data.get(name) if isinstance(data, dict) else None
+    return "".join(c for c in value if c.isprintable())[:300] if isinstance(value, str) else ""

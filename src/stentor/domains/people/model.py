@@ -1,0 +1,120 @@
+"""A person who signs in with a provider, and what follows from the claims of an ID token. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from stentor.auth.principal import PERMISSIONS, ROLE_PERMISSIONS, Permission, Principal, Role
+from stentor.core.errors import SignInRefused
+from stentor.core.jsontext import JsonObject
+
+MAX_SESSIONS = 20
+"""Per person; a further sign-in ends the oldest one."""
+EVERYBODY = "*"
+_ROLES_BY_RANK: tuple[Role, ...] = ("viewer", "operator", "approver", "admin")
+_SEPARATORS = frozenset(":,*/\\")
+"""Characters that mean something else where names stand: in budgets, in the access to namespaces."""
+
+
+class Session(msgspec.Struct, frozen=True):
+    """One sign-in. Only the SHA-256 digest of its secret is stored, in hex. Times in microseconds."""
+
+    digest: str
+    created_at: int
+    expires_at: int
+    address: str = ""
+
+
+class Person(msgspec.Struct, frozen=True):
+    """`subject` is the provider's own id of the person, None while the name is released. `version` counts changes.
+
+    A person keeps the name, which records hold; role and permissions are those of the last sign-in.
+    """
+
+    name: str
+    tenant: str
+    issuer: str
+    subject: str | None
+    role: Role
+    permissions: tuple[str, ...]
+    sessions: tuple[Session, ...]
+    created_at: int
+    updated_at: int
+    version: int
+    last_sign_in_at: int
+    blocked_at: int | None = None
+    blocked_by: str | None = None
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant)
+
+    def sessions_at(self, now: int) -> tuple[Session, ...]:
+        """Return the sessions that have not expired, oldest first."""
+        return tuple(session for session in self.sessions if session.expires_at > now)
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """What a person's groups allow."""
+
+    role: Role
+    permissions: tuple[Permission, ...]
+
+
+def grant(groups: Iterable[str], roles: Sequence[tuple[str, str]]) -> Granted | None:
+    """Return the union of what the roles of the groups allow; None for no role.
+
+    `roles` are pairs of group and role. The name of the role is the widest of them.
+    """
+    known = {*groups, EVERYBODY}
+    granted = {cast(Role, role) for group, role in roles if group in known}
+    if not granted:
+        return None
+    allowed = {permission for role in granted for permission in ROLE_PERMISSIONS[role]}
+    return Granted(max(granted, key=_ROLES_BY_RANK.index), tuple(p for p in PERMISSIONS if p in allowed))
+
+
+def read_groups(claims: JsonObject, path: str) -> list[str]:
+    """Return the groups in a claim, which may be a list, one text, or inside an object as in `realm_access.roles`."""
+    value = _find(claims, path)
+    values = value if isinstance(value, list) else [value]
+    return [group for group in values if isinstance(group, str)]
+
+
+def has_claim(claims: JsonObject, path: str) -> bool:
+    return _find(claims, path) is not None
+
+
+def _find(claims: JsonObject, path: str) -> Any:
+    """Return the value of a claim; a claim whose own name has dots, as in URLs, wins over the way into an object."""
+    if path in claims:
+        return claims[path]
+    value: Any = claims
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def read_name(claims: JsonObject, claim: str) -> str:
+    """Return the name under which a person acts, such as anna@example.com. Raises SignInRefused.
+
+    A name without `@` gets the provider's host, so that no person ever has the name of a key.
+    """
+    value = _find(claims, claim)
+    if not isinstance(value, str) or not value.strip():
+        raise SignInRefused(
+            f"The provider sent no claim {claim!r}: add a scope that includes it to SERVICE_OIDC_SCOPES, or name "
+            "another claim in SERVICE_OIDC_NAME_CLAIM."
+        )
+    if claim == "email" and claims.get("email_verified") is False:
+        raise SignInRefused("The provider has not verified this e-mail address.")
+    name = value.strip().lower()
+    if "@" not in name:
+        name = f"{name}@{urlsplit(str(claims.get('iss'))).hostname}"
+    if len(name) > 200 or not name.isprintable() or any(c.isspace() or c in _SEPARATORS for c in name):
+        raise SignInRefused(f"The claim {claim!r} is no name that can be recorded: name another claim.")
+    return name

@@ -1,0 +1,95 @@
+"""Sign-in with the provider: to it with a code challenge, and back from it with a code."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from stentor.core.errors import ServiceUnavailable, SignInFailed
+from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages.sign_in import TOO_MANY_ATTEMPTS_MESSAGE, open_session, render_sign_in
+from stentor.surfaces.dashboard.site.page import Site
+from stentor.surfaces.dashboard.site.sessions import is_https_request
+from stentor.surfaces.dashboard.site.single_sign_on import PENDING_COOKIE, PENDING_SECONDS, PendingSignIn, SingleSignOn
+
+BEGIN_PATH, CALLBACK_PATH = "/sign-in/provider", "/sign-in/callback"
+EXPIRED_MESSAGE = "This sign-in is not under way in this browser any more. Start again."
+log = logging.getLogger(__name__)
+
+
+async def begin(site: Site, request: Request) -> Response:
+    """Send the browser to the provider, and keep in a cookie what must come back."""
+    single_sign_on = _require(site)
+    scheme = "https" if is_https_request(request) else "http"
+    redirect_uri = f"{scheme}://{request.url.netloc}{CALLBACK_PATH}"
+    pending = single_sign_on.begin(redirect_uri, request.query_params.get("next", ""))
+    try:
+        url = await single_sign_on.provider.authorization_url(
+            redirect_uri, pending.state, pending.nonce, pending.verifier
+        )
+    except ServiceUnavailable as error:
+        log.warning("sign_in: provider failed reason=%s", error.message)
+        return render_sign_in(site, request, error.message, 503)
+    response = RedirectResponse(url, 303)
+    # Lax, because the way back comes from the provider's site: with Strict the browser would withhold the cookie.
+    response.set_cookie(
+        PENDING_COOKIE,
+        single_sign_on.seal(pending),
+        max_age=PENDING_SECONDS,
+        path=CALLBACK_PATH,
+        httponly=True,
+        samesite="lax",
+        secure=scheme == "https",
+    )
+    return response
+
+
+async def finish(site: Site, request: Request) -> Response:
+    """Exchange the code that the provider sent, have the gateway open a session, and set its cookie."""
+    single_sign_on = _require(site)
+    address = request.client.host if request.client else ""
+    if site.login_throttle.is_blocked(address):
+        return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
+    pending = single_sign_on.open(request.cookies.get(PENDING_COOKIE, ""))
+    # Somebody else's response, slipped into this browser, would sign its user in as somebody else.
+    if pending is None or not hmac.compare_digest(pending.state, request.query_params.get("state", "")):
+        return render_sign_in(site, request, EXPIRED_MESSAGE, 400)
+    try:
+        made = await _open_at_gateway(site, single_sign_on, pending, request, address)
+    except (SignInFailed, ServiceUnavailable, GatewayError) as error:
+        if error.status in (401, 403):
+            site.login_throttle.record_failure(address)
+        log.warning("sign_in: failed with the provider reason=%s", error.message)
+        response = render_sign_in(site, request, error.message, error.status)
+    else:
+        token = site.sessions.create(made["session"], made, is_personal=True)
+        response = open_session(site, request, token, pending.next_path)
+    response.delete_cookie(PENDING_COOKIE, path=CALLBACK_PATH, httponly=True, samesite="lax")
+    return response
+
+
+async def _open_at_gateway(
+    site: Site, single_sign_on: SingleSignOn, pending: PendingSignIn, request: Request, address: str
+) -> dict[str, str]:
+    parameters = request.query_params
+    if problem := parameters.get("error"):
+        text = parameters.get("error_description") or problem
+        raise SignInFailed(f"The provider did not sign you in: {text[:300]}")
+    tokens = await single_sign_on.provider.exchange(parameters.get("code", ""), pending.verifier, pending.redirect_uri)
+    body = {
+        "id_token": tokens.id_token,
+        "nonce": pending.nonce,
+        "access_token": tokens.access_token,
+        "address": address,
+    }
+    return dict(await site.gateway.call("", "people.sign_in", {"body": body}))
+
+
+def _require(site: Site) -> SingleSignOn:
+    if site.single_sign_on is None:
+        raise HTTPException(404, "Page not found.")
+    return site.single_sign_on

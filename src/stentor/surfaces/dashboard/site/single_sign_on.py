@@ -1,0 +1,51 @@
+"""A sign-in that is under way at the provider: what must come back, kept in an encrypted cookie until it does.
+
+The cookie instead of this process's memory: so nobody can fill the memory, and the response only counts in the browser
+that began.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+from cryptography.fernet import Fernet, InvalidToken
+
+from stentor.auth.oidc.provider import OidcProvider
+
+PENDING_COOKIE = "stentor_sign_in"
+PENDING_SECONDS = 600
+"""How long somebody may take at the provider."""
+
+
+class PendingSignIn(msgspec.Struct, frozen=True):
+    """`verifier` is the secret of PKCE; `next_path` is the page that was asked for."""
+
+    state: str
+    nonce: str
+    verifier: str
+    redirect_uri: str
+    next_path: str
+
+
+class SingleSignOn:
+    """The provider with its name on the button, and the key of the cookies, which is new with every start."""
+
+    def __init__(self, provider: OidcProvider, label: str) -> None:
+        self.provider, self.label = provider, label
+        self._fernet = Fernet(Fernet.generate_key())
+
+    def begin(self, redirect_uri: str, next_path: str) -> PendingSignIn:
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        return PendingSignIn(state, nonce, verifier, redirect_uri, next_path)
+
+    def seal(self, pending: PendingSignIn) -> str:
+        """Return the value of the cookie."""
+        return self._fernet.encrypt(msgspec.json.encode(pending)).decode()
+
+    def open(self, cookie: str) -> PendingSignIn | None:
+        """Return what a cookie holds; None for one that is not ours, or too old."""
+        try:
+            return msgspec.json.decode(self._fernet.decrypt(cookie, ttl=PENDING_SECONDS), type=PendingSignIn)
+        except (InvalidToken, msgspec.MsgspecError):
+            return None

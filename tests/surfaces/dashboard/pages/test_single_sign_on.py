@@ -1,0 +1,159 @@
+"""Sign-in with a provider over the pages: the way there and back, and responses that somebody else began."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from stentor.core.clock import SECOND
+from stentor.testing import FixedClock
+from tests.conftest import MakeWorld
+from tests.identity_provider import Account, IdentityProvider, identity_provider
+from tests.requirements import requirement
+from tests.surfaces.dashboard.board import LOCAL, Board
+from tests.surfaces.dashboard.signed_in import Site
+
+ANNA = Account("u-1", "anna@example.com", ["platform"])
+VERA = Account("u-2", "vera@example.com", ["staff"])
+
+
+@pytest.fixture
+def provider(clock: FixedClock) -> Iterator[IdentityProvider]:
+    with identity_provider(lambda: clock.now() / SECOND) as made:
+        yield made
+
+
+@pytest.fixture
+async def office(make_board: Any, make_world: MakeWorld, provider: IdentityProvider) -> AsyncIterator[Site]:
+    world = await make_world(**provider.settings, SERVICE_OIDC_LABEL="Example ID")
+    site = Site(await make_board(world, **provider.settings, SERVICE_OIDC_LABEL="Example ID"))
+    yield site
+    for browser in site.browsers.values():
+        await browser.aclose()
+
+
+def new_browser(board: Board) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=board.http._transport, base_url=LOCAL, timeout=60)
+
+
+async def begin(browser: httpx.AsyncClient, path: str = "") -> str:
+    """Follow the button to the provider; answers the provider's address."""
+    answer = await browser.get("/sign-in/provider", params={"next": path} if path else {})
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
+
+
+async def sign_in(site: Site, provider: IdentityProvider, account: Account, path: str = "") -> httpx.Response:
+    browser = site.browsers.setdefault(account.email, new_browser(site.board))
+    return await browser.get(provider.sign_in(await begin(browser, path), account))
+
+
+@requirement("dashboard.single-sign-on")
+async def test_somebody_signs_in_with_the_provider_and_out_again(office: Site, provider: IdentityProvider) -> None:
+    assert "Sign in with Example ID" in (await office.board.http.get("/sign-in")).text
+    answer = await sign_in(office, provider, ANNA, "/tasks?status=failed")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/tasks?status=failed"), answer.text
+    browser = office.browsers[ANNA.email]
+    page = (await browser.get("/people")).text
+    assert "anna@example.com" in page
+    assert "st_" not in page
+    (made,) = (await office.world.admin.get("/api/v1/people")).json()["people"]
+    assert (made["sessions"], made["role"]) == (1, "admin")
+    await office.send("/sign-out", key=ANNA.email)
+    assert (await office.world.admin.get("/api/v1/people")).json()["people"][0]["sessions"] == 0
+    assert (await browser.get("/tasks")).headers["location"].startswith("/sign-in")
+
+
+@requirement("dashboard.single-sign-on")
+async def test_what_somebody_may_not_do_is_not_offered(office: Site, provider: IdentityProvider) -> None:
+    await sign_in(office, provider, VERA)
+    page = (await office.browsers[VERA.email].get("/")).text
+    assert 'href="/tasks"' in page
+    assert 'href="/keys"' not in page
+    assert (await office.browsers[VERA.email].get("/people")).status_code == 403
+
+
+@requirement("dashboard.single-sign-on")
+async def test_blocking_ends_the_pages_of_somebody_at_once(
+    office: Site, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.surfaces.dashboard.site.page.CACHE_SECONDS", 0.0)
+    await sign_in(office, provider, VERA)
+    vera = office.browsers[VERA.email]
+    assert (await vera.get("/tasks")).status_code == 200
+    await office.send("/people/vera@example.com/block")
+    answer = await vera.get("/webhooks")
+    assert answer.status_code == 303
+    refused = await sign_in(office, provider, VERA)
+    assert refused.status_code == 403
+    assert "blocked" in refused.text
+    await office.send("/people/vera@example.com/unblock")
+    assert (await sign_in(office, provider, VERA)).status_code == 303
+
+
+@requirement("dashboard.single-sign-on-own")
+async def test_a_response_counts_once_and_in_the_browser_that_began(office: Site, provider: IdentityProvider) -> None:
+    mine, other = new_browser(office.board), new_browser(office.board)
+    back = provider.sign_in(await begin(mine), ANNA)
+    assert (await other.get(back)).status_code == 400  # login CSRF: a link that signs somebody in as the attacker
+    await begin(other)
+    assert (await other.get(back)).status_code == 400
+    assert (await mine.get(f"{back}x")).status_code == 400
+    assert (await mine.get(back)).status_code == 303
+    assert (await mine.get(back)).status_code == 400
+    assert (await office.world.admin.get("/api/v1/people")).json()["people"][0]["sessions"] == 1
+    await mine.aclose()
+    await other.aclose()
+
+
+@requirement("dashboard.single-sign-on-own")
+async def test_a_code_of_another_sign_in_is_refused_by_its_challenge(office: Site, provider: IdentityProvider) -> None:
+    mine, thief = new_browser(office.board), new_browser(office.board)
+    code = parse_qs(urlsplit(provider.sign_in(await begin(mine), ANNA)).query)["code"][0]
+    state = parse_qs(urlsplit(await begin(thief)).query)["state"][0]
+    answer = await thief.get("/sign-in/callback", params={"code": code, "state": state})
+    assert answer.status_code == 403
+    assert "The code is not valid" in answer.text
+    await mine.aclose()
+    await thief.aclose()
+
+
+@requirement("dashboard.single-sign-on-own")
+async def test_what_the_provider_says_is_shown_as_text_and_leads_nowhere_else(
+    office: Site, provider: IdentityProvider
+) -> None:
+    browser = new_browser(office.board)
+    state = parse_qs(urlsplit(await begin(browser, "//evil.example/")).query)["state"][0]
+    query = {"error": "access_denied", "error_description": "<script>alert(1)</script>", "state": state}
+    answer = await browser.get("/sign-in/callback", params=query)
+    assert answer.status_code == 403
+    assert "<script>alert" not in answer.text
+    back = provider.sign_in(await begin(browser, "//evil.example/"), ANNA)
+    assert (await browser.get(back)).headers["location"] == "/"
+    await browser.aclose()
+
+
+@requirement("dashboard.single-sign-on")
+async def test_without_a_provider_there_is_no_button_and_no_way(site: Site) -> None:
+    assert "/sign-in/provider" not in (await site.board.http.get("/sign-in")).text
+    for path in ("/sign-in/provider", "/sign-in/callback"):
+        assert (await site.board.http.get(path)).headers["location"].startswith("/sign-in?")
+    assert "SERVICE_OIDC_ISSUER" in await site.read("/people")
+
+
+@requirement("dashboard.single-sign-on")
+async def test_a_provider_that_is_down_leaves_the_keys(make_board: Any, make_world: MakeWorld) -> None:
+    settings = {
+        "SERVICE_OIDC_ISSUER": "http://127.0.0.1:1",
+        "SERVICE_OIDC_CLIENT_ID": "x",
+        "SERVICE_OIDC_ROLES": "*=viewer",
+    }
+    site = Site(await make_board(await make_world(**settings), **settings))
+    answer = await site.board.http.get("/sign-in/provider")
+    assert answer.status_code == 503
+    assert "cannot be reached" in answer.text
+    await (await site.browser()).aclose()
