@@ -24,6 +24,7 @@ UV_VARIABLES = {
 IGNORED = {
     "cache-dir",
     "config-file",
+    "constraint",  # every version is pinned here; uv rejects a constraint beside hashes
     "default-timeout",
     "disable-pip-version-check",
     "retries",
@@ -31,6 +32,8 @@ IGNORED = {
     "timeout",
 }
 """Settings of pip that do not decide which packages are installed."""
+SHOWN = ("Downloading ", "Prepared ", "Installed ", "Bytecode compiled ")
+"""What uv says that shows how far it is: its large downloads, and the end of each step."""
 
 
 def uv_environment() -> dict[str, str] | None:
@@ -56,8 +59,14 @@ def install_with_uv(options: list[str]) -> bool:
         pinned = ["--no-deps", "--require-hashes", "-r", str(Path(__file__).with_name("uv.txt"))]
         if subprocess.run([*PIP, "--quiet", "install", *pinned], capture_output=True).returncode:
             return False
-    command = [str(UV), "pip", "install", "--quiet", "--index-strategy", "unsafe-best-match", *options]
-    return subprocess.run([*command, "--python", sys.executable], env=environment, capture_output=True).returncode == 0
+    command = [str(UV), "pip", "install", "--index-strategy", "unsafe-best-match", *options]
+    command += ["--python", sys.executable]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as uv:
+        assert uv.stderr is not None
+        for line in uv.stderr:
+            if line.strip().startswith(SHOWN):
+                sys.stderr.write(f"  {line.strip()}\n")
+    return uv.returncode == 0
 
 
 def main(options: list[str]) -> int:
