@@ -17,12 +17,12 @@ def pages(made: Seeded) -> list[Shown]:
     scribe = made.agents["scribe"]
     return [
         Shown("overview", "/", "Needs your attention"),
-        Shown("alerts", "/alerts", "What is wrong now"),
+        Shown("alerts", "/alerts", "Open alerts"),
         Shown("tasks", "/tasks", "New task"),
         Shown("task", f"/tasks/{made.done}", "Why this agent"),
         Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),
         Shown("compare", f"/tasks/{made.done}/compare?with={made.failed}", "Compare runs"),
-        Shown("console", "/console", "Instruction"),
+        Shown("console", "/console", "New task"),
         Shown("console-run", f"/console/{made.done}", "Next instruction"),
         Shown("agents", "/agents", "translator"),
         Shown(

@@ -6,12 +6,15 @@ Texts that come from agents and other services are printed without control chara
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -28,6 +31,14 @@ EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2
 
 console = Console(highlight=False)
 error_console = Console(stderr=True, highlight=False)
+
+
+def own_command() -> str:
+    """Return how the user can call this program again: its path, where a shell would not find the name."""
+    called = Path(sys.argv[0])
+    if called.name != "stentor" or shutil.which("stentor"):
+        return "stentor"
+    return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)
 
 
 class CommandFailed(Exception):

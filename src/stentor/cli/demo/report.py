@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.tree import Tree
 
 from stentor.cli.demo import governance_scenarios, scenarios
+from stentor.cli.output import own_command
 from stentor.cli.responses import RunEvent
 from stentor.cli.tasks.decisions import Decision
 
@@ -67,7 +68,9 @@ def print_report(out: Console, report: DemoReport) -> None:
     out.print(scenarios.render_chat(report.model))
     out.print(governance_scenarios.render_governance(report.caught, report.update))
     out.print(governance_scenarios.render_tampering(report.proof))
-    out.print(f"\n[bold green]{report.tasks} tasks completed.[/] Start your own service with [cyan]stentor serve[/].")
+    out.print(
+        f"\n[bold green]{report.tasks} tasks completed.[/] Start your own service with [cyan]{own_command()} serve[/]."
+    )
 
 
 def _assignments(rows: list[DemoTask]) -> Table:

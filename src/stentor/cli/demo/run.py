@@ -200,6 +200,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
         "SERVICE_CONFIG_FILE": "",
         "SERVICE_RATE_LIMIT_PER_MINUTE": "0",
         "SERVICE_BUILTIN_AGENTS": "false",
+        "SERVICE_LOG_LEVEL": "warning",
     }
     command = [
         sys.executable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ _COMMON = frozenset("about after agent agents their there these which would wher
 
 def main() -> None:
     """Run the worker: return the most frequent long words of a text."""
+    logging.basicConfig(level=logging.WARNING)  # the report says what it did
     worker = Worker(os.environ["DEMO_URL"], os.environ["DEMO_KEY"], os.environ["DEMO_AGENT"], concurrency=2)
 
     @worker.handler

@@ -76,7 +76,7 @@ async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over
         site.world.clock.advance(seconds=seconds)
         await site.world.kernel.alerts.check()
     assert text not in await site.read("/")
-    assert "What was wrong" in (page := await site.read("/alerts"))
+    assert "Resolved alerts" in (page := await site.read("/alerts"))
     assert text in page
     for _ in range(5):
         await site.world.do(agent, ok=False)

@@ -44,12 +44,12 @@ async def test_the_page_tells_what_is_numbered_what_waits_and_what_is_signed(sit
     task_id, events = await ran(site)
     before = text(await site.read("/provenance"))
     assert "Numbered events 0" in before
-    assert f"Waiting for one {len(events) + 2}, the oldest from" in before, "of the agent, and of the sign-in"
+    assert f"Not yet numbered {len(events) + 2}, the oldest from" in before, "of the agent, and of the sign-in"
     assert "Nothing is signed yet" in before
     signed = await sign(site)
     page = await site.read("/provenance")
     after = text(page)
-    assert f"Numbered events {signed['size']} Waiting for one none Signed all numbered events" in after
+    assert f"Numbered events {signed['size']} Not yet numbered none Signed all numbered events" in after
     assert f'class="copy">{signed["root"].replace("+", "&#43;")}<' in page or f'class="copy">{signed["root"]}<' in page
     assert f"Key id {signed['key'].split('+')[1]}" in after
     assert "stentor provenance verify" in after
@@ -57,7 +57,7 @@ async def test_the_page_tells_what_is_numbered_what_waits_and_what_is_signed(sit
     await site.world.submit()
     part = await site.part("/provenance", part="log")
     assert "Signed all numbered events" in text(part)
-    assert "Waiting for one 3" in text(part)
+    assert "Not yet numbered 3" in text(part)
     assert "<html" not in part
     assert "<html" not in await site.part("/provenance")
 
