@@ -11,12 +11,13 @@ from stentor.core.settings import Settings
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
+    from stentor.web.server.certificate import ServedCertificate
 
 MISSING = "gRPC is not served, because the package {} is missing: pip install 'stentor[grpc]'."
 FAULTY = "gRPC is not served, because anybody could end it with one call to grpcio {}: pip install 'stentor[grpc]'."
 
 
-async def bind(settings: Settings, warnings: list[str]) -> Server | None:
+async def bind(settings: Settings, warnings: list[str], tls: ServedCertificate | None) -> Server | None:
     """Bind the port for the running loop; the server answers nobody before `start`. Raises StartRefused."""
     if settings.grpc.port is None or "grpc" not in settings.process.roles:
         return None
@@ -37,7 +38,7 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
         connections.head_timeout,
         connections.keep_alive,
     )
-    return Server.bind(settings.server.host, settings.grpc.port, limits)
+    return Server.bind(settings.server.host, settings.grpc.port, limits, tls)
 
 
 async def start(server: Server, service: Service) -> None:
