@@ -8,6 +8,9 @@ import signal
 import socket
 import ssl
 import stat
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
@@ -19,6 +22,8 @@ import httpx
 import pytest
 from cryptography import x509
 
+from stentor_worker import ServiceError, Worker
+from stentor_worker.client import Client
 from tests import forkserver
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.patience import until
@@ -27,6 +32,8 @@ from tests.service import ADMIN, Service
 from tests.surfaces.edge.authority import Authority
 from tests.surfaces.edge.sockets import LIVE, connected, is_alive, until_end
 from tests.surfaces.edge.test_slow_clients import hold
+from tests.surfaces.memory_mcp.conftest import call
+from tests.surfaces.memory_mcp.test_stdio import start_client
 
 Start = Callable[..., Service]
 PORTS = ("gateway", "dashboard", "vault", "notes", "mcp")
@@ -192,6 +199,55 @@ def test_the_vault_alone_has_one_port_with_tls(tmp_path: Path) -> None:
         assert downloaded == (tmp_path / "data/keys/tls.crt").read_text()
         process.terminate()
         assert process.wait(60) == 0
+
+
+@requirement("http.tls-clients")
+def test_a_worker_trusts_a_file_and_follows_a_renewal(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    service = start(**ON)
+    with pytest.raises(ServiceError, match="not trusted: name its file with ca_file"):
+        Client(service.address, service.key, threading.Event()).call("GET", "/tasks", tries=1)
+    worker = Worker.register(
+        service.address, service.key, "count", ["count"], ca_file=service.ready["certificate_file"]
+    )
+    worker.handler(lambda task: len(task.input))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        program = program_of(service)
+        submit = ("task", "submit", "--type", "count", "--capability", "count", "--input", TEXT, "--wait", "--json")
+        assert program(*submit).json["result"] == len(TEXT)
+        service.process.terminate()
+        service.process.wait(60)
+        (service.data_dir / "keys/tls.pem").unlink()
+        again = start(**ON, SERVICE_GATEWAY_PORT=str(urlsplit(service.address).port))
+        assert again.ready["certificate_sha256"] != service.ready["certificate_sha256"]
+        assert program(*submit).json["result"] == len(TEXT)
+    finally:
+        worker.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+@requirement("http.tls-clients")
+async def test_the_memory_over_standard_input_reaches_the_service(start: Start) -> None:
+    service = start(**ON)
+    async with start_client(service.data_dir) as client:
+        assert (await call(client, "write-memory", namespace="notes", key="a", content="x"))["version"] == 1
+        assert (await call(client, "read-memory", namespace="notes", key="a"))["content"] == "x"
+    assert (service.data_dir / "stentor.lock").read_bytes(), "the service has held the folder all the time"
+
+
+@requirement("http.tls-clients")
+@pytest.mark.parametrize("environ", [{}, ON])
+def test_the_health_check_of_the_image_follows_the_setting(start: Start, environ: dict[str, str]) -> None:
+    service = start(**environ)
+    port = str(urlsplit(service.address).port)
+    env = {**service.environ, "SERVICE_DATA_DIR": str(service.data_dir), "SERVICE_GATEWAY_PORT": port}
+    check = [sys.executable, "-m", "stentor.container_health"]
+    assert subprocess.run(check, env=env, timeout=60).returncode == 0
+    service.kill()
+    failed = subprocess.run(check, env=env, timeout=60, capture_output=True, text=True)
+    assert (failed.returncode, "Connection refused" in failed.stderr) == (1, True)
 
 
 @requirement("http.tls-own")

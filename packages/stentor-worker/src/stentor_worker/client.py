@@ -63,7 +63,7 @@ class Client:
             try:
                 response = self._http.request(method, f"/api/v1{path}", json=body)
             except httpx.TransportError as error:
-                failure = ServiceError(0, "UNREACHABLE", f"The service is unreachable ({type(error).__name__}).")
+                failure = ServiceError(0, "UNREACHABLE", _describe(error))
                 wait = pause
                 self._log_outage(failure)
                 self._trust_renewed_certificate()
@@ -100,6 +100,12 @@ class Client:
 def segment(text: str) -> str:
     """Return an id encoded as one segment of a path."""
     return quote(text, safe="")
+
+
+def _describe(error: httpx.TransportError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "The certificate of the service is not trusted: name its file with ca_file or SSL_CERT_FILE."
+    return f"The service is unreachable ({type(error).__name__})."
 
 
 def _to_error(response: httpx.Response) -> ServiceError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,10 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.web.server import http_server
-from stentor.web.server.certificate import ServedCertificate
 from stentor.web.server.http_server import Endpoint, bind
+
+if TYPE_CHECKING:
+    from stentor.web.server.certificate import ServedCertificate
 
 
 def notes(
@@ -65,6 +67,9 @@ def _open_certificate(certificate: Path | None, key: Path | None) -> ServedCerti
         return None
     if certificate is None or key is None:
         raise StartRefused("HTTPS needs both --tls-cert (NOTES_TLS_CERT) and --tls-key (NOTES_TLS_KEY).")
+    # Here: without TLS nothing needs it.
+    from stentor.web.server.certificate import ServedCertificate
+
     return ServedCertificate(certificate, key)
 
 
