@@ -303,11 +303,8 @@ class ServiceClient:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return CommandFailed(f"The service at {self._where} did not respond in time.", EXIT_UNREACHABLE)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return CommandFailed(
-                f"The certificate of the service at {self._where} is not trusted: {_verification_problem(error)}. Set "
-                "SSL_CERT_FILE to a file with it or with its authority.",
-                EXIT_UNREACHABLE,
-            )
+            problem = _describe_verification(str(error))
+            return CommandFailed(f"The service at {self._where} has a certificate {problem}", EXIT_UNREACHABLE)
         return CommandFailed(f"Cannot connect to a service at {self._where}. Is it running?", EXIT_UNREACHABLE)
 
     def _not_stentor_error(self) -> CommandFailed:
@@ -336,9 +333,14 @@ class ServiceClient:
         return RequestFailed(response.status_code, reason, str(body.get("message", error)))
 
 
-def _verification_problem(error: httpx.TransportError) -> str:
-    """Return OpenSSL's reason alone, such as `self-signed certificate`."""
-    return str(error).partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or "it cannot be verified"
+def _describe_verification(error: str) -> str:
+    """Return what is wrong with a certificate, from OpenSSL's error, and what to do."""
+    reason = error.partition("certificate verify failed: ")[2].partition(" (_ssl")[0].rstrip(".") or "unknown reason"
+    if "expired" in reason:
+        return "that has expired. Renew it."
+    if "mismatch" in reason:
+        return f"for another name ({reason}). Use an address that it names."
+    return f"that is not trusted ({reason}). Set SSL_CERT_FILE to a file with it or with its authority."
 
 
 def omit_none(values: JsonObject) -> JsonObject:

@@ -16,9 +16,9 @@ from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.domains.monitoring.service import fixed_check
 from stentor_vault.server.certificate import RENEWAL_MARGIN
+from tests.authority import Authority
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
-from tests.surfaces.edge.authority import Authority
 
 Found = list[dict[str, Any]]
 

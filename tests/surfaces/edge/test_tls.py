@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,15 +21,16 @@ import grpc
 import httpx
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from stentor_worker import ServiceError, Worker
 from stentor_worker.client import Client
 from tests import forkserver
+from tests.authority import Authority
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.patience import until
 from tests.requirements import requirement
 from tests.service import ADMIN, Service
-from tests.surfaces.edge.authority import Authority
 from tests.surfaces.edge.sockets import LIVE, connected, is_alive, until_end
 from tests.surfaces.edge.test_slow_clients import hold
 from tests.surfaces.memory_mcp.conftest import call
@@ -139,11 +140,42 @@ def test_commands_work_without_settings_and_refuse_another_certificate(start: St
     elsewhere = Program(tmp_path / "elsewhere", {"SERVICE_CLIENT_KEY": service.key, "SERVICE_URL": service.address})
     refused = elsewhere("task", "list")
     assert refused.code == 4
-    assert "is not trusted: self-signed certificate. Set SSL_CERT_FILE" in " ".join(refused.err.split())
+    assert "has a certificate that is not trusted (self-signed certificate). Set SSL_CERT_FILE" in " ".join(
+        refused.err.split()
+    )
     elsewhere.environ["SSL_CERT_FILE"] = service.ready["certificate_file"]
     assert elsewhere("task", "list").code == 0
     elsewhere.environ["SSL_CERT_FILE"] = str(tmp_path / "none")
     assert "SSL_CERT_FILE cannot be used" in elsewhere("task", "list").err
+
+
+@requirement("http.tls-clients")
+def test_an_expired_certificate_and_one_for_another_name_are_refused_with_what_to_do(
+    start: Start, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    elsewhere = Program(tmp_path / "elsewhere", {"SERVICE_CLIENT_KEY": "x", "SSL_CERT_FILE": str(authority.file)})
+
+    def refusal(*names: str, days: float) -> str:
+        authority.issue(*names, days=days)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(authority.certificate_file, authority.key_file)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            thread = threading.Thread(target=fail_handshake, args=(listening, context))
+            thread.start()
+            done = elsewhere("task", "list", "--url", f"https://127.0.0.1:{listening.getsockname()[1]}")
+            thread.join(60)
+        assert done.code == 4
+        return " ".join(done.err.split())
+
+    assert "has expired. Renew it." in refusal("127.0.0.1", days=-1)
+    assert "Use an address that it names" in refusal("other.example.com", days=1)
+
+
+def fail_handshake(listening: socket.socket, context: ssl.SSLContext) -> None:
+    with listening.accept()[0] as client, suppress(OSError), context.wrap_socket(client, server_side=True) as secure:
+        secure.recv(1)
+        raise AssertionError("the client trusts it")
 
 
 @requirement("http.tls-clients")
@@ -184,6 +216,20 @@ def test_the_note_store_reaches_the_vault_and_verifies_it(start: Start) -> None:
         done = notes.post("/api/appendContext", json={"path": "a.md", "content": "kept"})
         assert done.status_code == 200, done.text
     assert (service.data_dir / "vault/a.md").read_text().strip() == "kept"
+
+
+@requirement("http.tls")
+def test_a_witness_and_a_note_store_alone_follow_the_setting(start: Start, tmp_path: Path) -> None:
+    log, own = start().data_dir / "keys/provenance.pub", tmp_path / "own"
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SERVICE_TLS": "true", "SERVICE_DATA_DIR": str(own)}
+    environ |= {"MCP_API_KEY": "note-key-7c1e", "NOTES_BASE_URL": "http://127.0.0.1:1", "NOTES_API_KEY": "x"}
+    witness = ["provenance", "witness", "--watch", str(log), "--folder", str(tmp_path / "w"), "--name", "example.com/w"]
+    for name, command in (("notes", ["notes"]), ("witness", witness)):
+        with forkserver.Process([*command, "--port", "0", "--json"], environ) as process:
+            ready = json.loads(process.stdout.readline())
+            served_pem(ready[name], ssl.create_default_context(cafile=own / "keys/tls.crt"))
+            process.terminate()
+            assert process.wait(60) == 0
 
 
 @requirement("http.tls-clients")
@@ -304,6 +350,15 @@ def test_files_that_cannot_be_used_stop_the_start_with_the_file_and_the_reason(t
     start_fails_with("SERVICE_TLS_CERT and SERVICE_TLS_KEY", SERVICE_TLS_KEY=str(authority.key_file))
     start_fails_with("exclude each other", **authority.settings, SERVICE_TLS="false")
     start_fails_with("SERVICE_VAULT_TLS=false", SERVICE_TLS="true", SERVICE_VAULT_TLS="false")
+
+
+@requirement("http.tls-own")
+def test_a_kind_of_key_that_grpc_cannot_serve_is_told_at_the_start(start: Start, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pem = authority.issue("127.0.0.1", curve=ec.SECP521R1())
+    service = start(**authority.settings, SERVICE_GRPC_PORT="0")
+    assert any("gRPC clients cannot connect" in warning for warning in service.ready["warnings"])
+    assert served_pem(service.address, ssl.create_default_context(cafile=authority.file)) == pem
 
 
 @requirement("http.tls-renewal")

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from stentor.core.errors import StartRefused
 from stentor.surfaces.grpc.calls import ActiveCalls
@@ -73,6 +74,14 @@ def is_version_safe(version: str) -> bool:
     """Return whether this version of grpcio is free of the vulnerability above."""
     major, minor = version.split(".")[:2]
     return (int(major), int(minor)) < FIRST_VULNERABLE_VERSION
+
+
+def can_serve(loaded: LoadedCertificate) -> bool:
+    """Return whether grpcio, whose TLS is BoringSSL, serves certificates with this kind of key."""
+    key = loaded.certificate.public_key()
+    return isinstance(key, rsa.RSAPublicKey) or (
+        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1)
+    )
 
 
 class _DecodeErrorFilter(logging.Filter):

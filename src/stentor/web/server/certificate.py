@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
@@ -76,9 +77,12 @@ class ServedCertificate:
         """Load the files whenever they have changed, forever. Files that cannot be used leave the old ones in place."""
         while True:
             await sleep_until_tick(POLL_SECONDS)
-            if await asyncio.to_thread(self.reload):
-                for notify in self.on_change:
-                    notify()
+            try:
+                if await asyncio.to_thread(self.reload):
+                    for notify in self.on_change:
+                        notify()
+            except Exception:
+                log.exception("tls: certificate not checked")
 
     def reload(self) -> bool:
         """Load the files if they have changed; return whether they have. Logs each problem once, and raises nothing."""
@@ -158,9 +162,12 @@ def _check_key(path: Path, certificate: x509.Certificate, key_path: Path, key: b
         private_key = load_pem_private_key(key, password=None)
     except TypeError:
         raise StartRefused(f"{key_path} cannot be used for HTTPS: store the key without a password.") from None
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise StartRefused(f"{key_path} cannot be used for HTTPS: it contains no private key in PEM.") from None
-    public_keys = (private_key.public_key(), certificate.public_key())
+    try:
+        public_keys = (private_key.public_key(), certificate.public_key())
+    except (ValueError, UnsupportedAlgorithm):
+        raise StartRefused(f"{path} cannot be used for HTTPS: the type of its key is unknown.") from None
     own, certified = (key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) for key in public_keys)
     if own != certified:
         raise StartRefused(

@@ -29,7 +29,6 @@ from stentor.web.server.protocol import MAX_HEAD_BYTES, PLAIN_HTTP, LimitedProto
 SHUTDOWN_GRACE_SECONDS = 3
 BACKLOG = 256
 """Connections that the kernel queues before they are accepted; these do not count against the limits."""
-HANDSHAKE_TIMEOUT_SECONDS = 10.0
 TLS_HANDSHAKE_RECORD = b"\x16"
 """The first byte that a TLS client sends."""
 ACCEPT_RETRY_SECONDS = 0.1
@@ -241,19 +240,20 @@ class TlsListener:
         # A client that fails the handshake, disconnects or times out is not an error of the service.
         with suppress(OSError):
             try:
-                if not await _speaks_tls(handshake.client):
+                seconds = self._connections.limits.head_s
+                if not await _speaks_tls(handshake.client, seconds):
                     return
                 await loop.connect_accepted_socket(
                     self._protocol_factory,
                     handshake.client,
                     ssl=self._tls.ssl_context,
-                    ssl_handshake_timeout=HANDSHAKE_TIMEOUT_SECONDS,
+                    ssl_handshake_timeout=seconds,
                 )
             finally:
                 self._connections.release(handshake, address)
 
 
-async def _speaks_tls(client: socket.socket) -> bool:
+async def _speaks_tls(client: socket.socket, seconds: float) -> bool:
     """Wait for the first byte and return whether it begins a handshake; else answer in plain HTTP and close.
 
     Raises OSError, also when nothing arrives in time; the socket is then closed too.
@@ -263,7 +263,7 @@ async def _speaks_tls(client: socket.socket) -> bool:
     try:
         loop.add_reader(client, is_readable.set)
         try:
-            async with asyncio.timeout(HANDSHAKE_TIMEOUT_SECONDS):
+            async with asyncio.timeout(seconds):
                 await is_readable.wait()
         finally:
             loop.remove_reader(client)

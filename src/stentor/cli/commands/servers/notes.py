@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stentor.bootstrap.surfaces import notes as wiring
+from stentor.bootstrap.tls import open_certificate
 from stentor.cli.output import console, print_json, report_errors
 from stentor.core import settings
 from stentor.core.errors import StartRefused, StentorError
@@ -41,7 +42,8 @@ def notes(
     with report_errors(as_json=as_json):
         opened = wiring.open_notes(os.environ, redactor)
         redaction.configure_logging(opened.level, redactor)
-        tls = _open_certificate(tls_cert, tls_key)
+        chosen = settings.load(os.environ, {"SERVICE_HOST": host})
+        tls = _open_certificate(tls_cert, tls_key) or open_certificate(chosen)
         listener = bind(host, opened.port if port is None else port, "--port", tls)
 
         def ready() -> None:
@@ -53,7 +55,7 @@ def notes(
         with listener:
             endpoint = Endpoint(opened.app, listener)
             http_server.serve_endpoints(
-                settings.load(os.environ).connections,
+                chosen.connections,
                 [endpoint],
                 ready,
                 [lambda: _check_plugin(opened.vault), *([tls.watch] if tls else [])],
@@ -62,7 +64,7 @@ def notes(
 
 
 def _open_certificate(certificate: Path | None, key: Path | None) -> ServedCertificate | None:
-    """Load the certificate; None without options, for HTTP. Raises StartRefused: it never falls back to HTTP."""
+    """Load the certificate of the options; None without them. Raises StartRefused: it never falls back to HTTP."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:

@@ -97,7 +97,10 @@ def _print_startup(report: StartupReport) -> None:
     console.print(f"[bold]Stentor[/] listens on [cyan]{report.gateway}[/]")
     for name, address in report.surfaces.items():
         key = f", key file: {report.key_files[name]}" if name in report.key_files else ""
-        console.print(f"  {SURFACE_LABELS[name]}: [cyan]{address}{SURFACE_PATHS.get(name, '')}[/]{key}", soft_wrap=True)
+        tls = " over TLS" if name == "grpc" and report.certificate else ""
+        console.print(
+            f"  {SURFACE_LABELS[name]}{tls}: [cyan]{address}{SURFACE_PATHS.get(name, '')}[/]{key}", soft_wrap=True
+        )
     if report.certificate is not None:
         console.print(f"Certificate: {report.certificate.file}", soft_wrap=True)
         console.print(f"  SHA-256 {report.certificate.sha256}", soft_wrap=True)

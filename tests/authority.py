@@ -45,9 +45,10 @@ class Authority:
         starts_in: timedelta = timedelta(days=-400),
         password: bytes | None = None,
         is_reversed: bool = False,
+        curve: ec.EllipticCurve | None = None,
     ) -> str:
         """Write a certificate with its chain and its key; return its PEM."""
-        key = ec.generate_private_key(ec.SECP256R1())
+        key = ec.generate_private_key(curve or ec.SECP256R1())
         builder = _builder(_name("Test"), self._name, key.public_key(), timedelta(days=days), starts_in)
         shown = x509.SubjectAlternativeName([_general_name(name) for name in names])
         pem = builder.add_extension(shown, critical=False).sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
