@@ -24,7 +24,7 @@ def test_a_second_owner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
     lock = DataFolderLock(tmp_path, "2026-01-01T00:00:00Z")
     with pytest.raises(StartRefused, match=f"process {os.getpid()}, since 2026-01-01"):
         DataFolderLock(tmp_path, "later")
-    lock.publish_addresses(gateway="http://127.0.0.1:1")
+    lock.publish(gateway="http://127.0.0.1:1")
     owner = read_lock_holder(tmp_path)
     assert owner is not None
     assert (owner.pid, owner.gateway) == (os.getpid(), "http://127.0.0.1:1")

@@ -114,7 +114,7 @@ def test_the_image_pins_what_it_installs_and_runs_as_nobody_special() -> None:
         ("VOLUME", "/data"),
         ("STOPSIGNAL", "SIGTERM"),
     ]
-    assert "HEALTHCHECK" in text
+    assert 'CMD ["python3", "-m", "stentor.container_health"]' in text
 
 
 @requirement("scale.deploy-image")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -29,6 +30,7 @@ from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.filesystem import LockHolder, read_lock_holder
 from stentor.core.jsontext import JsonObject
+from stentor.core.security import pinning
 from stentor.core.settings import Settings
 
 T = TypeVar("T")
@@ -103,7 +105,11 @@ async def _over_network(settings: Settings, address: str) -> AsyncIterator[Servi
     headers = {"X-API-Key": key} if key else {}
     # HTTP_PROXY and the like must not redirect calls to this machine, which carry its admin key.
     async with httpx.AsyncClient(
-        base_url=url, headers=headers, timeout=httpx.Timeout(30, connect=5), trust_env=not is_loopback(url)
+        base_url=url,
+        headers=headers,
+        timeout=httpx.Timeout(30, connect=5),
+        verify=find_trust(settings, url),
+        trust_env=not is_loopback(url),
     ) as http:
         yield ServiceClient(http, str(url.copy_with(userinfo=b"")), source)
 
@@ -124,6 +130,25 @@ def is_loopback(url: httpx.URL) -> bool:
         return ip_address(url.host).is_loopback
     except ValueError:
         return url.host == "localhost"
+
+
+def find_trust(settings: Settings, url: httpx.URL) -> ssl.SSLContext | bool:
+    """Return what the certificate of the service is verified with. Raises CommandFailed.
+
+    The service of the data folder must have the certificate that its lock file names, any other one that of an
+    authority of SSL_CERT_FILE, which is unset on most machines, or else a public one.
+    """
+    if url.scheme != "https":
+        return True
+    path = os.environ.get("SSL_CERT_FILE")
+    try:
+        if own := pinning.find_trust(settings.storage.data_dir, str(url)):
+            return own
+        if not path:
+            return True
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise CommandFailed(f"The file {path} of SSL_CERT_FILE cannot be used: {error.strerror}.", EXIT_USAGE) from None
 
 
 def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
@@ -277,6 +302,9 @@ class ServiceClient:
     def unreachable_error(self, error: httpx.TransportError) -> CommandFailed:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return CommandFailed(f"The service at {self._where} did not respond in time.", EXIT_UNREACHABLE)
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            problem = _describe_verification(str(error))
+            return CommandFailed(f"The service at {self._where} has a certificate {problem}", EXIT_UNREACHABLE)
         return CommandFailed(f"Cannot connect to a service at {self._where}. Is it running?", EXIT_UNREACHABLE)
 
     def _not_stentor_error(self) -> CommandFailed:
@@ -303,6 +331,16 @@ class ServiceClient:
             return RequestFailed(401, "UNAUTHORIZED", message)
         reason = str(body.get("code", f"HTTP_{response.status_code}"))
         return RequestFailed(response.status_code, reason, str(body.get("message", error)))
+
+
+def _describe_verification(error: str) -> str:
+    """Return what is wrong with a certificate, from OpenSSL's error, and what to do."""
+    reason = error.partition("certificate verify failed: ")[2].partition(" (_ssl")[0].rstrip(".") or "unknown reason"
+    if "expired" in reason:
+        return "that has expired. Renew it."
+    if "mismatch" in reason:
+        return f"for another name ({reason}). Use an address that it names."
+    return f"that is not trusted ({reason}). Set SSL_CERT_FILE to a file with it or with its authority."
 
 
 def omit_none(values: JsonObject) -> JsonObject:

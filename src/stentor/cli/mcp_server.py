@@ -22,7 +22,8 @@ from stentor.cli import local_service, service_runner
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
 from stentor.core.clock import SystemClock
 from stentor.core.errors import ServiceUnavailable, StartRefused
-from stentor.core.filesystem import read_lock_holder
+from stentor.core.filesystem import LockHolder, read_lock_holder
+from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.authorization import BLANK_CAPABILITY
@@ -109,8 +110,11 @@ class FolderToolCaller:
             if self._local is not None:
                 return await self._local.call(who, name, arguments)
             # Looked up for every call: a service may have started or stopped since the last one.
-            if address := self._owner_address():
-                return await streamable_http.call_remote_tool(address, lambda: self._receipt(who), name, arguments)
+            if (owner := self._read_owner()) and owner.mcp:
+                trust = pinning.trust_only(owner.certificate) if owner.certificate else True
+                return await streamable_http.call_remote_tool(
+                    owner.mcp, lambda: self._receipt(who), name, arguments, trust
+                )
             try:
                 await self._open()
             except StartRefused:  # another process acquired the lock first, or is shutting down
@@ -118,9 +122,8 @@ class FolderToolCaller:
                     raise
                 await asyncio.sleep(0.1)
 
-    def _owner_address(self) -> str | None:
-        owner = read_lock_holder(self._settings.storage.data_dir) if self._settings.storage.data_dir.exists() else None
-        return owner.mcp if owner else None
+    def _read_owner(self) -> LockHolder | None:
+        return read_lock_holder(self._settings.storage.data_dir) if self._settings.storage.data_dir.exists() else None
 
     async def _open(self) -> None:
         async with self._opening:

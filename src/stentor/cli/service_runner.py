@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ssl
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -20,23 +19,33 @@ from stentor.auth.api_keys import admin_key_file
 from stentor.bootstrap import Service
 from stentor.bootstrap.surfaces import dashboard, grpc
 from stentor.bootstrap.surfaces.builder import Surface, build_surfaces, surface_host, surface_names
+from stentor.bootstrap.tls import certificate_check, certificate_file, open_certificate
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.web import allowed_hosts
 from stentor.web.middleware import known_key_check
 from stentor.web.server.connections import compute_limits
-from stentor.web.server.http_server import Endpoint, Listener, ServerGroup, bind, create_runner, handle_stop_signals
+from stentor.web.server.http_server import (
+    Endpoint,
+    Listener,
+    ServerGroup,
+    TlsCertificate,
+    bind,
+    create_runner,
+    handle_stop_signals,
+)
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
+    from stentor.web.server.certificate import ServedCertificate
 
 
 class StartupReport(msgspec.Struct):
     """What is known once every server accepts requests.
 
     `surfaces` maps the servers besides the gateway to their addresses, `key_files` those with a key of their own to its
-    file. `gateway` is None if only one surface was started.
+    file. `gateway` is None if only one surface was started, `certificate` with TLS off.
     """
 
     gateway: str | None
@@ -46,6 +55,14 @@ class StartupReport(msgspec.Struct):
     generated_key: str | None
     resumed_tasks: int
     warnings: list[str]
+    certificate: CertificateReport | None = None
+
+
+class CertificateReport(msgspec.Struct):
+    """The certificate of all ports: the file that clients trust, and the SHA-256 by which people compare it."""
+
+    file: str
+    sha256: str
 
 
 def run_service(
@@ -59,27 +76,28 @@ def run_service(
     with ExitStack() as stack:
         warnings: list[str] = []
         loop = stack.enter_context(create_runner())
-        gateway = None if only_surface else bind(settings.server.host, settings.server.port, "--gateway-port")
+        tls = open_certificate(settings)
+        gateway = None if only_surface else bind(settings.server.host, settings.server.port, "--gateway-port", tls)
         # Bind all ports before opening the service: a port in use is reported before the data folder is changed.
         names = [only_surface] if only_surface else surface_names(settings)
-        listeners = {name: _bind_surface(settings, name, warnings) for name in names}
+        listeners = {name: _bind_surface(settings, name, warnings, tls) for name in names}
         for listener in (gateway, *listeners.values()):
             if listener is not None:
                 stack.enter_context(listener)
-        rpc = None if only_surface else loop.run(grpc.bind(settings, warnings))
+        rpc = None if only_surface else loop.run(grpc.bind(settings, warnings, tls))
         if rpc is not None:
             stack.callback(lambda: loop.run(rpc.stop()))
         service = bootstrap.open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in listeners.items()}
         try:
-            opened = build_surfaces(service, settings, environ, redactor, addresses)
+            opened = build_surfaces(service, settings, environ, redactor, addresses, tls)
         except BaseException:
             service.abandon()
             raise
         endpoints = [Endpoint(_check_host(settings, surface), listeners[surface.name]) for surface in opened]
         for surface in opened:
             if surface.tls is not None:
-                listener = _bind_surface(settings, f"{surface.name}_tls", warnings, surface.tls)
+                listener = _bind_surface(settings, surface.name, warnings, surface.tls)
                 endpoints.append(Endpoint(surface.app, stack.enter_context(listener)))
                 addresses[f"{surface.name}_tls"] = listener.address
         if gateway is not None:
@@ -105,15 +123,20 @@ def run_service(
             generated_key=service.keys.generated[0] if service.keys.generated else None,
             resumed_tasks=0,
             warnings=service.keys.warnings + warnings,
+            certificate=_report_certificate(settings, tls),
         )
-        loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready))
+        loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready, tls))
 
 
-def _bind_surface(settings: Settings, name: str, warnings: list[str], tls: ssl.SSLContext | None = None) -> Listener:
-    """Bind the configured port; if only the default port is configured and in use, bind any free port."""
+def _bind_surface(settings: Settings, surface: str, warnings: list[str], tls: TlsCertificate | None) -> Listener:
+    """Bind the configured port; if only the default port is configured and in use, bind any free port.
+
+    The vault has a port of its own for TLS, as clients of Obsidian's plugin expect.
+    """
+    name = "vault_tls" if surface == "vault" and tls is not None else surface
     port = settings.get("vault.tls_port" if name == "vault_tls" else f"{name}.port")
     option = f"--{name.replace('_', '-')}-port"
-    host, warning = surface_host(settings, name)
+    host, warning = surface_host(settings, surface)
     warnings += [warning] if warning else []
     try:
         return bind(host, port, option, tls)
@@ -174,6 +197,7 @@ async def _serve(
     rpc: Server | None,
     ready: StartupReport,
     on_ready: Callable[[StartupReport], None],
+    tls: ServedCertificate | None,
 ) -> None:
     servers = ServerGroup(endpoints, compute_limits(service.kernel.infra.settings.connections))
     handle_stop_signals(GracefulShutdown(service, servers, rpc).handle_signal)
@@ -181,10 +205,14 @@ async def _serve(
     try:
         ready.resumed_tasks = await service.start()
         background += [asyncio.create_task(work()) for surface in opened for work in surface.background]
+        if tls is not None:
+            infra = service.kernel.infra
+            service.kernel.alerts.add_check(certificate_check(infra.settings, infra.clock, tls))
+            background.append(asyncio.create_task(tls.watch()))
         if rpc is not None:
             await grpc.start(rpc, service)
         if await servers.start():
-            _finish_startup(service, ready)
+            _finish_startup(service, ready, tls)
             on_ready(ready)
         await servers.wait()
     finally:
@@ -199,13 +227,26 @@ async def _serve(
         await service.stop()
 
 
-def _finish_startup(service: Service, ready: StartupReport) -> None:
-    if service.lock is not None:
-        service.lock.publish_addresses(gateway=ready.gateway, mcp=ready.surfaces.get("mcp"))
+def _finish_startup(service: Service, ready: StartupReport, tls: ServedCertificate | None) -> None:
+    if (lock := service.lock) is not None:
+
+        def publish() -> None:
+            certificate = tls.loaded.pem if tls else None
+            lock.publish(gateway=ready.gateway, mcp=ready.surfaces.get("mcp"), certificate=certificate)
+
+        publish()
+        if tls is not None:
+            tls.on_change.append(publish)
     # Objects of the startup live as long as the process: exclude them from collection. Requests leave few reference
     # cycles, so collect less often than by default.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
+
+
+def _report_certificate(settings: Settings, tls: ServedCertificate | None) -> CertificateReport | None:
+    if tls is None:
+        return None
+    return CertificateReport(str(certificate_file(settings).absolute()), tls.loaded.fingerprint)
 
 
 def _admin_key_file(settings: Settings) -> str | None:

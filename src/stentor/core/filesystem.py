@@ -93,12 +93,16 @@ def fsync_path(path: Path) -> None:
 
 
 class LockHolder(msgspec.Struct):
-    """The process that holds the lock. The addresses are None until the service listens on them."""
+    """The process that holds the lock. The addresses are None until the service listens on them.
+
+    `certificate` is the one that it serves over TLS, in PEM, for the clients of `core.security.pinning`.
+    """
 
     pid: int
     since: str
     gateway: str | None = None
     mcp: str | None = None
+    certificate: str | None = None
 
 
 class DataFolderLock:
@@ -127,9 +131,9 @@ class DataFolderLock:
                 return True
         return False
 
-    def publish_addresses(self, **addresses: Any) -> None:
-        """Write the addresses of the service into the lock file."""
-        self.holder = msgspec.structs.replace(self.holder, **addresses)
+    def publish(self, **fields: Any) -> None:
+        """Write how the service is reached into the lock file."""
+        self.holder = msgspec.structs.replace(self.holder, **fields)
         self._write_holder()
 
     def release(self) -> None:

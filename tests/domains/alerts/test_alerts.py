@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stentor.core.clock import MINUTE
+from stentor.bootstrap.tls import certificate_check, certificate_findings, open_certificate
+from stentor.core.clock import DAY, MINUTE, micros_from_datetime
 from stentor.core.ids import new_id
+from stentor.core.settings import load
 from stentor.domains.alerts.model import describe_duration, failure_findings
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.domains.monitoring.service import fixed_check
+from stentor_vault.server.certificate import RENEWAL_MARGIN
+from tests.authority import Authority
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -170,6 +175,53 @@ async def test_a_component_that_does_not_answer_opens_an_alert_of_the_default_te
     await check(world)
     assert "The component vault is unavailable: the folder is gone." in await messages(world, "component")
     assert await alerts(world, "component", key="OTHER") == []
+
+
+@requirement("alerts.certificate")
+async def test_a_certificate_opens_a_warning_and_then_an_alert_that_it_has_expired(
+    world: World, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    authority.issue("127.0.0.1", days=400)
+    settings = load({**authority.settings, "SERVICE_DATA_DIR": str(tmp_path)})
+    served = open_certificate(settings)
+    assert served is not None
+    world.kernel.alerts.add_check(certificate_check(settings, world.clock, served))
+    left = (micros_from_datetime(served.loaded.expires_at) - world.clock.now()) / MINUTE
+    await check(world, minutes=left - 15 * 1_440)
+    assert await alerts(world, "certificate") == []
+    await check(world, minutes=2 * 1_440)
+    (alert,) = await alerts(world, "certificate")
+    day = alert["message"].partition(", on ")[2].partition(".")[0]
+    assert alert["message"] == (
+        f"The HTTPS certificate expires in 13 days, on {day}. Renew {authority.certificate_file}: it is read again "
+        "when it changes."
+    )
+    assert alert["severity"] == "warning"
+    assert await alerts(world, "certificate", key="OTHER") == []
+    await check(world, minutes=14 * 1_440)
+    await check(world, minutes=1)
+    (alert,) = await alerts(world, "certificate")
+    assert alert["message"].startswith(f"The HTTPS certificate expired on {day}, and clients refuse to connect.")
+    assert alert["severity"] == "critical"
+    authority.issue("127.0.0.1", days=4_000)
+    assert served.reload()
+    await check(world)
+    await check(world, minutes=1)
+    assert await alerts(world, "certificate") == []
+    assert len(await alerts(world, "certificate", "resolved")) == 2
+
+
+@requirement("alerts.certificate")
+async def test_one_that_stentor_makes_is_renewed_before_an_alert_opens(world: World, tmp_path: Path) -> None:
+    settings = load({"SERVICE_TLS": "true", "SERVICE_DATA_DIR": str(tmp_path)})
+    served = open_certificate(settings)
+    assert served is not None
+    expires_at = micros_from_datetime(served.loaded.expires_at)
+    assert certificate_findings(settings, expires_at - RENEWAL_MARGIN.days * DAY, served) == []
+    (finding,) = certificate_findings(settings, expires_at - 13 * DAY, served)
+    assert "could not renew" in finding.message
+    assert open_certificate(load({"SERVICE_DATA_DIR": str(tmp_path)})) is None
 
 
 @requirement("alerts.resolve")

@@ -59,8 +59,8 @@ def test_server_with_a_certificate_serves_https_only(tmp_path: Path) -> None:
         ssl_context = ssl.create_default_context(cafile=str(certificate))
         ssl_context.check_hostname = False  # the certificate names no address
         assert httpx.get(f"{store.address}/health", verify=ssl_context).status_code == 200
-        with pytest.raises(httpx.HTTPError):
-            httpx.get(f"http{store.address.removeprefix('https')}/health")
+        plain = httpx.get(f"http{store.address.removeprefix('https')}/health")
+        assert (plain.status_code, "use https://" in plain.text) == (400, True)
 
 
 @requirement("notestore.tls")

@@ -118,6 +118,19 @@ def test_certificate_for_another_host_is_replaced(tmp_path: Path) -> None:
     assert pems[2] == pems[3]
 
 
+def test_two_processes_with_other_names_on_one_folder_do_not_replace_it_forever(tmp_path: Path) -> None:
+    first, second = (ServerCertificate(tmp_path, f"{name}.local", more_names=["*", "bü", ""]) for name in ("a", "b"))
+    pems = []
+    for certificate in (first, second, first, second):
+        certificate.ensure()
+        pems.append(certificate.pem)
+    assert pems[0] != pems[1] == pems[2] == pems[3]
+    assert pems[1] is not None
+    extensions = x509.load_pem_x509_certificate(pems[1]).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+    assert set(names) == {"localhost", "a.local", "b.local"}
+
+
 @pytest.mark.parametrize("switch", [["--no-tls"], []])
 def test_https_can_be_disabled_by_option_or_variable(tmp_path: Path, switch: list[str]) -> None:
     command = ["vault", str(tmp_path / "notes"), "--data-dir", str(tmp_path / "data")]

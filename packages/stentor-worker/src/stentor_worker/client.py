@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import ssl
 import threading
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -25,9 +28,15 @@ class ServiceError(Exception):
 
 
 class Client:
-    """Calls the service for one worker; thread-safe."""
+    """Calls the service for one worker; thread-safe.
 
-    def __init__(self, url: str, key: str, stopping: threading.Event) -> None:
+    `ca_file` has the certificates that it trusts, in PEM; without it SSL_CERT_FILE, else those of public authorities.
+    Raises OSError if it cannot be used.
+    """
+
+    def __init__(self, url: str, key: str, stopping: threading.Event, ca_file: str | None = None) -> None:
+        self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
+        self._trust = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
         timeout = httpx.Timeout(30, read=90)
         self._http = httpx.Client(
@@ -35,6 +44,7 @@ class Client:
             headers={"Authorization": f"Bearer {key}"},
             limits=limits,
             timeout=timeout,
+            verify=self._trust or True,
             trust_env=False,
         )
         self._stopping = stopping
@@ -53,9 +63,10 @@ class Client:
             try:
                 response = self._http.request(method, f"/api/v1{path}", json=body)
             except httpx.TransportError as error:
-                failure = ServiceError(0, "UNREACHABLE", f"The service is unreachable ({type(error).__name__}).")
+                failure = ServiceError(0, "UNREACHABLE", _describe(error))
                 wait = pause
                 self._log_outage(failure)
+                self._trust_renewed_certificate()
             else:
                 self._is_reachable = True
                 if response.is_success:
@@ -76,6 +87,12 @@ class Client:
             log.warning("worker: service unreachable, retrying url=%s error=%s", self.url, failure)
         self._is_reachable = False
 
+    def _trust_renewed_certificate(self) -> None:
+        """Read the file again: the service may have renewed a certificate of its own, which the file then has."""
+        if self._trust is not None:
+            with suppress(OSError):
+                self._trust.load_verify_locations(self._ca_file)
+
     def close(self) -> None:
         self._http.close()
 
@@ -83,6 +100,12 @@ class Client:
 def segment(text: str) -> str:
     """Return an id encoded as one segment of a path."""
     return quote(text, safe="")
+
+
+def _describe(error: httpx.TransportError) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return "The certificate of the service is not trusted: name its file with ca_file or SSL_CERT_FILE."
+    return f"The service is unreachable ({type(error).__name__})."
 
 
 def _to_error(response: httpx.Response) -> ServiceError:

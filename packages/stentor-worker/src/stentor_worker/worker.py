@@ -34,14 +34,15 @@ class _Interrupted(Exception):
 class Worker:
     """A worker for one agent.
 
-    `agent_id` is the agent's id or its name. A killed worker loses nothing: when their leases expire, its tasks go back
+    `agent_id` is the agent's id or its name; `ca_file` has the certificate of a service that no public authority knows,
+    in PEM. A killed worker loses nothing: when their leases expire, its tasks go back
     to the queue.
     """
 
-    def __init__(self, url: str, key: str, agent_id: str, *, concurrency: int = 4) -> None:
+    def __init__(self, url: str, key: str, agent_id: str, *, concurrency: int = 4, ca_file: str | None = None) -> None:
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._client = Client(url, key, self._stopping)
+        self._client = Client(url, key, self._stopping, ca_file)
         self._free = threading.Semaphore(concurrency)
         # A slot is free as soon as the handler ends, so that the next task is fetched during the report. This bounds
         # the reports that run beside the handlers.
@@ -62,6 +63,7 @@ class Worker:
         capabilities: Iterable[str],
         *,
         concurrency: int = 4,
+        ca_file: str | None = None,
         **fields: Any,
     ) -> Worker:
         """Return a worker for the agent with this name and these capabilities; register it if there is none.
@@ -69,7 +71,7 @@ class Worker:
         Needs an admin's key. `fields` are further fields of the registration.
         """
         required = sorted(capabilities)
-        worker = cls(url, key, "", concurrency=concurrency)
+        worker = cls(url, key, "", concurrency=concurrency, ca_file=ca_file)
         query = f"?capability={segment(required[0])}&limit=1000" if required else "?limit=1000"
         agents = worker._client.call("GET", f"/registry/agents{query}")["agents"]
         matches = [a for a in agents if a["name"] == name and sorted(a["capabilities"]) == required]

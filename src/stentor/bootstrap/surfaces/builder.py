@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,16 @@ from stentor.auth import api_keys
 from stentor.auth.api_keys import MemoryAccess
 from stentor.bootstrap.service import Service
 from stentor.bootstrap.surfaces import dashboard, memory_mcp, notes, vault
+from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import HealthComponent
 from stentor.surfaces.memory_mcp.lazy_server import LazyMemoryServer
+from stentor.web.server.http_server import TlsCertificate
 
 if TYPE_CHECKING:
     from stentor.surfaces.memory_mcp.streamable_http import MemoryServer
+    from stentor.web.server.certificate import ServedCertificate
 
 AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 
@@ -33,7 +35,7 @@ class Surface:
     background: list[AsyncJob] = field(default_factory=list)
     close: list[AsyncJob] = field(default_factory=list)
     key_file: str | None = None
-    tls: ssl.SSLContext | None = None
+    tls: TlsCertificate | None = None
 
 
 def surface_names(settings: Settings) -> list[str]:
@@ -50,22 +52,31 @@ def surface_host(settings: Settings, name: str) -> tuple[str, str | None]:
 
 
 def build_surfaces(
-    service: Service, settings: Settings, environ: Mapping[str, str], redactor: Redactor, addresses: Mapping[str, str]
+    service: Service,
+    settings: Settings,
+    environ: Mapping[str, str],
+    redactor: Redactor,
+    addresses: Mapping[str, str],
+    tls: ServedCertificate | None,
 ) -> list[Surface]:
-    """Build the surfaces that have an address; `addresses` are by name. Raises StartRefused."""
+    """Build the surfaces that have an address; `addresses` are by name, `tls` is what all of them serve.
+
+    Raises StartRefused.
+    """
     surfaces: list[Surface] = []
     plugin = (settings.memory.plugin_url, settings.memory.plugin_key)
     if "dashboard" in addresses:
         board = dashboard.open_beside(service.kernel, settings, service.context)
         surfaces.append(Surface("dashboard", board.app, close=[board.close]))
     if "vault" in addresses:
-        opened = vault.open_vault(settings, redactor)
-        tls = opened.certificate.ssl_context if opened.certificate else None
-        surfaces.append(Surface("vault", opened.app, opened.background, key_file=opened.key_file, tls=tls))
+        opened = vault.open_vault(settings, redactor, tls)
+        second = None if tls else opened.certificate
+        surfaces.append(Surface("vault", opened.app, opened.background, key_file=opened.key_file, tls=second))
         # The note store works on the vault that this process serves.
         plugin = (addresses["vault"], opened.key)
     if "notes" in addresses:
-        store = notes.beside_vault(settings, environ, redactor, *plugin)
+        trusted = (lambda: pinning.trust_only(tls.loaded.pem)) if tls and "vault" in addresses else None
+        store = notes.beside_vault(settings, environ, redactor, *plugin, trusted)
         surfaces.append(Surface("notes", store.app, close=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
         keys = {principal.name for principal in service.keys.key_ring.principals}

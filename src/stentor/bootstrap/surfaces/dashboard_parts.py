@@ -17,6 +17,7 @@ from stentor.core.db import Database
 from stentor.core.db.driver import Driver, ReadOnlyDriver
 from stentor.core.errors import StartRefused
 from stentor.core.filesystem import read_lock_holder
+from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.notes import plugin_client
@@ -67,16 +68,16 @@ def open_alone(settings: Settings, redactor: Redactor) -> Dashboard:
         redactor.add_secret(secret)
 
     # Imported late: aiohttp takes a fifth of the time of all imports, and `stentor serve` does not need it.
-    from stentor.surfaces.dashboard.gateway_http import HttpGatewayClient, HttpTaskGateway
+    from stentor.surfaces.dashboard.gateway_http import GatewayAddress, HttpGatewayClient, HttpTaskGateway
 
-    def find() -> str | None:
-        if settings.client.url:
-            return settings.client.url
+    def find() -> GatewayAddress | None:
+        folder, url = settings.storage.data_dir, settings.client.url
         try:
-            owner = read_lock_holder(settings.storage.data_dir)
+            owner = read_lock_holder(folder)
+            url = url or (owner.gateway if owner else None) or ""
+            return GatewayAddress(url, pinning.find_trust(folder, url) or True) if url else None
         except OSError:
             return None
-        return owner.gateway if owner else None
 
     caller = HttpGatewayClient({row.name: row for row in OPERATIONS}, find)
     parts = (SystemClock(), HttpTaskGateway(find), caller, asyncio.Event())

@@ -11,25 +11,29 @@ from stentor.core.settings import Settings
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
+    from stentor.web.server.certificate import ServedCertificate
 
 MISSING = "gRPC is not served, because the package {} is missing: pip install 'stentor[grpc]'."
 FAULTY = "gRPC is not served, because anybody could end it with one call to grpcio {}: pip install 'stentor[grpc]'."
+WRONG_KEY = "gRPC clients cannot connect: gRPC needs a certificate with a key of RSA, P-256 or P-384."
 
 
-async def bind(settings: Settings, warnings: list[str]) -> Server | None:
+async def bind(settings: Settings, warnings: list[str], tls: ServedCertificate | None) -> Server | None:
     """Bind the port for the running loop; the server answers nobody before `start`. Raises StartRefused."""
     if settings.grpc.port is None or "grpc" not in settings.process.roles:
         return None
     # gRPC's core would write failures to standard error as well; they also come as exceptions, which we log.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from stentor.surfaces.grpc.server import VERSION, Server, ServerLimits, is_version_safe
+        from stentor.surfaces.grpc.server import VERSION, Server, ServerLimits, can_serve, is_version_safe
     except ModuleNotFoundError as error:
         warnings.append(MISSING.format(error.name))
         return None
     if not is_version_safe(VERSION):
         warnings.append(FAULTY.format(VERSION))
         return None
+    if tls is not None and not can_serve(tls.loaded):
+        warnings.append(WRONG_KEY)
     connections = settings.connections
     limits = ServerLimits(
         settings.server.max_body_mb * 1_000_000,
@@ -37,7 +41,7 @@ async def bind(settings: Settings, warnings: list[str]) -> Server | None:
         connections.head_timeout,
         connections.keep_alive,
     )
-    return Server.bind(settings.server.host, settings.grpc.port, limits)
+    return Server.bind(settings.server.host, settings.grpc.port, limits, tls)
 
 
 async def start(server: Server, service: Service) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stentor.auth.api_keys import ensure_key_file
 from stentor.bootstrap.parts.memory import vault_folder
@@ -18,42 +18,54 @@ from stentor_vault.server.app import VaultServer
 from stentor_vault.server.certificate import ServerCertificate
 from stentor_vault.server.text_index import VaultTextIndex
 
+if TYPE_CHECKING:
+    from stentor.web.server.certificate import ServedCertificate
+
 AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass
 class OpenedVault:
-    """`key_file` is None if the key is a setting; `certificate` is None without HTTPS."""
+    """`key_file` is None if the key is a setting; `certificate` is None without HTTPS.
+
+    With TLS on it is the one of all ports, which whoever has opened it keeps up to date.
+    """
 
     app: VaultServer
     texts: VaultTextIndex
     folder: Path
     key: str
     key_file: str | None
-    certificate: ServerCertificate | None
+    certificate: ServerCertificate | ServedCertificate | None
 
     @property
     def background(self) -> list[AsyncJob]:
         """Jobs that run beside the listeners until they are cancelled."""
-        return [self.texts.run, *([] if self.certificate is None else [self.certificate.renew_periodically])]
+        if isinstance(self.certificate, ServerCertificate):
+            return [self.texts.run, self.certificate.renew_periodically]
+        return [self.texts.run]
 
 
-def open_vault(settings: Settings, redactor: Redactor) -> OpenedVault:
-    """Find or create the key and the certificate; needs no event loop. Raises StartRefused."""
+def open_vault(settings: Settings, redactor: Redactor, tls: ServedCertificate | None) -> OpenedVault:
+    """Find or create the key and the certificate; needs no event loop. Raises StartRefused.
+
+    `tls` is the certificate of all ports; without it the vault has one of its own for its second port.
+    """
     folder = vault_folder(settings)
-    certificate = (
-        ServerCertificate(settings.storage.data_dir / "keys", settings.server.host) if settings.vault.tls else None
-    )
+    own = None
+    if tls is None and settings.vault.tls:
+        own = ServerCertificate(settings.storage.data_dir / "keys", settings.server.host)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         key, path = (settings.vault.key, None) if settings.vault.key else _own_key(settings)
-        if certificate is not None:
-            certificate.ensure()
+        if own is not None:
+            own.ensure()
     except OSError as error:
         raise StartRefused(f"{error.filename} cannot be used: {error.strerror}.") from None
     redactor.add_secret(key)
     vault = FolderVault(folder)
     texts = VaultTextIndex(FolderVault(folder, is_unlisted=is_mirrored), is_excluded=is_mirrored)
+    certificate = tls or own
     app = VaultServer(vault, texts, key, certificate=lambda: None if certificate is None else certificate.pem)
     return OpenedVault(app, texts, folder, key, path, certificate)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import components, environment, storage
+from stentor.cli.checks import components, environment, storage, tls
 from stentor.cli.inspection import CheckContext, CheckFinding, inspect_config
 from stentor.core.security.redaction import Redactor
 
@@ -20,6 +20,7 @@ CHECKS: dict[str, Check] = {
     "gRPC": environment.check_grpc,
     "settings": environment.check_settings,
     "stentor.toml": environment.check_config_file,
+    "TLS": tls.check_tls,
     "safety": environment.check_safety,
     "keys": environment.check_api_keys,
     "data folder": storage.check_data_folder,

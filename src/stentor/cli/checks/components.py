@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from stentor.bootstrap.parts.command_agents import process_sandbox
-from stentor.cli.client import is_loopback, parse_service_url
+from stentor.cli.client import find_trust, is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
 from stentor.core.errors import SandboxUnavailable, StartRefused, StentorError
@@ -100,23 +100,26 @@ def check_folder_owner(context: CheckContext) -> Iterator[CheckFinding]:
         )
     else:
         yield CheckFinding("ok", "service", f"Process {holder.pid} has been running on {folder} since {holder.since}.")
-        yield check_health("service", holder.gateway)
+        yield check_health(context, "service", holder.gateway)
 
 
 def check_service_url(context: CheckContext) -> Iterator[CheckFinding]:
     if context.settings.client.url:
-        yield check_health("SERVICE_URL", context.settings.client.url)
+        yield check_health(context, "SERVICE_URL", context.settings.client.url)
 
 
-def check_health(check: str, address: str) -> CheckFinding:
+def check_health(context: CheckContext, check: str, address: str) -> CheckFinding:
     """Query the detailed health of the service at an address."""
     try:
         url = parse_service_url(address)
+        trust = find_trust(context.settings, url)
     except CommandFailed as error:
         return CheckFinding("problem", check, str(error))
     shown_url = url.copy_with(userinfo=b"")
     try:
-        with httpx.Client(base_url=url, timeout=HEALTH_TIMEOUT_SECONDS, trust_env=not is_loopback(url)) as http:
+        with httpx.Client(
+            base_url=url, timeout=HEALTH_TIMEOUT_SECONDS, verify=trust, trust_env=not is_loopback(url)
+        ) as http:
             response = http.get("/api/v1/health/detailed")
             components = response.json()["components"]
             down = [name for name, component in components.items() if component["status"] == "unavailable"]

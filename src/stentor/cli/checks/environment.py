@@ -90,9 +90,12 @@ def check_config_file(context: CheckContext) -> Iterator[CheckFinding]:
 def check_safety(context: CheckContext) -> Iterator[CheckFinding]:
     chosen = context.settings
     warnings = [*_check_skip_auth(context)]
-    if not chosen.loopback:
+    if not chosen.loopback and not chosen.tls.is_on:
         warnings.append(
-            _safety_warning(f"The service listens on {chosen.server.host} without TLS: put a TLS proxy in front of it.")
+            _safety_warning(
+                f"The service listens on {chosen.server.host} without TLS: set SERVICE_TLS=true, or put a TLS proxy in "
+                "front of it."
+            )
         )
     if not chosen.server.rate_limit:
         warnings.append(

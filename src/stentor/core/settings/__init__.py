@@ -28,6 +28,7 @@ from stentor.core.settings.listeners import (
     McpSettings,
     NotesSettings,
     ServerSettings,
+    TlsSettings,
     VaultSettings,
 )
 from stentor.core.settings.llm import LlmSettings
@@ -55,6 +56,7 @@ class Settings:
 
     storage: StorageSettings = StorageSettings()
     server: ServerSettings = ServerSettings()
+    tls: TlsSettings = TlsSettings()
     connections: ConnectionSettings = ConnectionSettings()
     auth: AuthSettings = AuthSettings()
     oidc: SignInSettings = SignInSettings()
@@ -161,6 +163,7 @@ def _check_combinations(settings: Settings) -> None:
             "SERVICE_OIDC_ISSUER needs SERVICE_OIDC_CLIENT_ID, the id under which the provider knows this service, and "
             "SERVICE_OIDC_ROLES, such as platform=admin,*=viewer: without a role nobody can sign in."
         )
+    _check_tls(settings)
     if settings.alerts.emails and not settings.alerts.smtp_url:
         raise StartRefused("SERVICE_ALERT_EMAILS needs SERVICE_SMTP_URL, the mail server that takes the e-mails.")
     if settings.memory.plugin_url and not settings.memory.plugin_key:
@@ -177,3 +180,15 @@ def _check_combinations(settings: Settings) -> None:
             f"SKIP_AUTH=true is for loopback only, but SERVICE_HOST is {settings.server.host}: "
             "unset SKIP_AUTH, or listen on 127.0.0.1."
         )
+
+
+def _check_tls(settings: Settings) -> None:
+    if (settings.tls.cert is None) != (settings.tls.key is None):
+        raise StartRefused(
+            "A certificate needs its key: set both SERVICE_TLS_CERT and SERVICE_TLS_KEY, or SERVICE_TLS=true for a "
+            "certificate that Stentor makes."
+        )
+    if settings.tls.cert is not None and not settings.tls.enabled and settings.sources["SERVICE_TLS"] != "default":
+        raise StartRefused("SERVICE_TLS=false and SERVICE_TLS_CERT exclude each other: unset one of them.")
+    if settings.tls.is_on and not settings.vault.tls:
+        raise StartRefused("SERVICE_VAULT_TLS=false and TLS on every port exclude each other: unset one of them.")

@@ -27,6 +27,9 @@ TEMPLATE_SETTINGS = (
     "server.host",
     "server.port",
     "server.rate_limit",
+    "tls.enabled",
+    "tls.cert",
+    "tls.key",
     "dashboard.port",
     "memory.vault_dir",
     "llm.openai_key",
@@ -36,6 +39,8 @@ TEMPLATE_SETTINGS = (
 """The settings that people change most; `stentor init` writes them."""
 TEMPLATE_EXAMPLES = {
     "storage.database_url": "postgresql://stentor:PASSWORD@localhost/stentor",
+    "tls.cert": "/etc/stentor/fullchain.pem",
+    "tls.key": "/etc/stentor/privkey.pem",
     "memory.vault_dir": "/home/me/Vault",
     "llm.openai_key": "sk-...",
     "llm.budgets": "key:*:usd/month=20",

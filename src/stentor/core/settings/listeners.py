@@ -1,4 +1,4 @@
-"""Settings of the listeners: network and limits, dashboard, note store, governed memory server, vault, gRPC.
+"""Settings of the listeners: network, TLS and limits, dashboard, note store, governed memory server, vault, gRPC.
 
 Sources: second contract, "Limits"; docs/decisions, 0025 (gRPC).
 """
@@ -6,6 +6,7 @@ Sources: second contract, "Limits"; docs/decisions, 0025 (gRPC).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from stentor.core.settings import parsers
@@ -45,6 +46,36 @@ class ServerSettings:
         parsers.host_list,
     )
     log_level: str = setting("SERVICE_LOG_LEVEL", "info", "Log level: debug, info, warning or error.", parsers.text)
+
+
+@dataclass(frozen=True)
+class TlsSettings:
+    """TLS of all listeners together; none of them then speaks plain HTTP."""
+
+    enabled: bool = setting(
+        "SERVICE_TLS",
+        False,
+        "Whether every port speaks TLS, with the certificate of SERVICE_TLS_CERT, or else one that is made at the "
+        "first start and renewed by itself.",
+        parsers.boolean,
+    )
+    cert: Path | None = setting(
+        "SERVICE_TLS_CERT",
+        None,
+        "PEM file of a certificate of your own, followed by its issuers; switches TLS on and is read again when it "
+        "changes. Needs SERVICE_TLS_KEY.",
+        parsers.optional_path,
+    )
+    key: Path | None = setting(
+        "SERVICE_TLS_KEY",
+        None,
+        "PEM file of the private key of that certificate, without a password.",
+        parsers.optional_path,
+    )
+
+    @property
+    def is_on(self) -> bool:
+        return self.enabled or self.cert is not None
 
 
 @dataclass(frozen=True)
@@ -224,7 +255,10 @@ class McpSettings:
 @dataclass(frozen=True)
 class VaultSettings:
     port: int = setting(
-        "SERVICE_VAULT_PORT", 27123, "Port of `stentor vault`; 0 means any free port.", parsers.number(0, 65535, int)
+        "SERVICE_VAULT_PORT",
+        27123,
+        "HTTP port of `stentor vault`, not opened with SERVICE_TLS; 0 means any free port.",
+        parsers.number(0, 65535, int),
     )
     tls: bool = setting("SERVICE_VAULT_TLS", True, "Whether `stentor vault` also serves HTTPS.", parsers.boolean)
     tls_port: int = setting(

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core.clock import MINUTE
+from stentor.auth.principal import DEFAULT_TENANT
+from stentor.core.clock import DAY, MINUTE, format_iso
 
 AlertKind = Literal[
     "failures",
@@ -17,6 +18,7 @@ AlertKind = Literal[
     "agent_quarantined",
     "budget",
     "component",
+    "certificate",
 ]
 Severity = Literal["warning", "critical"]
 AlertKey = tuple[str, str, str]
@@ -27,6 +29,8 @@ RESOLVE_AFTER_US = MINUTE
 Longer than a worker counts as online after a start of the service, so that a restart resolves no alert.
 """
 FAILURE_WINDOW_US = 15 * MINUTE
+CERTIFICATE_WARNING_US = 14 * DAY
+"""How long before it expires a certificate opens an alert; one that Stentor makes is renewed 30 days before."""
 MIN_FAILURES = 5
 """Fewer failures than this open no alert, whatever their share."""
 
@@ -129,6 +133,19 @@ def _describe_failures(agent_id: str, names: Mapping[str, str], failed: int, end
     if not agent_id:
         return f"{failed} tasks failed in {minutes} minutes because no agent could take them."
     return f"{names.get(agent_id, agent_id)} failed {failed} of its last {ended} tasks, in {minutes} minutes."
+
+
+def certificate_findings(expires_at: int, now: int, advice: str) -> list[Finding]:
+    """Return what is wrong with a certificate that expires at a time, and `advice` on what to do (microseconds)."""
+    left, day = expires_at - now, format_iso(expires_at)[:10]
+    if left > CERTIFICATE_WARNING_US:
+        return []
+    # Two subjects, as for budgets: one that has expired is an alert of its own after the warning.
+    if left <= 0:
+        text = f"The HTTPS certificate expired on {day}, and clients refuse to connect. {advice}"
+        return [Finding(DEFAULT_TENANT, "certificate", "expired", "critical", text)]
+    text = f"The HTTPS certificate expires in {describe_duration(left)}, on {day}. {advice}"
+    return [Finding(DEFAULT_TENANT, "certificate", "expires soon", "warning", text)]
 
 
 def describe_duration(us: int) -> str:

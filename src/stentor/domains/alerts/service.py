@@ -43,6 +43,10 @@ class AlertService:
         self._mail_problem = ""
         self._lock = asyncio.Lock()
 
+    def add_check(self, check: Check) -> None:
+        """Check something more, which only some processes have."""
+        self._checks.append(check)
+
     async def run(self, leader: LeaderElection) -> None:
         """Check forever, while this process is the leader."""
         while True:

@@ -1,8 +1,8 @@
 """HTTP client of the vault plugin's REST API: one address, one API key, one connection pool.
 
-The plugin's certificate is self-signed, so on https the configured address's certificate is not verified; requests go
-to no other address, because redirects are not followed. Proxy variables are ignored. `plugin_vault` implements the
-vault port over it.
+The plugin's certificate is self-signed, so on https the configured address's certificate is not verified, unless the
+caller knows it; requests go to no other address, because redirects are not followed. Proxy variables are ignored.
+`plugin_vault` implements the vault port over it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -32,6 +32,8 @@ KEEP_ALIVE_SECONDS = 3.0
 MAX_RESPONSE_BYTES = 64 * 1024 * 1024
 MAX_CONNECTIONS = 32
 log = logging.getLogger(__name__)
+TrustSource = Callable[[], ssl.SSLContext]
+"""Returns the context that accepts the certificate of the configured address, which may be renewed."""
 
 
 class PluginResponse(msgspec.Struct, frozen=True):
@@ -74,10 +76,13 @@ class PluginResponse(msgspec.Struct, frozen=True):
 class PluginClient:
     """Client of the plugin at `address`, e.g. `https://127.0.0.1:27124`. Raises StartRefused for an invalid one."""
 
-    def __init__(self, address: str, key: str, total_seconds: float = TOTAL_SECONDS) -> None:
+    def __init__(
+        self, address: str, key: str, total_seconds: float = TOTAL_SECONDS, trusted: TrustSource | None = None
+    ) -> None:
         self._base = parse_base_url(address)
         self._key = key
         self._timeout_s = total_seconds
+        self._trusted = trusted
         self._session: aiohttp.ClientSession | None = None
 
     async def request(
@@ -141,7 +146,12 @@ class PluginClient:
             return PluginResponse(response.status, lower_headers, content)
 
     def _ssl_option(self, url: URL) -> ssl.SSLContext | bool:
-        """Return False (accept any certificate) for the configured https address, True (verify) for any other."""
+        """Return False (accept any certificate) for the configured https address, True (verify) for any other.
+
+        With a known certificate, return the context that accepts it alone.
+        """
+        if self._trusted is not None:
+            return self._trusted()
         return url.scheme != "https" or url.origin() != URL(self._base, encoded=True).origin()
 
     @property

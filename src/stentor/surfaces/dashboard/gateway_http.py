@@ -6,8 +6,10 @@ The protocols, and the clients within the gateway's process, are in `gateway`.
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -52,15 +54,23 @@ class HttpTaskStreamEvent(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-class _GatewayConnection:
-    """The current address of the gateway, and a session for each host that it had.
+class GatewayAddress(NamedTuple):
+    """Where the gateway is, and what verifies its certificate; True means the authorities of this machine."""
 
-    `find` returns the address, None while no gateway is running.
-    """
+    url: str
+    trust: ssl.SSLContext | bool = True
+
+
+FindGateway = Callable[[], GatewayAddress | None]
+"""Returns the current address, None while no gateway is running."""
+
+
+class _GatewayConnection:
+    """The current address of the gateway, and a session for each host that it had."""
 
     no_gateway_message = NO_GATEWAY_MESSAGE
 
-    def __init__(self, find: Callable[[], str | None]) -> None:
+    def __init__(self, find: FindGateway) -> None:
         self._find = find
         self._clients: dict[str, OutboundHttp] = {}
 
@@ -68,16 +78,17 @@ class _GatewayConnection:
         for client in self._clients.values():
             await client.close()
 
-    def _locate(self, target: str) -> tuple[URL, aiohttp.ClientSession]:
-        """Return the URL of an encoded target, and the session that reaches the gateway's host."""
+    def _request(self, method: str, target: str, **options: Any) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Send a request for an encoded target to the gateway. Raises ServiceUnavailable if none is running."""
         address = self._find()
         if address is None:
             raise ServiceUnavailable(self.no_gateway_message)
         # The operator chose the host, so it is allowed even if its address is private.
-        host = urlsplit(address).hostname or ""
+        host = urlsplit(address.url).hostname or ""
         client = self._clients.setdefault(host, OutboundHttp((host,)))
         # `encoded`: yarl would otherwise decode the %2F of an id into a path separator.
-        return URL(address.rstrip("/") + target, encoded=True), client.session
+        url = URL(address.url.rstrip("/") + target, encoded=True)
+        return client.session.request(method, url, ssl=address.trust, allow_redirects=False, **options)
 
 
 class HttpTaskGateway(_GatewayConnection):
@@ -87,15 +98,10 @@ class HttpTaskGateway(_GatewayConnection):
 
     async def submit(self, planned: PlannedTask, credential: str) -> AcceptedTask:
         timeout = aiohttp.ClientTimeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
-        url, session = self._locate("/api/v1/tasks")
+        body = jsontext.encode(_task_body(planned.draft))
+        headers = {"Content-Type": "application/json", **_headers(credential)}
         try:
-            async with session.post(
-                url,
-                data=jsontext.encode(_task_body(planned.draft)),
-                headers={"Content-Type": "application/json", **_headers(credential)},
-                allow_redirects=False,
-                timeout=timeout,
-            ) as response:
+            async with self._request("POST", "/api/v1/tasks", data=body, headers=headers, timeout=timeout) as response:
                 status, content = response.status, await response.read()
         except CONNECTION_ERRORS as error:
             raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
@@ -104,9 +110,9 @@ class HttpTaskGateway(_GatewayConnection):
     async def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamEvent]:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
-        url, session = self._locate(f"/api/v1/tasks/{quote_segment(task_id)}/stream")
+        target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
         try:
-            async with session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as response:
+            async with self._request("GET", target, headers=headers, timeout=timeout) as response:
                 if response.status == 200:
                     async for event in _parse_events(response.content):
                         yield event
@@ -199,7 +205,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
 class HttpGatewayClient(_GatewayConnection):
     """The GatewayClient over HTTP, subject to the gateway's rate limit like any other client."""
 
-    def __init__(self, operations: Mapping[str, Operation], find: Callable[[], str | None]) -> None:
+    def __init__(self, operations: Mapping[str, Operation], find: FindGateway) -> None:
         super().__init__(find)
         self._operations = operations
 
@@ -210,11 +216,8 @@ class HttpGatewayClient(_GatewayConnection):
         timeout = aiohttp.ClientTimeout(seconds, connect=CONNECT_SECONDS)
         content = None if body is None else jsontext.encode(body)
         headers = _headers(key) | ({"Content-Type": "application/json"} if content else {})
-        url, session = self._locate(target)
         try:
-            async with session.request(
-                method, url, data=content, headers=headers, allow_redirects=False, timeout=timeout
-            ) as response:
+            async with self._request(method, target, data=content, headers=headers, timeout=timeout) as response:
                 status, data = response.status, jsontext.decode_or_none(await response.read())
         except CONNECTION_ERRORS as error:
             raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
@@ -225,9 +228,9 @@ class HttpGatewayClient(_GatewayConnection):
     async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = {"X-API-Key": key} | ({"Last-Event-ID": after} if after else {})
-        url, session = self._locate(f"/api/v1/tasks/{quote_segment(task_id)}/stream")
+        target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
         try:
-            async with session.get(url, headers=headers, allow_redirects=False, timeout=timeout) as response:
+            async with self._request("GET", target, headers=headers, timeout=timeout) as response:
                 if response.status != 200:
                     raise _gateway_error(response.status, jsontext.decode_or_none(await response.read()))
                 async for event in _parse_events(response.content):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from stentor.core.errors import StartRefused
 from stentor.surfaces.grpc.calls import ActiveCalls
 from stentor.surfaces.grpc.gate import Gate
+
+if TYPE_CHECKING:
+    from stentor.web.server.certificate import LoadedCertificate, ServedCertificate
 
 VERSION: str = grpc.__version__
 FIRST_VULNERABLE_VERSION = (1, 84)
@@ -72,11 +76,38 @@ def is_version_safe(version: str) -> bool:
     return (int(major), int(minor)) < FIRST_VULNERABLE_VERSION
 
 
+def can_serve(loaded: LoadedCertificate) -> bool:
+    """Return whether grpcio, whose TLS is BoringSSL, serves certificates with this kind of key."""
+    key = loaded.certificate.public_key()
+    return isinstance(key, rsa.RSAPublicKey) or (
+        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1 | ec.SECP384R1)
+    )
+
+
 class _DecodeErrorFilter(logging.Filter):
     """Drops log records about input that is not UTF-8: grpcio logs the input verbatim, and it may be a key."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not (record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError))
+
+
+def _server_credentials(tls: ServedCertificate) -> grpc.ServerCredentials:
+    """Return credentials that follow the certificate: grpcio asks at each handshake whether there is a new one."""
+
+    def configuration(loaded: LoadedCertificate) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(loaded.key, loaded.chain)])
+
+    served = tls.loaded
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal served
+        if tls.loaded is served:
+            return None
+        served = tls.loaded
+        return configuration(served)
+
+    # None, which the stubs do not know, means no change.
+    return grpc.dynamic_ssl_server_credentials(configuration(served), fetch)  # type: ignore[arg-type]
 
 
 class Server:
@@ -88,13 +119,17 @@ class Server:
         self._stopping: asyncio.Task[None] | None = None
 
     @classmethod
-    def bind(cls, host: str, port: int, limits: ServerLimits) -> Server:
+    def bind(cls, host: str, port: int, limits: ServerLimits, tls: ServedCertificate | None) -> Server:
         """Bind the port, inside the event loop that will serve. Raises StartRefused."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(_DecodeErrorFilter())
         server = grpc.aio.server(options=limits.options, maximum_concurrent_rpcs=limits.connections)
         url_host = f"[{host}]" if ":" in host else host
+        address = f"{url_host}:{port}"
         try:
-            bound_port = server.add_insecure_port(f"{url_host}:{port}")
+            if tls is None:
+                bound_port = server.add_insecure_port(address)
+            else:
+                bound_port = server.add_secure_port(address, _server_credentials(tls))
         except RuntimeError:
             raise StartRefused(
                 f"Port {port} on {host} cannot be used: another program uses it, or this user may not bind it. Choose "

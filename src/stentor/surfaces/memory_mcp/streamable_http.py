@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -148,11 +149,16 @@ class _BearerAuth(httpx2.Auth):
 
 
 async def call_remote_tool(
-    address: str, token: TokenSource, name: str, arguments: Mapping[str, Any]
+    address: str, token: TokenSource, name: str, arguments: Mapping[str, Any], trust: ssl.SSLContext | bool
 ) -> mcp.CallToolResult:
-    """Call a tool of the memory server at `address`; `token` is called for each request. Raises ServerUnreachable."""
+    """Call a tool of the memory server at `address`; `token` is called for each request. Raises ServerUnreachable.
+
+    `trust` verifies its certificate; True means the authorities of this machine.
+    """
     # trust_env: a proxy from the environment must not be used for calls to this installation.
-    async with httpx2.AsyncClient(auth=_BearerAuth(token), timeout=CALL_TIMEOUT_SECONDS, trust_env=False) as http:
+    async with httpx2.AsyncClient(
+        auth=_BearerAuth(token), timeout=CALL_TIMEOUT_SECONDS, verify=trust, trust_env=False
+    ) as http:
         try:
             transport = streamable_http_client(address + MCP_PATH, http_client=http)
             async with Client(transport, mode=LATEST_PROTOCOL_VERSION) as client:

@@ -1,7 +1,7 @@
 """Binds sockets and runs uvicorn servers for one or more applications in one event loop, until a signal arrives.
 
 TLS connections are accepted here and not by the event loop, which reports a connection only after its handshake: so
-slow handshakes count against the connection limits too.
+slow handshakes count against the connection limits too, and plain HTTP gets an answer that says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -24,12 +24,13 @@ from stentor.core.errors import StartRefused
 from stentor.core.settings.listeners import ConnectionSettings
 from stentor.core.timers import wait_until_tick
 from stentor.web.server.connections import ConnectionLimits, ConnectionRegistry, client_network, compute_limits
-from stentor.web.server.protocol import LimitedProtocol
+from stentor.web.server.protocol import MAX_HEAD_BYTES, PLAIN_HTTP, LimitedProtocol, encode_reply
 
 SHUTDOWN_GRACE_SECONDS = 3
 BACKLOG = 256
 """Connections that the kernel queues before they are accepted; these do not count against the limits."""
-HANDSHAKE_TIMEOUT_SECONDS = 10.0
+TLS_HANDSHAKE_RECORD = b"\x16"
+"""The first byte that a TLS client sends."""
 ACCEPT_RETRY_SECONDS = 0.1
 """Delay after a failed accept, for example when the process has run out of file descriptors."""
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - only for display
@@ -37,13 +38,20 @@ AsyncWork = Callable[[], Coroutine[Any, Any, None]]
 log = logging.getLogger(__name__)
 
 
+class TlsCertificate(Protocol):
+    """What a listener serves over TLS; a renewed certificate may come with another context."""
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext: ...
+
+
 @dataclass
 class Listener:
-    """A listening socket and its address for clients; TLS if it has a context. Closed when the `with` block ends."""
+    """A listening socket and its address for clients; TLS with a certificate. Closed when the `with` block ends."""
 
     host: str
     socket: socket.socket
-    tls: ssl.SSLContext | None = None
+    tls: TlsCertificate | None = None
 
     @property
     def address(self) -> str:
@@ -92,16 +100,16 @@ class _Server(uvicorn.Server):
 class _TlsServer(_Server):
     """A server whose connections are accepted by `TlsListener`, which counts them before their handshake."""
 
-    def __init__(self, config: uvicorn.Config, context: ssl.SSLContext, connections: ConnectionRegistry) -> None:
+    def __init__(self, config: uvicorn.Config, tls: TlsCertificate, connections: ConnectionRegistry) -> None:
         super().__init__(config)
-        self._context = context
+        self._tls = tls
         self._connections = connections
         self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
         protocol_factory = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
-        listener = TlsListener(protocol_factory, self._context, self._connections)
+        listener = TlsListener(protocol_factory, self._tls, self._connections)
         for listening in sockets or []:
             self._accepting.append(asyncio.create_task(listener.accept_connections(listening)))
 
@@ -113,8 +121,8 @@ class _TlsServer(_Server):
 
 
 def _create_server(endpoint: Endpoint, connections: ConnectionRegistry) -> _Server:
-    config, context = _config(endpoint, connections), endpoint.listener.tls
-    return _Server(config) if context is None else _TlsServer(config, context, connections)
+    config, tls = _config(endpoint, connections), endpoint.listener.tls
+    return _Server(config) if tls is None else _TlsServer(config, tls, connections)
 
 
 class ServerGroup:
@@ -159,7 +167,7 @@ def create_runner() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory())
 
 
-def bind(host: str, port: int, option: str, tls: ssl.SSLContext | None = None) -> Listener:
+def bind(host: str, port: int, option: str, tls: TlsCertificate | None = None) -> Listener:
     """Return a listening socket; early clients wait in its backlog. Port 0 means any free port.
 
     Raises StartRefused with the option that sets the port.
@@ -203,10 +211,10 @@ class TlsListener:
     """Accepts connections and hands each one to a new protocol when its TLS handshake is complete."""
 
     def __init__(
-        self, protocol_factory: Callable[[], asyncio.Protocol], context: ssl.SSLContext, connections: ConnectionRegistry
+        self, protocol_factory: Callable[[], asyncio.Protocol], tls: TlsCertificate, connections: ConnectionRegistry
     ) -> None:
         self._protocol_factory = protocol_factory
-        self._context = context
+        self._tls = tls
         self._connections = connections
 
     async def accept_connections(self, listening: socket.socket) -> None:
@@ -232,14 +240,44 @@ class TlsListener:
         # A client that fails the handshake, disconnects or times out is not an error of the service.
         with suppress(OSError):
             try:
+                seconds = self._connections.limits.head_s
+                if not await _speaks_tls(handshake.client, seconds):
+                    return
                 await loop.connect_accepted_socket(
                     self._protocol_factory,
                     handshake.client,
-                    ssl=self._context,
-                    ssl_handshake_timeout=HANDSHAKE_TIMEOUT_SECONDS,
+                    ssl=self._tls.ssl_context,
+                    ssl_handshake_timeout=seconds,
                 )
             finally:
                 self._connections.release(handshake, address)
+
+
+async def _speaks_tls(client: socket.socket, seconds: float) -> bool:
+    """Wait for the first byte and return whether it begins a handshake; else answer in plain HTTP and close.
+
+    Raises OSError, also when nothing arrives in time; the socket is then closed too.
+    """
+    loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
+    speaks_tls = False
+    try:
+        loop.add_reader(client, is_readable.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await is_readable.wait()
+        finally:
+            loop.remove_reader(client)
+        first = client.recv(1, socket.MSG_PEEK)
+        speaks_tls = first == TLS_HANDSHAKE_RECORD
+        if first and not speaks_tls:
+            client.send(encode_reply(PLAIN_HTTP))
+            client.shutdown(socket.SHUT_WR)
+            # Closing a socket with unread bytes sends a reset, with which the client may lose the answer.
+            client.recv(MAX_HEAD_BYTES)
+        return speaks_tls
+    finally:
+        if not speaks_tls:
+            client.close()
 
 
 class _Handshake:

@@ -232,6 +232,7 @@ class ErrorReply(NamedTuple):
 
 
 INVALID_REQUEST = ErrorReply(400, "INVALID_REQUEST", "The request is not valid HTTP.")
+PLAIN_HTTP = ErrorReply(400, "INVALID_REQUEST", "This port speaks HTTPS: use https:// in place of http://.")
 REQUEST_TIMEOUT = ErrorReply(408, "REQUEST_TIMEOUT", "The request did not arrive in time.")
 HEAD_TOO_LARGE = ErrorReply(431, "REQUEST_HEAD_TOO_LARGE", "The head of a request may have 64 kB and 100 fields.")
 TOO_MANY_CONNECTIONS = ErrorReply(

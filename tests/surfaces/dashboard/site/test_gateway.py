@@ -17,7 +17,7 @@ from stentor.surfaces.dashboard.gateway import (
     InProcessGatewayClient,
     TaskStreamEvent,
 )
-from stentor.surfaces.dashboard.gateway_http import HttpGatewayClient
+from stentor.surfaces.dashboard.gateway_http import GatewayAddress, HttpGatewayClient
 from tests.conftest import World
 from tests.patience import soon
 from tests.requirements import requirement
@@ -36,7 +36,7 @@ async def caller(request: pytest.FixtureRequest, world: World) -> AsyncIterator[
     serving = asyncio.create_task(server.serve())
     await soon(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
-    made = HttpGatewayClient(ROWS, lambda: f"http://127.0.0.1:{port}")
+    made = HttpGatewayClient(ROWS, lambda: GatewayAddress(f"http://127.0.0.1:{port}"))
     yield made
     await made.close()
     server.should_exit = True
@@ -118,7 +118,7 @@ async def test_a_reader_who_leaves_ends_the_stream_and_not_the_work(caller: Gate
 @requirement("dashboard.calls")
 @pytest.mark.parametrize("address", [None, "http://127.0.0.1:9"])
 async def test_without_a_gateway_a_call_says_so(address: str | None) -> None:
-    client = HttpGatewayClient(ROWS, lambda: address)
+    client = HttpGatewayClient(ROWS, lambda: None if address is None else GatewayAddress(address))
     with pytest.raises(ServiceUnavailable):
         await client.call(ADMIN, "tasks.list", {})
     with pytest.raises(ServiceUnavailable):

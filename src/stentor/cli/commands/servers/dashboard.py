@@ -9,6 +9,7 @@ import typer
 
 from stentor.bootstrap.surfaces import dashboard as service
 from stentor.bootstrap.surfaces import dashboard_parts as wiring
+from stentor.bootstrap.tls import open_certificate
 from stentor.cli.command import DataDir
 from stentor.cli.output import console, print_json, report_errors
 from stentor.core import settings
@@ -42,7 +43,8 @@ def dashboard(
         chosen = settings.load(os.environ, options)
         redaction.configure_logging(chosen.server.log_level, redactor)
         opened = wiring.open_alone(chosen, redactor)
-        listener = bind(chosen.server.host, chosen.dashboard.port, "--port")
+        tls = open_certificate(chosen)
+        listener = bind(chosen.server.host, chosen.dashboard.port, "--port", tls)
 
         def ready() -> None:
             if as_json:
@@ -55,5 +57,10 @@ def dashboard(
         )
         with listener:
             http_server.serve_endpoints(
-                chosen.connections, [Endpoint(app, listener)], ready, on_exit=[opened.close], on_stop=opened.end_streams
+                chosen.connections,
+                [Endpoint(app, listener)],
+                ready,
+                background=[tls.watch] if tls else [],
+                on_exit=[opened.close],
+                on_stop=opened.end_streams,
             )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stentor.bootstrap.surfaces import notes as wiring
+from stentor.bootstrap.tls import open_certificate
 from stentor.cli.output import console, print_json, report_errors
 from stentor.core import settings
 from stentor.core.errors import StartRefused, StentorError
@@ -19,6 +19,9 @@ from stentor.core.security.redaction import Redactor
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.web.server import http_server
 from stentor.web.server.http_server import Endpoint, bind
+
+if TYPE_CHECKING:
+    from stentor.web.server.certificate import ServedCertificate
 
 
 def notes(
@@ -39,7 +42,9 @@ def notes(
     with report_errors(as_json=as_json):
         opened = wiring.open_notes(os.environ, redactor)
         redaction.configure_logging(opened.level, redactor)
-        listener = bind(host, opened.port if port is None else port, "--port", _load_tls_context(tls_cert, tls_key))
+        chosen = settings.load(os.environ, {"SERVICE_HOST": host})
+        tls = _open_certificate(tls_cert, tls_key) or open_certificate(chosen)
+        listener = bind(host, opened.port if port is None else port, "--port", tls)
 
         def ready() -> None:
             if as_json:
@@ -50,30 +55,24 @@ def notes(
         with listener:
             endpoint = Endpoint(opened.app, listener)
             http_server.serve_endpoints(
-                settings.load(os.environ).connections,
+                chosen.connections,
                 [endpoint],
                 ready,
-                [lambda: _check_plugin(opened.vault)],
+                [lambda: _check_plugin(opened.vault), *([tls.watch] if tls else [])],
                 [opened.vault.close],
             )
 
 
-def _load_tls_context(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """Load the certificate; None without options, for HTTP. Raises StartRefused: it never falls back to HTTP."""
+def _open_certificate(certificate: Path | None, key: Path | None) -> ServedCertificate | None:
+    """Load the certificate of the options; None without them. Raises StartRefused: it never falls back to HTTP."""
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
         raise StartRefused("HTTPS needs both --tls-cert (NOTES_TLS_CERT) and --tls-key (NOTES_TLS_KEY).")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        # Without a password argument OpenSSL would prompt for one on the terminal.
-        context.load_cert_chain(certificate, key, password="")
-    except OSError as error:
-        is_file_error = not isinstance(error, ssl.SSLError) and error.strerror
-        reason = error.strerror if is_file_error else "not a PEM certificate with its private key without a password"
-        raise StartRefused(f"{certificate} and {key} cannot be used for HTTPS: {reason}.") from None
-    return context
+    # Here: without TLS nothing needs it.
+    from stentor.web.server.certificate import ServedCertificate
+
+    return ServedCertificate(certificate, key)
 
 
 async def _check_plugin(vault: PluginVault) -> None:

@@ -37,6 +37,10 @@ def serve(
     vault_port: Port = None,
     vault_tls_port: Port = None,
     grpc_port: Port = None,
+    tls: Annotated[
+        bool | None,
+        typer.Option(help="Whether every port speaks TLS, with a certificate made at the first start or your own."),
+    ] = None,
     roles: Annotated[str | None, typer.Option(help="Roles of this process, comma-separated; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Report readiness as one line of JSON.")] = False,
 ) -> None:
@@ -66,7 +70,9 @@ def serve(
             "SERVICE_GRPC_PORT": grpc_port,
         }
         environ = os.environ | ({} if roles is None else {"SERVICE_ROLES": roles})
-        chosen = settings.load(environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, **ports})
+        chosen = settings.load(
+            environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, "SERVICE_TLS": tls, **ports}
+        )
         redaction.configure_logging(chosen.server.log_level, redactor)
         service_runner.run_service(chosen, os.environ, redactor, on_ready)
 
@@ -80,6 +86,8 @@ def _startup_document(report: StartupReport) -> dict[str, object]:
         "admin_key_file": report.admin_key_file,
         **keys,
     }
+    if report.certificate is not None:
+        document |= {"certificate_file": report.certificate.file, "certificate_sha256": report.certificate.sha256}
     return document | ({"warnings": report.warnings} if report.warnings else {})
 
 
@@ -89,7 +97,13 @@ def _print_startup(report: StartupReport) -> None:
     console.print(f"[bold]Stentor[/] listens on [cyan]{report.gateway}[/]")
     for name, address in report.surfaces.items():
         key = f", key file: {report.key_files[name]}" if name in report.key_files else ""
-        console.print(f"  {SURFACE_LABELS[name]}: [cyan]{address}{SURFACE_PATHS.get(name, '')}[/]{key}", soft_wrap=True)
+        tls = " over TLS" if name == "grpc" and report.certificate else ""
+        console.print(
+            f"  {SURFACE_LABELS[name]}{tls}: [cyan]{address}{SURFACE_PATHS.get(name, '')}[/]{key}", soft_wrap=True
+        )
+    if report.certificate is not None:
+        console.print(f"Certificate: {report.certificate.file}", soft_wrap=True)
+        console.print(f"  SHA-256 {report.certificate.sha256}", soft_wrap=True)
     if report.generated_key:
         console.print("\nNo API key is configured, so one was generated. It is shown only once:")
         console.print(f"\n    [bold]{report.generated_key}[/]\n", soft_wrap=True)

@@ -11,6 +11,7 @@ import typer
 
 from stentor.bootstrap.surfaces import vault as wiring
 from stentor.bootstrap.surfaces.vault import OpenedVault
+from stentor.bootstrap.tls import open_certificate
 from stentor.cli.command import DataDir
 from stentor.cli.output import console, error_console, print_json, report_errors
 from stentor.core import settings
@@ -43,18 +44,22 @@ def vault(
         }
         chosen = settings.load(os.environ, options | {"SERVICE_VAULT_TLS_PORT": tls_port, "SERVICE_VAULT_TLS": tls})
         redaction.configure_logging(chosen.server.log_level, redactor)
-        opened = wiring.open_vault(chosen, redactor)
+        tls_of_all = open_certificate(chosen)
+        opened = wiring.open_vault(chosen, redactor, tls_of_all)
         opened.texts.request_load()
-        listeners = [sockets.enter_context(bind(chosen.server.host, chosen.vault.port, "--port"))]
+        listeners = []
+        if tls_of_all is None:
+            listeners.append(sockets.enter_context(bind(chosen.server.host, chosen.vault.port, "--port")))
         if opened.certificate is not None:
-            secure = bind(chosen.server.host, chosen.vault.tls_port, "--tls-port", opened.certificate.ssl_context)
+            secure = bind(chosen.server.host, chosen.vault.tls_port, "--tls-port", opened.certificate)
             listeners.append(sockets.enter_context(secure))
         endpoints = [Endpoint(opened.app, listener) for listener in listeners]
 
         def ready() -> None:
             _print_vault_ready(opened, [listener.address for listener in listeners], as_json=as_json)
 
-        http_server.serve_endpoints(chosen.connections, endpoints, ready, opened.background)
+        background = [*opened.background, *([tls_of_all.watch] if tls_of_all else [])]
+        http_server.serve_endpoints(chosen.connections, endpoints, ready, background)
 
 
 def _print_vault_ready(opened: OpenedVault, addresses: list[str], *, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from stentor.bootstrap.tls import open_certificate
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, report_errors
 from stentor.core import settings
 from stentor.core.clock import SystemClock
@@ -41,7 +42,9 @@ def witness(
         opened = WitnessFolder(folder, name)
         try:
             server = Witness(opened, logs, SystemClock())
-            listener = bind(host, port, "--port")
+            chosen = settings.load(os.environ, {"SERVICE_HOST": host})
+            tls = open_certificate(chosen)
+            listener = bind(host, port, "--port", tls)
 
             def ready() -> None:
                 key = server.verifier.text
@@ -51,8 +54,7 @@ def witness(
                     console.print(f"The witness {key} listens on [cyan]{listener.address}[/]", soft_wrap=True)
 
             with listener:
-                http_server.serve_endpoints(
-                    settings.load(os.environ).connections, [Endpoint(surface.app(server), listener)], ready
-                )
+                endpoint = Endpoint(surface.app(server), listener)
+                http_server.serve_endpoints(chosen.connections, [endpoint], ready, [tls.watch] if tls else [])
         finally:
             opened.close()

@@ -20,6 +20,7 @@ PAGES = {
     "failures": "/tasks?status=failed",
     "budget": "/models/providers",
     "component": "/",
+    "certificate": "/",
 }
 """The page that shows more about an alert, by kind; alerts about an agent lead to the agent."""
 
