@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cli.program import Done, Program
+from tests.identity_provider import identity_provider
 from tests.requirements import requirement
 from tests.system import need
 
@@ -110,6 +112,20 @@ def test_what_cannot_be_reached_is_a_problem(program: Program) -> None:
     assert "is the service running there?" in _worst(done, "SERVICE_URL")[1]
     assert _worst(done, "PostgreSQL")[0] == "problem"
     assert "s3cret" not in done.out + done.err
+
+
+@requirement("people.provider-down")
+def test_the_identity_provider_is_asked(program: Program) -> None:
+    assert _worst(program("doctor", "--json"), "sign-in")[0] == "ok"
+    with identity_provider(time.time) as provider:
+        program.environ.update(provider.settings)
+        assert "/sign-in/callback" in _worst(program("doctor", "--json"), "sign-in")[1]
+        provider.description = {"issuer": "https://other.example"}
+        wrong = _worst(program("doctor", "--json"), "sign-in")
+        assert (wrong[0], "https://other.example" in wrong[1]) == ("problem", True)
+        provider.description, provider.keys = {}, []
+        assert _worst(program("doctor", "--json"), "sign-in")[0] == "problem"
+    assert "cannot be reached" in _worst(program("doctor", "--json"), "sign-in")[1]
 
 
 def test_postgresql_that_answers_is_well(program: Program, bare_url: str) -> None:

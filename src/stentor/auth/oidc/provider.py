@@ -148,6 +148,10 @@ class OidcProvider:
         claims = jsontext.decode_or_none(body)
         return claims if isinstance(claims, dict) else {}
 
+    async def count_keys(self) -> int:
+        """Return how many keys for signatures the provider publishes, after reading its description."""
+        return len(await self._find_keys((await self._describe()).jwks_uri, None))
+
     async def _describe(self) -> ProviderDescription:
         async with self._lock:
             if self._description is None or self._clock.now() > self._described_at + KEEP_US:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import components, environment, storage, tls
+from stentor.cli.checks import components, environment, sign_in, storage, tls
 from stentor.cli.inspection import CheckContext, CheckFinding, inspect_config
 from stentor.core.security.redaction import Redactor
 
@@ -23,6 +23,7 @@ CHECKS: dict[str, Check] = {
     "TLS": tls.check_tls,
     "safety": environment.check_safety,
     "keys": environment.check_api_keys,
+    "sign-in": sign_in.check_provider,
     "data folder": storage.check_data_folder,
     "key files": storage.check_key_files,
     "receipts": storage.check_receipt_issuers,

@@ -27,14 +27,14 @@ def issuer_url(value: str) -> str:
     return value
 
 
-def group_roles(value: str) -> tuple[tuple[str, str], ...]:
-    """Parse `group=role` entries, comma separated; the group `*` is everybody. Raises ValueError."""
+def group_roles(value: str) -> tuple[str, ...]:
+    """Check `group=role` entries, comma separated; the group `*` is everybody. Raises ValueError."""
     entries = []
     for part in parsers.text_list(value):
         group, _, role = part.rpartition("=")
         if not group.strip() or role.strip() not in ROLES_OF_PEOPLE:
             raise ValueError(f"must be entries such as staff=viewer, with a role of {', '.join(ROLES_OF_PEOPLE)}")
-        entries.append((group.strip(), role.strip()))
+        entries.append(f"{group.strip()}={role.strip()}")
     return tuple(entries)
 
 
@@ -66,7 +66,7 @@ class SignInSettings:
         parsers.text,
         secret=True,
     )
-    roles: tuple[tuple[str, str], ...] = setting(
+    roles: tuple[str, ...] = setting(
         "SERVICE_OIDC_ROLES",
         (),
         "The role of each group as group=role, comma separated; the group * is everybody. Roles: viewer, operator, "

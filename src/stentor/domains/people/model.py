@@ -65,13 +65,14 @@ class Granted(msgspec.Struct, frozen=True):
     permissions: tuple[Permission, ...]
 
 
-def grant(groups: Iterable[str], roles: Sequence[tuple[str, str]]) -> Granted | None:
+def grant(groups: Iterable[str], roles: Sequence[str]) -> Granted | None:
     """Return the union of what the roles of the groups allow; None for no role.
 
-    `roles` are pairs of group and role. The name of the role is the widest of them.
+    `roles` are the entries of SERVICE_OIDC_ROLES. The name of the role is the widest of them.
     """
     known = {*groups, EVERYBODY}
-    granted = {cast(Role, role) for group, role in roles if group in known}
+    entries = (entry.rpartition("=") for entry in roles)
+    granted = {cast(Role, role) for group, _, role in entries if group in known}
     if not granted:
         return None
     allowed = {permission for role in granted for permission in ROLE_PERMISSIONS[role]}
