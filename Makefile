@@ -114,7 +114,7 @@ lint: $(VENV)/.dev ## ruff, mypy and the import contracts alone
 bench: $(VENV)/.peers ## figures with their method, peers in the same run
 	@$(BIN)/python -m bench
 
-docs: $(VENV)/.dev ## write docs/generated, what v1 promises and the demo's output in the README again
+docs: $(VENV)/.dev ## write docs/generated, what v1 promises and the demo's output again
 	@$(BIN)/python -m stentor.cli.reference docs/generated
 	@$(BIN)/python -m tests.surfaces.gateway.promised
 	@$(BIN)/python -m tests.readme.blocks

@@ -43,6 +43,14 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
         ("SERVICE_BUILTIN_AGENTS", "maybe"),
         ("SERVICE_RATE_LIMIT_PER_MINUTE", "-1"),
         ("SERVICE_RATE_LIMIT_PER_MINUTE", "1.5"),
+        ("SERVICE_OIDC_ISSUER", "http://login.example.com"),
+        ("SERVICE_OIDC_ISSUER", "https://user:pw@login.example.com"),
+        ("SERVICE_OIDC_ISSUER", "login"),
+        ("SERVICE_OIDC_ISSUER", "https://login.example.com"),  # without a client and roles
+        ("SERVICE_OIDC_ROLES", "staff=root"),
+        ("SERVICE_OIDC_ROLES", "=admin"),
+        ("SERVICE_OIDC_ROLES", "staff=agent"),
+        ("SERVICE_OIDC_SCOPES", "email"),
     ],
 )
 def test_a_value_that_cannot_be_read_names_its_variable(name: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""The fenced code blocks of a page, and the demo's output in the README."""
+"""The fenced code blocks of a page, and the output of the demo in docs/demo.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+README, DEMO_PAGE = ROOT / "README.md", ROOT / "docs" / "demo.md"
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -34,9 +34,9 @@ def demo_output() -> str:
 
 
 def refresh() -> None:
-    """Put what the demo prints now into the README."""
-    shown = next(block for block in blocks() if block.language == "text")
-    README.write_text(README.read_text("utf-8").replace(shown.text, demo_output()), "utf-8")
+    """Put what the demo prints now onto its page."""
+    (shown,) = blocks(DEMO_PAGE)
+    DEMO_PAGE.write_text(DEMO_PAGE.read_text("utf-8").replace(shown.text, demo_output()), "utf-8")
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from tests.patience import until
-from tests.readme.blocks import README, ROOT, Block, blocks, demo_output
+from tests.readme.blocks import DEMO_PAGE, README, ROOT, Block, blocks, demo_output
 from tests.readme.checkout import Checkout, running_checkout
 
-LANGUAGES = ["console", "text", "bash", "bash", "bash", "python"]
-COMMANDS, DEMO, START, CLI, CURL, AGENT = range(6)
+LANGUAGES = ["console", "bash", "bash", "bash", "python"]
+COMMANDS, START, CLI, CURL, AGENT = range(5)
 
 
 def test_no_block_is_without_a_test() -> None:
@@ -43,8 +43,8 @@ def titles(text: str) -> list[str]:
     return [line for line in figures(text) if not line.startswith(("quick", "careful", "keyworder", "N "))]
 
 
-def test_the_demo_ends_well_and_prints_what_the_readme_shows() -> None:
-    printed, shown = demo_output(), blocks()[DEMO].text
+def test_the_demo_ends_well_and_prints_what_its_page_shows() -> None:
+    printed, shown = demo_output(), blocks(DEMO_PAGE)[0].text
     rows = {tuple(line.split()[:2]) for line in figures(printed) if line.startswith(("keywords", "summarize"))}
     assert rows == {tuple(line.split()[:2]) for line in figures(shown) if line.startswith(("keywords", "summarize"))}
     keep = (

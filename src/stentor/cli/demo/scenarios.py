@@ -144,7 +144,7 @@ def render_librarian(answers: list[LibrarianAnswer]) -> Panel:
 
 
 CHAT_MODEL = "agent:answer"
-CHAT_QUESTION = "What does a receipt say, and how long is it good?"
+CHAT_QUESTION = "How are conflicting edits of a note merged?"
 _SSE_DATA_PREFIX = "data: "
 
 
