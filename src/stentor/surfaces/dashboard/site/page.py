@@ -36,21 +36,21 @@ from stentor.web.sse import StreamLimit
 P = ParamSpec("P")
 T = TypeVar("T")
 MENU = (
-    ("/", "Overview", "o", "read"),
-    ("/alerts", "Alerts", "r", "read"),
-    ("/tasks", "Tasks", "t", "read"),
-    ("/console", "Console", "c", "write"),
-    ("/agents", "Agents", "a", "admin"),
-    ("/governance", "Governance", "g", "approve"),
-    ("/memory", "Memory", "m", "admin"),
-    ("/messages", "Messages", "e", "read"),
-    ("/models", "Models & cost", "l", "read"),
-    ("/webhooks", "Webhooks", "w", "admin"),
-    ("/provenance", "Provenance", "p", "read"),
-    ("/keys", "Keys & people", "k", "admin"),
-    ("/audit", "Audit", "u", "admin"),
+    ("/", "Overview", "o", "read", "Work"),
+    ("/alerts", "Alerts", "r", "read", "Work"),
+    ("/tasks", "Tasks", "t", "read", "Work"),
+    ("/console", "Console", "c", "write", "Work"),
+    ("/agents", "Agents", "a", "admin", "Agents"),
+    ("/governance", "Governance", "g", "approve", "Agents"),
+    ("/messages", "Messages", "e", "read", "Agents"),
+    ("/models", "Models & cost", "l", "read", "Resources"),
+    ("/memory", "Memory", "m", "admin", "Resources"),
+    ("/provenance", "Provenance", "p", "read", "Administration"),
+    ("/audit", "Audit", "u", "admin", "Administration"),
+    ("/keys", "Keys & people", "k", "admin", "Administration"),
+    ("/webhooks", "Webhooks", "w", "admin", "Administration"),
 )
-"""Path, label, the keyboard shortcut after `g`, and the permission without which the page cannot be used."""
+"""Path, label, the keyboard shortcut after `g`, the permission without which the page cannot be used, and the group."""
 PACKAGE_DIR = Path(__file__).parents[1]
 HTMX_HEADER = "HX-Request"
 EVENT_ID_PREFIX = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
