@@ -154,7 +154,7 @@ async def test_content_that_an_earlier_version_left_in_the_run_log_is_shown(make
 
     await world.kernel.infra.db.write(replace)
     shown = await newest(world)
-    assert (shown["content"], shown["response"], shown["content_expires_at"]) == ("kept", "old answer", None)
+    assert (shown["content"], shown["response"], shown["content_expires_at"]) == ("in_run_log", "old answer", None)
 
 
 @requirement("llm.content-redacted")

@@ -60,9 +60,10 @@ class CallPage(ResponseModel):
 class CallDetail(CallOut):
     """Also the evidence of the call, and its content.
 
-    `request` and `response` are null unless they were kept and the caller may read them (`content` is then `kept`).
-    What was neither redacted, nor truncated, nor streamed has the SHA-256 of the evidence. `content_kept` is whether
-    the content of new calls is kept.
+    `request` and `response` are null unless they were kept and the caller may read them: `content` is then `kept`, or
+    `in_run_log` for what an earlier version stored there. What was neither redacted, nor truncated, nor streamed has
+    the SHA-256 of the evidence. `content_kept` is whether the content of new calls is kept, `content_days` for how
+    long; 0 is for good.
     """
 
     endpoint: str | None
@@ -70,13 +71,14 @@ class CallDetail(CallOut):
     attempts: int | None
     request_sha256: str | None
     response_sha256: str | None
-    content: Literal["kept", "none", "hidden"]
+    content: Literal["kept", "in_run_log", "none", "hidden"]
     request: str | None
     response: str | None
     redacted: bool
     truncated: bool
     content_expires_at: Timestamp | None
     content_kept: bool
+    content_days: int
 
 
 class DeletedContent(ResponseModel):
@@ -141,20 +143,25 @@ class CallOperations:
         call, event, content = await self._db.read(work)
         if not caller.may("admin") and call.key_name != caller.name:
             raise NotFound("No call of a model has this id.")
-        content = content or _content_of_event(event)
-        is_hidden = content is not None and not self._may_read_content(caller, call)
-        shown = NO_CONTENT if content is None or is_hidden else content
+        state: Literal["kept", "in_run_log", "none", "hidden"] = "kept"
+        if content is None:
+            content, state = _content_of_event(event), "in_run_log"
+        if content is None:
+            content, state = NO_CONTENT, "none"
+        elif not self._may_read_content(caller, call):
+            content, state = NO_CONTENT, "hidden"
         return CallDetail.of(
             call,
             estimated=bool(call.estimated),
             **{name: event.get(name) for name in EVIDENCE_FIELDS},
-            content="none" if content is None else "hidden" if is_hidden else "kept",
-            request=shown.request,
-            response=shown.response,
-            redacted=shown.redacted,
-            truncated=shown.truncated,
-            content_expires_at=shown.kept_at and self._contents.expires_at(shown.kept_at),
+            content=state,
+            request=content.request,
+            response=content.response,
+            redacted=content.redacted,
+            truncated=content.truncated,
+            content_expires_at=None if content.kept_at is None else self._contents.expires_at(content.kept_at),
             content_kept=self._contents.keeps,
+            content_days=self._contents.days,
         )
 
     def _may_read_content(self, caller: Principal, call: RecordedCall) -> bool:

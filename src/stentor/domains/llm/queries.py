@@ -56,6 +56,10 @@ _SPENDERS = Sql(
 )
 
 
+_SPENT_BY_ALL = Sql(
+    """select count(distinct subject), coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
+    where tenant = :tenant and kind = :kind and day >= :day"""
+)
 _COST_BY_AGENT = Sql(
     """select subject, sum(cost) from llm_spent
     where tenant = :tenant and kind = 'agent' and day >= :day group by subject"""
@@ -144,6 +148,12 @@ def read_spenders(tx: Tx, tenant: str, kind: str, first_day: int) -> list[Spende
     """Return the keys or agents (`kind`) that spent most since a day, as a count of days since 1970 in UTC."""
     rows = tx.rows(_SPENDERS, tenant=tenant, kind=kind, day=first_day)
     return [Spender(str(subject), int(tokens), int(cost) / NANOS_PER_DOLLAR) for subject, tokens, cost in rows]
+
+
+def read_spent_by_all(tx: Tx, tenant: str, kind: str, first_day: int) -> tuple[int, Spender]:
+    """Return how many keys or agents (`kind`) spent something since a day, and what they spent together."""
+    count, tokens, cost = tx.rows(_SPENT_BY_ALL, tenant=tenant, kind=kind, day=first_day)[0]
+    return int(count), Spender("", int(tokens), int(cost) / NANOS_PER_DOLLAR)
 
 
 def read_spending(tx: Tx, tenant: str, budgets: Iterable[Budget], now: int) -> list[BudgetSpending]:

@@ -53,9 +53,10 @@ async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
     assert "$0.0250" in page  # 11 tokens at 1,000 and 7 at 2,000 dollars a million
     assert "openai/sea-large" in page
     assert page.count('<rect class="value"') == 2 * 7
-    assert '<a href="/models/calls?key=admin">admin</a>' in page
+    assert '<a href="/models/calls?key=admin&amp;from=' in page
     assert "By key" not in await site.read("/models", key="READER")
     assert (await site.read("/models", days="30")).count('<rect class="value"') == 2 * 30
+    assert (await site.read("/models", days="90")).count('<rect class="value"') == 2 * 90
     site.world.clock.advance(seconds=8 * 86_400)
     assert "No calls of models in these days" in await site.part("/models", days="7")
     assert "openai/sea-large" in await site.part("/models", days="30")
@@ -218,6 +219,49 @@ async def test_kept_content_is_shown_as_text(make_world: MakeWorld, make_board: 
     assert "The sea" in page
     assert KEY not in page
     await (await site.browser()).aclose()
+
+
+@requirement("dashboard.page-calls")
+async def test_prompt_and_answer_are_shown_as_messages_and_deleted_by_an_admin(
+    make_world: MakeWorld, make_board: Any, upstream: Upstream
+) -> None:
+    world = await make_world(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=upstream.v1, SERVICE_LLM_LOG_CONTENT="1")
+    site = Site(await make_board(world))
+    upstream.tool = {"name": "look_up", "args": {"where": "sea"}}
+    secret = "sk-" + "proj-Zq7x9Kd0mWn3Lp5Rt8Vb"
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Why? {secret}"}]
+    body = {"messages": messages, "model": "openai/sea-large"}
+    assert (await world.clients["WRITER"].post("/api/v1/llm/chat", json=body)).status_code == 200
+    path = f"/models/calls/{(await world.admin.get('/api/v1/llm/calls')).json()['calls'][0]['call_id']}"
+    page = await site.read(path)
+    assert "<b>system</b>" in page
+    assert "Why? [redacted: api key]" in page
+    assert "<code>look_up</code>" in page
+    assert "Prompt and answer are deleted" in page
+    assert secret not in page
+    assert "delete-content" not in await site.read(path, key="WRITER")
+    await site.send(f"{path}/delete-content", 403, key="WRITER")
+    await site.send("/models/calls/delete-content", 400)
+    assert (await site.send(f"{path}/delete-content")).headers["location"] == f"{path}?notice=content-deleted"
+    page = await site.read(path)
+    assert "Be brief." not in page
+    assert "or are deleted" in page
+    await site.send("/models/calls/delete-content", before="2099-01-01")
+    for browser in site.browsers.values():
+        await browser.aclose()
+
+
+@requirement("dashboard.page-calls")
+async def test_calls_are_filtered_by_day(site: Site) -> None:
+    await chat(site.world)
+    today = (await site.world.admin.get("/api/v1/llm/calls")).json()["calls"][0]["happened_at"][:10]
+    address = "/models/calls/"
+    assert address in await site.part("/models/calls", **{"from": today, "to": today})
+    for days in ({"from": "2099-01-01"}, {"to": "2001-01-01"}):
+        page = await site.part("/models/calls", **days)
+        assert f'href="{address}' not in page
+        assert "No calls" in page
+    await site.read("/models/calls", 400, to="yesterday")
 
 
 @requirement("dashboard.page-playground")

@@ -71,11 +71,11 @@ class ContentService:
 
     def __init__(self, db: Database, runlog: RunLog, *, keeps: bool, days: int) -> None:
         self._db, self._runlog = db, runlog
-        self.keeps, self._days = keeps, days
+        self.keeps, self.days = keeps, days
 
     def expires_at(self, kept_at: int) -> int | None:
         """Return when content is deleted, in microseconds; None for never."""
-        return kept_at + self._days * DAY if self._days else None
+        return kept_at + self.days * DAY if self.days else None
 
     async def delete_one(self, caller: Principal, call_id: str) -> int:
         """Delete the content of a call; return 1, or 0 if none was kept. Raises NotFound for an unknown call."""
@@ -115,7 +115,7 @@ class ContentService:
 
     async def run(self, leader: LeaderElection) -> None:
         """Delete expired contents forever, while this process is the leader."""
-        while self._days:
+        while self.days:
             await sleep_until_tick(INTERVAL_SECONDS)
             try:
                 if await leader.is_leader():
@@ -131,7 +131,7 @@ class ContentService:
         while True:
             started = time.monotonic()
             # A transaction that writes nothing is not worth its place in the queue of the writer.
-            expired = await self._db.read(lambda tx: store.list_expired(tx, tx.now - self._days * DAY, BATCH))
+            expired = await self._db.read(lambda tx: store.list_expired(tx, tx.now - self.days * DAY, BATCH))
             if expired:
                 total += await self._db.write(partial(store.delete_contents, ids=expired), NO_LOCKS)
             if len(expired) < BATCH:
