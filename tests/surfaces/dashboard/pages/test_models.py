@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -272,19 +274,63 @@ async def test_the_playground_asks_a_model_and_shows_answer_cost_and_record(site
         assert f'<option value="{known}">' in page
     fields = {"prompt": "Why?", "system": "Be brief.", "max_tokens": "9", "temperature": "0.5"}
     page = (await site.send("/models/playground", 200, model0="openai/sea-large", **fields)).text
-    assert page.count('<section class="card wrong">') == 0
-    assert page.count('<section class="card">\n    <h2>openai/sea-large</h2>') == 1
+    assert 'class="assistant wrong"' not in page
     assert "$0.0250" in page
-    call = re.search(r'href="(/models/calls/[^"]+)"', page)
+    call = re.search(r'href="(/models/calls/[^"?]+)"', page)
     assert call
     assert "sea-large" in await site.read(call[1])
+
+
+def history_of(page: str, number: int = 0) -> str:
+    """What the form sends back of a side's conversation."""
+    found = re.search(rf'name="history{number}" value="([^"]*)"', page)
+    assert found
+    return html.unescape(found[1])
+
+
+@requirement("dashboard.page-playground")
+async def test_a_conversation_goes_on_with_the_answers_of_each_side(site: Site, upstream: Upstream) -> None:
+    fields = {"model0": "openai/sea-large", "model1": "openai/sea-small", "system": "Be brief."}
+    first = (await site.send("/models/playground", 200, prompt="Why <b>?", **fields)).text
+    assert "Why &lt;b&gt;?" in first
+    upstream.words = ["Because."]
+    histories = {f"history{n}": history_of(first, n) for n in range(2)}
+    fields["model1"] = "nobody/else"
+    second = (await site.send("/models/playground", 200, prompt="And why that?", **fields, **histories)).text
+    sent = upstream.asked[-1]["body"]["messages"]
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
+    assert (sent[1]["content"], sent[3]["content"]) == ("Why <b>?", "And why that?")
+    assert "Because." in second
+    # Another model in the place of one begins anew, and an error is not a part of the conversation.
+    turns = json.loads(history_of(second, 1))[1]
+    assert (len(turns), turns[0]["error"] != "") == (1, True)
+    await site.send("/models/playground", 200, prompt="Still?", **fields, history1=history_of(second, 1))
+    for damaged in ("{", "[]", '["openai/sea-large", [{"prompt": 5}]]', "9" * 5000):
+        await site.send("/models/playground", 200, prompt="Why?", model0="openai/sea-large", history0=damaged)
+
+
+@requirement("dashboard.page-playground")
+async def test_with_javascript_each_side_is_asked_by_a_request_of_its_own(site: Site, upstream: Upstream) -> None:
+    browser, headers = await site.browser(), {"HX-Request": "true"}
+    fields = {"csrf": await site.token("ADMIN"), "prompt": "Why?", "model0": "openai/sea-large", "model1": "auto"}
+    before = len(upstream.asked)
+    page = (await browser.post("/models/playground", data=fields, headers=headers)).text
+    assert page.count('hx-post="/models/playground/answer"') == 2
+    assert len(upstream.asked) == before
+    side = {"number": "1", "target": "openai/sea-large", "history": "", "prompt": "Why?", "csrf": fields["csrf"]}
+    answer = await browser.post("/models/playground/answer", data=side, headers=headers)
+    assert (answer.status_code, answer.text.count("<section")) == (200, 1)
+    assert 'name="history1"' in answer.text
+    assert "$0.0250" in answer.text
+    del side["csrf"]
+    assert (await browser.post("/models/playground/answer", data=side)).status_code == 403
 
 
 @requirement("dashboard.page-playground")
 async def test_an_answer_that_fails_stands_beside_the_others_with_its_reason(site: Site, upstream: Upstream) -> None:
     fields = {"prompt": "Why?", "model0": "openai/sea-large", "model1": "nobody/at-all"}
     page = (await site.send("/models/playground", 200, **fields)).text
-    assert page.count('<section class="card wrong">') == 1
+    assert page.count('class="assistant wrong"') == 1
     assert "nobody" in page
     wrong = {"prompt": "Why?", "model0": "openai/sea-large", "max_tokens": "many"}
     page = (await site.send("/models/playground", 200, **wrong)).text
