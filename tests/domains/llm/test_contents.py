@@ -18,7 +18,7 @@ from stentor.core.security.content_redaction import ContentRedactor
 from stentor.core.security.pattern_process import PatternProcess
 from stentor.core.security.redaction import Redactor
 from stentor.domains.llm.contents import service
-from stentor.domains.llm.contents.model import MAX_TEXT_CHARS, Content
+from stentor.domains.llm.contents.model import MAX_TEXT_CHARS, Content, decompress
 from stentor.domains.llm.contents.service import NOT_REDACTED, ContentKeeper
 from stentor.domains.provenance.audit.verification import verify_run_log
 from tests.conftest import World
@@ -218,11 +218,12 @@ async def test_an_image_is_kept_as_its_type_size_and_hash(make_llm: Gate) -> Non
 
 async def redacted(value: Any, *entries: str) -> Any:
     """What is stored of a JSON value."""
-    keeper = ContentKeeper(ContentRedactor(Redactor(), ("emails", "cards")), PatternProcess(entries))
+    patterns = PatternProcess(entries) if entries else None
+    keeper = ContentKeeper(ContentRedactor(Redactor(), ("emails", "cards")), patterns)
     content = await keeper.redact(json.dumps(value).encode(), b"")
     await keeper.close()
     assert content.request is not None
-    return json.loads(content.request.data)
+    return json.loads(decompress(content.request.data))
 
 
 @requirement("llm.content-redacted")
@@ -275,11 +276,11 @@ async def test_a_pattern_that_never_ends_neither_stops_the_service_nor_stores_th
     content = await keeper.redact(json.dumps({"prompt": "a" * 60 + "!"}).encode(), b"")
     assert ticks > 0
     assert content.request is not None
-    assert json.loads(content.request.data) == NOT_REDACTED
+    assert json.loads(decompress(content.request.data)) == NOT_REDACTED
     # The next text is redacted again, by a new process.
     content = await keeper.redact(b'{"prompt": "aaa"}', b"")
     assert content.request is not None
-    assert json.loads(content.request.data) == {"prompt": "[redacted: evil]"}
+    assert json.loads(decompress(content.request.data)) == {"prompt": "[redacted: evil]"}
     ticking.cancel()
     await keeper.close()
 
@@ -301,7 +302,7 @@ async def test_a_pattern_that_cannot_be_used_stops_the_start(make_llm: Gate, ent
 
 async def test_a_body_that_is_no_json_is_kept_as_text() -> None:
     content = Content(b"\xff plain {")
-    assert content.finish(content.texts).data == "\ufffd plain {".encode()
+    assert decompress(content.finish(content.texts).data) == "\ufffd plain {"
 
 
 @requirement("llm.content-readers")

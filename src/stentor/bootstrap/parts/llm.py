@@ -126,7 +126,8 @@ def open_llm(infra: Infrastructure) -> LlmParts:
 def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeeper | None:
     """Return what redacts prompts and answers, None if they are not kept. Raises StartRefused."""
     # Checked at every start, not only when somebody switches the content on.
-    patterns = PatternProcess(settings.llm.redact_patterns)
+    entries = settings.llm.redact_patterns
+    patterns = PatternProcess(entries) if entries else None
     if not settings.llm.log_content:
         return None
     return ContentKeeper(ContentRedactor(redactor, settings.llm.redact), patterns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from stentor.core.security.redaction import Redactor
 
@@ -20,28 +21,65 @@ _PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK
 _PRIVATE_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\:,-]*")
 _SEPARATOR = r"[\"'\\]{0,3}\s{0,5}[:=]\s{0,5}[\"'\\]{0,3}"
-_SHAPES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    ("token", re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")),
-    (
+_LABELS = (
+    *("api key", "secret key", "access key", "client secret", "access token", "auth token", "refresh token"),
+    *("password", "passwd"),
+)
+_SPELLINGS = tuple(label.replace(" ", joint) for label in _LABELS for joint in ("", "-", "_"))
+
+
+class Shape(NamedTuple):
+    """A shape of secrets. `hints` are texts in lower case, one of which is in every match: looking for them is fast.
+
+    The first group of the pattern, if there is one, is a label that stays.
+    """
+
+    kind: str
+    hints: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+
+_SHAPES = (
+    Shape("token", ("eyj",), re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")),
+    Shape(
         "credentials",
+        ("authorization",),
         re.compile(rf"(?i)(authorization{_SEPARATOR}(?:bearer|basic|token|apikey)\s{{1,5}})[^\s\"'\\,;]+"),
     ),
     # Without a digit it must be long, because "bearer" is also a word.
-    (
+    Shape(
         "bearer token",
+        ("bearer",),
         re.compile(r"(?i)(\bbearer\s{1,5})(?=[a-z._~+/=-]{0,200}\d|[a-z._~+/=-]{24})[a-z0-9._~+/=-]{12,}"),
     ),
-    ("password", re.compile(r"(://[^/\s:@\"']{0,100}:)[^/\s@\"']{1,200}(?=@)")),
-    ("AWS key", re.compile(_WORD + r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])")),
-    ("api key", re.compile(_WORD + r"(?:sk|pk|rk)-(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{16,}")),
-    ("api key", re.compile(_WORD + r"(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{10,}")),
-    ("api key", re.compile(_WORD + r"(?:gh[pousr]_|github_pat_|glpat-|hf_|npm_|whsec_|st_)[A-Za-z0-9_+/=-]{20,}")),
-    ("api key", re.compile(_WORD + r"(?:xox[abeoprs]-[A-Za-z0-9-]{10,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[\w-]{20,})")),
-    (
+    Shape("password", ("://",), re.compile(r"(://[^/\s:@\"']{0,100}:)[^/\s@\"']{1,200}(?=@)")),
+    Shape(
+        "AWS key",
+        ("akia", "asia", "abia", "acca"),
+        re.compile(_WORD + r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
+    ),
+    Shape(
+        "api key",
+        ("sk-", "pk-", "rk-"),
+        re.compile(_WORD + r"(?:sk|pk|rk)-(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{16,}"),
+    ),
+    Shape("api key", ("k_live_", "k_test_"), re.compile(_WORD + r"(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{10,}")),
+    Shape(
+        "api key",
+        ("gho_", "ghp_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "hf_", "npm_", "whsec_", "st_"),
+        re.compile(_WORD + r"(?:gh[pousr]_|github_pat_|glpat-|hf_|npm_|whsec_|st_)[A-Za-z0-9_+/=-]{20,}"),
+    ),
+    Shape(
+        "api key",
+        ("xox", "aiza", "ya29."),
+        re.compile(_WORD + r"(?:xox[abeoprs]-[A-Za-z0-9-]{10,}|AIza[A-Za-z0-9_-]{30,}|ya29\.[\w-]{20,})"),
+    ),
+    Shape(
         "secret",
+        _SPELLINGS,
         re.compile(
-            r"(?i)((?:api[-_]?key|secret[-_]?key|access[-_]?key|client[-_]?secret|(?:access|auth|refresh)[-_]?token"
-            rf"|password|passwd){_SEPARATOR})(?!\[redacted)[^\s\"'\\,;]{{6,}}"
+            rf"(?i)((?:{'|'.join(label.replace(' ', '[-_]?') for label in _LABELS)}){_SEPARATOR})"
+            r"(?!\[redacted)[^\s\"'\\,;]{6,}"
         ),
     ),
 )
@@ -63,8 +101,11 @@ class ContentRedactor:
     def redact(self, text: str) -> str:
         """Return the text with marks instead of secrets."""
         text = _mask_private_keys(self._redactor.mask_known(text, mark("secret")))
-        for kind, shape in _SHAPES:
-            text = shape.sub(_keeping_label(kind), text)
+        # Not `lower`: without regard to case, patterns take some characters for others, as `casefold` does.
+        folded = text.casefold()
+        for shape in _SHAPES:
+            if any(hint in folded for hint in shape.hints):
+                text = shape.pattern.sub(_keeping_label(shape.kind), text)
         for mask in self._personal:
             text = mask(text)
         return text

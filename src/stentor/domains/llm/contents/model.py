@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import zlib
 from binascii import Error as Base64Error
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,6 +26,8 @@ MARGIN = 24 * 1024
 """How much more of a text that is cut is masked, so that no half of a secret is left at the cut."""
 MAX_BYTES = 1024 * 1024
 """Of what has few texts and is large nevertheless, such as lists of numbers."""
+MAX_STORED_BYTES = 4 * MAX_BYTES
+"""A limit for damaged rows."""
 _DATA_URL = re.compile(r"data:([\w.+/-]{0,100})(?:;[\w=.+-]{1,60}){0,3};base64,([A-Za-z0-9+/=_-]*)")
 _MEDIA_TYPE_FIELDS = ("media_type", "mimeType", "mime_type", "format")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_\s-]{40,}")
@@ -34,7 +37,7 @@ MIN_NUMBER = 10_000
 
 
 class KeptText(msgspec.Struct, frozen=True):
-    """What is stored of a request or a response."""
+    """What is stored of a request or a response. `data` is compressed."""
 
     data: bytes
     redacted: bool = False
@@ -63,6 +66,7 @@ class Content:
             self._is_json, value = False, data.decode("utf-8", "replace")
         self._room = MAX_CHARS
         self._cut: set[int] = set()
+        self._original = value
         self._value = _map_texts(_describe_files(value), self._collect)
 
     def finish(self, texts: list[str]) -> KeptText:
@@ -72,10 +76,10 @@ class Content:
         if not self._is_json:
             encoded = str(value).encode()
         else:
-            encoded = self._data if value == jsontext.decode_or_none(self._data) else jsontext.encode(value)
+            encoded = self._data if value == self._original else jsontext.encode(value)
         if len(encoded) > MAX_BYTES:
             encoded, self.truncated = jsontext.encode(f"[not kept: {len(self._data)} bytes]"), True
-        return KeptText(encoded, texts != self.texts, self.truncated)
+        return KeptText(compress(encoded), texts != self.texts, self.truncated)
 
     def _collect(self, text: str) -> str:
         limit = min(MAX_TEXT_CHARS, self._room)
@@ -91,6 +95,14 @@ class Content:
         for index, text in enumerate(texts):
             # The end may have a part of a secret that the first cut took apart.
             yield text[: min(MAX_TEXT_CHARS, max(0, len(text) - MARGIN))] if index in self._cut else text
+
+
+def compress(text: bytes) -> bytes:
+    return zlib.compress(text, 1)
+
+
+def decompress(data: bytes) -> str:
+    return zlib.decompressobj().decompress(data, MAX_STORED_BYTES).decode("utf-8", "replace")
 
 
 def _map_texts(value: Any, replace: Callable[[str], str]) -> Any:

@@ -24,7 +24,7 @@ from stentor.core.security.pattern_process import PatternProcess, PatternsTooSlo
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.llm import queries
 from stentor.domains.llm.contents import store
-from stentor.domains.llm.contents.model import CallContent, Content, KeptText
+from stentor.domains.llm.contents.model import CallContent, Content, KeptText, compress
 from stentor.domains.llm.contents.store import START, Position
 
 INTERVAL_SECONDS = 60.0
@@ -38,32 +38,43 @@ log = logging.getLogger(__name__)
 class ContentKeeper:
     """Redacts contents: the service's own patterns in a thread, the operator's in another process."""
 
-    def __init__(self, redactor: ContentRedactor, patterns: PatternProcess) -> None:
+    def __init__(self, redactor: ContentRedactor, patterns: PatternProcess | None) -> None:
         self._redactor, self._patterns = redactor, patterns
 
     async def redact(self, request: bytes, response: bytes) -> CallContent:
         """Return what may be stored. Never raises: what cannot be redacted is replaced by a mark."""
         try:
-            return CallContent(await self._redact(request), await self._redact(response))
+            if self._patterns is None:
+                # Most texts are short, so one thread for both.
+                return await asyncio.to_thread(self._redact_all, request, response)
+            return CallContent(*[await self._redact(data, self._patterns) for data in (request, response)])
         except PatternsTooSlow as error:
             log.warning("llm: content not kept, SERVICE_LLM_REDACT_PATTERNS failed error=%s", error)
         except Exception:
             log.exception("llm: content not kept, it could not be redacted")
-        failed = KeptText(jsontext.encode(NOT_REDACTED), redacted=True)
+        failed = KeptText(compress(jsontext.encode(NOT_REDACTED)), redacted=True)
         return CallContent(failed, failed)
 
-    async def _redact(self, data: bytes) -> KeptText | None:
+    def _redact_all(self, *parts: bytes) -> CallContent:
+        masked = [self._mask_secrets(data) for data in parts]
+        return CallContent(*[part and part[0].finish(part[1]) for part in masked])
+
+    async def _redact(self, data: bytes, patterns: PatternProcess) -> KeptText | None:
+        masked = await asyncio.to_thread(self._mask_secrets, data)
+        if masked is None:
+            return None
+        content, texts = masked
+        return await asyncio.to_thread(content.finish, await patterns.redact(texts))
+
+    def _mask_secrets(self, data: bytes) -> tuple[Content, list[str]] | None:
         if not data:
             return None
-        content, texts = await asyncio.to_thread(self._mask_secrets, data)
-        return await asyncio.to_thread(content.finish, await self._patterns.redact(texts))
-
-    def _mask_secrets(self, data: bytes) -> tuple[Content, list[str]]:
         content = Content(data)
         return content, [self._redactor.redact(text) for text in content.texts]
 
     async def close(self) -> None:
-        await self._patterns.close()
+        if self._patterns is not None:
+            await self._patterns.close()
 
 
 class ContentService:

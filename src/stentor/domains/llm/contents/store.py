@@ -4,15 +4,11 @@ only their hashes, so they can be deleted.
 
 from __future__ import annotations
 
-import zlib
-
 import msgspec
 
 from stentor.core.db import AppendOnlyTable, Sql, Tx
-from stentor.domains.llm.contents.model import CallContent, KeptText
+from stentor.domains.llm.contents.model import CallContent, decompress
 
-MAX_STORED_BYTES = 4 * 1024 * 1024
-"""A limit for damaged rows; see `model.MAX_BYTES`."""
 _CONTENTS = AppendOnlyTable(
     "llm_contents",
     ("call_id", "tenant", "key_name", "request", "response", "redacted", "truncated", "kept_at"),
@@ -55,7 +51,7 @@ def insert_content(tx: Tx, call_id: str, tenant: str, key_name: str, content: Ca
     if not parts:
         return
     flags = int(any(part.redacted for part in parts)), int(any(part.truncated for part in parts))
-    texts = _pack(content.request), _pack(content.response)
+    texts = [part and part.data for part in (content.request, content.response)]
     tx.append(_CONTENTS, (call_id, tenant, key_name, *texts, *flags, tx.now))
 
 
@@ -63,8 +59,9 @@ def find_content(tx: Tx, tenant: str, call_id: str) -> StoredContent | None:
     row = tx.row(_FIND, tenant=tenant, call_id=call_id)
     if row is None:
         return None
-    request, response, redacted, truncated, kept_at = row
-    return StoredContent(_unpack(request), _unpack(response), bool(redacted), bool(truncated), kept_at)
+    *texts, redacted, truncated, kept_at = row
+    request, response = (None if data is None else decompress(data) for data in texts)
+    return StoredContent(request, response, bool(redacted), bool(truncated), kept_at)
 
 
 def delete_content(tx: Tx, tenant: str, call_id: str) -> bool:
@@ -95,13 +92,3 @@ def list_contents(tx: Tx, tenant: str, key_name: str, before: int, after: Positi
         limit=limit,
     )
     return [(int(kept_at), str(call_id)) for call_id, kept_at in rows]
-
-
-def _pack(text: KeptText | None) -> bytes | None:
-    return None if text is None else zlib.compress(text.data, 1)
-
-
-def _unpack(data: bytes | None) -> str | None:
-    if data is None:
-        return None
-    return zlib.decompressobj().decompress(data, MAX_STORED_BYTES).decode("utf-8", "replace")
