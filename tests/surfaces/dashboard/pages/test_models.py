@@ -289,15 +289,18 @@ def history_of(page: str, number: int = 0) -> str:
 
 
 @requirement("dashboard.page-playground")
-async def test_a_conversation_goes_on_with_the_answers_of_each_side(site: Site, upstream: Upstream) -> None:
+async def test_a_conversation_goes_on_with_the_answers_of_each_side(
+    make_world: MakeWorld, make_board: Any, upstream: Upstream
+) -> None:
+    site = Site(await make_board(await make_world(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=upstream.v1)))
     fields = {"model0": "openai/sea-large", "model1": "openai/sea-small", "system": "Be brief."}
     first = (await site.send("/models/playground", 200, prompt="Why <b>?", **fields)).text
     assert "Why &lt;b&gt;?" in first
     upstream.words = ["Because."]
     histories = {f"history{n}": history_of(first, n) for n in range(2)}
-    fields["model1"] = "nobody/else"
+    fields["model1"] = "agent:nobody"
     second = (await site.send("/models/playground", 200, prompt="And why that?", **fields, **histories)).text
-    sent = upstream.asked[-1]["body"]["messages"]
+    (sent,) = [call["body"]["messages"] for call in upstream.asked if len(call["body"]["messages"]) > 2]
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
     assert (sent[1]["content"], sent[3]["content"]) == ("Why <b>?", "And why that?")
     assert "Because." in second
@@ -307,6 +310,7 @@ async def test_a_conversation_goes_on_with_the_answers_of_each_side(site: Site, 
     await site.send("/models/playground", 200, prompt="Still?", **fields, history1=history_of(second, 1))
     for damaged in ("{", "[]", '["openai/sea-large", [{"prompt": 5}]]', "9" * 5000):
         await site.send("/models/playground", 200, prompt="Why?", model0="openai/sea-large", history0=damaged)
+    await (await site.browser()).aclose()
 
 
 @requirement("dashboard.page-playground")
