@@ -53,6 +53,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/governance/test_checkpoints.py",
     "tests/domains/governance/test_policy_in_use.py",
     "tests/domains/governance/test_scores.py",
+    "tests/domains/llm/test_contents.py",
     "tests/domains/llm/test_docs.py",
     "tests/domains/messaging/test_processor.py",
     "tests/domains/messaging/test_contract_bodies.py",

@@ -57,6 +57,15 @@ def test_init_keeps_a_file_that_exists(program: Program) -> None:
 
 
 @requirement("http.config-file")
+def test_a_list_of_patterns_may_have_commas_in_them(program: Program) -> None:
+    write(program, "[llm]\nredact = ['emails', 'cards']\nredact_patterns = ['customer=KD-\\d{6,8}', 'badge=B\\d{4}']\n")
+    value = listed(program, "llm.redact_patterns")[0]
+    assert "KD-\\d{6,8}" in value
+    assert "badge=B\\d{4}" in value
+    assert "cards" in listed(program, "llm.redact")[0]
+
+
+@requirement("http.config-file")
 def test_every_setting_may_stand_in_the_file(program: Program) -> None:
     defaults = settings.Settings()
     lines: dict[str, list[str]] = {}

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from stentor.domains.llm.contents.model import compress
 from tests import forkserver
 from tests.cli.populated import ENVIRON, NOTE, Filled, fill, post, stop, until_delivered, work_off
 from tests.cli.program import Done, Program
@@ -32,6 +33,8 @@ pytestmark = pytest.mark.only("sqlite", reason="what is copied is named by each 
 __all__ = ["small_disk"]  # a fixture
 PASSWORD = "canary-p%2Fss-77aa"
 PLAIN = "canary-p/ss-77aa"
+KEEP_CONTENT = """insert into llm_contents
+    select call_id, tenant, key_name, ?, null, 0, 0, happened_at from llm_calls"""
 WAITING = "select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 Serve = Callable[..., Service]
 
@@ -97,6 +100,8 @@ def changed(path: Path, *statements: str) -> None:
 def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
     filled: Filled, program: Program, bare_url: str, serve: Serve, tmp_path: Path
 ) -> None:
+    with sqlite3.connect(filled.folder / "stentor.db") as store:
+        store.execute(KEEP_CONTENT, (compress(b'"kept"'),))
     moved = copied(program, source(filled), with_password(bare_url))
     assert PLAIN not in json.dumps(moved)
     assert {Path(one["path"]).name for one in moved["to_move"]} == {"keys", "vault"}
@@ -104,6 +109,7 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
     assert (log["intact"], log["key_known"], log["events"] > 40) == (True, True, True)
     rows = {table["table"]: table["rows"] for table in moved["tables"]}
     assert (rows["tasks"], rows["checkpoints"], rows["webhook_subscriptions"], rows["llm_spent"]) == (11, 1, 1, 1)
+    assert rows["llm_contents"] == 1
     assert rows["memory_versions"] >= 1
     assert check(bare_url, filled.done, filled.waiting) == []
 
@@ -120,6 +126,8 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
             read = second.get("/api/v1/memory/read/exact", params={"path": NOTE}).json()
             assert "harbour" in read["document"]["content"]
             assert second.get("/api/v1/llm/usage").json()["data"]["totalRequests"] == 1
+            (call,) = second.get("/api/v1/llm/calls").json()["calls"]
+            assert second.get(f"/api/v1/llm/calls/{call['call_id']}").json()["request"] == '"kept"'
             assert post(second, "/tasks", type="echo", input=1, required_capabilities=["echo"])["status"] == "queued"
             until_delivered(sink, 5)
     verified_signatures(sink, filled.secret)

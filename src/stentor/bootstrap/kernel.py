@@ -81,7 +81,8 @@ class Kernel:
     health: HealthService
     alerts: AlertService
     jobs_leader: LeaderElection
-    """Elects the process that runs the jobs of which one is enough: the alerts, and the index of tasks."""
+    """Elects the process that runs the jobs of which one is enough: alerts, the index of tasks, the deletion of old
+    prompts and answers."""
     memory: Memory | None
     task_notes: TaskNotes | None
     skip_drain: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,6 +136,7 @@ class Kernel:
             self.keys.run,
             lambda: self.alerts.run(self.jobs_leader),
             lambda: self.tasks.search.run(self.jobs_leader),
+            lambda: self.llm.contents.run(self.jobs_leader),
         ]
         if self.infra.is_single_process:
             jobs.append(self._watch_trust)
@@ -295,7 +297,7 @@ def build(
         provenance=provenance,
         health=health,
         alerts=open_alerts(infra, agents, llm, health),
-        jobs_leader=LeaderElection(db.driver, JOBS_LOCK_ID, "alerts and the index of tasks"),
+        jobs_leader=LeaderElection(db.driver, JOBS_LOCK_ID, "alerts, the index of tasks and retention"),
         memory=memory,
         task_notes=open_task_notes(infra, memory, tasks, agents.registry.agents) if memory else None,
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.bootstrap.surface_context import SurfaceContext
@@ -21,6 +24,7 @@ from stentor.domains.monitoring import api as monitoring
 from stentor.domains.people import operations as people
 from stentor.domains.provenance import operations as provenance
 from stentor.domains.registry import operations as registry
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.sandbox import operations as sandbox
 from stentor.domains.tasks import bulk_operations as bulk
 from stentor.domains.tasks import grant_operations as grants
@@ -114,7 +118,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
         (
             "llm",
             calls.OPERATIONS,
-            calls.CallOperations(kernel.infra.db, keeps_content=kernel.infra.settings.llm.log_content),
+            calls.CallOperations(kernel.infra.db, kernel.llm.contents, _acts_for(known_agents)),
         ),
         ("llm", modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers)),
     ]
@@ -123,6 +127,14 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
         documents = memory.MemoryOperations(vaults, kernel.infra.settings.memory.tenant)
         tables.append(("memory", memory.OPERATIONS, documents))
     return [("tasks", task_operations(kernel)), *((tag, bind(table, owner)) for tag, table, owner in tables)]
+
+
+def _acts_for(agents: AgentCache) -> Callable[[Principal, str], bool]:
+    def acts_for(caller: Principal, agent_id: str) -> bool:
+        agent = agents.get(caller.tenant, agent_id)
+        return agent is not None and agent.key_name == caller.name
+
+    return acts_for
 
 
 def _learning_operations(agents: AgentServices) -> learning.LearningOperations:

@@ -64,6 +64,7 @@ EventType = Literal[
     "memory_read",
     "memory_written",
     "llm_called",
+    "content_deleted",
     "model_chosen",
     "answer_graded",
     "task_completed",

@@ -52,6 +52,7 @@ async def test_calls_are_listed_newest_first_with_who_what_and_how_much(make_llm
         "estimated": False,
         "cost_usd": pytest.approx(0.025),
         "latency_ms": 0,
+        "cached_tokens": 0,
     }
 
 

@@ -134,15 +134,6 @@ async def test_each_call_leaves_evidence_without_content_or_key(world: World, up
         assert secret not in text
 
 
-async def test_content_is_kept_only_when_the_operator_wants_it(make_llm: Gate) -> None:
-    world = await make_llm(SERVICE_LLM_LOG_CONTENT="1")
-    await chat(world)
-    [one] = await evidence(world)
-    assert "Why is the sea salty?" in one["request"]
-    assert ANSWER in one["response"]
-    assert KEY not in json.dumps(one)
-
-
 @requirement("llm.record-fails-closed")
 async def test_an_answer_that_cannot_be_recorded_is_not_given(world: World) -> None:
     world.runlog.broken = True

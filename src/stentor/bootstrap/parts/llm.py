@@ -13,11 +13,15 @@ from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.memory import open_embedder
 from stentor.core.errors import StartRefused
 from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.security.content_redaction import ContentRedactor
+from stentor.core.security.pattern_process import PatternProcess
+from stentor.core.security.redaction import Redactor
 from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
 from stentor.domains.llm import costs
 from stentor.domains.llm.call_guard import CallGuard
+from stentor.domains.llm.contents.service import ContentKeeper, ContentService
 from stentor.domains.llm.costs import PriceList
 from stentor.domains.llm.model_routes import ModelRoutes
 from stentor.domains.llm.operations import GatewayConfig
@@ -39,7 +43,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class LlmParts:
     """`guard` starts and records calls, `answers` grades recorded answers; `config` is what the gateway tells of its
-    settings.
+    settings. `contents` deletes kept prompts and answers.
     """
 
     gateway: LlmGateway
@@ -49,6 +53,7 @@ class LlmParts:
     models: ModelRecords
     answers: AnswerGrader
     guard: CallGuard
+    contents: ContentService
 
     async def stop(self) -> None:
         """Wait for what is still being recorded."""
@@ -88,8 +93,9 @@ def open_llm(infra: Infrastructure) -> LlmParts:
         prices,
         costs.parse_budgets(settings.llm.budgets),
         open_tracer(settings, redactor.add_secret),
-        keep_content=settings.llm.log_content,
+        _open_content_keeper(settings, redactor),
     )
+    contents = ContentService(db, runlog, keeps=settings.llm.log_content, days=settings.llm.content_days)
     local = LocalBackend(_summarize, _local_embedding(settings)) if settings.llm.local else None
     gateway = LlmGateway(
         db,
@@ -114,7 +120,17 @@ def open_llm(infra: Infrastructure) -> LlmParts:
     gateway.auto_router = AutoModelRouter(
         db, clock, runlog, gateway, guard, prices, models, outcomes, settings.routing.alpha
     )
-    return LlmParts(gateway, prices, config, operator_http, models, AnswerGrader(db, runlog, models), guard)
+    return LlmParts(gateway, prices, config, operator_http, models, AnswerGrader(db, runlog, models), guard, contents)
+
+
+def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeeper | None:
+    """Return what redacts prompts and answers, None if they are not kept. Raises StartRefused."""
+    # Checked at every start, not only when somebody switches the content on.
+    entries = settings.llm.redact_patterns
+    patterns = PatternProcess(entries) if entries else None
+    if not settings.llm.log_content:
+        return None
+    return ContentKeeper(ContentRedactor(redactor, settings.llm.redact), patterns)
 
 
 def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTracer:

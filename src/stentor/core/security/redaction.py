@@ -1,7 +1,11 @@
-"""Redaction of logs: the formatter masks every known secret, and everything that looks like one."""
+"""Redaction of logs: the formatter masks every known secret, and everything that looks like one.
+
+Texts that are stored are redacted in `content_redaction`, which knows more shapes.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 
@@ -22,11 +26,18 @@ class Redactor:
     def add_secret(self, secret: str) -> None:
         # Shorter ones would mask ordinary words all over the log.
         if len(secret) >= 4:
-            self._secrets.add(secret)
+            # Also as JSON text inside a text has it.
+            self._secrets |= {secret, json.dumps(secret)[1:-1]}
+
+    def mask_known(self, text: str, mask: str = MASK) -> str:
+        """Replace the secrets of this process."""
+        # The longest first: another may be a part of it.
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, mask)
+        return text
 
     def redact(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
+        text = self.mask_known(text)
         text = _SIGNED_TOKEN.sub(MASK, text)
         return _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
 

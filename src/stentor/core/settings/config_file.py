@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 from stentor.core.errors import StartRefused
-from stentor.core.settings import Settings, setting_infos
+from stentor.core.settings import Settings, parsers, setting_infos
 from stentor.core.settings.parsers import SettingInfo
 
 VARIABLE = "SERVICE_CONFIG_FILE"
@@ -101,7 +101,8 @@ def _variables(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 variable = infos[name].env
             else:
                 raise ValueError(f"unknown setting `{name}`{_suggest(name, infos)}")
-            yield variable, _value_text(name, value)
+            separator = "\n" if name in infos and infos[name].parse is parsers.line_list else ","
+            yield variable, _value_text(name, value, separator)
 
 
 def _require_known_variable(variable: str) -> str:
@@ -118,14 +119,14 @@ def _suggest(name: str, infos: Mapping[str, SettingInfo]) -> str:
     return f"; did you mean {' or '.join(f'`{known}`' for known in similar)}?"
 
 
-def _value_text(name: str, value: object) -> str:
+def _value_text(name: str, value: object, separator: str) -> str:
     """Return a value as its environment variable holds it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float | str):
         return str(value)
     if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return ",".join(value)
+        return separator.join(value)
     raise ValueError(f"`{name}` must be a text, a number, true or false, or a list of texts.")
 
 

@@ -86,8 +86,28 @@ class LlmSettings:
     log_content: bool = setting(
         "SERVICE_LLM_LOG_CONTENT",
         False,
-        "Store requests and responses of models in the run log, not only their hashes.",
+        "Keep prompts and answers of models, redacted, in the database beside the run log; without it only their "
+        "hashes are recorded.",
         parsers.boolean,
+    )
+    content_days: int = setting(
+        "SERVICE_LLM_CONTENT_DAYS",
+        30,
+        "Days after which kept prompts and answers are deleted; 0 keeps them for good.",
+        parsers.number(0, 36_500, int),
+    )
+    redact: tuple[str, ...] = setting(
+        "SERVICE_LLM_REDACT",
+        (),
+        "What is removed from kept prompts and answers beside secrets: `emails`, `cards`, or both with a comma.",
+        parsers.choice_list("emails", "cards"),
+    )
+    redact_patterns: tuple[str, ...] = setting(
+        "SERVICE_LLM_REDACT_PATTERNS",
+        (),
+        "Further patterns that are removed from kept prompts and answers, as `NAME=REGULAR EXPRESSION`; a list in the "
+        "file, one a line in the variable.",
+        parsers.line_list,
     )
     local: bool = setting(
         "SERVICE_LLM_LOCAL_BASELINE",

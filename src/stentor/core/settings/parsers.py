@@ -73,6 +73,23 @@ def text_list(value: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
+def line_list(value: str) -> tuple[str, ...]:
+    """Parse values that may contain commas: one a line."""
+    return tuple(line.strip() for line in value.splitlines() if line.strip())
+
+
+def choice_list(*choices: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a parser for a list of which each part is one of the choices."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        parts = text_list(value)
+        if unknown := set(parts) - set(choices):
+            raise ValueError(f"has the unknown value {min(unknown)!r}; known are {', '.join(choices)}")
+        return parts
+
+    return parse
+
+
 def setting(env: str, default: T, doc: str, parse: Callable[[str], T], *, secret: bool = False) -> T:
     """Declare a dataclass field that `load` reads from the variable `env`."""
     meta = {"meta": SettingInfo(env, doc, parse, secret)}

@@ -8,12 +8,13 @@ from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "sign-ins": ("signed_in",),
-    "changes": (
-        *("agent_registered", "agent_updated", "agent_status_changed", "approval_given", "authority_granted"),
-        *("authority_revoked", "checkpoint_taken", "history_accepted", "key_changed", "person_changed"),
-        *("provider_changed", "rollback_completed", "rollback_failed", "rollback_started", "update_approved"),
-        "update_deployed",
-        *("update_rejected", "update_rolled_back", "update_submitted", "webhook_changed", "webhook_disabled"),
+    "changes": tuple(
+        (
+            "agent_registered agent_updated agent_status_changed approval_given authority_granted authority_revoked "
+            "checkpoint_taken content_deleted history_accepted key_changed person_changed provider_changed "
+            "rollback_completed rollback_failed rollback_started update_approved update_deployed update_rejected "
+            "update_rolled_back update_submitted webhook_changed webhook_disabled"
+        ).split()
     ),
     "refusals": ("dispatch_denied", "sign_in_refused", "tool_denied", "violation_recorded"),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -18,6 +18,8 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import BudgetExceeded, ProviderUnreachable, StentorError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import costs, store
+from stentor.domains.llm.contents.service import ContentKeeper
+from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetKind, PriceList, SpentAmount
 from stentor.domains.llm.metrics import CallMetrics
 from stentor.domains.llm.model import LlmOperation, TokenUsage
@@ -62,7 +64,7 @@ class LlmCall:
         self.reserved: SpentAmount | None = None
         self.cost: int | None = None
         """In billionths of a US dollar, once the call is recorded; None if the price is unknown."""
-        self.evidence = CallEvidence(keep_content=guard.keep_content, tenant=caller.tenant)
+        self.evidence = CallEvidence(keep_content=guard.contents is not None, tenant=caller.tenant)
         self._span: CallSpan = NOOP_SPAN
 
     def start_span(self, tracer: CallTracer, now: int) -> None:
@@ -76,7 +78,7 @@ class LlmCall:
         self._guard.on_call_ended(self, None)
         usage = _bounded(usage)
         self._span.end(usage, response_id=self.evidence.response_id)
-        await self._guard.record_and_release(self, usage, "ok")
+        await self._guard.record(self, usage, "ok")
 
     async def fail(self, error: BaseException, usage: TokenUsage | None = None) -> None:
         """Record a failed or cancelled call. Fails open: without a database the caller still gets the error."""
@@ -103,8 +105,7 @@ class CallGuard:
         prices: PriceList,
         budgets: tuple[Budget, ...] = (),
         tracer: CallTracer | None = None,
-        *,
-        keep_content: bool = False,
+        contents: ContentKeeper | None = None,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -116,7 +117,8 @@ class CallGuard:
         self._reserved: dict[BudgetAccount, SpentAmount] = {}
         self._locks: dict[BudgetAccount, asyncio.Lock] = {}
         self._recordings: set[asyncio.Task[None]] = set()
-        self.keep_content = keep_content
+        self.contents = contents
+        """What redacts requests and responses that are kept; None if they are not."""
         self.call_metrics = CallMetrics(breaker)
 
     @property
@@ -177,14 +179,27 @@ class CallGuard:
         """Wait for the records of failed calls and, for a short time, for the last spans."""
         await asyncio.gather(*self._recordings, return_exceptions=True)
         await self._tracer.close()
+        if self.contents is not None:
+            await self.contents.close()
 
     def on_call_ended(self, call: LlmCall, error: BaseException | None) -> None:
         self._breaker.after_call(call.caller.tenant, call.target.provider, error)
 
-    async def record_and_release(self, call: LlmCall, usage: TokenUsage, outcome: str) -> None:
-        """Write the call's row and event in one transaction, then release its reservation."""
+    async def record(self, call: LlmCall, usage: TokenUsage, outcome: str) -> None:
+        """Record an ended call and wait until it is committed. Raises StoreUnavailable."""
+        work = self._record_and_release(call, usage, outcome)
+        # The redaction takes time. A caller who hangs up meanwhile must not leave a call without a record.
+        await (work if self.contents is None else asyncio.shield(self._in_background(work)))
+
+    async def _record_and_release(self, call: LlmCall, usage: TokenUsage, outcome: str) -> None:
+        """Write the call's row, event and content in one transaction, then release its reservation."""
         caller, target = call.caller, call.target
         try:
+            content = None
+            if self.contents is not None:
+                # The vectors of an embedding are no text.
+                response = call.evidence.response if call.operation == "chat" else b""
+                content = await self.contents.redact(call.evidence.request, response)
             row = CallRow(
                 call_id=call.evidence.call_id,
                 tenant=caller.tenant,
@@ -200,6 +215,7 @@ class CallGuard:
                 estimated=int(usage.estimated),
                 cost=self._prices.cost_nanos(target.provider.name, target.model, usage),
                 latency_ms=call.evidence.latency_ms,
+                cached_tokens=usage.cached_tokens,
             )
             call.cost = row.cost
             event = _call_event(call, usage, outcome)
@@ -207,6 +223,8 @@ class CallGuard:
 
             def write(tx: Tx) -> None:
                 store.insert_call(tx, row)
+                if content is not None:
+                    insert_content(tx, row.call_id, row.tenant, row.key_name, content)
                 self._runlog.append(tx, caller.tenant, [event], task_id=caller.task_id, parent=caller.parent)
 
             await self._db.write(write, NO_LOCKS)
@@ -219,11 +237,14 @@ class CallGuard:
 
         async def record() -> None:
             try:
-                await self.record_and_release(call, usage, outcome)
+                await self._record_and_release(call, usage, outcome)
             except StentorError as error:
                 log.warning("llm: failed call not recorded reason=%s", error.message)
 
-        recording = asyncio.create_task(record())
+        return self._in_background(record())
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        recording = asyncio.create_task(work)
         self._recordings.add(recording)
         recording.add_done_callback(self._recordings.discard)
         return recording
@@ -299,4 +320,5 @@ def _bounded(usage: TokenUsage) -> TokenUsage:
         usage,
         input_tokens=min(usage.input_tokens, MAX_COUNTED_TOKENS),
         output_tokens=min(usage.output_tokens, MAX_COUNTED_TOKENS),
+        cached_tokens=max(0, min(usage.cached_tokens, MAX_COUNTED_TOKENS)),
     )

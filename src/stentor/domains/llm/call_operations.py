@@ -1,27 +1,36 @@
-"""Operations on the record of model calls: the list, and one call with what was kept of it."""
+"""Operations on the record of model calls: the list, one call with what was kept of it, and deleting what was kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Annotated, Literal
 
 from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.auth.principal import Principal
-from stentor.core.db import Database
-from stentor.core.errors import NotFound
+from stentor.core.clock import micros_from_datetime
+from stentor.core.db import Database, Tx
+from stentor.core.errors import InvalidRequest, NotFound
+from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries
+from stentor.domains.llm.contents.service import ContentService
+from stentor.domains.llm.contents.store import NO_CONTENT, StoredContent, find_content
 from stentor.domains.llm.queries import CallFilter, RecordedCall
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
-from stentor.web.wire import Caller, Name, ResponseModel, Timestamp, decode_cursor, encode_cursor
+from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp, decode_cursor, encode_cursor
 
 CallId = Annotated[str, Path(description="The call's id."), AfterValidator(decode_path_segment)]
 FilterText = Annotated[Name | None, Query()]
 
 
 class CallOut(ResponseModel):
-    """A model call. `outcome` is `ok` or an error code; `cost_usd` is null if the price is unknown."""
+    """A model call. `outcome` is `ok` or an error code; `cost_usd` is null if the price is unknown.
+
+    `cached_tokens` are the part of `input_tokens` that the provider read from its cache.
+    """
 
     call_id: str
     happened_at: Timestamp
@@ -37,6 +46,7 @@ class CallOut(ResponseModel):
     estimated: bool
     cost_usd: float | None
     latency_ms: int
+    cached_tokens: int
 
 
 class CallPage(ResponseModel):
@@ -48,23 +58,46 @@ class CallPage(ResponseModel):
 
 
 class CallDetail(CallOut):
-    """Also the evidence of the call. `request` and `response` are null unless their content was kept."""
+    """Also the evidence of the call, and its content.
+
+    `request` and `response` are null unless they were kept and the caller may read them: `content` is then `kept`, or
+    `in_run_log` for what an earlier version stored there. What was neither redacted, nor truncated, nor streamed has
+    the SHA-256 of the evidence. `content_kept` is whether the content of new calls is kept, `content_days` for how
+    long; 0 is for good.
+    """
 
     endpoint: str | None
     upstream_status: int | None
     attempts: int | None
     request_sha256: str | None
     response_sha256: str | None
+    content: Literal["kept", "in_run_log", "none", "hidden"]
     request: str | None
     response: str | None
+    redacted: bool
+    truncated: bool
+    content_expires_at: Timestamp | None
     content_kept: bool
+    content_days: int
+
+
+class DeletedContent(ResponseModel):
+    """Of how many calls the content was deleted."""
+
+    deleted: int
+
+
+EVIDENCE_FIELDS = ("endpoint", "upstream_status", "attempts", "request_sha256", "response_sha256")
 
 
 class CallOperations:
-    """Each method is an operation, see the table below. `keeps_content`: whether calls are recorded with content."""
+    """Each method is an operation, see the table below.
 
-    def __init__(self, db: Database, *, keeps_content: bool) -> None:
-        self._db, self._keeps_content = db, keeps_content
+    `acts_for` is whether a caller's key is the one of an agent.
+    """
+
+    def __init__(self, db: Database, contents: ContentService, acts_for: Callable[[Principal, str], bool]) -> None:
+        self._db, self._contents, self._acts_for = db, contents, acts_for
 
     async def list_calls(
         self,
@@ -75,6 +108,8 @@ class CallOperations:
         agent_id: FilterText = None,
         task_id: FilterText = None,
         outcome: Annotated[Literal["ok", "failed"] | None, Query()] = None,
+        since: Annotated[Time | None, Query(description="Calls from this time on.")] = None,
+        until: Annotated[Time | None, Query(description="Calls before this time.")] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         cursor: Annotated[Annotated[str, StringConstraints(max_length=512)] | None, Query()] = None,
     ) -> CallPage:
@@ -87,19 +122,67 @@ class CallOperations:
             None if outcome is None else int(outcome == "failed"),
             task_id,
             None if cursor is None else decode_cursor(cursor, int, str),
+            _micros(since),
+            _micros(until),
         )
         calls, after = await self._db.read(lambda tx: queries.list_calls(tx, caller.tenant, call_filter, limit))
         following = None if after is None else encode_cursor(*after)
         return CallPage(calls=[_output(call) for call in calls], limit=limit, next_cursor=following)
 
     async def read(self, caller: Caller, call_id: CallId) -> CallDetail:
-        """Return a call with its evidence, and with its content if that was kept."""
-        call, event = await self._db.read(lambda tx: queries.read_call(tx, caller.tenant, call_id))
+        """Return a call with its evidence, and with its content if that was kept and the caller may read it.
+
+        Admins read the content of all calls; other keys that of the calls that they made for themselves or their
+        agents. The prompt of a model agent that works on somebody's task is not theirs.
+        """
+
+        def work(tx: Tx) -> tuple[RecordedCall, JsonObject, StoredContent | None]:
+            call = queries.require_call(tx, caller.tenant, call_id)
+            return call, queries.read_event(tx, caller.tenant, call_id), find_content(tx, caller.tenant, call_id)
+
+        call, event, content = await self._db.read(work)
         if not caller.may("admin") and call.key_name != caller.name:
             raise NotFound("No call of a model has this id.")
-        names = CallDetail.model_fields.keys() - CallOut.model_fields.keys() - {"content_kept"}
-        evidence = {name: event.get(name) for name in names}
-        return CallDetail.of(call, estimated=bool(call.estimated), content_kept=self._keeps_content, **evidence)
+        state: Literal["kept", "in_run_log", "none", "hidden"] = "kept"
+        if content is None:
+            content, state = _content_of_event(event), "in_run_log"
+        if content is None:
+            content, state = NO_CONTENT, "none"
+        elif not self._may_read_content(caller, call):
+            content, state = NO_CONTENT, "hidden"
+        return CallDetail.of(
+            call,
+            estimated=bool(call.estimated),
+            **{name: event.get(name) for name in EVIDENCE_FIELDS},
+            content=state,
+            request=content.request,
+            response=content.response,
+            redacted=content.redacted,
+            truncated=content.truncated,
+            content_expires_at=None if content.kept_at is None else self._contents.expires_at(content.kept_at),
+            content_kept=self._contents.keeps,
+            content_days=self._contents.days,
+        )
+
+    def _may_read_content(self, caller: Principal, call: RecordedCall) -> bool:
+        if caller.may("admin"):
+            return True
+        return call.key_name == caller.name and (call.agent_id is None or self._acts_for(caller, call.agent_id))
+
+    async def delete_content(self, caller: Caller, call_id: CallId) -> DeletedContent:
+        """Delete the prompt and the answer of a call; its record and hashes stay."""
+        return DeletedContent(deleted=await self._contents.delete_one(caller, call_id))
+
+    async def delete_contents(
+        self,
+        caller: Caller,
+        key: Annotated[Name | None, Query(description="Only calls of this key.")] = None,
+        before: Annotated[Time | None, Query(description="Only calls before this time.")] = None,
+    ) -> DeletedContent:
+        """Delete the prompts and answers of a key's calls, of calls before a time, or both. At least one is needed."""
+        if key is None and before is None:
+            raise InvalidRequest("Name a key, a time, or both: key=... and before=...")
+        return DeletedContent(deleted=await self._contents.delete_many(caller, key, _micros(before)))
 
 
 def _own_key(caller: Principal, key: str | None) -> str:
@@ -109,11 +192,31 @@ def _own_key(caller: Principal, key: str | None) -> str:
     return caller.name
 
 
+def _micros(time: datetime | None) -> int | None:
+    return None if time is None else micros_from_datetime(time)
+
+
 def _output(call: RecordedCall) -> CallOut:
     return CallOut.of(call, estimated=bool(call.estimated))
+
+
+def _content_of_event(event: JsonObject) -> StoredContent | None:
+    """Return the content in the run log, where earlier versions kept it and from where it cannot be deleted."""
+    request, response = event.get("request"), event.get("response")
+    if not isinstance(request, str) or not isinstance(response, str):
+        return None
+    return StoredContent(request, response, redacted=False, truncated=False, kept_at=None)
 
 
 OPERATIONS = [
     Operation("llm.calls", "read", CallOperations.list_calls, "GET /llm/calls", errors=(404,)),
     Operation("llm.call", "read", CallOperations.read, "GET /llm/calls/{call_id}", errors=(404,)),
+    Operation(
+        "llm.delete_content",
+        "admin",
+        CallOperations.delete_content,
+        "DELETE /llm/calls/{call_id}/content",
+        errors=(404,),
+    ),
+    Operation("llm.delete_contents", "admin", CallOperations.delete_contents, "DELETE /llm/contents"),
 ]

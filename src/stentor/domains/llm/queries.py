@@ -56,6 +56,10 @@ _SPENDERS = Sql(
 )
 
 
+_SPENT_BY_ALL = Sql(
+    """select count(distinct subject), coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
+    where tenant = :tenant and kind = :kind and day >= :day"""
+)
 _COST_BY_AGENT = Sql(
     """select subject, sum(cost) from llm_spent
     where tenant = :tenant and kind = 'agent' and day >= :day group by subject"""
@@ -146,6 +150,12 @@ def read_spenders(tx: Tx, tenant: str, kind: str, first_day: int) -> list[Spende
     return [Spender(str(subject), int(tokens), int(cost) / NANOS_PER_DOLLAR) for subject, tokens, cost in rows]
 
 
+def read_spent_by_all(tx: Tx, tenant: str, kind: str, first_day: int) -> tuple[int, Spender]:
+    """Return how many keys or agents (`kind`) spent something since a day, and what they spent together."""
+    count, tokens, cost = tx.rows(_SPENT_BY_ALL, tenant=tenant, kind=kind, day=first_day)[0]
+    return int(count), Spender("", int(tokens), int(cost) / NANOS_PER_DOLLAR)
+
+
 def read_spending(tx: Tx, tenant: str, budgets: Iterable[Budget], now: int) -> list[BudgetSpending]:
     """Return the spending in each budget, by key or agent."""
     return [spending for budget in budgets for spending in _read_budget(tx, tenant, budget, now)]
@@ -186,7 +196,7 @@ database: the cursor goes on behind the window. Calls of a task have an index.
 """
 _CALL_COLUMNS = (
     "call_id, happened_at, key_name, agent_id, task_id, operation, provider, model, outcome, input_tokens, "
-    "output_tokens, estimated, cost, latency_ms"
+    "output_tokens, estimated, cost, latency_ms, cached_tokens"
 )
 _CALL_CONDITIONS = {
     "provider": "provider = :provider",
@@ -195,7 +205,13 @@ _CALL_CONDITIONS = {
     "agent_id": "agent_id = :agent_id",
     "failed": "(case when outcome = 'ok' then 0 else 1 end) = :failed",
 }
-_BEFORE = "(happened_at, call_id) < (:before_time, :before_id)"
+_SCOPE_CONDITIONS = {
+    "task_id": "task_id = :task_id",
+    "before": "(happened_at, call_id) < (:before_time, :before_id)",
+    "since": "happened_at >= :since",
+    "until": "happened_at < :until",
+}
+"""Conditions for which there is an index."""
 _NEWEST = "order by happened_at desc, call_id desc"
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by conditions; there are only a few combinations."""
@@ -219,6 +235,7 @@ class RecordedCall(msgspec.Struct, frozen=True):
     estimated: int
     cost: int | None
     latency_ms: int
+    cached_tokens: int
 
     @property
     def cost_usd(self) -> float | None:
@@ -226,7 +243,10 @@ class RecordedCall(msgspec.Struct, frozen=True):
 
 
 class CallFilter(msgspec.Struct, frozen=True):
-    """None means all; `failed` 1 or 0. `before` is the time and the id of the call after which a page begins."""
+    """None means all; `failed` 1 or 0. `before` is the time and the id of the call after which a page begins.
+
+    `since` (included) and `until` (excluded) are times in microseconds.
+    """
 
     provider: str | None = None
     model: str | None = None
@@ -235,6 +255,8 @@ class CallFilter(msgspec.Struct, frozen=True):
     failed: int | None = None
     task_id: str | None = None
     before: tuple[int, str] | None = None
+    since: int | None = None
+    until: int | None = None
 
 
 def list_calls(
@@ -242,8 +264,8 @@ def list_calls(
 ) -> tuple[list[RecordedCall], tuple[int, str] | None]:
     """Return the matching calls, newest first, and where the next page begins; None if there is none."""
     names = tuple(name for name in _CALL_CONDITIONS if getattr(call_filter, name) is not None)
-    scope = tuple(name for name in ("task_id", "before") if getattr(call_filter, name) is not None)
-    params = {"tenant": tenant, **{name: getattr(call_filter, name) for name in (*names, "task_id")}}
+    scope = tuple(name for name in _SCOPE_CONDITIONS if getattr(call_filter, name) is not None)
+    params = {"tenant": tenant, **{name: getattr(call_filter, name) for name in (*names, "task_id", "since", "until")}}
     if call_filter.before is not None:
         params["before_time"], params["before_id"] = call_filter.before
     params = {name: value for name, value in params.items() if value is not None}
@@ -253,18 +275,23 @@ def list_calls(
         return calls, (calls[-1].happened_at, calls[-1].call_id)
     if not names or call_filter.task_id is not None:
         return calls, None
-    params = {name: value for name, value in params.items() if name in ("tenant", "before_time", "before_id")}
+    params = {name: value for name, value in params.items() if name not in names}
     last_scanned = tx.row(_window_end_sql(scope), **params)
     return calls, None if last_scanned is None else (int(last_scanned[0]), str(last_scanned[1]))
 
 
-def read_call(tx: Tx, tenant: str, call_id: str) -> tuple[RecordedCall, JsonObject]:
-    """Return a call and the metadata of its event, empty if the event is gone. Raises NotFound."""
+def require_call(tx: Tx, tenant: str, call_id: str) -> RecordedCall:
+    """Return a call. Raises NotFound."""
     row = tx.row(_FIND_CALL, tenant=tenant, call_id=call_id)
     if row is None:
         raise NotFound("No call of a model has this id.")
+    return RecordedCall(*row)
+
+
+def read_event(tx: Tx, tenant: str, call_id: str) -> JsonObject:
+    """Return the metadata of a call's event, empty if the event is gone."""
     event = events.find_event(tx, tenant, call_id)
-    return RecordedCall(*row), parse_event(event).metadata if event else {}
+    return parse_event(event).metadata if event else {}
 
 
 def _page_sql(names: tuple[str, ...], scope: tuple[str, ...]) -> Sql:
@@ -292,5 +319,4 @@ def _window_end_sql(scope: tuple[str, ...]) -> Sql:
 
 
 def _window(scope: tuple[str, ...]) -> str:
-    conditions = {"task_id": "task_id = :task_id", "before": _BEFORE}
-    return " and ".join(["tenant = :tenant", *(conditions[name] for name in scope)])
+    return " and ".join(["tenant = :tenant", *(_SCOPE_CONDITIONS[name] for name in scope)])

@@ -107,6 +107,7 @@ class ChatStream:
         self._source.close()
         reply = self._builder.build(self.name)
         usage = model.usage_or_estimate(self._request, reply)
+        self._call.evidence.keep_reply(reply)
         try:
             # Before the last delta: a reply that cannot be recorded must not end as if it were complete.
             await self._call.complete(usage)
@@ -132,7 +133,9 @@ class ChatStream:
             self._ended = True
             self._source.close()
             # The provider bills the tokens so far, so an interrupted call counts against budgets too.
-            usage = model.usage_or_estimate(self._request, self._builder.build(self.name))
+            reply = self._builder.build(self.name)
+            usage = model.usage_or_estimate(self._request, reply)
+            self._call.evidence.keep_reply(reply)
             await self._call.fail(error, usage)
             await self._notify_end(error, usage)
 

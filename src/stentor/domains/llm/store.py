@@ -53,6 +53,7 @@ _CALLS = AppendOnlyTable(
         "estimated",
         "cost",
         "latency_ms",
+        "cached_tokens",
         "happened_at",
     ),
 )
@@ -95,6 +96,7 @@ class CallRow(msgspec.Struct, frozen=True):
     estimated: int
     cost: int | None
     latency_ms: int
+    cached_tokens: int = 0
 
 
 class UsageRow(msgspec.Struct, frozen=True):

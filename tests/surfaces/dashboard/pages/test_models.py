@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -53,9 +55,10 @@ async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
     assert "$0.0250" in page  # 11 tokens at 1,000 and 7 at 2,000 dollars a million
     assert "openai/sea-large" in page
     assert page.count('<rect class="value"') == 2 * 7
-    assert '<a href="/models/calls?key=admin">admin</a>' in page
+    assert '<a href="/models/calls?key=admin&amp;from=' in page
     assert "By key" not in await site.read("/models", key="READER")
     assert (await site.read("/models", days="30")).count('<rect class="value"') == 2 * 30
+    assert (await site.read("/models", days="90")).count('<rect class="value"') == 2 * 90
     site.world.clock.advance(seconds=8 * 86_400)
     assert "No calls of models in these days" in await site.part("/models", days="7")
     assert "openai/sea-large" in await site.part("/models", days="30")
@@ -220,6 +223,49 @@ async def test_kept_content_is_shown_as_text(make_world: MakeWorld, make_board: 
     await (await site.browser()).aclose()
 
 
+@requirement("dashboard.page-calls")
+async def test_prompt_and_answer_are_shown_as_messages_and_deleted_by_an_admin(
+    make_world: MakeWorld, make_board: Any, upstream: Upstream
+) -> None:
+    world = await make_world(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=upstream.v1, SERVICE_LLM_LOG_CONTENT="1")
+    site = Site(await make_board(world))
+    upstream.tool = {"name": "look_up", "args": {"where": "sea"}}
+    secret = "sk-" + "proj-Zq7x9Kd0mWn3Lp5Rt8Vb"
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Why? {secret}"}]
+    body = {"messages": messages, "model": "openai/sea-large"}
+    assert (await world.clients["WRITER"].post("/api/v1/llm/chat", json=body)).status_code == 200
+    path = f"/models/calls/{(await world.admin.get('/api/v1/llm/calls')).json()['calls'][0]['call_id']}"
+    page = await site.read(path)
+    assert "<b>system</b>" in page
+    assert "Why? [redacted: api key]" in page
+    assert "<code>look_up</code>" in page
+    assert "Prompt and answer are deleted" in page
+    assert secret not in page
+    assert "delete-content" not in await site.read(path, key="WRITER")
+    await site.send(f"{path}/delete-content", 403, key="WRITER")
+    await site.send("/models/calls/delete-content", 400)
+    assert (await site.send(f"{path}/delete-content")).headers["location"] == f"{path}?notice=content-deleted"
+    page = await site.read(path)
+    assert "Be brief." not in page
+    assert "or are deleted" in page
+    await site.send("/models/calls/delete-content", before="2099-01-01")
+    for browser in site.browsers.values():
+        await browser.aclose()
+
+
+@requirement("dashboard.page-calls")
+async def test_calls_are_filtered_by_day(site: Site) -> None:
+    await chat(site.world)
+    today = (await site.world.admin.get("/api/v1/llm/calls")).json()["calls"][0]["happened_at"][:10]
+    address = "/models/calls/"
+    assert address in await site.part("/models/calls", **{"from": today, "to": today})
+    for days in ({"from": "2099-01-01"}, {"to": "2001-01-01"}):
+        page = await site.part("/models/calls", **days)
+        assert f'href="{address}' not in page
+        assert "No calls" in page
+    await site.read("/models/calls", 400, to="yesterday")
+
+
 @requirement("dashboard.page-playground")
 async def test_the_playground_asks_a_model_and_shows_answer_cost_and_record(site: Site) -> None:
     await site.world.register("ann", capabilities=["echo"])
@@ -228,19 +274,67 @@ async def test_the_playground_asks_a_model_and_shows_answer_cost_and_record(site
         assert f'<option value="{known}">' in page
     fields = {"prompt": "Why?", "system": "Be brief.", "max_tokens": "9", "temperature": "0.5"}
     page = (await site.send("/models/playground", 200, model0="openai/sea-large", **fields)).text
-    assert page.count('<section class="card wrong">') == 0
-    assert page.count('<section class="card">\n    <h2>openai/sea-large</h2>') == 1
+    assert 'class="assistant wrong"' not in page
     assert "$0.0250" in page
-    call = re.search(r'href="(/models/calls/[^"]+)"', page)
+    call = re.search(r'href="(/models/calls/[^"?]+)"', page)
     assert call
     assert "sea-large" in await site.read(call[1])
+
+
+def history_of(page: str, number: int = 0) -> str:
+    """What the form sends back of a side's conversation."""
+    found = re.search(rf'name="history{number}" value="([^"]*)"', page)
+    assert found
+    return html.unescape(found[1])
+
+
+@requirement("dashboard.page-playground")
+async def test_a_conversation_goes_on_with_the_answers_of_each_side(
+    make_world: MakeWorld, make_board: Any, upstream: Upstream
+) -> None:
+    site = Site(await make_board(await make_world(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=upstream.v1)))
+    fields = {"model0": "openai/sea-large", "model1": "openai/sea-small", "system": "Be brief."}
+    first = (await site.send("/models/playground", 200, prompt="Why <b>?", **fields)).text
+    assert "Why &lt;b&gt;?" in first
+    upstream.words = ["Because."]
+    histories = {f"history{n}": history_of(first, n) for n in range(2)}
+    fields["model1"] = "agent:nobody"
+    second = (await site.send("/models/playground", 200, prompt="And why that?", **fields, **histories)).text
+    (sent,) = [call["body"]["messages"] for call in upstream.asked if len(call["body"]["messages"]) > 2]
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
+    assert (sent[1]["content"], sent[3]["content"]) == ("Why <b>?", "And why that?")
+    assert "Because." in second
+    # Another model in the place of one begins anew, and an error is not a part of the conversation.
+    turns = json.loads(history_of(second, 1))[1]
+    assert (len(turns), turns[0]["error"] != "") == (1, True)
+    await site.send("/models/playground", 200, prompt="Still?", **fields, history1=history_of(second, 1))
+    for damaged in ("{", "[]", '["openai/sea-large", [{"prompt": 5}]]', "9" * 5000):
+        await site.send("/models/playground", 200, prompt="Why?", model0="openai/sea-large", history0=damaged)
+    await (await site.browser()).aclose()
+
+
+@requirement("dashboard.page-playground")
+async def test_with_javascript_each_side_is_asked_by_a_request_of_its_own(site: Site, upstream: Upstream) -> None:
+    browser, headers = await site.browser(), {"HX-Request": "true"}
+    fields = {"csrf": await site.token("ADMIN"), "prompt": "Why?", "model0": "openai/sea-large", "model1": "auto"}
+    before = len(upstream.asked)
+    page = (await browser.post("/models/playground", data=fields, headers=headers)).text
+    assert page.count('hx-post="/models/playground/answer"') == 2
+    assert len(upstream.asked) == before
+    side = {"number": "1", "target": "openai/sea-large", "history": "", "prompt": "Why?", "csrf": fields["csrf"]}
+    answer = await browser.post("/models/playground/answer", data=side, headers=headers)
+    assert (answer.status_code, answer.text.count("<section")) == (200, 1)
+    assert 'name="history1"' in answer.text
+    assert "$0.0250" in answer.text
+    del side["csrf"]
+    assert (await browser.post("/models/playground/answer", data=side)).status_code == 403
 
 
 @requirement("dashboard.page-playground")
 async def test_an_answer_that_fails_stands_beside_the_others_with_its_reason(site: Site, upstream: Upstream) -> None:
     fields = {"prompt": "Why?", "model0": "openai/sea-large", "model1": "nobody/at-all"}
     page = (await site.send("/models/playground", 200, **fields)).text
-    assert page.count('<section class="card wrong">') == 1
+    assert page.count('class="assistant wrong"') == 1
     assert "nobody" in page
     wrong = {"prompt": "Why?", "model0": "openai/sea-large", "max_tokens": "many"}
     page = (await site.send("/models/playground", 200, **wrong)).text

@@ -29,9 +29,10 @@ drop index events_audited
 """
 AUDITED = (
     "agent_registered agent_status_changed agent_updated approval_given authority_granted authority_revoked "
-    "checkpoint_taken dispatch_denied history_accepted key_changed person_changed provider_changed rollback_completed "
-    "rollback_failed rollback_started sign_in_refused signed_in tool_denied update_approved update_deployed "
-    "update_rejected update_rolled_back update_submitted violation_recorded webhook_changed webhook_disabled"
+    "checkpoint_taken content_deleted dispatch_denied history_accepted key_changed person_changed "
+    "provider_changed rollback_completed rollback_failed rollback_started sign_in_refused signed_in tool_denied "
+    "update_approved update_deployed update_rejected update_rolled_back update_submitted violation_recorded "
+    "webhook_changed webhook_disabled"
 ).split()
 
 

@@ -1,7 +1,7 @@
 """HTTP to providers with limits on retries, time and size. Every failure is raised as a ProviderFault.
 
-`CallEvidence` is the wire evidence of one call: ids, endpoint, status, latency and hashes, and content only if the
-operator opts in. The bodies are built and parsed in `formats`.
+`CallEvidence` is the wire evidence of one call: ids, endpoint, status, latency and hashes, and the content until it is
+stored, if the operator opts in. The bodies are built and parsed in `formats`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stentor.core.http_client.client import (
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import formats
-from stentor.domains.llm.model import ProviderRequest
+from stentor.domains.llm.model import ChatReply, ProviderRequest
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import fault_from_response
 
@@ -41,8 +41,6 @@ MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 """Limit of a response or of a whole stream."""
 MAX_ERROR_BYTES = 64 * 1024
 """How much of an error response is read."""
-MAX_CONTENT_BYTES = 256 * 1024
-"""How much of a request and of a response is recorded, if the operator opts in."""
 MAX_RETRY_WAIT_SECONDS = 5.0
 """Longest Retry-After that a call waits for before it retries."""
 RETRY_BASE_SECONDS = 0.25
@@ -95,7 +93,7 @@ class EventSource:
             is_first, received = not received, received + len(block)
             if received > MAX_RESPONSE_BYTES:
                 raise ProviderError("The provider's stream is too large.")
-            self._evidence.record_response(block)
+            self._evidence.hash_response(block)
             # Without removesuffix the split would end with an empty line, which would end the event too early.
             yield (block.removeprefix(codecs.BOM_UTF8) if is_first else block).removesuffix(b"\n").split(b"\n")
 
@@ -253,9 +251,9 @@ class CallEvidence:
         self.attempts = 0
         self.request_hash = ""
         self.traceparent: str | None = None
-        self._keep_content = keep_content
-        self._request = b""
-        self._response = bytearray()
+        self.keeps_content = keep_content
+        self.request = self.response = b""
+        """The content, only with `keep_content`. Of a stream it is the reply that its parts make: see `keep_reply`."""
         self._hash = hashlib.sha256()
         self._started = time.monotonic()
 
@@ -263,21 +261,39 @@ class CallEvidence:
         self.endpoint, self.attempts = endpoint, self.attempts + 1
         self.request_hash = hashlib.sha256(body).hexdigest()
         self._hash = hashlib.sha256()
-        if self._keep_content:
-            self._request = body[:MAX_CONTENT_BYTES]
-            self._response.clear()
+        if self.keeps_content:
+            self.request, self.response = body, b""
+
+    def hash_response(self, data: bytes) -> None:
+        self._hash.update(data)
 
     def record_response(self, data: bytes) -> None:
-        self._hash.update(data)
-        if self._keep_content and len(self._response) < MAX_CONTENT_BYTES:
-            self._response += data[: MAX_CONTENT_BYTES - len(self._response)]
+        self.hash_response(data)
+        if self.keeps_content:
+            self.response = data
+
+    def keep_reply(self, reply: ChatReply) -> None:
+        """Keep the reply of a stream. Its parts are not kept: a secret could be split between two of them."""
+        if self.keeps_content:
+            self.response = jsontext.encode(
+                {
+                    "role": "assistant",
+                    "content": reply.content,
+                    "reasoning": reply.reasoning,
+                    "tool_calls": [
+                        {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+                        for call in reply.tool_calls
+                    ],
+                    "finish_reason": reply.finish,
+                }
+            )
 
     @property
     def latency_ms(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
 
     def to_metadata(self) -> JsonObject:
-        metadata: JsonObject = {
+        return {
             "call_id": self.call_id,
             "response_id": self.response_id[:255] or None,
             "endpoint": self.endpoint,
@@ -286,7 +302,3 @@ class CallEvidence:
             "request_sha256": self.request_hash,
             "response_sha256": self._hash.hexdigest() if self.upstream_status else None,
         }
-        if self._keep_content:
-            metadata["request"] = self._request.decode("utf-8", "replace")
-            metadata["response"] = self._response.decode("utf-8", "replace")
-        return metadata

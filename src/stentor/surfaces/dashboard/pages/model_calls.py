@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from datetime import date, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,17 +12,26 @@ from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.domains.registry import queries as registry_queries
+from stentor.surfaces.dashboard.gateway import quote_segment
+from stentor.surfaces.dashboard.presenters.conversation import read_request, read_response
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50
 FILTERS = ("provider", "model", "key", "agent_id", "task_id", "outcome")
+DAYS = ("from", "to")
 MAX_TEXT_CHARACTERS = 20_000
 
 
 async def list_calls(page: PageRequest) -> Response:
-    filters = {name: page.query_param(name) for name in FILTERS}
+    filters = {name: page.query_param(name) for name in (*FILTERS, *DAYS)}
     result, names = await asyncio.gather(
-        page.call("llm.calls", limit=PAGE_SIZE, cursor=page.query_param("cursor"), **filters),
+        page.call(
+            "llm.calls",
+            limit=PAGE_SIZE,
+            cursor=page.query_param("cursor"),
+            **{name: filters[name] for name in FILTERS},
+            **_times(filters),
+        ),
         page.read(registry_queries.read_names),
     )
     return page.render(
@@ -37,8 +48,11 @@ async def show_call(page: PageRequest) -> Response:
     call, names = await asyncio.gather(
         page.call("llm.call", call_id=page.path_param("call_id")), page.read(registry_queries.read_names)
     )
-    contents = {name: _decode(call[name]) for name in ("request", "response")}
-    return page.render("model-call.html", call=call | contents, names=names, max_characters=MAX_TEXT_CHARACTERS)
+    sides = [
+        {"title": title, "text": call[name], "raw": _decode(call[name]), "conversation": read(call[name] or "")}
+        for title, name, read in (("Prompt", "request", read_request), ("Answer", "response", read_response))
+    ]
+    return page.render("model-call.html", call=call, sides=sides, names=names, max_characters=MAX_TEXT_CHARACTERS)
 
 
 def _decode(text: str | None) -> Any:
@@ -46,7 +60,32 @@ def _decode(text: str | None) -> Any:
     return None if text is None else jsontext.decode_or_none(text.encode()) or text
 
 
+async def delete_content(page: PageRequest) -> Response:
+    call_id = page.path_param("call_id")
+    await page.call("llm.delete_content", call_id=call_id)
+    return page.redirect(f"/models/calls/{quote_segment(call_id)}", "content-deleted")
+
+
+async def delete_contents(page: PageRequest) -> Response:
+    """Delete the contents of a key, before a day, or both; without either the gateway refuses."""
+    form = await page.read_form()
+    before = form.get("before", "")
+    await page.call("llm.delete_contents", key=form.get("key", ""), before=before and f"{before}T00:00:00Z")
+    return page.redirect("/models/calls", "content-deleted")
+
+
+def _times(filters: dict[str, str]) -> dict[str, str]:
+    """Return the times between which the calls of the days `from` to `to` (UTC) are; a wrong day as it is."""
+    times = {"since": filters["from"], "until": filters["to"]}
+    with suppress(ValueError):
+        times["since"] = times["since"] and f"{date.fromisoformat(times['since'])}T00:00:00Z"
+        times["until"] = times["until"] and f"{date.fromisoformat(times['until']) + timedelta(days=1)}T00:00:00Z"
+    return times
+
+
 ROUTES = [
     ("GET", "/models/calls", list_calls),
+    ("POST", "/models/calls/delete-content", delete_contents),
     ("GET", "/models/calls/{call_id}", show_call),
+    ("POST", "/models/calls/{call_id}/delete-content", delete_content),
 ]

@@ -19,9 +19,10 @@ from stentor.domains.llm.formats.base import FORMATS
 from stentor.domains.llm.queries import Spender
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.presenters.bars import Bar, rank
 from stentor.surfaces.dashboard.site.page import PageRequest
 
-DAY_RANGES = (7, 30)
+DAY_RANGES = (7, 30, 90)
 """Days, including today."""
 MAX_LISTED_MODELS = 300
 """Models per provider on a page."""
@@ -38,6 +39,11 @@ async def show_models(page: PageRequest) -> Response:
     usage = await page.call("llm.usage", startDate=start.isoformat(), endDate=end.isoformat())
     names, spenders = await asyncio.gather(page.read(registry_queries.read_names), _read_spenders(page, days))
     dates = [(start + timedelta(days=n)).isoformat() for n in range(days)]
+    charts = {
+        "provider": rank(_usage_bars(usage["byProvider"], "provider")),
+        "model": rank(_usage_bars(usage["byModel"], "model")),
+        **{kind: _spender_bars(kind, *spent, names) for kind, spent in spenders.items()},
+    }
     return page.render(
         "models.html",
         block="usage",
@@ -45,27 +51,48 @@ async def show_models(page: PageRequest) -> Response:
         ranges=DAY_RANGES,
         usage=usage,
         by_day=[{"day": day, **usage["byDay"].get(day, NO_USAGE)} for day in dates],
-        ordered=_sort_by_cost,
-        names=names,
-        spenders=spenders,
+        charts={kind: bars for kind, bars in charts.items() if bars},
+        period={"from": start.isoformat(), "to": end.isoformat()},
     )
 
 
-async def _read_spenders(page: PageRequest, days: int) -> dict[str, list[Spender]]:
-    """Return who spent most, keys and agents; nothing for users who may not see what others spend."""
+Spent = tuple[list[Spender], int, Spender]
+"""Who spent most, how many spent something, and what they spent together."""
+
+
+async def _read_spenders(page: PageRequest, days: int) -> dict[str, Spent]:
+    """Return what keys and agents spent; nothing for users who may not see what others spend."""
     if not page.session.may("admin"):
         return {}
     first_day = page.site.now() // DAY - days + 1
-    keys, agents = await asyncio.gather(
-        *(page.read(queries.read_spenders, kind, first_day) for kind in ("key", "agent"))
-    )
-    return {"key": keys, "agent": agents}
+
+    async def read(kind: str) -> Spent:
+        spenders = await page.read(queries.read_spenders, kind, first_day)
+        return spenders, *await page.read(queries.read_spent_by_all, kind, first_day)
+
+    return dict(zip(("key", "agent"), await asyncio.gather(read("key"), read("agent")), strict=True))
 
 
-def _sort_by_cost(groups: dict[str, JsonObject]) -> list[JsonObject]:
-    """Return rows sorted by descending cost, then by descending tokens."""
-    rows = [{"name": name, **usage} for name, usage in groups.items()]
-    return sorted(rows, key=lambda row: (-row["estimatedCost"], -row["totalTokens"], row["name"]))
+def _usage_bars(groups: dict[str, JsonObject], kind: str) -> list[Bar]:
+    return [
+        Bar(name, usage["estimatedCost"], usage["totalTokens"], usage["requests"], _calls_of(kind, name))
+        for name, usage in groups.items()
+    ]
+
+
+def _calls_of(kind: str, name: str) -> dict[str, str]:
+    """Return the filter of the list of calls for a provider or for a model, whose name begins with its provider."""
+    provider, _, model = name.partition("/")
+    return {"provider": provider, "model": model} if kind == "model" else {"provider": name}
+
+
+def _spender_bars(kind: str, spenders: list[Spender], count: int, total: Spender, names: dict[str, str]) -> list[Bar]:
+    field = {"key": "key", "agent": "agent_id"}[kind]
+    bars = [
+        Bar(names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject})
+        for one in spenders
+    ]
+    return rank(bars, count, total.dollars, total.tokens)
 
 
 async def show_providers(page: PageRequest) -> Response:

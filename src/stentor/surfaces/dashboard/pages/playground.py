@@ -1,4 +1,8 @@
-"""The playground: one prompt to up to four models, groups or agents, with their answers side by side."""
+"""The playground: a conversation with up to four models, groups or agents, side by side.
+
+The browser holds the conversations, in hidden fields: nothing is stored here. With JavaScript each side is asked by a
+request of its own, which can be stopped; without it one request asks all of them and waits.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,54 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
 from starlette.responses import Response
 
+from stentor.core import jsontext
 from stentor.core.errors import StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import HTMX_HEADER, PageRequest
+from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 
 MAX_TARGETS = 4
-FIELDS = ("system", "prompt", "max_tokens", "temperature")
+OPTION_FIELDS = ("system", "max_tokens", "temperature")
+FIELDS = (*OPTION_FIELDS, "prompt")
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """A prompt and its answer, or the `error` that came instead; of an agent's answer the `task`, else the `call`."""
+
+    prompt: str
+    answer: str = ""
+    error: str = ""
+    duration_ms: float = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    dollars: float | None = None
+    model: str = ""
+    finish: str = "stop"
+    call: str = ""
+    task: str = ""
+
+
+class Side(msgspec.Struct, frozen=True):
+    """The conversation with one model. `pending` is the prompt whose answer the browser asks for."""
+
+    number: int
+    target: str
+    turns: list[Turn] = []
+    pending: str | None = None
+
+    @property
+    def history(self) -> str:
+        """What the browser sends back with the next prompt."""
+        return jsontext.dump([self.target, msgspec.to_builtins(self.turns)])
+
+    @property
+    def dollars(self) -> float:
+        return sum(turn.dollars or 0 for turn in self.turns)
 
 
 async def show_playground(page: PageRequest) -> Response:
@@ -24,57 +66,105 @@ async def show_playground(page: PageRequest) -> Response:
 
 
 async def ask(page: PageRequest) -> Response:
-    """Ask all models at once, and wait for all of them: each answer or error stands for itself."""
+    """Start a turn with every model: the browser asks for each answer, or gets all with this response."""
     form = await page.read_form()
     given = {name: form.get(name, "") for name in FIELDS}
-    targets = [form.get(f"model{n}", "").strip() for n in range(MAX_TARGETS)]
-    chosen = list(dict.fromkeys(target for target in targets if target))
-    answers = await asyncio.gather(*(_ask(page, target, given) for target in chosen))
-    return await _render(page, targets, given, list(answers))
+    targets = [form.get(f"model{n}", "") for n in range(MAX_TARGETS)]
+    sides = [
+        read_side(n, target, form.get(f"history{n}", ""))
+        for n, target in enumerate(targets)
+        if target and target not in targets[:n]
+    ]
+    if page.request.headers.get(HTMX_HEADER):
+        sides = [msgspec.structs.replace(side, pending=given["prompt"]) for side in sides]
+    else:
+        sides = list(await asyncio.gather(*(_take_turn(page, side, given) for side in sides)))
+    # The prompt stays if nobody answered it.
+    is_answered = any(side.pending is not None or not side.turns[-1].error for side in sides)
+    return await _render(page, targets, given | ({"prompt": ""} if is_answered else {}), sides)
 
 
-async def _ask(page: PageRequest, target: str, given: dict[str, str]) -> JsonObject:
-    """Return the answer of a model with what it cost, or its error."""
-    started = time.perf_counter()
+async def answer(page: PageRequest) -> Response:
+    """Return a side with its next answer. The call is cancelled when the browser stops waiting."""
+    form = await page.read_form()
+    given = {name: form.get(name, "") for name in FIELDS}
+    number = next((n for n in range(MAX_TARGETS) if form.get("number") == str(n)), 0)
+    side = read_side(number, form.get("target", ""), form.get("history", ""))
+    side = await cancel_on_disconnect(page.request, _take_turn(page, side, given))
+    return page.render("playground-side.html", side=side, form=given)
+
+
+def read_side(number: int, target: str, history: str) -> Side:
+    """Return the conversation in a field of the form; an empty one if it is with another model, or damaged."""
     try:
-        reply = await page.call("llm.chat", body=build_body(target, given))
+        before, turns = msgspec.convert(jsontext.decode_or_none(history.encode()), tuple[str, list[Turn]])
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return Side(number, target)
+    return Side(number, target, turns if before == target else [])
+
+
+async def _take_turn(page: PageRequest, side: Side, given: dict[str, str]) -> Side:
+    """Return the conversation with the model's answer to the prompt, or with its error."""
+    prompt, started = given["prompt"], time.perf_counter()
+    try:
+        reply = await page.call("llm.chat", body=build_body(side, given))
     except (GatewayError, StentorError) as error:
-        return {"target": target, "error": error.message, "duration_ms": (time.perf_counter() - started) * 1000}
+        turn = Turn(prompt, error=error.message, duration_ms=(time.perf_counter() - started) * 1000)
+        return msgspec.structs.replace(side, turns=[*side.turns, turn])
     duration_ms = (time.perf_counter() - started) * 1000
     # An agent's answer is a task, and has no call of its own.
-    call = await page.find("llm.call", call_id=reply["provenance_id"]) if not reply.get("task_id") else None
-    return {"target": target, "error": None, "duration_ms": duration_ms, "reply": reply, "call": call}
+    task = reply.get("task_id") or ""
+    call = None if task else await page.find("llm.call", call_id=reply["provenance_id"])
+    turn = Turn(
+        prompt,
+        reply["content"],
+        duration_ms=duration_ms,
+        input_tokens=reply["usage"]["input_tokens"],
+        output_tokens=reply["usage"]["output_tokens"],
+        dollars=None if call is None else call["cost_usd"],
+        model=reply["model"],
+        finish=reply["finish_reason"],
+        call="" if task else reply["provenance_id"],
+        task=task,
+    )
+    return msgspec.structs.replace(side, turns=[*side.turns, turn])
 
 
-def build_body(target: str, given: dict[str, str]) -> JsonObject:
+def build_body(side: Side, given: dict[str, str]) -> JsonObject:
     """Return the body of the request; numbers that are none are left to the gateway, which says what is wrong."""
-    messages = [{"role": "user", "content": given["prompt"]}]
-    if given["system"].strip():
-        messages.insert(0, {"role": "system", "content": given["system"]})
-    options = {name: _number(given[name]) for name in ("max_tokens", "temperature") if given[name].strip()}
-    return {"model": target, "messages": messages, "options": options}
+    messages = [{"role": "system", "content": given["system"]}] if given["system"] else []
+    for turn in side.turns:
+        if turn.answer:
+            messages += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": turn.answer}]
+    messages.append({"role": "user", "content": given["prompt"]})
+    options = {name: _number(given[name]) for name in ("max_tokens", "temperature") if given[name]}
+    return {"model": side.target, "messages": messages, "options": options}
 
 
 def _number(text: str) -> Any:
     try:
-        return int(text) if text.strip().isdigit() else float(text)
+        return int(text) if text.isdigit() else float(text)
     except ValueError:
         return text
 
 
-async def _render(page: PageRequest, targets: list[str], given: dict[str, str], answers: list[JsonObject]) -> Response:
+async def _render(page: PageRequest, targets: list[str], given: dict[str, str], sides: list[Side]) -> Response:
     models, capabilities = await asyncio.gather(
         page.call("llm.models"), page.read(registry_queries.list_active_capabilities)
     )
     known = ["auto", *(model["id"] for model in models), *(f"agent:{name}" for name in capabilities)]
     return page.render(
         "playground.html",
-        block="answers",
+        block="playground",
         known=known,
         targets=[*targets, *[""] * MAX_TARGETS][:MAX_TARGETS],
         form=given,
-        answers=answers,
+        sides=sides,
     )
 
 
-ROUTES = [("GET", "/models/playground", show_playground), ("POST", "/models/playground", ask)]
+ROUTES = [
+    ("GET", "/models/playground", show_playground),
+    ("POST", "/models/playground", ask),
+    ("POST", "/models/playground/answer", answer),
+]

@@ -91,6 +91,7 @@ NOTICES = {
     "rotated": "Secret rotated.",
     "enabled": "Enabled.",
     "disabled": "Disabled.",
+    "content-deleted": "Prompts and answers deleted.",
     "signed": "All recorded events are numbered and signed.",
 }
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""

@@ -170,6 +170,11 @@
   document.addEventListener("click", (event) => {
     const action = event.target.closest("[data-action]")?.dataset.action;
     if (action === "theme") theme();
+    if (action === "stop") { // the service notices, and cancels the call
+      const form = event.target.closest("form");
+      htmx.trigger(form, "htmx:abort");
+      form.replaceChildren("Stopped: this prompt is not a part of the conversation.");
+    }
     if (action === "help") { $(".who[open]")?.removeAttribute("open"); help.showModal(); }
     if (!event.target.closest(".who")) $(".who[open]")?.removeAttribute("open");
   });
