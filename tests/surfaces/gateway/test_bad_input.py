@@ -146,7 +146,8 @@ async def test_the_tables_that_are_counted_are_all_there_are(world: World) -> No
         else "select tablename from pg_tables where schemaname = 'public'"
     )
     found = {row[0] for row in await world.kernel.infra.db.read(lambda tx: tx.rows(Sql(source)))}
-    assert found == {*TABLES, "alembic_version"}
+    # On SQLite the words of tasks are in a file of their own; they are an index, which is written later.
+    assert found - {"task_search", "task_search_position"} == {*TABLES, "alembic_version"}
 
 
 @requirement("http.error-envelope", "http.no-raw-exceptions")
