@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -108,12 +109,17 @@ def test_worker_retries_claims_after_an_outage() -> None:
     assert run_once(lambda task: 1, reply) == [("t1", "complete", {"epoch": 1, "result": 1})]
 
 
-def test_rejected_key_stops_the_worker() -> None:
+def test_rejected_key_ends_the_program_with_a_line_and_a_thread_with_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with run_service(Service(tasks=0)) as service:
-        service.reply = lambda verb: (401, {"error": "Unauthorized", "code": "UNAUTHORIZED", "message": "no such key"})
-        worker = Worker(service.url, "wrong", "agent")
-        with pytest.raises(ServiceError, match="UNAUTHORIZED") as error:
-            worker.run()
+        service.reply = lambda verb: (401, {"error": "Invalid API key", "message": "no such key"})
+        with pytest.raises(SystemExit) as exit_:
+            Worker(service.url, "wrong", "agent").run()
+        assert exit_.value.code == 1
+        assert caplog.messages == [f"worker: rejected by {service.url} error=UNAUTHORIZED: no such key"]
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ServiceError) as error:
+            pool.submit(Worker(service.url, "wrong", "agent").run).result()
         assert error.value.status == 401
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -75,6 +76,8 @@ async def open_local_service(
         key, source = secrets.token_urlsafe(24), "this command"
         environ = {**environ, COMMAND_KEY_VARIABLE: f"{key}:admin:{','.join(PERMISSIONS)}"}
     if access == "read":
+        if sys.stderr.isatty():
+            print_notice("No service is running: this is the state in the database.")
         async with _open_read_only(settings, environ, redactor) as app:
             yield LocalService(app, key, source)
         return

@@ -21,6 +21,7 @@ from stentor.bootstrap.surfaces import dashboard, grpc
 from stentor.bootstrap.surfaces.builder import Surface, build_surfaces, surface_host, surface_names
 from stentor.bootstrap.tls import certificate_check, certificate_file, open_certificate
 from stentor.core.errors import StartRefused
+from stentor.core.filesystem import in_use_message, read_lock_holder
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.web import allowed_hosts
@@ -77,7 +78,7 @@ def run_service(
         warnings: list[str] = []
         loop = stack.enter_context(create_runner())
         tls = open_certificate(settings)
-        gateway = None if only_surface else bind(settings.server.host, settings.server.port, "--gateway-port", tls)
+        gateway = None if only_surface else _bind_gateway(settings, tls)
         # Bind all ports before opening the service: a port in use is reported before the data folder is changed.
         names = [only_surface] if only_surface else surface_names(settings)
         listeners = {name: _bind_surface(settings, name, warnings, tls) for name in names}
@@ -126,6 +127,16 @@ def run_service(
             certificate=_report_certificate(settings, tls),
         )
         loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready, tls))
+
+
+def _bind_gateway(settings: Settings, tls: TlsCertificate | None) -> Listener:
+    """Raises StartRefused; if the port is taken because this service runs already, with that reason."""
+    try:
+        return bind(settings.server.host, settings.server.port, "--gateway-port", tls)
+    except StartRefused:
+        if read_lock_holder(settings.storage.data_dir) is not None:
+            raise StartRefused(in_use_message(settings.storage.data_dir)) from None
+        raise
 
 
 def _bind_surface(settings: Settings, surface: str, warnings: list[str], tls: TlsCertificate | None) -> Listener:

@@ -117,7 +117,7 @@ class DataFolderLock:
         self.holder = LockHolder(pid=os.getpid(), since=since)
         if not self._acquire():
             os.close(self._fd)
-            raise StartRefused(_in_use_message(folder))
+            raise StartRefused(in_use_message(folder))
         self._write_holder()
 
     def _acquire(self) -> bool:
@@ -161,7 +161,8 @@ def read_lock_holder(folder: Path) -> LockHolder | None:
     return None
 
 
-def _in_use_message(folder: Path) -> str:
+def in_use_message(folder: Path) -> str:
+    """Say which process holds the lock of the folder, and what to do."""
     owner = read_lock_holder(folder)
     holder = f"process {owner.pid}, since {owner.since}" if owner else "another process"
     return f"The data folder {folder} is in use by {holder}. Stop it first, or choose another --data-dir."

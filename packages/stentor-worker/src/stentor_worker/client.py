@@ -117,7 +117,8 @@ def _to_error(response: httpx.Response) -> ServiceError:
     # An object in the error envelope; a text in the bodies of 401 and 429.
     if isinstance(error, dict):
         return ServiceError(response.status_code, str(error.get("code")), str(error.get("message")))
-    code = str(body.get("code", f"HTTP_{response.status_code}"))
+    unnamed = "UNAUTHORIZED" if response.status_code == 401 else f"HTTP_{response.status_code}"
+    code = str(body.get("code", unnamed))
     return ServiceError(response.status_code, code, str(body.get("message", error or "no reason given")))
 
 

@@ -88,7 +88,9 @@ class Worker:
     def run(self) -> None:
         """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones.
 
-        Logs to the logger `stentor_worker`; to standard error if the program has not configured logging.
+        Logs to the logger `stentor_worker`; to standard error if the program has not configured logging. A key or an
+        agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
+        exit code 1, because a traceback would only hide it.
         """
         if not log.hasHandlers():
             logging.getLogger("stentor_worker").addHandler(_stderr_handler())
@@ -98,14 +100,21 @@ class Worker:
                 signal.signal(number, self._on_signal)
         heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
         heartbeats.start()
-        # Twice the concurrency: a thread that reports a result is not available to a handler.
-        with ThreadPoolExecutor(2 * self._concurrency) as pool:
-            while not self._stopping.is_set():
-                for task in self._claim():
-                    pool.submit(self._run_task, task)
-        self._ended.set()
-        heartbeats.join()
-        self._client.close()
+        try:
+            # Twice the concurrency: a thread that reports a result is not available to a handler.
+            with ThreadPoolExecutor(2 * self._concurrency) as pool:
+                while not self._stopping.is_set():
+                    for task in self._claim():
+                        pool.submit(self._run_task, task)
+        except ServiceError as error:
+            if threading.current_thread() is not threading.main_thread():
+                raise
+            log.error("worker: rejected by %s error=%s", self._client.url, error)
+            raise SystemExit(1) from None
+        finally:
+            self._ended.set()
+            heartbeats.join()
+            self._client.close()
 
     def stop(self) -> None:
         """Stop claiming tasks; `run` returns when the running ones have ended."""
@@ -158,13 +167,7 @@ class Worker:
 
     def _connect(self) -> None:
         """Ask for the agent, whose id replaces a name, and log it. Raises ServiceError as a claim does."""
-        try:
-            agent = self._client.call("GET", f"/agents/{segment(self.agent_id)}")
-        except ServiceError as error:
-            if error.status != 404:
-                raise
-            # An older service has no such route. If there is no such agent, the claim says so.
-            agent = {"agent_id": self.agent_id, "name": self.agent_id, "capabilities": []}
+        agent = self._client.call("GET", f"/agents/{segment(self.agent_id)}")
         self.agent_id = agent["agent_id"]
         self._is_connected = True
         capabilities = ", ".join(agent["capabilities"]) or "of any type"

@@ -34,7 +34,7 @@ def call(
     For example: stentor call tasks.list status=failed limit=5
     """
     if name is None:
-        console.print(render_table(("operation", "HTTP", "permission", "what it does"), map(_row, CALLABLE.values())))
+        console.print(render_table(("operation", "needs", "what it does"), map(_row, CALLABLE.values())))
         return
     with report_errors(as_json=True):
         operation = _find(name)
@@ -48,9 +48,9 @@ def call(
     )
 
 
-def _row(operation: Operation) -> tuple[str, str, str, str]:
+def _row(operation: Operation) -> tuple[str, str, str]:
     summary = (inspect.getdoc(operation.run) or "").split("\n")[0]
-    return operation.name, operation.http, operation.permission, summary
+    return operation.name, operation.permission, summary
 
 
 def _find(name: str) -> Operation:

@@ -143,10 +143,25 @@ def describe_decision(decision: JsonObject, later_denial: str | None = None) -> 
 LEGACY_COLUMNS = ("composite", "hebbian", "trust", "blended")
 """For decisions that were made with the older formula, whose terms are `shares`."""
 SUMMARY_COLUMNS = ("declared", "outcomes", "expected", "uncertainty", "time", "cost", "trust", "score")
-ALL_COLUMNS = (
-    *("declared", "elsewhere", "prior", "outcomes", "expected", "uncertainty"),
-    *("ahead", "ready", "time", "cost in $", "cost", "trust", "score", "online"),
-)
+TERMS = {
+    "declared": "what it declares about itself, 0 to 1",
+    "elsewhere": "mean result at other task types, of so many",
+    "prior": "result to expect before its first task of this type",
+    "outcomes": "sum of its results at this task type, of so many",
+    "expected": "result to expect, from prior and outcomes",
+    "uncertainty": "bonus for what is not known yet",
+    "ahead": "tasks that it has to do before",
+    "ready": "when it can be done with this one",
+    "time": "penalty for being slower than the fastest",
+    "cost in $": "what a task of this type costs with it",
+    "cost": "penalty for being dearer than the cheapest",
+    "trust": "trust score, weighted by beta",
+    "score": "expected + uncertainty - time - cost",
+    "online": "whether it can take work now",
+}
+"""Every term of a score, with its meaning."""
+MAX_COMPARED = 4
+"""Candidates whose terms fit side by side into a terminal."""
 
 
 def show_decision(record: JsonObject) -> None:
@@ -169,7 +184,7 @@ def show_explanation(explanation: Explanation) -> None:
         return
     if explanation.terms:
         decision = read_fields(explanation.decision, Decision)
-        _show_candidates(decision, explanation.terms, ALL_COLUMNS, "Candidates, best first")
+        _show_terms(decision, explanation.terms)
         _show_rest(decision)
     if explanation.later_denial:
         output.print_line(f"A later attempt found no eligible agent: {explanation.later_denial}")
@@ -195,6 +210,20 @@ def _show_candidates(decision: Decision, terms: str, columns: tuple[str, ...], t
     console.print(output.render_table(("", "candidate", *columns), rows, title))
     if decision.candidates_total > len(candidates):
         console.print(f"Showing the best {len(candidates)} of {decision.candidates_total}.", style="dim")
+
+
+def _show_terms(decision: Decision, terms: str) -> None:
+    """Print a row for each term, and a column for each of the best candidates: fourteen columns fit no terminal."""
+    if terms == "shares":
+        _show_candidates(decision, terms, LEGACY_COLUMNS, "")
+        return
+    best = decision.candidates[:MAX_COMPARED]
+    cells = [_cells(candidate) for candidate in best]
+    rows = [(term, *(texts[term] for texts in cells), meaning) for term, meaning in TERMS.items()]
+    names = [f"{c.name} (chosen)" if c.agent_id == decision.agent_id else c.name for c in best]
+    console.print(output.render_table(("", *names, "meaning"), rows, "Candidates, best first"))
+    if decision.candidates_total > len(best):
+        console.print(f"The best {len(best)} of {decision.candidates_total}; `--json` has all.", style="dim")
 
 
 def _cells(candidate: Candidate) -> dict[str, str]:

@@ -75,6 +75,8 @@ def serve(
         )
         redaction.configure_logging(chosen.server.log_level, redactor)
         service_runner.run_service(chosen, os.environ, redactor, on_ready)
+        if not as_json:
+            console.print("Stopped.")
 
 
 def _startup_document(report: StartupReport) -> dict[str, object]:
