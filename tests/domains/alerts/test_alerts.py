@@ -135,6 +135,19 @@ async def test_a_worker_that_stops_opens_an_alert_which_a_restart_does_not_resol
 
 
 @requirement("alerts.agents")
+async def test_a_worker_that_stops_with_the_service_and_does_not_return_opens_an_alert(make_world: MakeWorld) -> None:
+    world: World = await make_world()
+    agent, never = await world.register("ann"), await world.register("never", capabilities=["other"])
+    await world.do(agent)
+    restarted: World = await make_world()
+    await check(restarted, minutes=4)
+    assert await alerts(restarted, "agent_offline") == []
+    await check(restarted, minutes=2)
+    (alert,) = await alerts(restarted, "agent_offline")
+    assert alert["agent_id"] == agent != never
+
+
+@requirement("alerts.agents")
 async def test_a_quarantined_agent_opens_an_alert(world: World) -> None:
     agent = await world.register("ann")
     for _ in range(3):

@@ -107,7 +107,7 @@ async def test_an_alert_is_mailed_once_when_it_opens_and_once_when_it_resolves(
     (message,) = server.messages
     assert server.recipients == [["ops@example.com", "boss@example.com"]]
     assert (message["From"], message["Auto-Submitted"]) == ("stentor@example.com", "auto-generated")
-    assert message["Subject"].startswith("Stentor, ")
+    assert message["Subject"].strip().startswith("Stentor, ")  # a long one is folded
     assert "1 task waits in the queue, for 6 minutes." in server.texts[0]
     answer = await world.admin.get("/api/v1/tasks")
     await world.admin.post(f"/api/v1/tasks/{answer.json()['tasks'][0]['task_id']}/cancel")

@@ -25,7 +25,7 @@ def open_alerts(infra: Infrastructure, agents: AgentServices, llm: LlmParts, hea
         clock,
         [
             checks.task_check(db, clock, thresholds),
-            checks.agent_check(agents.registry.agents, agents.presence, clock, thresholds),
+            checks.AgentCheck(db, agents.registry.agents, agents.presence, clock, thresholds),
             checks.budget_check(db, clock, lambda: llm.guard.budgets, thresholds.budget_percent),
             checks.component_check(health.check_components),
         ],

@@ -22,6 +22,7 @@ from stentor.domains.llm.costs import Budget
 from stentor.domains.llm.queries import BudgetSpending
 from stentor.domains.monitoring.service import HealthComponent
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.registry import store as registry_store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
@@ -67,32 +68,47 @@ def _find_waiting(tx: Tx, tenant: str, now: int, wait_us: int) -> list[Finding]:
     return findings
 
 
-def agent_check(agents: AgentCache, presence: Presence, clock: Clock, thresholds: Thresholds) -> Check:
-    """Return a check for agents that are quarantined, and for active ones that went offline."""
+class AgentCheck:
+    """A check for agents that are quarantined, and for active ones that went offline."""
 
-    def is_gone(agent: Agent, open_keys: frozenset[AlertKey]) -> bool:
-        if agent.status != "active" or not thresholds.wait_us or presence.is_online(agent):
+    def __init__(
+        self, db: Database, agents: AgentCache, presence: Presence, clock: Clock, thresholds: Thresholds
+    ) -> None:
+        self._db, self._agents, self._presence, self._clock = db, agents, presence, clock
+        self._wait_us = thresholds.wait_us
+        self._started = clock.now()
+        self._had_tasks: dict[str, bool] = {}
+
+    async def __call__(self, open_keys: frozenset[AlertKey]) -> list[Finding]:
+        found = [await self._check(agent, open_keys) for agent in self._agents.list_all()]
+        return [finding for finding in found if finding is not None]
+
+    async def _check(self, agent: Agent, open_keys: frozenset[AlertKey]) -> Finding | None:
+        if agent.status == "quarantined":
+            reason = f": {agent.status_reason}" if agent.status_reason else "."
+            return _agent_finding(agent, "agent_quarantined", f"{agent.name} is quarantined{reason}")
+        if agent.status != "active" or not self._wait_us or self._presence.is_online(agent):
+            return None
+        if agent.runtime.kind != "worker":
+            return _agent_finding(agent, "agent_offline", f"The endpoint of {agent.name} does not answer.")
+        if (agent.tenant, "agent_offline", agent.agent_id) in open_keys or await self._is_missed(agent):
+            text = f"{agent.name} is offline. Start its worker, or suspend the agent."
+            return _agent_finding(agent, "agent_offline", text)
+        return None
+
+    async def _is_missed(self, agent: Agent) -> bool:
+        """Return whether somebody waits for an offline worker: this process saw it, or it has had tasks.
+
+        Nobody waits for one that was registered and never started. One that stopped together with the service was not
+        seen by this process.
+        """
+        seen = self._presence.last_seen(agent.agent_id)
+        if self._clock.now() - (seen or self._started) < self._wait_us:
             return False
-        if agent.runtime.kind != "worker" or (agent.tenant, "agent_offline", agent.agent_id) in open_keys:
-            return True
-        # Nobody waits for a worker that was registered and never started.
-        seen = presence.last_seen(agent.agent_id)
-        return seen is not None and clock.now() - seen >= thresholds.wait_us
-
-    async def check(open_keys: frozenset[AlertKey]) -> list[Finding]:
-        findings = []
-        for agent in agents.list_all():
-            if agent.status == "quarantined":
-                reason = f": {agent.status_reason}" if agent.status_reason else "."
-                findings.append(_agent_finding(agent, "agent_quarantined", f"{agent.name} is quarantined{reason}"))
-            elif is_gone(agent, open_keys):
-                text = f"{agent.name} is offline. Start its worker, or suspend the agent."
-                if agent.runtime.kind != "worker":
-                    text = f"The endpoint of {agent.name} does not answer."
-                findings.append(_agent_finding(agent, "agent_offline", text))
-        return findings
-
-    return check
+        if seen is None and agent.agent_id not in self._had_tasks:
+            last = await self._db.read(lambda tx: registry_store.find_last_task_time(tx, agent.tenant, agent.agent_id))
+            self._had_tasks[agent.agent_id] = last is not None
+        return seen is not None or self._had_tasks[agent.agent_id]
 
 
 def _agent_finding(agent: Agent, kind: AlertKind, text: str) -> Finding:
