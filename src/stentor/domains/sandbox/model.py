@@ -42,9 +42,11 @@ def check_access(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | A
     """Return the tool that allows the access, or the denial. For rate limits see `take_token`."""
     tool = next((tool for tool in whitelist.tools if tool.name == access.tool), None)
     if tool is None:
-        return AccessDenial("unauthorized_tool", f"The tool {access.tool!r} is not on the allowlist.")
+        return AccessDenial("unauthorized_tool", f"The tool {access.tool!r} is not on the allowlist{_wanted(access)}.")
     if access.operation not in tool.operations:
-        return AccessDenial("unauthorized_tool", f"The tool {tool.name!r} may not {access.operation!r}.")
+        return AccessDenial(
+            "unauthorized_tool", f"The tool {tool.name!r} may not {access.operation!r}{_wanted(access)}."
+        )
     if access.path is None and tool.paths:
         return AccessDenial("unauthorized_path", f"The tool {tool.name!r} is limited to paths, but none was given.")
     if access.path is not None and not is_path_allowed(tool, access.path):
@@ -52,6 +54,12 @@ def check_access(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | A
     if (access.host is not None or access.port is not None) and not is_network_allowed(whitelist, access):
         return AccessDenial("unsafe_network", f"{access.host}:{access.port} is not on the network allowlist.")
     return tool
+
+
+def _wanted(access: Access) -> str:
+    """Return what the agent was after, for the reason of a denial: which file or host says more than which tool."""
+    target = access.path if access.path is not None else access.host
+    return f" ({access.operation} {target!r})" if target is not None else ""
 
 
 def is_path_allowed(tool: AllowedTool, path: str) -> bool:
