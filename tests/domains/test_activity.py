@@ -13,6 +13,9 @@ from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
 OF_TASKS = set(get_args(EventType)) - {
+    "content_deleted",
+    "person_changed",
+    "sign_in_refused",
     *("agent_registered", "agent_updated", "agent_status_changed", "violation_recorded"),
     *("trust_changed", "connection_changed", "provider_changed", "authority_granted", "authority_revoked"),
     *("update_submitted", "update_approved", "update_rejected", "update_deploying", "update_deployed"),

@@ -42,8 +42,9 @@ _COUNT_BY_AGENT = Sql(
 _COUNT_SINCE = Sql("select coalesce(sum(n), 0) from task_counts where tenant = :tenant and hour >= :first")
 _BIN = " ".join(f"when duration <= {bound} then {n}" for n, bound in enumerate(DURATION_BOUNDS_US))
 _COUNT_DURATIONS = Sql(
-    f"""select bucket, bin, count(*) from (
-        select (ended - :start) / :width as bucket, case {_BIN} else {len(DURATION_BOUNDS_US)} end as bin from (
+    f"""select bucket, bin, count(*), sum(duration) from (
+        select (ended - :start) / :width as bucket, duration,
+            case {_BIN} else {len(DURATION_BOUNDS_US)} end as bin from (
             select completion_time as ended, completion_time - start_time as duration from tasks
             where tenant = :tenant and created_at >= :start and created_at % :step = 0
                 and start_time is not null and completion_time >= :start
@@ -124,23 +125,27 @@ def _count_submitted(tx: Tx, tenant: str, span: TimeBuckets) -> Sequence[tuple[A
 def read_durations(tx: Tx, tenant: str, span: TimeBuckets) -> dict[str, list[float | None]]:
     """Return percentiles 50 and 95 of the seconds that tasks took, by the bucket in which they ended.
 
-    None for a bucket in which none ended. Durations are rounded up to the next bound of 1, 2, 5.
+    None for a bucket in which none ended. A percentile is the mean of the durations between two bounds of 1, 2, 5.
     """
     submitted = int(tx.rows(_COUNT_SINCE, tenant=tenant, first=span.start // HOUR)[0][0])
     step = 1 + submitted // MAX_SAMPLED_TASKS
-    histograms: list[dict[int, int]] = [{} for _ in range(span.count)]
-    for bucket, bin_, n in tx.rows(_COUNT_DURATIONS, tenant=tenant, start=span.start, width=span.width, step=step):
+    histograms: list[dict[int, tuple[int, int]]] = [{} for _ in range(span.count)]
+    for bucket, bin_, n, duration in tx.rows(
+        _COUNT_DURATIONS, tenant=tenant, start=span.start, width=span.width, step=step
+    ):
         if 0 <= bucket < span.count:
-            histograms[int(bucket)][int(bin_)] = int(n)
+            histograms[int(bucket)][int(bin_)] = int(n), int(duration)
     return {name: [_percentile(bins, q) for bins in histograms] for name, q in (("p50", 0.5), ("p95", 0.95))}
 
 
-def _percentile(bins: dict[int, int], q: float) -> float | None:
-    total, seen = sum(bins.values()), 0
+def _percentile(bins: dict[int, tuple[int, int]], q: float) -> float | None:
+    """Return a percentile in seconds; `bins` have the number of durations and their sum in microseconds."""
+    total, seen = sum(count for count, _ in bins.values()), 0
     for bin_ in sorted(bins):
-        seen += bins[bin_]
+        count, duration = bins[bin_]
+        seen += count
         if seen >= q * total:
-            return float(DURATION_BOUNDS_US[min(bin_, len(DURATION_BOUNDS_US) - 1)] / SECOND)
+            return duration / count / SECOND
     return None
 
 

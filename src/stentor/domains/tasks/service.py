@@ -109,7 +109,10 @@ class TaskService:
         task = _require_pending(tx, principal.tenant, task_id)
         _check_approver(tx, principal, task)
         approval = EventDraft(
-            "approval_given", "tasks", "Approved.", {"by": principal.name, "approved": True, **event_extra}
+            "approval_given",
+            "tasks",
+            f"Approved by {principal.name}.",
+            {"by": principal.name, "approved": True, **event_extra},
         )
         return self._requeue(tx, task, "queued", [approval, events.queued_event(task.priority)])
 

@@ -127,6 +127,13 @@ def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[Jso
     return {agent_id: name for agent_id, name in names.items() if agent_id in assigned}
 
 
+def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str]) -> dict[str, str]:
+    """Return the agents that may be chosen to do the task again, those that were admitted for it first."""
+    admitted = [candidate["agent_id"] for candidate in (trail["routing"] or {}).get("candidates", [])]
+    choices = _selectable_agents(page, names, [trail["task"]] if trail["task"] else [])
+    return {agent_id: choices[agent_id] for agent_id in dict.fromkeys([*admitted, *choices]) if agent_id in choices}
+
+
 async def show_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     trail, names, input_text, subtasks, calls = await asyncio.gather(
@@ -144,7 +151,7 @@ async def show_task(page: PageRequest) -> Response:
         task_id=task_id,
         trail=trail,
         calls=calls,
-        agents=_selectable_agents(page, names, [trail["task"]] if trail["task"] else []),
+        agents=_agents_for_rerun(page, trail, names),
         routing=_present_decision(trail["routing"]),
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
