@@ -21,8 +21,11 @@ from stentor.domains.memory.wire import (
     KeywordIn,
     KeywordMatch,
     KeywordOut,
+    LinkOut,
     ListedOut,
     ListOut,
+    NeighbourhoodOut,
+    NeighbourOut,
     ReadOut,
     SemanticIn,
     SemanticMatchOut,
@@ -129,9 +132,23 @@ class MemoryOperations:
     async def backlinks(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> BacklinksOut:
         """List the documents that link to a document, resolved as Obsidian does; also to one that does not exist."""
         self._identify(caller)
-        if "\0" in path:
-            raise InvalidRequest("path: must not contain the character NUL.")
+        path = _linkable(path)
         return BacklinksOut(path=path, backlinks=await self._vaults.get(vault).index.find_backlinks(path))
+
+    async def neighbourhood(
+        self,
+        caller: Caller,
+        path: PathQuery,
+        vault: VaultQuery = DEFAULT_VAULT,
+        limit: Annotated[int, Query(ge=1, le=200, description="Documents at most, this one included.")] = 40,
+    ) -> NeighbourhoodOut:
+        """The documents at most two links away from a document, in either direction, and the links among them."""
+        self._identify(caller)
+        path = _linkable(path)
+        found = await self._vaults.get(vault).index.find_neighbourhood(path, limit)
+        links = [LinkOut(source=source, target=target) for source, target in found.links]
+        documents = [NeighbourOut.of(document) for document in found.documents]
+        return NeighbourhoodOut(path=path, documents=documents, links=links, omitted=found.omitted)
 
     async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> VersionsOut:
         """The states of a document that are kept, newest first; also of one that was deleted."""
@@ -205,6 +222,7 @@ OPERATIONS = [
     Operation("memory.read", "admin", MemoryOperations.read, "GET /memory/read/exact", errors=_STORE_ERRORS),
     Operation("memory.list", "admin", MemoryOperations.list_documents, "GET /memory/list"),
     Operation("memory.backlinks", "admin", MemoryOperations.backlinks, "GET /memory/backlinks"),
+    Operation("memory.neighbourhood", "admin", MemoryOperations.neighbourhood, "GET /memory/neighbourhood"),
     Operation("memory.versions", "admin", MemoryOperations.versions, "GET /memory/versions", errors=_STORE_ERRORS),
     Operation("memory.version", "admin", MemoryOperations.one_version, "GET /memory/versions/{version}", errors=(404,)),
     Operation(
@@ -230,6 +248,12 @@ OPERATIONS = [
     Operation("memory.verify", "admin", MemoryOperations.verify, "POST /memory/verify", errors=(502, 504)),
     Operation("memory.health", "admin", MemoryOperations.report, "GET /memory/health"),
 ]
+
+
+def _linkable(path: str) -> str:
+    if "\0" in path:
+        raise InvalidRequest("path: must not contain the character NUL.")
+    return path
 
 
 def _document(document: NoteDocument) -> DocumentOut:

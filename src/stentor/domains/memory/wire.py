@@ -112,6 +112,29 @@ class BacklinksOut(ResponseModel):
     backlinks: list[str]
 
 
+class NeighbourOut(ResponseModel):
+    """`distance` is the number of links to the document that was asked about; a missing one has no title."""
+
+    path: str
+    title: str
+    distance: int
+    tags: list[str]
+
+
+class LinkOut(ResponseModel):
+    source: str
+    target: str
+
+
+class NeighbourhoodOut(ResponseModel):
+    """The nearest documents first; `omitted` is the number of documents that were found beyond the limit."""
+
+    path: str
+    documents: list[NeighbourOut]
+    links: list[LinkOut]
+    omitted: int
+
+
 class DocumentOut(ResponseModel):
     path: str
     content: str
