@@ -289,11 +289,41 @@ async def test_a_note_shows_the_notes_that_link_to_it(site: Site) -> None:
     await write(site, "Plans/b.md", "See [it](My%20plan.md#now).\n")
     await write(site, "c.md", "My plan is not linked; `[[Plans/My plan]]` is code.\n")
     await write(site, "Other/d.md", "[[my plan]]\n")
-    found = await site.part("/memory/backlinks", path="Plans/My plan.md")
-    assert "<html" not in found
-    assert re.findall(r'href="[^"]*path=([^"]*)"', found) == ["Plans%2Fb.md", "a.md"]
-    assert "No note links here." in await at(site, "/memory/backlinks?path=a.md")
-    assert 'hx-get="/memory/backlinks?path=a.md"' in await note(site, "a.md")
+    listed = (await note(site, "Plans/My plan.md")).partition("<h2>Linked from</h2>")[2]
+    assert re.findall(r'href="[^"]*path=([^"]*)"', listed.partition("</section>")[0]) == ["Plans%2Fb.md", "a.md"]
+    assert "No note links here." in await note(site, "a.md")
+
+
+@requirement("dashboard.page-memory-graph")
+async def test_a_note_shows_the_notes_around_it_as_a_drawing_and_as_a_list(site: Site) -> None:
+    await write(site, "middle.md", "# Middle\n\n[[out]] [[both]]\n", frontmatter={"tags": ["x"]})
+    await write(site, "out.md", "# Out <b>\n\n[[far]]\n", frontmatter={"tags": ["x", "y"]})
+    await write(site, "both.md", "[[middle]]\n")
+    await write(site, "in.md", "[[middle]] [[both]]\n")
+    await write(site, "far.md", f"# {'Far away ' * 20}\n")
+    page = await note(site, "middle.md")
+    drawing = page.partition('<svg class="graph"')[2].partition("</svg>")[0]
+    assert re.findall(r'href="/memory/note\?path=([^"]*)" class="(\w+)"', drawing) == [
+        ("both.md", "both"),
+        ("out.md", "to"),
+        ("in.md", "from"),
+        ("far.md", "via"),
+    ]
+    assert 'aria-label="Out &lt;b&gt;, linked from this note, shares #x"' in drawing
+    assert "linked through Out &lt;b&gt;" in drawing
+    assert drawing.count('class="edge"') == 5
+    assert "…</text>" in drawing
+    listed = page.partition("<summary>As a list</summary>")[2].partition("</details>")[0]
+    assert len(re.findall("<li>", listed)) == 4
+    assert "#y" not in listed
+    assert "style=" not in drawing
+    await write(site, "alone.md")
+    assert "No links from or to other notes." in await note(site, "alone.md")
+    for i in range(60):
+        await write(site, f"n/{i}.md", "[[alone]]\n")
+    crowded = await note(site, "alone.md")
+    assert crowded.count('class="from"') == 39
+    assert "21 more notes are not shown" in crowded
 
 
 @requirement("dashboard.page-memory-editing")

@@ -115,11 +115,12 @@ class LinkIndex:
     def find_backlinks(self, path: str) -> list[str]:
         """Return the notes with a link that resolves to this file, sorted."""
         key = link_key(path)
-        return sorted(
-            source
-            for source in list(self._sources.get(key, ()))
-            if any(link_key(name) == key and self._leads_to(name, source, path) for name in self._targets.get(source, ()))
-        )
+        sources = list(self._sources.get(key, ()))
+        return sorted(source for source in sources if self._has_link_to(path, key, source))
+
+    def _has_link_to(self, path: str, key: str, source: str) -> bool:
+        names = (name for name in self._targets.get(source, ()) if link_key(name) == key)
+        return any(self._leads_to(name, source, path) for name in names)
 
     def _leads_to(self, name: str, source: str, path: str) -> bool:
         # Compared first, because resolving compares all files of this name: a README links to hundreds.

@@ -22,7 +22,7 @@ from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.presenters import note_rendering
+from stentor.surfaces.dashboard.presenters import note_graph, note_rendering
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -95,14 +95,6 @@ async def _list_notes(page: PageRequest, vault: str, folder: str | None) -> Json
     found = dict(await page.site.gateway.call(page.session.key, "memory.list", arguments))
     following = found["next_cursor"]
     return found | {"more": _list_url(vault, **chosen, cursor=following) if following else None}
-
-
-async def show_backlinks(page: PageRequest) -> Response:
-    """Render the notes that link to a note. A request of its own, because it looks through all notes."""
-    path, vault = page.query_param("path"), page.query_param("vault", DEFAULT_VAULT)
-    found = await page.call("memory.backlinks", path=path, vault=vault)
-    rows = [(source, note_url(source, vault)) for source in found["backlinks"]]
-    return page.render("backlinks.html", rows=rows)
 
 
 async def show_health(page: PageRequest) -> Response:
@@ -192,6 +184,10 @@ async def show_note(page: PageRequest) -> Response:
         raise history
     versions = [] if isinstance(history, GatewayError) else await _add_writers(page, path, vault, history["versions"])
     old = await _read_version(page, path, vault, version, document) if version else None
+    arguments = {"path": path, "vault": vault}
+    around, linking = await asyncio.gather(
+        page.call("memory.neighbourhood", **arguments), page.call("memory.backlinks", **arguments)
+    )
     displayed: JsonObject | None = (old or {}).get("document") or document
     body = None
     if displayed is not None:
@@ -206,6 +202,8 @@ async def show_note(page: PageRequest) -> Response:
         old=old,
         chosen=version,
         body=body,
+        graph=note_graph.build_graph(around, vault),
+        backlinks=[(source, note_url(source, vault)) for source in linking["backlinks"]],
         address=partial(note_url, path, vault),
         related_url=partial(_related_url, path, vault),
         state="/memory/note/changed?"
@@ -339,6 +337,5 @@ ROUTES = [
     ("GET", "/memory/health", show_health),
     ("GET", "/memory/note", show_note),
     ("GET", "/memory/note/changed", show_changed),
-    ("GET", "/memory/backlinks", show_backlinks),
     ("GET", "/memory/open", follow_link),
 ]
