@@ -35,6 +35,8 @@ from stentor.domains.memory.wire import (
     VaultName,
     VerifyOut,
     VersionDocumentOut,
+    VersionNameIn,
+    VersionNameOut,
     VersionOut,
     VersionsOut,
     WriteIn,
@@ -170,6 +172,14 @@ class MemoryOperations:
         document = await self._vaults.get(vault).history.read_version(memory_caller, path, version)
         return VersionDocumentOut(path=document.path, version=version, document=_document(document))
 
+    async def name_version(self, caller: Caller, version: str, body: VersionNameIn) -> VersionNameOut:
+        """Give a version of a document a name, or remove it (null). A version with a name is kept."""
+        memory_caller = self._identify(caller)
+        if "\0" in version:
+            raise InvalidRequest("version: must not contain the character NUL.")
+        await self._vaults.get(body.vault).history.name_version(memory_caller, body.path, version, body.name)
+        return VersionNameOut(path=body.path, version=version, name=body.name)
+
     async def search_keyword(self, caller: Caller, body: KeywordIn, task: TaskHeader = None) -> KeywordOut:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
@@ -225,6 +235,13 @@ OPERATIONS = [
     Operation("memory.neighbourhood", "admin", MemoryOperations.neighbourhood, "GET /memory/neighbourhood"),
     Operation("memory.versions", "admin", MemoryOperations.versions, "GET /memory/versions", errors=_STORE_ERRORS),
     Operation("memory.version", "admin", MemoryOperations.one_version, "GET /memory/versions/{version}", errors=(404,)),
+    Operation(
+        "memory.name_version",
+        "admin",
+        MemoryOperations.name_version,
+        "PUT /memory/versions/{version}/name",
+        errors=(404, 409),
+    ),
     Operation(
         "memory.keyword",
         "admin",

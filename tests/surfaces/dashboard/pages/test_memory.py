@@ -384,3 +384,28 @@ async def test_an_earlier_version_is_restored_also_of_a_deleted_note(site: Site)
     page = await note(site, "n.md")
     assert "First" in page
     assert "<dt>tags</dt>" in page
+
+
+@requirement("dashboard.page-memory-versions")
+async def test_a_version_gets_a_name_and_any_two_are_compared(site: Site) -> None:
+    for number, text in enumerate(("one\n", "two\n", "three\n")):
+        await write(site, "a.md", text)
+        site.world.clock.advance(seconds=60 * (number + 1))
+    newer, first = re.findall(r'class="mono" title="([0-9a-f]{64})"', await note(site, "a.md"))[1:]
+    old = await note(site, "a.md", version=first)
+    assert "Name of this version" in old
+    fields = {"path": "a.md", "version": first, "shown": first}
+    answer = await site.send("/memory/version-name", name="  before <b> ", **fields)
+    assert f"version={first}" in answer.headers["location"]
+    assert '<b class="named">before &lt;b&gt;</b>' in await note(site, "a.md")
+    compared = await note(site, "a.md", version=first, against=newer)
+    assert '<div class="del"><span class="sign">−</span>one</div>' in compared
+    assert '<div class="add"><span class="sign">+</span>two</div>' in compared
+    assert "three" not in compared.partition("Changes after")[2].partition("</section>")[0]
+    assert f'<option value="{newer}" selected>' in compared
+    assert "+</span>three" in await note(site, "a.md", version=first)
+    await note(site, "a.md", 404, version=first, against="0" * 64)
+    await site.send("/memory/version-name", 400, name="x" * 101, **fields)
+    await site.send("/memory/version-name", 404, name="x", path="a.md", version="0" * 64)
+    await site.send("/memory/version-name", name="", **fields)
+    assert 'class="named"' not in await note(site, "a.md")

@@ -23,14 +23,14 @@ from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.presenters import note_graph, note_rendering
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
+from stentor.surfaces.dashboard.presenters.note_rendering import NoteDiffLine, note_url, vault_param
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"}
 MAX_RESULTS = 30
 MEMORY_DISABLED_STATUS = 501
 """The gateway's status while the memory is disabled."""
-MAX_NAMED_VERSIONS = 20
+MAX_WRITERS = 20
 """Newest versions for which the author is looked up."""
 EVENT_ID_SKEW_US = SECOND
 """Maximum difference between the time in an event's id and the time of its transaction."""
@@ -183,7 +183,8 @@ async def show_note(page: PageRequest) -> Response:
     if document is None and isinstance(history, GatewayError):
         raise history
     versions = [] if isinstance(history, GatewayError) else await _add_writers(page, path, vault, history["versions"])
-    old = await _read_version(page, path, vault, version, document) if version else None
+    old = await page.call("memory.version", version=version, path=path, vault=vault) if version else None
+    comparison = await _compare(page, path, vault, old["document"], document) if old else None
     arguments = {"path": path, "vault": vault}
     around, linking = await asyncio.gather(
         page.call("memory.neighbourhood", **arguments), page.call("memory.backlinks", **arguments)
@@ -200,7 +201,10 @@ async def show_note(page: PageRequest) -> Response:
         document=document,
         versions=versions,
         old=old,
+        comparison=comparison,
+        against=page.query_param("against"),
         chosen=version,
+        displayed=version or current_version(history),
         body=body,
         graph=note_graph.build_graph(around, vault),
         backlinks=[(source, note_url(source, vault)) for source in linking["backlinks"]],
@@ -257,7 +261,7 @@ async def _add_writers(page: PageRequest, path: str, vault: str, versions: list[
     ]
     names, writers = await asyncio.gather(
         page.read(registry_queries.read_names),
-        page.read(_read_version_writers, path, vault, times[:MAX_NAMED_VERSIONS]),
+        page.read(_read_version_writers, path, vault, times[:MAX_WRITERS]),
     )
     rows = []
     for version in versions:
@@ -266,14 +270,15 @@ async def _add_writers(page: PageRequest, path: str, vault: str, versions: list[
     return rows
 
 
-async def _read_version(
-    page: PageRequest, path: str, vault: str, version: str, document: JsonObject | None
-) -> JsonObject:
-    """Return an older version with the lines that changed since then."""
-    old = await page.call("memory.version", version=version, path=path, vault=vault)
-    before = note_rendering.document_text(old["document"])
+async def _compare(
+    page: PageRequest, path: str, vault: str, old: JsonObject, document: JsonObject | None
+) -> list[NoteDiffLine] | None:
+    """Return the lines that changed from an old version to the version `against`, by default the current one."""
+    if against := page.query_param("against"):
+        document = (await page.call("memory.version", version=against, path=path, vault=vault))["document"]
+    before = note_rendering.document_text(old)
     after = note_rendering.document_text(document) if document else ""
-    return {**old, "lines": await asyncio.to_thread(note_rendering.diff_texts, before, after)}
+    return await asyncio.to_thread(note_rendering.diff_texts, before, after)
 
 
 async def follow_link(page: PageRequest) -> Response:

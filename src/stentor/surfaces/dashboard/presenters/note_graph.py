@@ -13,11 +13,13 @@ import msgspec
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url
 
-WIDTH = 320
+WIDTH = 290
 ROW_HEIGHT = 22
-MIDDLE_X, BESIDE_X, BEYOND_X = 8, 34, 178
+MIDDLE_X, BESIDE_X, BEYOND_X = 8, 34, 168
 """Horizontal positions of the dots, in pixels of a drawing that is WIDTH wide."""
 LABEL_OFFSET = 8
+FAN_WIDTH = 28
+"""Width in which the lines between the two columns bend."""
 CHARACTER_WIDTH = 6.2
 """Mean width of a character in pixels; wide ones, as in Chinese, take two."""
 ARROWS = {"to": "→", "from": "←", "both": "↔", "via": ""}
@@ -39,6 +41,11 @@ class GraphNote(msgspec.Struct, frozen=True):
     y: float
 
     @property
+    def width(self) -> float:
+        """The width of its dot and label, which can be clicked."""
+        return _label_end(self) - self.x + LABEL_OFFSET
+
+    @property
     def description(self) -> str:
         """The name of the link for a screen reader."""
         where = {
@@ -54,6 +61,7 @@ class GraphNote(msgspec.Struct, frozen=True):
 class NoteGraph(msgspec.Struct, frozen=True):
     """The drawing; `lines` are SVG paths, `omitted` is the number of notes that it leaves out."""
 
+    width: int
     height: int
     middle_y: float
     notes: list[GraphNote]
@@ -74,7 +82,7 @@ def build_graph(neighbourhood: JsonObject, vault: str) -> NoteGraph:
     titles = {one["path"]: one["title"] or _stem(one["path"]) for one in neighbourhood["documents"]}
     notes = []
     for column, x in ((beside, BESIDE_X), (beyond, BEYOND_X)):
-        end = BEYOND_X - LABEL_OFFSET if x == BESIDE_X and beyond else WIDTH
+        end = BEYOND_X - FAN_WIDTH if x == BESIDE_X and beyond else WIDTH
         top = (height - len(column) * ROW_HEIGHT) / 2
         for row, one in enumerate(column):
             path, title = one["path"], titles[one["path"]]
@@ -94,7 +102,7 @@ def build_graph(neighbourhood: JsonObject, vault: str) -> NoteGraph:
                 )
             )
     lines = _lines(middle["path"], height / 2, notes, links)
-    return NoteGraph(height, height / 2, notes, lines, neighbourhood["omitted"])
+    return NoteGraph(WIDTH, height, height / 2, notes, lines, neighbourhood["omitted"])
 
 
 def _linked(links: Iterable[tuple[str, str]], path: str) -> list[str]:
@@ -115,21 +123,25 @@ def _relation(links: Sequence[tuple[str, str]], middle: str, path: str) -> str:
 
 def _lines(middle: str, middle_y: float, notes: Iterable[GraphNote], links: Iterable[tuple[str, str]]) -> list[str]:
     placed = {note.path: note for note in notes}
+    # Lines to the second column leave the first one at the end of its longest label, so that they cross none.
+    fan_x = max((_label_end(note) for note in placed.values() if note.x == BESIDE_X), default=0.0)
     lines = []
     for pair in dict.fromkeys(tuple(sorted(link)) for link in links):
         ends = sorted((placed[path] for path in pair if path in placed), key=lambda note: (note.x, note.y))
         if len(ends) == 2 and ends[0].x == ends[1].x:
             lines.append(_bow(ends[0], ends[1]))
         elif len(ends) == 2:
-            lines.append(_curve(_label_end(ends[0]), ends[0].y, ends[1].x, ends[1].y))
+            start = f"M{_label_end(ends[0]):g} {ends[0].y:g}L"
+            lines.append(start + _curve(fan_x, ends[0].y, ends[1].x, ends[1].y))
         elif ends and middle in pair:
-            lines.append(_curve(MIDDLE_X, middle_y, ends[0].x, ends[0].y))
+            lines.append("M" + _curve(MIDDLE_X, middle_y, ends[0].x, ends[0].y))
     return lines
 
 
 def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
+    """Return a line that starts and ends horizontally, as an SVG path without its first command."""
     bend = (x1 + x2) / 2
-    return f"M{x1:g} {y1:g}C{bend:g} {y1:g} {bend:g} {y2:g} {x2:g} {y2:g}"
+    return f"{x1:g} {y1:g}C{bend:g} {y1:g} {bend:g} {y2:g} {x2:g} {y2:g}"
 
 
 def _bow(upper: GraphNote, lower: GraphNote) -> str:
