@@ -189,7 +189,11 @@ class MemoryOperations:
         return KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
     async def search_semantic(self, caller: Caller, body: SemanticIn, task: TaskHeader = None) -> SemanticOut:
-        """Documents that mean something like the query; the nearest first."""
+        """Documents that mean something like the query; the nearest first.
+
+        Leaves out what is less similar than SERVICE_EMBEDDING_FLOOR. In a large vault with pgvector `total_matches` is
+        a number above `top_k` when there are more.
+        """
         started = time.perf_counter()
         memory_caller = self._identify(caller, task)
         if not body.query and body.embedding is None:

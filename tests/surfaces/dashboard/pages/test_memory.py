@@ -48,7 +48,7 @@ async def at(site: Site, address: str, expected: int = 200, key: str = "ADMIN") 
 @requirement("dashboard.page-memory")
 async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site) -> None:
     await write(site, "Plans/launch.md", "# Launch\n\nThe deployment is <b>on</b> Monday.\n")
-    await write(site, "other.md", "# Other\n\nNothing.\n")
+    await write(site, "other.md", "# Other\n\nNothing is on the table.\n")
     for mode in ("keyword", "hybrid"):
         found = await site.part("/memory", q="deploy", mode=mode)
         assert "<mark>deployment</mark> is &lt;b&gt;on&lt;/b&gt; Monday" in found
@@ -56,6 +56,8 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
         assert "other.md" not in found
         assert "<html" not in found
     assert "No note matches" in await site.part("/memory", q="zebra", mode="keyword")
+    for question in ("where is the deployment", '"the deployment" is on'):
+        assert "other.md" not in await site.part("/memory", q=question, mode="keyword"), "stop words find nothing"
     whole = await site.read("/memory", mode="no such mode", q="deploy")
     assert "Note store" in whole
     assert "<html" in whole

@@ -126,11 +126,15 @@ def folder_list(folders: Folders) -> list[str]:
 
 
 class SearchFilters(msgspec.Struct, frozen=True):
-    """Conditions on the documents of a search; None filters nothing."""
+    """Conditions on the documents of a search; None filters nothing.
+
+    `similarity_min` (-1 to 1) applies to vectors only.
+    """
 
     weight_min: float | None = None
     created_after: int | None = None
     folder: Folders | None = None
+    similarity_min: float | None = None
 
 
 class DocumentRow(msgspec.Struct, frozen=True):
@@ -144,7 +148,7 @@ class DocumentRow(msgspec.Struct, frozen=True):
     created_at: int
 
     def matches(self, filters: SearchFilters) -> bool:
-        """Return whether the weight and the creation time pass; the folder is not checked."""
+        """Return whether the weight and the creation time pass; nothing else is checked."""
         if filters.weight_min is not None and (self.weight is None or self.weight < filters.weight_min):
             return False
         return filters.created_after is None or self.created_at > filters.created_after

@@ -132,7 +132,7 @@ class SearchResults(TypedDict):
 async def _search(page: PageRequest, text: str, mode: str, vault: str) -> SearchResults:
     if not text:
         return {"status": 200, "problem": None, "rows": [], "total": 0, "took": None}
-    terms = [quoted or word for quoted, word in _TERM.findall(text)] or [text]
+    terms = _keyword_terms(text)
     bodies = {
         "hybrid": {"query": text, "limit": MAX_RESULTS},
         "keyword": {"terms": terms, "limit": MAX_RESULTS},
@@ -153,6 +153,16 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> Search
         "total": result["total_matches"],
         "took": result["search_latency_ms"],
     }
+
+
+def _keyword_terms(text: str) -> list[str]:
+    """Return the phrases in quotation marks and the other words; without stop words, unless there is nothing else."""
+    found = _TERM.findall(text)
+    words = tokenizer.drop_stop_words(" ".join(word for _, word in found))
+    phrases = [phrase for phrase, _ in found if phrase]
+    if phrases and all(word.lower() in tokenizer.STOP_WORDS for word in words):
+        return phrases
+    return [*phrases, *words] or [text]
 
 
 def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> SearchHit:
