@@ -411,3 +411,32 @@ async def test_a_version_gets_a_name_and_any_two_are_compared(site: Site) -> Non
     await site.send("/memory/version-name", 404, name="x", path="a.md", version="0" * 64)
     await site.send("/memory/version-name", name="", **fields)
     assert 'class="named"' not in await note(site, "a.md")
+
+
+@requirement("dashboard.page-memory-obsidian")
+async def test_callouts_and_task_lists_are_shown_as_obsidian_shows_them(site: Site) -> None:
+    text = (
+        "> [!WARNING] Check [[plan]] <i>\n> Not on **Friday**.\n>\n> > [!bug]\n> > nested\n\n"
+        "> [!faq]- Why?\n> Because.\n\n> [!own-kind]+\n\n> a quote [!tip]\n\n"
+        "- [ ] open [[plan]]\n- [x] done <b>\n  1. [-] dropped\n- [x](plan.md) a link\n- plain [ ]\n- [ ]\n"
+    )
+    await write(site, "a.md", text)
+    page = (await note(site, "a.md")).partition('<div class="prose">')[2].partition("</section>")[0]
+    assert re.search(
+        r'<div class="callout warn">\s*<p class="title">Check <a href="[^"]+">plan</a> &lt;i&gt;</p>\s*<p>Not on', page
+    )
+    assert re.search(r'<div class="callout bad">\s*<p class="title">Bug</p>\s*<p>nested</p>\s*</div>\s*</div>', page)
+    assert re.search(
+        r'<details class="callout warn">\s*<summary class="title">Why\?</summary>\s*<p>Because.</p>\s*</details>', page
+    )
+    assert re.search(
+        r'<details class="callout note" open="">\s*<summary class="title">Own-kind</summary>\s*</details>', page
+    )
+    assert re.search(r"<blockquote>\s*<p>a quote \[!tip\]</p>\s*</blockquote>", page)
+    assert re.findall(r'<li class="task"><span class="box" role="img" aria-label="([a-z ]+)">', page) == [
+        "to do",
+        "done",
+        "done",
+    ]
+    assert "</span> done &lt;b&gt;" in page
+    assert "<li>plain [ ]</li>" in page
