@@ -156,6 +156,11 @@ async def test_a_document_that_everything_links_to_has_a_bounded_neighbourhood(i
     beside = await index.find_neighbourhood("n/7.md", 40)
     assert [near.path for near in beside.documents[:4]] == ["n/7.md", "hub.md", "n/8.md", "n/6.md"]
     assert len(beside.documents) == 40
+    await fill(
+        index, document("two.md", "[[hub]] [[small]]"), document("small.md", "[[only]]"), document("only.md", "")
+    )
+    fair = await index.find_neighbourhood("two.md", 6)
+    assert "only.md" in [near.path for near in fair.documents], "the many links to the hub leave room for others"
 
 
 async def test_a_row_is_what_a_search_shows(index: SearchIndex) -> None:

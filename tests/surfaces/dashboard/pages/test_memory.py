@@ -423,14 +423,16 @@ async def test_callouts_and_task_lists_are_shown_as_obsidian_shows_them(site: Si
     await write(site, "a.md", text)
     page = (await note(site, "a.md")).partition('<div class="prose">')[2].partition("</section>")[0]
     assert re.search(
-        r'<div class="callout warn">\s*<p class="title">Check <a href="[^"]+">plan</a> &lt;i&gt;</p>\s*<p>Not on', page
+        r'<div class="callout as-warn">\s*<p class="title">Check <a href="[^"]+">plan</a> &lt;i&gt;</p>\s*<p>Not on',
+        page,
     )
-    assert re.search(r'<div class="callout bad">\s*<p class="title">Bug</p>\s*<p>nested</p>\s*</div>\s*</div>', page)
+    assert re.search(r'<div class="callout as-bad">\s*<p class="title">Bug</p>\s*<p>nested</p>\s*</div>\s*</div>', page)
     assert re.search(
-        r'<details class="callout warn">\s*<summary class="title">Why\?</summary>\s*<p>Because.</p>\s*</details>', page
+        r'<details class="callout as-warn">\s*<summary class="title">Why\?</summary>\s*<p>Because.</p>\s*</details>',
+        page,
     )
     assert re.search(
-        r'<details class="callout note" open="">\s*<summary class="title">Own-kind</summary>\s*</details>', page
+        r'<details class="callout as-note" open="">\s*<summary class="title">Own-kind</summary>\s*</details>', page
     )
     assert re.search(r"<blockquote>\s*<p>a quote \[!tip\]</p>\s*</blockquote>", page)
     assert re.findall(r'<li class="task"><span class="box" role="img" aria-label="([a-z ]+)">', page) == [

@@ -89,11 +89,17 @@ class LinkReader:
         """Return the documents at most two links away from one, in either direction; see `Neighbourhood`."""
         links = dict.fromkeys(self._links_at(path, MAX_LINKS))
         beside = list(dict.fromkeys(end for end in _ends(links) if end != path))
-        for other in beside[:MAX_EXPANDED]:
-            links |= dict.fromkeys(self._links_at(other, MAX_LINKS_EXPANDED))
         near = {path, *beside}
-        # Those with the most links to the documents between come first.
-        beyond = [end for end, _ in Counter(end for end in _ends(links) if end not in near).most_common()]
+        counts: Counter[str] = Counter()
+        places: dict[str, int] = {}
+        for other in beside[:MAX_EXPANDED]:
+            around = self._links_at(other, MAX_LINKS_EXPANDED)
+            links |= dict.fromkeys(around)
+            for place, end in enumerate(dict.fromkeys(end for end in _ends(around) if end not in near)):
+                counts[end] += 1
+                places[end] = min(place, places.get(end, place))
+        # Those that several link to come first, then in turn one of each, so that no document with many takes all room.
+        beyond = sorted(counts, key=lambda end: (-counts[end], places[end]))
         found = {path: 0} | dict.fromkeys(beside, 1) | dict.fromkeys(beyond, 2)
         shown = list(found)[:limit]
         documents = [self._linked_document(other, found[other]) for other in shown]

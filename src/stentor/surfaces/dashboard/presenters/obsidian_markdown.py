@@ -22,7 +22,7 @@ CALLOUT_COLOURS: Mapping[str, str] = {
     **dict.fromkeys(("failure", "fail", "missing", "danger", "error", "bug"), "bad"),
     **dict.fromkeys(("quote", "cite", "example"), "calm"),
 }
-"""Kind of a callout to its CSS class; other kinds have the colour of a note."""
+"""Kind of a callout to the end of its CSS class; other kinds have the colour of a note."""
 
 
 def add_obsidian_rules(markdown: MarkdownIt) -> None:
@@ -46,7 +46,7 @@ def _mark_callouts(state: StateCore) -> None:
         match = _match_callout(state.tokens, at)
         if match is not None:
             token.tag = "details" if match[2] else "div"
-            token.attrs = {"class": f"callout {CALLOUT_COLOURS.get(match[1].lower(), 'note')}"}
+            token.attrs = {"class": f"callout as-{CALLOUT_COLOURS.get(match[1].lower(), 'note')}"}
             token.attrs |= {"open": ""} if match[2] == "+" else {}
             paragraph, text = state.tokens[at + 1], state.tokens[at + 2]
             tokens += _title_tokens(match, paragraph, text)
