@@ -159,5 +159,9 @@ async def test_names_of_versions_are_checked_bounded_and_recorded(
         assert await name(notes, found[0], wrong) == 400, wrong
     assert await name(notes, found[0], None, "../a.md") == 400
     assert await name(notes, found[0], None, client="READER") == 403
+    notes.world.runlog.broken = True
+    assert await name(notes, found[0], "unrecorded") == 503
+    notes.world.runlog.broken = False
+    assert [row["name"] for row in await versions(notes, "a.md")] == ["y", "x", None]
     events = [event for event in await all_events(notes.world) if event["event_type"] == "version_named"]
     assert [json.loads(event["metadata"])["name"] for event in events] == ["x", "x", "y"]
