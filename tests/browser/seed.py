@@ -17,9 +17,24 @@ The **agents** did their work:
 
 Nothing else is of note.
 """
+PLAN = """---
+owner: ann
+---
+# Plan
+
+Deploying happens every night, after [[launch]].
+
+> [!warning] Not on [[backups|Fridays]]
+> - [ ] ask
+
+> [!tip]-
+> [[launch]]
+
+- [x] write it
+"""
 NOTES = {
-    "Projects/launch.md": "# Launch\n\nWe launch in May. See [[plan]].\n\n1. Build\n2. Deploy the service\n",
-    "Projects/plan.md": "---\nowner: ann\n---\n# Plan\n\nDeploying happens every night, after [[launch]].\n",
+    "Projects/launch.md": "# Launch\n\nWe launch in May. See [[plan]], [[backups]].\n\n1. Build\n2. Deploy it\n",
+    "Projects/plan.md": PLAN,
     "Notes/backups.md": "# Backups\n\nBackups are taken before each deployment, and tried out once a month.\n",
 }
 NAMES = ("scribe", "archivist", "critic", "planner", "translator")

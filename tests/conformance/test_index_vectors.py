@@ -60,6 +60,16 @@ async def test_filters_drop_documents_before_the_best_are_taken(index: SearchInd
     assert await near(index, EAST, weight_min=9) == ([], 0)
 
 
+@requirement("memory.semantic-floor")
+async def test_what_is_not_similar_enough_is_neither_returned_nor_counted(index: SearchIndex) -> None:
+    await three(index)
+    assert await near(index, EAST, similarity_min=0.5) == (["in/east.md", "between.md"], 2)
+    assert await near(index, EAST, most=1, similarity_min=0.5) == (["in/east.md"], 2)
+    assert await near(index, EAST, similarity_min=0.5, folder="in") == (["in/east.md"], 1)
+    assert await near(index, unit(-1, -1), similarity_min=0.1) == ([], 0)
+    assert (await near(index, unit(-1, -1), similarity_min=-1))[1] == 3
+
+
 async def test_a_document_is_as_near_as_its_nearest_chunk(index: SearchIndex) -> None:
     await index.vectors.use_model(MODEL)
     ids = await fill(index, document("a.md", "a"), document("b.md", "b"))
@@ -220,6 +230,10 @@ async def test_of_many_documents_nearly_all_of_the_nearest_are_found(
             best = {paths[n] for n in np.argsort(-similarities)[:most]}
             found, total = await near(index, query, most=most, **filters)
             assert (len(found), total) == (most, passes.sum())
+            above = int((similarities >= 0.7).sum())
+            similar, total = await near(index, query, most=most, similarity_min=0.7, **filters)
+            assert len(similar) == min(most, above)
+            assert total == above or most < total < above
             hit, asked = hit + len(best & set(found)), asked + most
     assert hit / asked >= 0.97
 

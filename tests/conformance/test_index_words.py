@@ -99,6 +99,70 @@ async def test_links_to_a_document_are_found_and_resolved(index: SearchIndex) ->
     assert await index.find_backlinks("none.md") == []
 
 
+@requirement("memory.backlinks")
+async def test_links_follow_what_a_document_says_now(index: SearchIndex) -> None:
+    await fill(index, document("a.md", "[[b]] [[b]] [[B]] [x](a%00b)"), document("b.md", "[[b]]"))
+    assert await index.find_backlinks("b.md") == ["a.md"]
+    await fill(index, document("a.md", "[[c]]", at=2))
+    assert (await index.find_backlinks("b.md"), await index.find_backlinks("c.md")) == ([], ["a.md"])
+    await fill(index, document("x/c.md", ""))
+    assert await index.find_backlinks("x/c.md") == ["a.md"], "a link can lead to a document that comes later"
+    await index.delete(["a.md"])
+    assert await index.find_backlinks("x/c.md") == []
+
+
+@requirement("memory.neighbourhood")
+async def test_a_neighbourhood_goes_two_links_in_both_directions(index: SearchIndex) -> None:
+    await fill(
+        index,
+        document("middle.md", "[[out]] [[nowhere]] [[middle]]", title="Middle", tags=["x"]),
+        document("out.md", "[[far]] [[middle]]"),
+        document("in.md", "[[middle]]", tags=["x", "y"]),
+        document("far.md", "[[further]]"),
+        document("behind.md", "[[in]]"),
+        document("further.md", ""),
+        document("alone.md", "[[further]]", tags=["x"]),
+    )
+    found = await index.find_neighbourhood("middle.md", 40)
+    assert [(near.path, near.distance) for near in found.documents] == [
+        ("middle.md", 0),
+        ("out.md", 1),
+        ("in.md", 1),
+        ("far.md", 2),
+        ("behind.md", 2),
+    ]
+    assert (found.documents[0].title, found.documents[2].tags) == ("Middle", ["x", "y"])
+    assert sorted(found.links) == [
+        ("behind.md", "in.md"),
+        ("in.md", "middle.md"),
+        ("middle.md", "out.md"),
+        ("out.md", "far.md"),
+        ("out.md", "middle.md"),
+    ]
+    assert found.omitted == 0
+    less = await index.find_neighbourhood("middle.md", 2)
+    assert ([near.path for near in less.documents], less.omitted) == (["middle.md", "out.md"], 3)
+    assert sorted(less.links) == [("middle.md", "out.md"), ("out.md", "middle.md")]
+    missing = await index.find_neighbourhood("nowhere.md", 3)
+    assert [(near.path, near.title) for near in missing.documents][:2] == [("nowhere.md", ""), ("middle.md", "Middle")]
+
+
+@requirement("memory.neighbourhood")
+async def test_a_document_that_everything_links_to_has_a_bounded_neighbourhood(index: SearchIndex) -> None:
+    linking = [document(f"n/{i}.md", f"[[hub]] [[n/{(i + 1) % 600}]]") for i in range(600)]
+    await fill(index, document("hub.md", ""), *linking)
+    found = await index.find_neighbourhood("hub.md", 40)
+    assert (len(found.documents), found.omitted) == (40, 561)
+    beside = await index.find_neighbourhood("n/7.md", 40)
+    assert [near.path for near in beside.documents[:4]] == ["n/7.md", "hub.md", "n/8.md", "n/6.md"]
+    assert len(beside.documents) == 40
+    await fill(
+        index, document("two.md", "[[hub]] [[small]]"), document("small.md", "[[only]]"), document("only.md", "")
+    )
+    fair = await index.find_neighbourhood("two.md", 6)
+    assert "only.md" in [near.path for near in fair.documents], "the many links to the hub leave room for others"
+
+
 async def test_a_row_is_what_a_search_shows(index: SearchIndex) -> None:
     (doc_id,) = await fill(index, document("a.md", "text", title="T", hebbian_weights={"x": 0.5, "y": 2}))
     (row,) = (await index.read_rows([doc_id, doc_id + 1])).values()

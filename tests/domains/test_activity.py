@@ -26,6 +26,7 @@ OF_TASKS = set(get_args(EventType)) - {
         "alert_opened",
         "alert_resolved",
         "history_accepted",
+        "version_named",
         "agent_logged",
         "key_changed",
         "webhook_changed",

@@ -63,6 +63,7 @@ EventType = Literal[
     "agent_logged",
     "memory_read",
     "memory_written",
+    "version_named",
     "llm_called",
     "content_deleted",
     "model_chosen",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from stentor.core.db import Database, Sql
 from stentor.domains.memory import store
 from stentor.testing import FixedClock
 from tests.domains.memory.conftest import Notes
+from tests.domains.messaging.test_agents import all_events
+from tests.patience import soon
 from tests.requirements import requirement
 
 ALL = Sql("select path, content_hash from memory_versions order by path, content_hash")
@@ -104,3 +107,61 @@ async def test_a_version_of_any_length_is_kept_byte_for_byte(db: Database, size:
     content = (b"".join(bytes([n % 256, n % 7]) for n in range(25_000)))[:size]
     await db.write(lambda tx: store.save_version(tx, "a.md", "0" * 64, content, "vault"))
     assert await db.read(lambda tx: store.read_version(tx, "a.md", "0" * 64)) == content
+
+
+async def name(notes: Notes, version: str, given: str | None, path: str = "a.md", client: str = "ADMIN") -> int:
+    answer = await notes.world.clients[client].put(
+        f"/api/v1/memory/versions/{version}/name", json={"path": path, "name": given}
+    )
+    return answer.status_code
+
+
+@requirement("memory.named-versions")
+async def test_a_version_with_a_name_is_kept_however_many_follow_it(notes: Notes) -> None:
+    for number in range(3):
+        await notes.write("a.md", f"text {number}")
+        notes.world.clock.advance(seconds=60)
+    first, second = (row["version"] for row in (await versions(notes, "a.md"))[:0:-1])
+    assert await name(notes, first, "  before the rewrite ") == 200
+    assert await name(notes, second, "to be forgotten") == 200
+    assert await name(notes, second, None) == 200
+    for number in range(3, store.MAX_VERSIONS + 5):
+        await notes.write("a.md", f"text {number}")
+        notes.world.clock.advance(seconds=60)
+
+    async def pruned() -> bool:
+        return len(await versions(notes, "a.md")) == store.MAX_VERSIONS + 1
+
+    await soon(pruned)
+    kept = {row["version"]: row["name"] for row in await versions(notes, "a.md")}
+    assert [version for version, given in kept.items() if given] == [first]
+    assert kept[first] == "before the rewrite"
+    assert second not in kept
+    assert (await one(notes, "a.md", first))["content"] == "text 0"
+    await notes.write("a.md", "text 0")
+    assert (await versions(notes, "a.md"))[0]["name"] == "before the rewrite", "the same text again keeps its name"
+
+
+@requirement("memory.named-versions")
+async def test_names_of_versions_are_checked_bounded_and_recorded(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MAX_NAMED_VERSIONS", 2)
+    for text in ("one", "two", "three"):
+        await notes.write("a.md", text)
+        notes.world.clock.advance(seconds=1)
+    found = [row["version"] for row in await versions(notes, "a.md")]
+    assert [await name(notes, version, "x") for version in found] == [200, 200, 409]
+    assert await name(notes, found[0], "y") == 200, "another name for a version that has one"
+    for version, path in (("0" * 64, "a.md"), (found[0], "none.md"), ("a%00b", "a.md"), ("%F0%9F%98%80", "a.md")):
+        assert await name(notes, version, None, path) in (400, 404)
+    for wrong in ("", "   ", "x" * 101, "a\nb", "a\0b"):
+        assert await name(notes, found[0], wrong) == 400, wrong
+    assert await name(notes, found[0], None, "../a.md") == 400
+    assert await name(notes, found[0], None, client="READER") == 403
+    notes.world.runlog.broken = True
+    assert await name(notes, found[0], "unrecorded") == 503
+    notes.world.runlog.broken = False
+    assert [row["name"] for row in await versions(notes, "a.md")] == ["y", "x", None]
+    events = [event for event in await all_events(notes.world) if event["event_type"] == "version_named"]
+    assert [json.loads(event["metadata"])["name"] for event in events] == ["x", "x", "y"]

@@ -16,6 +16,7 @@ from tests.requirements import requirement
 
 CATS = "# Cats\n\nThe kitten sat on the rug and purred.\n"
 SHIP = "# Production\n\nThe server is rolled out to the customers every Friday.\n"
+UNLIMITED = {"SERVICE_MEMORY": "1", "SERVICE_EMBEDDING_MODEL": "", "SERVICE_EMBEDDING_FLOOR": "-1"}
 COOK = "# Soup\n\nBoil the carrots with salt and a little thyme.\n"
 
 
@@ -25,6 +26,15 @@ async def meaning(make_world: MakeWorld, tmp_path: Path, model_cache: Path) -> N
     models.parent.mkdir(mode=0o700)
     models.symlink_to(model_cache)
     return Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
+
+
+@pytest.fixture
+async def unlimited(make_world: MakeWorld, tmp_path: Path, model_cache: Path) -> Notes:
+    """A memory in which every note is a match, however distant."""
+    models = tmp_path / "index" / "models"
+    models.parent.mkdir(mode=0o700)
+    models.symlink_to(model_cache)
+    return Notes(await make_world(**UNLIMITED), tmp_path / "vault")
 
 
 async def ready(notes: Notes) -> None:
@@ -52,9 +62,9 @@ def paths(answer: dict[str, Any]) -> list[str]:
 
 
 @requirement("memory.semantic-search")
-async def test_what_means_the_same_is_found_without_a_word_in_common(meaning: Notes) -> None:
-    await three(meaning)
-    answer = await search(meaning, query="a young feline animal", top_k=2)
+async def test_what_means_the_same_is_found_without_a_word_in_common(unlimited: Notes) -> None:
+    await three(unlimited)
+    answer = await search(unlimited, query="a young feline animal", top_k=2)
     assert paths(answer)[0] == "cats.md"
     assert len(answer["matches"]) == 2
     assert answer["total_matches"] == 3
@@ -63,22 +73,22 @@ async def test_what_means_the_same_is_found_without_a_word_in_common(meaning: No
     assert first["content_preview"] == CATS[:200]
     assert first["hebbian_weights"] == {AGENTS[0]: 2.0, AGENTS[1]: 0.5}
     assert first["source_level"] == "document"
-    assert paths(await search(meaning, query="software deployment", top_k=1)) == ["ship.md"]
+    assert paths(await search(unlimited, query="software deployment", top_k=1)) == ["ship.md"]
 
 
 @requirement("memory.semantic-filters")
-async def test_filters_drop_documents_before_the_best_are_taken(meaning: Notes) -> None:
-    await three(meaning)
+async def test_filters_drop_documents_before_the_best_are_taken(unlimited: Notes) -> None:
+    await three(unlimited)
     query = "a young feline animal"
-    answer = await search(meaning, query=query, top_k=1, filters={"created_after": "2025-01-01T00:00:00Z"})
+    answer = await search(unlimited, query=query, top_k=1, filters={"created_after": "2025-01-01T00:00:00Z"})
     assert (len(answer["matches"]), answer["total_matches"]) == (1, 2)
     assert paths(answer) != ["cats.md"]
-    heavy = await search(meaning, query="soup", top_k=1, filters={"hebbian_weight_min": 0.7})
+    heavy = await search(unlimited, query="soup", top_k=1, filters={"hebbian_weight_min": 0.7})
     assert heavy["total_matches"] == 2
     assert "cook.md" not in paths(heavy)
     both = {"hebbian_weight_min": 0.7, "created_after": "2025-01-01T00:00:00+01:00"}
-    assert paths(await search(meaning, query=query, filters=both)) == ["ship.md"]
-    assert (await search(meaning, query=query, filters={"hebbian_weight_min": 9}))["total_matches"] == 0
+    assert paths(await search(unlimited, query=query, filters=both)) == ["ship.md"]
+    assert (await search(unlimited, query=query, filters={"hebbian_weight_min": 9}))["total_matches"] == 0
 
 
 @requirement("memory.semantic-embedding")
@@ -149,14 +159,14 @@ async def test_a_section_of_a_long_note_is_found(meaning: Notes) -> None:
     assert (found["path"], found["source_level"]) == ("long.md", "section")
 
 
-async def test_what_is_changed_or_deleted_is_not_found_by_its_old_meaning(meaning: Notes) -> None:
-    await three(meaning)
-    await meaning.write("cats.md", SHIP)
-    await meaning.write("ship.md", None, "delete")
-    (meaning.root / "cook.md").unlink()
-    await meaning.until_found("carrots", [])
-    await ready(meaning)
-    answer = await search(meaning, query="a young feline animal")
+async def test_what_is_changed_or_deleted_is_not_found_by_its_old_meaning(unlimited: Notes) -> None:
+    await three(unlimited)
+    await unlimited.write("cats.md", SHIP)
+    await unlimited.write("ship.md", None, "delete")
+    (unlimited.root / "cook.md").unlink()
+    await unlimited.until_found("carrots", [])
+    await ready(unlimited)
+    answer = await search(unlimited, query="a young feline animal")
     assert (paths(answer), answer["total_matches"]) == (["cats.md"], 1)
     assert answer["matches"][0]["similarity_score"] < 0.3
 
@@ -186,13 +196,13 @@ async def test_vectors_are_kept_over_a_restart_and_no_text_is_embedded_twice(
     assert texts == ["a young feline animal"]
 
 
-async def test_vectors_of_another_model_are_made_anew(meaning: Notes, make_world: MakeWorld) -> None:
-    await three(meaning)
-    memory = meaning.world.kernel.memory
+async def test_vectors_of_another_model_are_made_anew(unlimited: Notes, make_world: MakeWorld) -> None:
+    await three(unlimited)
+    memory = unlimited.world.kernel.memory
     assert memory is not None
     await memory.default.index.write(lambda tx: tx.run(Sql("update documents set model = 'another'")))
     await memory.stop()
-    again = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), meaning.root)
+    again = Notes(await make_world(**UNLIMITED), unlimited.root)
 
     async def made() -> bool:
         return bool((await search(again, query="kitten"))["total_matches"] == 3)
@@ -210,6 +220,19 @@ async def test_both_kinds_together_find_what_either_finds(meaning: Notes) -> Non
     assert by_word[0]["keyword_score"] == 1.0
     filtered = await meaning.post("search/hybrid", query="kitten", filters={"hebbian_weight_min": 1})
     assert [match["path"] for match in filtered.json()["matches"]] == ["cats.md"]
+
+
+@requirement("memory.semantic-floor")
+async def test_a_semantic_search_returns_what_is_similar_enough_and_no_more(meaning: Notes) -> None:
+    await three(meaning)
+    for query, expected in (
+        ("a young feline animal", ["cats.md"]),
+        ("software deployment", ["ship.md"]),
+        ("quantum chromodynamics", []),
+        ("who painted the mona lisa", []),
+    ):
+        found = await search(meaning, query=query)
+        assert (paths(found), found["total_matches"]) == (expected, len(expected)), query
 
 
 @requirement("memory.search-floor")

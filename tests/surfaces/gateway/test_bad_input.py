@@ -20,7 +20,7 @@ from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, WITH_BODY, Operation, body_schema
 
 JSON = {"Content-Type": "application/json"}
-NAMELESS = re.compile("/(governance|grants|calls)/")
+NAMELESS = re.compile("/(governance|grants|calls|memory/versions)/")
 TABLES = (
     "agents violations tasks task_counts events idempotency_keys hebbian_weights hebbian_history "
     "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets memory_versions memory_intents "

@@ -55,6 +55,7 @@ class ListedVersion(msgspec.Struct, frozen=True):
     size: int
     origin: str
     current: bool
+    name: str | None = None
 
 
 class NoteVersions(msgspec.Struct, frozen=True):
@@ -146,7 +147,8 @@ def _show_versions(page: NoteVersions) -> None:
         mark = "  (current)" if note.current else ""
         # A change that did not go through the service is detected in the file.
         origin = "written" if note.origin == "bus" else "detected"
-        line = f"{note.version[:12]}  {note.created_at[:19]}  {note.size:>8} bytes  {origin}{mark}"
+        name = f"  {note.name}" if note.name else ""
+        line = f"{note.version[:12]}  {note.created_at[:19]}  {note.size:>8} bytes  {origin}{mark}{name}"
         console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)
 
 

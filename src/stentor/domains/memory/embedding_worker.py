@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import InvalidRequest, StoreUnavailable
 from stentor.core.lazy_import import lazy_module
@@ -42,11 +44,21 @@ SWEEP_INTERVAL_US = 600 * SECOND
 log = logging.getLogger(__name__)
 
 
+class SimilarityFloors(msgspec.Struct, frozen=True):
+    """The similarities from which a document matches: in a hybrid search by it alone, and in a semantic search."""
+
+    hybrid: float
+    semantic: float
+
+
+NO_FLOORS = SimilarityFloors(-1.0, -1.0)
+
+
 class EmbeddingWorker:
-    """Embeds the pending documents of one index; `min_similarity` is the similarity from which a document matches."""
+    """Embeds the pending documents of one index; `floors` are the similarities from which a document matches."""
 
     def __init__(
-        self, index: SearchIndex, embedder: Embedder | None, clock: Clock, min_similarity: float = -1.0
+        self, index: SearchIndex, embedder: Embedder | None, clock: Clock, floors: SimilarityFloors = NO_FLOORS
     ) -> None:
         self._index = index
         self._embedder = embedder
@@ -60,7 +72,7 @@ class EmbeddingWorker:
         """When this process last knew of no pending document."""
         self._seconds_per_document = MIN_SECONDS_PER_DOCUMENT
         self._sweep_at = 0
-        self.min_similarity = min_similarity
+        self.floors = floors
         self.lag = SyncLag("stentor_memory_vector_lag_seconds", "semantic")
         self.problem: str | None = None if embedder else "no embedding model is set up: keyword search only"
 

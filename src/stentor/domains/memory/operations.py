@@ -21,8 +21,11 @@ from stentor.domains.memory.wire import (
     KeywordIn,
     KeywordMatch,
     KeywordOut,
+    LinkOut,
     ListedOut,
     ListOut,
+    NeighbourhoodOut,
+    NeighbourOut,
     ReadOut,
     SemanticIn,
     SemanticMatchOut,
@@ -32,6 +35,8 @@ from stentor.domains.memory.wire import (
     VaultName,
     VerifyOut,
     VersionDocumentOut,
+    VersionNameIn,
+    VersionNameOut,
     VersionOut,
     VersionsOut,
     WriteIn,
@@ -129,9 +134,23 @@ class MemoryOperations:
     async def backlinks(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> BacklinksOut:
         """List the documents that link to a document, resolved as Obsidian does; also to one that does not exist."""
         self._identify(caller)
-        if "\0" in path:
-            raise InvalidRequest("path: must not contain the character NUL.")
+        path = _linkable(path)
         return BacklinksOut(path=path, backlinks=await self._vaults.get(vault).index.find_backlinks(path))
+
+    async def neighbourhood(
+        self,
+        caller: Caller,
+        path: PathQuery,
+        vault: VaultQuery = DEFAULT_VAULT,
+        limit: Annotated[int, Query(ge=1, le=200, description="Documents at most, this one included.")] = 40,
+    ) -> NeighbourhoodOut:
+        """The documents at most two links away from a document, in either direction, and the links among them."""
+        self._identify(caller)
+        path = _linkable(path)
+        found = await self._vaults.get(vault).index.find_neighbourhood(path, limit)
+        links = [LinkOut(source=source, target=target) for source, target in found.links]
+        documents = [NeighbourOut.of(document) for document in found.documents]
+        return NeighbourhoodOut(path=path, documents=documents, links=links, omitted=found.omitted)
 
     async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> VersionsOut:
         """The states of a document that are kept, newest first; also of one that was deleted."""
@@ -153,6 +172,14 @@ class MemoryOperations:
         document = await self._vaults.get(vault).history.read_version(memory_caller, path, version)
         return VersionDocumentOut(path=document.path, version=version, document=_document(document))
 
+    async def name_version(self, caller: Caller, version: str, body: VersionNameIn) -> VersionNameOut:
+        """Give a version of a document a name, or remove it (null). A version with a name is kept."""
+        memory_caller = self._identify(caller)
+        if "\0" in version:
+            raise InvalidRequest("version: must not contain the character NUL.")
+        await self._vaults.get(body.vault).history.name_version(memory_caller, body.path, version, body.name)
+        return VersionNameOut(path=body.path, version=version, name=body.name)
+
     async def search_keyword(self, caller: Caller, body: KeywordIn, task: TaskHeader = None) -> KeywordOut:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
@@ -162,7 +189,11 @@ class MemoryOperations:
         return KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
     async def search_semantic(self, caller: Caller, body: SemanticIn, task: TaskHeader = None) -> SemanticOut:
-        """Documents that mean something like the query; the nearest first."""
+        """Documents that mean something like the query; the nearest first.
+
+        Leaves out what is less similar than SERVICE_EMBEDDING_FLOOR. In a large vault with pgvector `total_matches` is
+        a number above `top_k` when there are more.
+        """
         started = time.perf_counter()
         memory_caller = self._identify(caller, task)
         if not body.query and body.embedding is None:
@@ -205,8 +236,16 @@ OPERATIONS = [
     Operation("memory.read", "admin", MemoryOperations.read, "GET /memory/read/exact", errors=_STORE_ERRORS),
     Operation("memory.list", "admin", MemoryOperations.list_documents, "GET /memory/list"),
     Operation("memory.backlinks", "admin", MemoryOperations.backlinks, "GET /memory/backlinks"),
+    Operation("memory.neighbourhood", "admin", MemoryOperations.neighbourhood, "GET /memory/neighbourhood"),
     Operation("memory.versions", "admin", MemoryOperations.versions, "GET /memory/versions", errors=_STORE_ERRORS),
     Operation("memory.version", "admin", MemoryOperations.one_version, "GET /memory/versions/{version}", errors=(404,)),
+    Operation(
+        "memory.name_version",
+        "admin",
+        MemoryOperations.name_version,
+        "PUT /memory/versions/{version}/name",
+        errors=(404, 409),
+    ),
     Operation(
         "memory.keyword",
         "admin",
@@ -230,6 +269,12 @@ OPERATIONS = [
     Operation("memory.verify", "admin", MemoryOperations.verify, "POST /memory/verify", errors=(502, 504)),
     Operation("memory.health", "admin", MemoryOperations.report, "GET /memory/health"),
 ]
+
+
+def _linkable(path: str) -> str:
+    if "\0" in path:
+        raise InvalidRequest("path: must not contain the character NUL.")
+    return path
 
 
 def _document(document: NoteDocument) -> DocumentOut:

@@ -92,8 +92,12 @@ class SearchService:
     async def semantic(
         self, caller: MemoryCaller, query: str, embedding: Sequence[float] | None, limit: int, filters: SearchFilters
     ) -> tuple[list[SemanticMatch], int]:
-        """Return the nearest documents, however distant, and how many pass the filters. Raises EmbeddingUnavailable."""
+        """Return the nearest documents that reach the minimum similarity, and how many pass it and the filters.
+
+        Raises EmbeddingUnavailable.
+        """
         vector = await self._embedding_worker.query_vector(query, embedding)
+        filters = msgspec.structs.replace(filters, similarity_min=self._embedding_worker.floors.semantic)
         hits, total = await self._index.vectors.nearest(vector, limit, filters)
         rows = await self._index.read_rows([hit.doc_id for hit in hits])
         await self._record_search(caller, "semantic", total)
@@ -120,7 +124,7 @@ class SearchService:
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
         rows = {doc_id: row for doc_id, row in rows.items() if row.matches(filters)}
         scores = _combine_scores(rows, keyword_scores, similarities)
-        min_similarity = self._embedding_worker.min_similarity
+        min_similarity = self._embedding_worker.floors.hybrid
         ranked = sorted(
             (
                 doc_id

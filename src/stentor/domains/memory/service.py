@@ -309,6 +309,26 @@ class VersionHistory:
         await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
         return document
 
+    async def name_version(self, caller: MemoryCaller, path: str, version: str, name: str | None) -> None:
+        """Give a version a name, which keeps it from being pruned, or remove its name (None).
+
+        Raises NoSuchNote, and Conflict if too many versions of the note have a name.
+        """
+        path = paths.normalize_path(path)
+        key = self._memory.key_prefix + path
+        meta = {"path": path, "version": version, "name": name, "by": caller.principal.name}
+        message = f"A version of {path} lost its name." if name is None else f"A version of {path} was named."
+        event = EventDraft("version_named", "memory", message, meta, agent_id=caller.agent_id)
+
+        def work(tx: Tx) -> None:
+            if name is not None and not store.has_room_for_name(tx, key, version):
+                raise Conflict(f"{store.MAX_NAMED_VERSIONS} versions of {path!r} have a name; remove one first.")
+            if not store.name_version(tx, key, version, name):
+                raise NoSuchNote(f"No version {version[:80]!r} of {path!r} is stored.")
+            self._memory.record_event(tx, caller, event)
+
+        await self._db.write(work)
+
     async def _current_hash(self, path: str) -> str | None:
         try:
             return (await self._vault.read(path)).hash

@@ -13,7 +13,9 @@ import msgspec
 from stentor.core.db import Sql, Tx
 
 MAX_VERSIONS = 50
-"""Stored versions per note; older ones are deleted when a new one is stored."""
+"""Stored versions per note without a name; older ones are deleted when a new one is stored."""
+MAX_NAMED_VERSIONS = 100
+"""Versions with a name per note."""
 SMALL_BYTES = 4096
 """Contents up to this size are compressed with a window of this size."""
 SMALL_MEMORY_LEVEL = 5
@@ -54,12 +56,17 @@ _SAVE_REPLACED = Sql(
 _HAS_VERSION = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
 _READ_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
 _LIST_VERSIONS = Sql(
-    """select content_hash, size, origin, created_at from memory_versions where path = :path
+    """select content_hash, size, origin, created_at, name from memory_versions where path = :path
     order by created_at desc, content_hash limit :limit"""
+)
+_NAME_VERSION = Sql("update memory_versions set name = :name where path = :path and content_hash = :content_hash")
+_COUNT_OTHER_NAMED = Sql(
+    """select count(*) from memory_versions
+    where path = :path and name is not null and content_hash <> :content_hash"""
 )
 _PRUNE_VERSIONS = Sql(
     """delete from memory_versions where path = :path and content_hash in (
-        select content_hash from memory_versions where path = :path
+        select content_hash from memory_versions where path = :path and name is null
         order by created_at desc, content_hash limit 10000 offset :kept)"""
 )
 
@@ -81,6 +88,7 @@ class NoteVersion(msgspec.Struct, frozen=True):
     size: int
     origin: str
     created_at: int
+    name: str | None
 
 
 def insert_intent(tx: Tx, intent: WriteIntent, key_prefix: str = "") -> None:
@@ -153,11 +161,21 @@ def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
 
 def list_versions(tx: Tx, path: str) -> list[NoteVersion]:
     """Return the versions of a note, newest first."""
-    return [NoteVersion(*row) for row in tx.rows(_LIST_VERSIONS, path=path, limit=MAX_VERSIONS)]
+    return [NoteVersion(*row) for row in tx.rows(_LIST_VERSIONS, path=path, limit=MAX_VERSIONS + MAX_NAMED_VERSIONS)]
+
+
+def name_version(tx: Tx, path: str, content_hash: str, name: str | None) -> bool:
+    """Set or remove the name of a version; return whether there is one."""
+    return bool(tx.run(_NAME_VERSION, path=path, content_hash=content_hash, name=name))
+
+
+def has_room_for_name(tx: Tx, path: str, content_hash: str) -> bool:
+    """Return whether this version can get a name without exceeding MAX_NAMED_VERSIONS."""
+    return int(tx.rows(_COUNT_OTHER_NAMED, path=path, content_hash=content_hash)[0][0]) < MAX_NAMED_VERSIONS
 
 
 def prune_versions(tx: Tx, paths: Iterable[str]) -> None:
-    """Delete all but the newest versions of these notes."""
+    """Delete all but the newest versions of these notes, and those with a name."""
     tx.many(_PRUNE_VERSIONS, ({"path": path, "kept": MAX_VERSIONS} for path in paths))
 
 

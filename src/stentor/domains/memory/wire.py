@@ -112,6 +112,29 @@ class BacklinksOut(ResponseModel):
     backlinks: list[str]
 
 
+class NeighbourOut(ResponseModel):
+    """`distance` is the number of links to the document that was asked about; a missing one has no title."""
+
+    path: str
+    title: str
+    distance: int
+    tags: list[str]
+
+
+class LinkOut(ResponseModel):
+    source: str
+    target: str
+
+
+class NeighbourhoodOut(ResponseModel):
+    """The nearest documents first; `omitted` is the number of documents that were found beyond the limit."""
+
+    path: str
+    documents: list[NeighbourOut]
+    links: list[LinkOut]
+    omitted: int
+
+
 class DocumentOut(ResponseModel):
     path: str
     content: str
@@ -214,13 +237,36 @@ class HybridOut(ResponseModel):
 
 
 class VersionOut(ResponseModel):
-    """`version` is the SHA-256 of the file's bytes; `origin` says whether the bus wrote it or found it."""
+    """`version` is the SHA-256 of the file's bytes; `origin` says whether the bus wrote it or found it.
+
+    A version with a `name` is kept however many follow it.
+    """
 
     version: Annotated[str, Field(validation_alias="content_hash")]
     size: int
     origin: Literal["bus", "vault"]
     created_at: Timestamp
     current: bool
+    name: str | None
+
+
+class VersionNameIn(RequestModel):
+    model_config = example_config(path="Projects/stentor.md", name="before the rewrite")
+
+    path: Annotated[str, StringConstraints(max_length=4096)]
+    name: (
+        Annotated[
+            str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$")
+        ]
+        | None
+    )
+    vault: VaultName = DEFAULT_VAULT
+
+
+class VersionNameOut(ResponseModel):
+    path: str
+    version: str
+    name: str | None
 
 
 class VersionsOut(ResponseModel):

@@ -48,7 +48,7 @@ async def at(site: Site, address: str, expected: int = 200, key: str = "ADMIN") 
 @requirement("dashboard.page-memory")
 async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site) -> None:
     await write(site, "Plans/launch.md", "# Launch\n\nThe deployment is <b>on</b> Monday.\n")
-    await write(site, "other.md", "# Other\n\nNothing.\n")
+    await write(site, "other.md", "# Other\n\nNothing is on the table.\n")
     for mode in ("keyword", "hybrid"):
         found = await site.part("/memory", q="deploy", mode=mode)
         assert "<mark>deployment</mark> is &lt;b&gt;on&lt;/b&gt; Monday" in found
@@ -56,6 +56,8 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
         assert "other.md" not in found
         assert "<html" not in found
     assert "No note matches" in await site.part("/memory", q="zebra", mode="keyword")
+    for question in ("where is the deployment", '"the deployment" is on'):
+        assert "other.md" not in await site.part("/memory", q=question, mode="keyword"), "stop words find nothing"
     whole = await site.read("/memory", mode="no such mode", q="deploy")
     assert "Note store" in whole
     assert "<html" in whole
@@ -289,11 +291,41 @@ async def test_a_note_shows_the_notes_that_link_to_it(site: Site) -> None:
     await write(site, "Plans/b.md", "See [it](My%20plan.md#now).\n")
     await write(site, "c.md", "My plan is not linked; `[[Plans/My plan]]` is code.\n")
     await write(site, "Other/d.md", "[[my plan]]\n")
-    found = await site.part("/memory/backlinks", path="Plans/My plan.md")
-    assert "<html" not in found
-    assert re.findall(r'href="[^"]*path=([^"]*)"', found) == ["Plans%2Fb.md", "a.md"]
-    assert "No note links here." in await at(site, "/memory/backlinks?path=a.md")
-    assert 'hx-get="/memory/backlinks?path=a.md"' in await note(site, "a.md")
+    listed = (await note(site, "Plans/My plan.md")).partition("<h2>Linked from</h2>")[2]
+    assert re.findall(r'href="[^"]*path=([^"]*)"', listed.partition("</section>")[0]) == ["Plans%2Fb.md", "a.md"]
+    assert "No note links here." in await note(site, "a.md")
+
+
+@requirement("dashboard.page-memory-graph")
+async def test_a_note_shows_the_notes_around_it_as_a_drawing_and_as_a_list(site: Site) -> None:
+    await write(site, "middle.md", "# Middle\n\n[[out]] [[both]]\n", frontmatter={"tags": ["x"]})
+    await write(site, "out.md", "# Out <b>\n\n[[far]]\n", frontmatter={"tags": ["x", "y"]})
+    await write(site, "both.md", "[[middle]]\n")
+    await write(site, "in.md", "[[middle]] [[both]]\n")
+    await write(site, "far.md", f"# {'Far away ' * 20}\n")
+    page = await note(site, "middle.md")
+    drawing = page.partition('<svg class="graph"')[2].partition("</svg>")[0]
+    assert re.findall(r'href="/memory/note\?path=([^"]*)" class="(\w+)"', drawing) == [
+        ("both.md", "both"),
+        ("out.md", "to"),
+        ("in.md", "from"),
+        ("far.md", "via"),
+    ]
+    assert 'aria-label="Out &lt;b&gt;, linked from this note, shares #x"' in drawing
+    assert "linked through Out &lt;b&gt;" in drawing
+    assert drawing.count('class="edge"') == 5
+    assert "…</text>" in drawing
+    listed = page.partition("<summary>As a list</summary>")[2].partition("</details>")[0]
+    assert len(re.findall("<li>", listed)) == 4
+    assert "#y" not in listed
+    assert "style=" not in drawing
+    await write(site, "alone.md")
+    assert "No links from or to other notes." in await note(site, "alone.md")
+    for i in range(60):
+        await write(site, f"n/{i}.md", "[[alone]]\n")
+    crowded = await note(site, "alone.md")
+    assert crowded.count('class="from"') == 39
+    assert "21 more notes are not shown" in crowded
 
 
 @requirement("dashboard.page-memory-editing")
@@ -354,3 +386,59 @@ async def test_an_earlier_version_is_restored_also_of_a_deleted_note(site: Site)
     page = await note(site, "n.md")
     assert "First" in page
     assert "<dt>tags</dt>" in page
+
+
+@requirement("dashboard.page-memory-versions")
+async def test_a_version_gets_a_name_and_any_two_are_compared(site: Site) -> None:
+    for number, text in enumerate(("one\n", "two\n", "three\n")):
+        await write(site, "a.md", text)
+        site.world.clock.advance(seconds=60 * (number + 1))
+    newer, first = re.findall(r'class="mono" title="([0-9a-f]{64})"', await note(site, "a.md"))[1:]
+    old = await note(site, "a.md", version=first)
+    assert "Name of this version" in old
+    fields = {"path": "a.md", "version": first, "shown": first}
+    answer = await site.send("/memory/version-name", name="  before <b> ", **fields)
+    assert f"version={first}" in answer.headers["location"]
+    assert '<b class="named">before &lt;b&gt;</b>' in await note(site, "a.md")
+    compared = await note(site, "a.md", version=first, against=newer)
+    assert '<div class="del"><span class="sign">−</span>one</div>' in compared
+    assert '<div class="add"><span class="sign">+</span>two</div>' in compared
+    assert "three" not in compared.partition("Changes after")[2].partition("</section>")[0]
+    assert f'<option value="{newer}" selected>' in compared
+    assert "+</span>three" in await note(site, "a.md", version=first)
+    await note(site, "a.md", 404, version=first, against="0" * 64)
+    await site.send("/memory/version-name", 400, name="x" * 101, **fields)
+    await site.send("/memory/version-name", 404, name="x", path="a.md", version="0" * 64)
+    await site.send("/memory/version-name", name="", **fields)
+    assert 'class="named"' not in await note(site, "a.md")
+
+
+@requirement("dashboard.page-memory-obsidian")
+async def test_callouts_and_task_lists_are_shown_as_obsidian_shows_them(site: Site) -> None:
+    text = (
+        "> [!WARNING] Check [[plan]] <i>\n> Not on **Friday**.\n>\n> > [!bug]\n> > nested\n\n"
+        "> [!faq]- Why?\n> Because.\n\n> [!own-kind]+\n\n> a quote [!tip]\n\n"
+        "- [ ] open [[plan]]\n- [x] done <b>\n  1. [-] dropped\n- [x](plan.md) a link\n- plain [ ]\n- [ ]\n"
+    )
+    await write(site, "a.md", text)
+    page = (await note(site, "a.md")).partition('<div class="prose">')[2].partition("</section>")[0]
+    assert re.search(
+        r'<div class="callout as-warn">\s*<p class="title">Check <a href="[^"]+">plan</a> &lt;i&gt;</p>\s*<p>Not on',
+        page,
+    )
+    assert re.search(r'<div class="callout as-bad">\s*<p class="title">Bug</p>\s*<p>nested</p>\s*</div>\s*</div>', page)
+    assert re.search(
+        r'<details class="callout as-warn">\s*<summary class="title">Why\?</summary>\s*<p>Because.</p>\s*</details>',
+        page,
+    )
+    assert re.search(
+        r'<details class="callout as-note" open="">\s*<summary class="title">Own-kind</summary>\s*</details>', page
+    )
+    assert re.search(r"<blockquote>\s*<p>a quote \[!tip\]</p>\s*</blockquote>", page)
+    assert re.findall(r'<li class="task"><span class="box" role="img" aria-label="([a-z ]+)">', page) == [
+        "to do",
+        "done",
+        "done",
+    ]
+    assert "</span> done &lt;b&gt;" in page
+    assert "<li>plain [ ]</li>" in page

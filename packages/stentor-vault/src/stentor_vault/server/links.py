@@ -38,6 +38,11 @@ def extract_link_targets(text: str) -> list[str]:
     return list(dict.fromkeys(target for target in _iter_targets(prose) if target))
 
 
+def link_key(path: str) -> str:
+    """Return the part that every link to a file has: its name in lower case, without folder and `.md`."""
+    return _normalize(path.rpartition("/")[2])
+
+
 def _strip_code(text: str) -> str:
     # Line by line: a regular expression over the whole text is slow on fences that are never closed.
     prose: list[str] = []
@@ -79,16 +84,16 @@ class LinkIndex:
     def update(self, path: str, names: list[str]) -> None:
         self.remove(path)
         self._targets[path] = names
-        self._files.setdefault(_key(path), set()).add(path)
+        self._files.setdefault(link_key(path), set()).add(path)
         for name in names:
-            self._sources.setdefault(_key(name), set()).add(path)
+            self._sources.setdefault(link_key(name), set()).add(path)
 
     def remove(self, path: str) -> None:
         names = self._targets.pop(path, None)
         if names is None:
             return
-        _discard(self._files, _key(path), path)
-        for key in {_key(name) for name in names}:
+        _discard(self._files, link_key(path), path)
+        for key in {link_key(name) for name in names}:
             _discard(self._sources, key, path)
 
     def clear(self) -> None:
@@ -109,12 +114,19 @@ class LinkIndex:
 
     def find_backlinks(self, path: str) -> list[str]:
         """Return the notes with a link that resolves to this file, sorted."""
-        key = _key(path)
-        return sorted(
-            source
-            for source in list(self._sources.get(key, ()))
-            if any(_key(name) == key and self.resolve(name, source) == path for name in self._targets.get(source, ()))
-        )
+        key = link_key(path)
+        sources = list(self._sources.get(key, ()))
+        return sorted(source for source in sources if self._has_link_to(path, key, source))
+
+    def _has_link_to(self, path: str, key: str, source: str) -> bool:
+        names = (name for name in self._targets.get(source, ()) if link_key(name) == key)
+        return any(self._leads_to(name, source, path) for name in names)
+
+    def _leads_to(self, name: str, source: str, path: str) -> bool:
+        # Compared first, because resolving compares all files of this name: a README links to hundreds.
+        target = _resolve_dots(name, source.rpartition("/")[0])
+        is_end = target is not None and _ends_with_path(_normalize(path), target)
+        return is_end and self.resolve(name, source) == path
 
     def resolve(self, name: str, source: str) -> str | None:
         """Return the path of the file that a link in the note `source` names, or None."""
@@ -122,7 +134,7 @@ class LinkIndex:
         target = _resolve_dots(name, folder)
         if target is None:
             return None
-        paths = list(self._files.get(_key(name), ()))
+        paths = list(self._files.get(link_key(name), ()))
         candidates = [path for path in paths if _ends_with_path(_normalize(path), target)]
         sibling = _normalize(f"{folder}/{target}".lstrip("/"))
         # A link that starts at the root or at the own folder is a whole path, not the end of one.
@@ -163,7 +175,3 @@ def _ends_with_path(path: str, target: str) -> bool:
 
 def _normalize(path: str) -> str:
     return path.lower().removesuffix(".md")
-
-
-def _key(path: str) -> str:
-    return _normalize(path.rpartition("/")[2])

@@ -85,9 +85,7 @@ class InMemoryVectorStore:
     async def nearest(self, vector: Vectors, limit: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
         matrix, folder = self._loaded_matrix, filters.folder
         doc_ids = None if folder is None else await self._database.read(lambda tx: _ids_in_folders(tx, folder))
-        return await asyncio.to_thread(
-            matrix.nearest, vector, limit, filters.weight_min, filters.created_after, doc_ids
-        )
+        return await asyncio.to_thread(matrix.nearest, vector, limit, filters, doc_ids)
 
     async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:
         return self._loaded_matrix.similarities(vector, doc_ids)

@@ -1,17 +1,16 @@
-"""The search index of one vault: documents, their terms and their vectors, changed in one transaction.
+"""The search index of one vault: documents, their terms, links and vectors, changed in one transaction.
 
 Does not know the vault: `indexer` decides what to index. Statements are in `store`, `sqlite` and `postgres/`.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
-from urllib.parse import quote
 
 from stentor.core.db import Tx
-from stentor.domains.memory.index import store
+from stentor.domains.memory.index import links, store
+from stentor.domains.memory.index.links import LinkReader
 from stentor.domains.memory.index.model import (
     DocumentRow,
     Folders,
@@ -23,11 +22,11 @@ from stentor.domains.memory.index.model import (
     KeywordHit,
     KeywordQuery,
     ListedDocument,
+    Neighbourhood,
     folder_list,
 )
 from stentor.domains.memory.index.protocols import IndexDatabase, KeywordStore, VectorStore
 from stentor_vault.notes.model import Stat
-from stentor_vault.server.links import LinkIndex, extract_link_targets
 
 T = TypeVar("T")
 
@@ -73,7 +72,10 @@ class SearchIndex:
             deleted_ids = self._delete(tx, deleted_paths)
             store.write_fact(tx, "synced_at", at)
             ordered = sorted(entries, key=lambda entry: entry.path)
-            return {entry.path: self._upsert(tx, entry, force=force) for entry in ordered}, deleted_ids
+            ids = {entry.path: self._upsert(tx, entry, force=force) for entry in ordered}
+            changed = {doc_id: entry for entry in ordered if (doc_id := ids[entry.path]) is not None}
+            links.insert_links(tx, self._dialect, changed)
+            return ids, deleted_ids
 
         ids_by_path, deleted_ids = await self.write(work)
         # Vectors in memory follow only after the commit, or a rollback would lose them.
@@ -93,6 +95,7 @@ class SearchIndex:
             doc_id = existing[0]
             store.update(tx, doc_id, entry)
             self._keywords.delete(tx, doc_id)
+            links.delete_links(tx, doc_id)
         self._keywords.insert(tx, doc_id, entry)
         return doc_id
 
@@ -106,6 +109,7 @@ class SearchIndex:
         doc_ids = [row[0] for path in sorted(paths) if (row := store.find_id_and_hash(tx, path)) is not None]
         for doc_id in doc_ids:
             store.delete(tx, doc_id)
+            links.delete_links(tx, doc_id)
             self._keywords.delete(tx, doc_id)
             self.vectors.delete(tx, doc_id)
         return doc_ids
@@ -162,14 +166,11 @@ class SearchIndex:
 
     async def find_backlinks(self, path: str) -> list[str]:
         """Return the documents that link to a document, resolved as Obsidian does."""
-        name = path.rpartition("/")[2].lower()
-        stem = name.removesuffix(".md")
+        return await self.read(lambda tx: LinkReader(tx, self._dialect).find_backlinks(path))
 
-        def read(tx: Tx) -> tuple[list[str], list[tuple[str, str]]]:
-            return store.paths_of_name(tx, name), store.bodies_with(tx, stem, quote(stem).lower())
-
-        paths, bodies = await self.read(read)
-        return await asyncio.to_thread(_resolve_backlinks, path, paths, bodies)
+    async def find_neighbourhood(self, path: str, limit: int) -> Neighbourhood:
+        """Return the documents at most two links away from one, at most `limit` of them, the nearest first."""
+        return await self.read(lambda tx: LinkReader(tx, self._dialect).find_neighbourhood(path, limit))
 
     async def folder_stats(self, folders: Folders) -> FolderStats:
         """Return the figures of all these folders together."""
@@ -191,12 +192,3 @@ class SearchIndex:
 
     def close(self) -> None:
         self._database.close()
-
-
-def _resolve_backlinks(path: str, same_name: Iterable[str], bodies: Iterable[tuple[str, str]]) -> list[str]:
-    links = LinkIndex()
-    for other in {path, *same_name}:
-        links.update(other, [])
-    for source, body in bodies:
-        links.update(source, extract_link_targets(body))
-    return [source for source in links.find_backlinks(path) if source != path]

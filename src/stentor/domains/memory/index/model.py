@@ -15,14 +15,19 @@ from stentor.core import jsontext
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt
 from stentor_vault.notes.model import Note, content_hash
+from stentor_vault.server.links import extract_link_targets, link_key
 from stentor_vault.text.documents import NoteDocument
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
-    """A document to be indexed. Built before the transaction, so that parsing does not prolong it."""
+    """A document to be indexed. Built before the transaction, so that parsing does not prolong it.
+
+    `name` is the file name as links are looked up by it, `links` are the texts of its links to files.
+    """
 
     path: str
     folder: str
+    name: str
     raw_hash: str
     content_hash: str
     size: int
@@ -37,6 +42,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
     title_words: str
     tag_words: str
     body_words: str
+    links: tuple[str, ...]
 
 
 class IndexedFileState(msgspec.Struct, frozen=True):
@@ -79,6 +85,29 @@ class ListedDocument(msgspec.Struct, frozen=True):
     modified_at: int
 
 
+class LinkedDocument(msgspec.Struct, frozen=True):
+    """A document of a neighbourhood; `distance` is the number of links to the one in the middle, whose own is 0.
+
+    `title` is empty for the one in the middle if there is no such document.
+    """
+
+    path: str
+    title: str
+    distance: int
+    tags: list[str]
+
+
+class Neighbourhood(msgspec.Struct, frozen=True):
+    """The documents around one, nearest first, and the links among them as pairs of paths.
+
+    `omitted` is the number of documents that were found beyond the limit.
+    """
+
+    documents: list[LinkedDocument]
+    links: list[tuple[str, str]]
+    omitted: int
+
+
 class FolderStats(msgspec.Struct, frozen=True):
     """Figures of the documents in some folders; `modified_at` is the latest change."""
 
@@ -97,11 +126,15 @@ def folder_list(folders: Folders) -> list[str]:
 
 
 class SearchFilters(msgspec.Struct, frozen=True):
-    """Conditions on the documents of a search; None filters nothing."""
+    """Conditions on the documents of a search; None filters nothing.
+
+    `similarity_min` (-1 to 1) applies to vectors only.
+    """
 
     weight_min: float | None = None
     created_after: int | None = None
     folder: Folders | None = None
+    similarity_min: float | None = None
 
 
 class DocumentRow(msgspec.Struct, frozen=True):
@@ -115,7 +148,7 @@ class DocumentRow(msgspec.Struct, frozen=True):
     created_at: int
 
     def matches(self, filters: SearchFilters) -> bool:
-        """Return whether the weight and the creation time pass; the folder is not checked."""
+        """Return whether the weight and the creation time pass; nothing else is checked."""
         if filters.weight_min is not None and (self.weight is None or self.weight < filters.weight_min):
             return False
         return filters.created_after is None or self.created_at > filters.created_after
@@ -156,6 +189,7 @@ def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> I
     return IndexEntry(
         note.path,
         note.path.rpartition("/")[0],
+        link_key(note.path),
         content_hash(note.content),
         document.content_hash,
         note.stat.size,
@@ -170,6 +204,7 @@ def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> I
         tokenizer.join_terms(document.title),
         tokenizer.join_terms(" ".join(tags)),
         tokenizer.join_terms(document.content),
+        tuple(name for name in extract_link_targets(document.content) if "\0" not in name),
     )
 
 

@@ -78,7 +78,11 @@ class VectorStore(Protocol):
         ...
 
     async def nearest(self, vector: Vectors, limit: int, filters: SearchFilters) -> tuple[list[VectorHit], int]:
-        """Return the nearest documents that pass the filters, best first, and how many pass."""
+        """Return the nearest documents that pass the filters, best first, and how many pass.
+
+        With a `similarity_min` and more than `limit` documents the number may be any above `limit`: it is not worth
+        comparing all documents.
+        """
         ...
 
     async def similarities(self, vector: Vectors, doc_ids: Iterable[int]) -> dict[int, float]:

@@ -23,7 +23,7 @@ from stentor.domains.memory.index.model import (
     folder_list,
 )
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """
@@ -31,6 +31,7 @@ create table documents (
     doc_id integer primary key,
     path text not null unique,
     folder text not null,
+    name text not null,
     raw_hash text not null,
     content_hash text not null,
     size integer not null,
@@ -45,7 +46,15 @@ create table documents (
     model text
 );
 create index documents_of_folder on documents (folder);
+create index documents_of_name on documents (name);
 create index documents_without_vectors on documents (size, doc_id) where model is null;
+create table links (
+    doc_id integer not null,
+    name text not null,
+    target text not null
+);
+create index links_of on links (doc_id);
+create index links_to on links (name);
 create virtual table words using fts5(title, tags, content, tokenize='unicode61 remove_diacritics 0');
 create table chunks (
     doc_id integer not null,

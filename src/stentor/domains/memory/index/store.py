@@ -1,6 +1,6 @@
 """The SQL of the `documents` and `facts` tables, for SQLite and PostgreSQL alike.
 
-Terms and vectors have their own stores (`sqlite`, `vector_matrix`, `postgres/`).
+Terms, links and vectors have their own stores (`sqlite`, `links`, `vector_matrix`, `postgres/`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from stentor.domains.memory.index.model import (
     ListedDocument,
 )
 
-MAX_LINKING = 2_000
-"""Notes with the name of another one in their text that are looked through for a link to it."""
 _COLUMNS = (
-    "path, folder, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, weight, "
-    "body"
+    "path, folder, name, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, "
+    "weight, body"
 )
-_TERM_COLUMNS = ("title_words", "tag_words", "body_words")
+_OTHER_TABLES = ("title_words", "tag_words", "body_words", "links")
 _FIND_ID_AND_HASH = Sql("select doc_id, raw_hash from documents where path = :path")
 _INSERT = Sql(
-    f"""insert into documents ({_COLUMNS}) values (:path, :folder, :raw_hash, :content_hash, :size,
+    f"""insert into documents ({_COLUMNS}) values (:path, :folder, :name, :raw_hash, :content_hash, :size,
         :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :body) returning doc_id"""
 )
 _UPDATE = Sql(
@@ -70,15 +68,6 @@ _LIST_RECENT = Sql(
 )
 _LIST_TAGS = Sql("select tags from documents where tags <> '[]' limit 20000")
 _COUNT_BY_FOLDER = Sql("select folder, count(*) from documents group by folder order by folder")
-_PATHS_OF_NAME = Sql(
-    """select path from documents
-    where lower(path) = :name or substr(lower(path), length(path) - :length + 1) = :ending"""
-)
-_BODIES_WITH = Sql(
-    f"""select path, body from documents
-    where replace(lower(body), :name, '') <> lower(body) or replace(lower(body), :encoded, '') <> lower(body)
-    order by path limit {MAX_LINKING}"""
-)
 _READ_FACT = Sql("select value from facts where name = :name")
 _WRITE_FACT = Sql(
     "insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
@@ -103,7 +92,7 @@ def update(tx: Tx, doc_id: int, entry: IndexEntry) -> None:
 
 
 def _values(entry: IndexEntry) -> dict[str, object]:
-    return {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _TERM_COLUMNS}
+    return {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _OTHER_TABLES}
 
 
 def delete(tx: Tx, doc_id: int) -> None:
@@ -168,17 +157,6 @@ def count_tags(tx: Tx) -> dict[str, int]:
 def count_by_folder(tx: Tx) -> dict[str, int]:
     """Count the documents directly in each folder."""
     return {str(folder): int(count) for folder, count in tx.rows(_COUNT_BY_FOLDER)}
-
-
-def paths_of_name(tx: Tx, name: str) -> list[str]:
-    """Return the documents in any folder whose file has this name, in lower case and with `.md`."""
-    ending = f"/{name}"
-    return [str(row[0]) for row in tx.rows(_PATHS_OF_NAME, name=name, length=len(ending), ending=ending)]
-
-
-def bodies_with(tx: Tx, name: str, encoded: str) -> list[tuple[str, str]]:
-    """Return path and text of documents that contain a name, plain or percent-encoded, both in lower case."""
-    return [(str(path), str(body)) for path, body in tx.rows(_BODIES_WITH, name=name, encoded=encoded)]
 
 
 def folder_stats(tx: Tx, folders: Iterable[str]) -> FolderStats:

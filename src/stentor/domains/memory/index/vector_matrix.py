@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.in_memory_vectors import DELETE_CHUNKS
-from stentor.domains.memory.index.model import PendingDocument, VectorHit
+from stentor.domains.memory.index.model import PendingDocument, SearchFilters, VectorHit
 from stentor_vault.text.markdown import Chunk
 
 FREE_ROW = -1
@@ -70,14 +70,18 @@ class VectorMatrix:
         self,
         query: NDArray[np.float32],
         limit: int,
-        weight_min: float | None = None,
-        created_after: int | None = None,
+        filters: SearchFilters,
         doc_ids: Sequence[int] | None = None,
     ) -> tuple[list[VectorHit], int]:
-        """Return the nearest documents (of `doc_ids`, if given), best first, and how many pass the filters."""
+        """Return the nearest documents (of `doc_ids`, if given), best first, and how many pass the filters.
+
+        The folders of the filters are not checked: `doc_ids` are the documents in them.
+        """
         with self._lock:
-            rows = self._filter_rows(weight_min, created_after)
-            return self._nearest(query, limit, rows if doc_ids is None else rows[np.isin(self._doc[rows], doc_ids)])
+            rows = self._filter_rows(filters.weight_min, filters.created_after)
+            if doc_ids is not None:
+                rows = rows[np.isin(self._doc[rows], doc_ids)]
+            return self._nearest(query, limit, rows, filters.similarity_min)
 
     def similarities(self, query: NDArray[np.float32], doc_ids: Iterable[int]) -> dict[int, float]:
         """Return the similarity of each document's nearest chunk; unknown documents are left out."""
@@ -100,12 +104,16 @@ class VectorMatrix:
         self._doc[rows] = FREE_ROW
         self._free.extend(rows)
 
-    def _nearest(self, query: NDArray[np.float32], limit: int, rows: NDArray[np.int64]) -> tuple[list[VectorHit], int]:
+    def _nearest(
+        self, query: NDArray[np.float32], limit: int, rows: NDArray[np.int64], similarity_min: float | None
+    ) -> tuple[list[VectorHit], int]:
+        # Over all rows, because selecting those that pass the filters first would copy them.
+        scores = self._vectors[: self._used] @ query
+        if similarity_min is not None:
+            rows = rows[scores[rows] >= similarity_min]
         if not len(rows):
             return [], 0
         doc_ids = self._doc[rows]
-        # Over all rows, because selecting those that pass the filters first would copy them.
-        scores = self._vectors[: self._used] @ query
         order = np.argsort(-scores[rows], kind="stable")
         # `unique` returns the first position of each document in that order: its best chunk.
         unique_ids, first = np.unique(doc_ids[order], return_index=True)

@@ -22,15 +22,15 @@ from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.presenters import note_rendering
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
+from stentor.surfaces.dashboard.presenters import note_graph, note_rendering
+from stentor.surfaces.dashboard.presenters.note_rendering import NoteDiffLine, note_url, vault_param
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"}
 MAX_RESULTS = 30
 MEMORY_DISABLED_STATUS = 501
 """The gateway's status while the memory is disabled."""
-MAX_NAMED_VERSIONS = 20
+MAX_WRITERS = 20
 """Newest versions for which the author is looked up."""
 EVENT_ID_SKEW_US = SECOND
 """Maximum difference between the time in an event's id and the time of its transaction."""
@@ -97,14 +97,6 @@ async def _list_notes(page: PageRequest, vault: str, folder: str | None) -> Json
     return found | {"more": _list_url(vault, **chosen, cursor=following) if following else None}
 
 
-async def show_backlinks(page: PageRequest) -> Response:
-    """Render the notes that link to a note. A request of its own, because it looks through all notes."""
-    path, vault = page.query_param("path"), page.query_param("vault", DEFAULT_VAULT)
-    found = await page.call("memory.backlinks", path=path, vault=vault)
-    rows = [(source, note_url(source, vault)) for source in found["backlinks"]]
-    return page.render("backlinks.html", rows=rows)
-
-
 async def show_health(page: PageRequest) -> Response:
     """Render the health block alone, which live updates reload."""
     if not page.request.headers.get("HX-Request"):
@@ -140,7 +132,7 @@ class SearchResults(TypedDict):
 async def _search(page: PageRequest, text: str, mode: str, vault: str) -> SearchResults:
     if not text:
         return {"status": 200, "problem": None, "rows": [], "total": 0, "took": None}
-    terms = [quoted or word for quoted, word in _TERM.findall(text)] or [text]
+    terms = _keyword_terms(text)
     bodies = {
         "hybrid": {"query": text, "limit": MAX_RESULTS},
         "keyword": {"terms": terms, "limit": MAX_RESULTS},
@@ -161,6 +153,16 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> Search
         "total": result["total_matches"],
         "took": result["search_latency_ms"],
     }
+
+
+def _keyword_terms(text: str) -> list[str]:
+    """Return the phrases in quotation marks and the other words; without stop words, unless there is nothing else."""
+    found = _TERM.findall(text)
+    words = tokenizer.drop_stop_words(" ".join(word for _, word in found))
+    phrases = [phrase for phrase, _ in found if phrase]
+    if phrases and all(word.lower() in tokenizer.STOP_WORDS for word in words):
+        return phrases
+    return [*phrases, *words] or [text]
 
 
 def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> SearchHit:
@@ -191,7 +193,12 @@ async def show_note(page: PageRequest) -> Response:
     if document is None and isinstance(history, GatewayError):
         raise history
     versions = [] if isinstance(history, GatewayError) else await _add_writers(page, path, vault, history["versions"])
-    old = await _read_version(page, path, vault, version, document) if version else None
+    old = await page.call("memory.version", version=version, path=path, vault=vault) if version else None
+    comparison = await _compare(page, path, vault, old["document"], document) if old else None
+    arguments = {"path": path, "vault": vault}
+    around, linking = await asyncio.gather(
+        page.call("memory.neighbourhood", **arguments), page.call("memory.backlinks", **arguments)
+    )
     displayed: JsonObject | None = (old or {}).get("document") or document
     body = None
     if displayed is not None:
@@ -204,8 +211,13 @@ async def show_note(page: PageRequest) -> Response:
         document=document,
         versions=versions,
         old=old,
+        comparison=comparison,
+        against=page.query_param("against"),
         chosen=version,
+        displayed=version or current_version(history),
         body=body,
+        graph=note_graph.build_graph(around, vault),
+        backlinks=[(source, note_url(source, vault)) for source in linking["backlinks"]],
         address=partial(note_url, path, vault),
         related_url=partial(_related_url, path, vault),
         state="/memory/note/changed?"
@@ -259,7 +271,7 @@ async def _add_writers(page: PageRequest, path: str, vault: str, versions: list[
     ]
     names, writers = await asyncio.gather(
         page.read(registry_queries.read_names),
-        page.read(_read_version_writers, path, vault, times[:MAX_NAMED_VERSIONS]),
+        page.read(_read_version_writers, path, vault, times[:MAX_WRITERS]),
     )
     rows = []
     for version in versions:
@@ -268,14 +280,15 @@ async def _add_writers(page: PageRequest, path: str, vault: str, versions: list[
     return rows
 
 
-async def _read_version(
-    page: PageRequest, path: str, vault: str, version: str, document: JsonObject | None
-) -> JsonObject:
-    """Return an older version with the lines that changed since then."""
-    old = await page.call("memory.version", version=version, path=path, vault=vault)
-    before = note_rendering.document_text(old["document"])
+async def _compare(
+    page: PageRequest, path: str, vault: str, old: JsonObject, document: JsonObject | None
+) -> list[NoteDiffLine] | None:
+    """Return the lines that changed from an old version to the version `against`, by default the current one."""
+    if against := page.query_param("against"):
+        document = (await page.call("memory.version", version=against, path=path, vault=vault))["document"]
+    before = note_rendering.document_text(old)
     after = note_rendering.document_text(document) if document else ""
-    return {**old, "lines": await asyncio.to_thread(note_rendering.diff_texts, before, after)}
+    return await asyncio.to_thread(note_rendering.diff_texts, before, after)
 
 
 async def follow_link(page: PageRequest) -> Response:
@@ -339,6 +352,5 @@ ROUTES = [
     ("GET", "/memory/health", show_health),
     ("GET", "/memory/note", show_note),
     ("GET", "/memory/note/changed", show_changed),
-    ("GET", "/memory/backlinks", show_backlinks),
     ("GET", "/memory/open", follow_link),
 ]

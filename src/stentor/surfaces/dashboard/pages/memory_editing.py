@@ -1,4 +1,4 @@
-"""Changes of notes: an editor with a preview, and going back to an earlier version.
+"""Changes of notes: an editor with a preview, and going back to an earlier version, and its name.
 
 A change that somebody else made meanwhile is merged; where both changed the same lines, the other text goes to a copy.
 """
@@ -76,6 +76,16 @@ async def restore(page: PageRequest) -> Response:
     return _redirect(page, path, vault, written)
 
 
+async def name_version(page: PageRequest) -> Response:
+    """Give a version the name that was typed; an empty one removes the name."""
+    form = await page.read_form()
+    path, vault, version = form.get("path", ""), form.get("vault") or DEFAULT_VAULT, form.get("version", "")
+    body = {"path": path, "vault": vault, "name": form.get("name", "").strip() or None}
+    await page.call("memory.name_version", version=version, body=body)
+    shown = {} if form.get("shown") != version else {"version": version}
+    return page.redirect(note_url(path, vault, **shown), "saved")
+
+
 async def _write(page: PageRequest, path: str, vault: str, text: str, frontmatter: JsonObject, base: str) -> JsonObject:
     metadata: JsonObject = {"conflict_resolution": "merge", "base_hash": base} if base else {}
     body = {
@@ -99,4 +109,5 @@ ROUTES = [
     ("POST", "/memory/edit", save),
     ("POST", "/memory/preview", preview),
     ("POST", "/memory/restore", restore),
+    ("POST", "/memory/version-name", name_version),
 ]

@@ -167,6 +167,20 @@ def _nearest(
 ) -> tuple[list[VectorHit], int]:
     conditions = (filters.weight_min is not None, filters.created_after is not None, filters.folder is not None)
     total = int(tx.rows(_count_statement(*conditions), **parameters)[0][0])
+    if filters.similarity_min is not None:
+        # All are counted where all are compared; else one more than asked for tells whether there are more.
+        more = {**parameters, "limit": total if total <= EXACT_MAX_DOCUMENTS else parameters["limit"] + 1}
+        hits = [
+            hit for hit in _best(tx, dimensions, conditions, more, total) if hit.similarity >= filters.similarity_min
+        ]
+        return hits[: parameters["limit"]], len(hits)
+    return _best(tx, dimensions, conditions, parameters, total), total
+
+
+def _best(
+    tx: Tx, dimensions: int, conditions: tuple[bool, bool, bool], parameters: dict[str, Any], total: int
+) -> list[VectorHit]:
+    """Return the nearest documents; `total` is the number of those that pass the conditions."""
     count = min(total, parameters["limit"])
     # The graph is approximate: if it returns too few documents, all are compared.
     if (
@@ -174,9 +188,9 @@ def _nearest(
         and dimensions <= MAX_HALFVEC_DIMENSIONS
         and len(hits := _search_graph(tx, dimensions, conditions, parameters, count)) == count
     ):
-        return hits, total
+        return hits
     rows = tx.rows(_exact_statement(*conditions), **parameters)
-    return [VectorHit(doc_id, similarity, ordinal) for doc_id, similarity, ordinal in rows], total
+    return [VectorHit(doc_id, similarity, ordinal) for doc_id, similarity, ordinal in rows]
 
 
 def _search_graph(

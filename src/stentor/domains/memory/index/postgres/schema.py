@@ -23,7 +23,7 @@ from stentor.domains.memory.index.postgres.pgvector import PgvectorStore
 from stentor.domains.memory.index.postgres.shared_vectors import SharedInMemoryVectorStore
 from stentor.domains.memory.index.protocols import VectorStore
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA_NAME = "stentor_index"
 LOCK_SPACE = 7_305_010
 """Namespace of the driver's own advisory locks, so that index writes do not wait for other writes of the service."""
@@ -32,12 +32,13 @@ MIN_PGVECTOR_VERSION = (0, 8)
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# Hash indexes, because paths and folders may exceed the size limit of a B-tree entry.
+# Hash indexes, because paths, folders and names may exceed the size limit of a B-tree entry.
 _STATEMENTS = """
 create table documents (
     doc_id integer generated always as identity primary key,
     path text collate "C" not null,
     folder text collate "C" not null,
+    name text collate "C" not null,
     raw_hash text not null,
     content_hash text not null,
     size bigint not null,
@@ -54,7 +55,15 @@ create table documents (
     exclude using hash (path with =)
 );
 create index documents_of_folder on documents using hash (folder);
+create index documents_of_name on documents using hash (name);
 create index documents_without_vectors on documents (size, doc_id) where model is null;
+create table links (
+    doc_id integer not null,
+    name text collate "C" not null,
+    target text collate "C" not null
+);
+create index links_of on links (doc_id);
+create index links_to on links using hash (name);
 create index documents_with_pieces on documents (created_at) include (weight, doc_id) where pieces > 0;
 create table postings (
     doc_id integer not null,
