@@ -1,6 +1,7 @@
-"""Generate docs/generated (settings, errors, commands, OpenAPI): `python -m stentor.cli.reference docs/generated`.
+"""Generate the pages in docs/generated: `python -m stentor.cli.reference docs/generated`.
 
-tests/test_generated_docs.py fails when the committed pages differ.
+Settings, errors, commands and the HTTP API, the latter also as OpenAPI. tests/test_generated_docs.py fails when the
+committed pages differ.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import httpx
 
 from stentor import bootstrap
 from stentor.auth import api_keys
+from stentor.cli.http_reference import http_pages
 from stentor.cli.main import COMMANDS, LazyCommand, app
 from stentor.core import errors, settings
 from stentor.core.errors import StentorError, all_errors
+from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import Redactor
 from stentor.domains.routing.model import DENIAL_MESSAGES
 from stentor.surfaces.grpc.codes import status_of
@@ -52,12 +55,14 @@ ERROR_MEANINGS: dict[type[StentorError], str] = {
 def main(folder: Path) -> None:
     """Write all generated pages into the folder."""
     folder.mkdir(parents=True, exist_ok=True)
+    document = openapi()
     pages = {
         "settings.md": settings_page(),
         "errors.md": errors_page(),
         "cli.md": cli_page(),
-        "openapi.json": openapi(),
+        "openapi.json": json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n",
     }
+    pages |= {name: f"{NOTE}{text}" for name, text in http_pages(document).items()}
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
 
@@ -155,13 +160,13 @@ def print_helps() -> None:
     json.dump(texts, sys.stdout)
 
 
-def openapi() -> str:
+def openapi() -> JsonObject:
     """Return the OpenAPI document of the gateway, from a service on a temporary folder that is never started."""
     with tempfile.TemporaryDirectory(prefix="stentor-docs-") as folder:
         chosen = settings.load({}, {"SERVICE_DATA_DIR": Path(folder) / "data"})
         service = bootstrap.open_service(chosen, {}, Redactor())
-        document = asyncio.run(_describe(service))
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+        document: JsonObject = asyncio.run(_describe(service))
+    return document
 
 
 async def _describe(service: bootstrap.Service) -> Any:
