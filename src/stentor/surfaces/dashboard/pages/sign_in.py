@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages.recent_changes import read_visit
 from stentor.surfaces.dashboard.site.page import PageRequest, Site
 from stentor.surfaces.dashboard.site.sessions import (
     HOST_SESSION_COOKIE,
@@ -59,7 +60,8 @@ async def sign_in(site: Site, request: Request) -> Response:
         return _render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
     await _record(site, key, address)
     permissions = frozenset(holder["permissions"])
-    token = site.sessions.create(key, holder["name"], holder["role"], permissions, holder["tenant"])
+    visited_at = read_visit(request)
+    token = site.sessions.create(key, holder["name"], holder["role"], permissions, holder["tenant"], visited_at)
     response = RedirectResponse(_safe_next_path(str(fields.get("next") or "")), 303)
     is_tls = is_https_request(request)
     name = HOST_SESSION_COOKIE if is_tls else SESSION_COOKIE

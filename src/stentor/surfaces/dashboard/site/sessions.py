@@ -39,6 +39,8 @@ class Session(msgspec.Struct):
     csrf: str
     used_at: float
     opened_at: float = 0.0
+    visited_at: int = 0
+    """When the browser last had the overview before this session, in microseconds; 0 if that is unknown."""
 
     def may(self, permission: str) -> bool:
         """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
@@ -53,12 +55,14 @@ class SessionStore:
         self.lifetime_seconds = lifetime
         self._sessions: dict[bytes, Session] = {}
 
-    def create(self, key: str, name: str, role: str, permissions: frozenset[str], tenant: str) -> str:
+    def create(
+        self, key: str, name: str, role: str, permissions: frozenset[str], tenant: str, visited_at: int = 0
+    ) -> str:
         """Create a session and return its token, the value of the cookie."""
         self._evict()
         token = secrets.token_urlsafe(32)
-        session = Session(key, name, role, permissions, tenant, secrets.token_urlsafe(32), self._now(), self._now())
-        self._sessions[_digest(token)] = session
+        csrf, now = secrets.token_urlsafe(32), self._now()
+        self._sessions[_digest(token)] = Session(key, name, role, permissions, tenant, csrf, now, now, visited_at)
         return token
 
     def find(self, token: str) -> Session | None:
