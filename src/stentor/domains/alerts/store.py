@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stentor.core import ids
+from stentor.core.clock import DAY
 from stentor.core.db import Sql, Tx
 from stentor.domains.alerts.model import Alert, Finding
 
@@ -20,6 +21,11 @@ _LIST = {
         order by opened_at desc, alert_id desc limit :limit"""
     ),
 }
+# Alerts that opened long before are no news, even if they resolve now: the bound keeps this in the index.
+_LIST_RECENT = Sql(
+    f"""select {_COLUMNS} from alerts where tenant = :tenant and opened_at >= :opened_after
+    and (opened_at >= :since or resolved_at >= :since) order by opened_at desc, alert_id desc limit :limit"""
+)
 _INSERT = Sql(
     """insert into alerts (alert_id, tenant, kind, subject, severity, message, agent_id, opened_at, mailed)
     values (:alert_id, :tenant, :kind, :subject, :severity, :message, :agent_id, :now, '')"""
@@ -47,6 +53,15 @@ def list_alerts(tx: Tx, tenant: str, state: str, limit: int) -> list[Alert]:
     states = ("open", "resolved") if state == "all" else (state,)
     rows = [row for name in states for row in tx.rows(_LIST[name], tenant=tenant, limit=limit)]
     return [Alert(*row) for row in rows[:limit]]
+
+
+def list_recent(tx: Tx, tenant: str, since: int, limit: int) -> list[Alert]:
+    """List a tenant's alerts that opened or resolved since a time (microseconds), those that opened last first.
+
+    Leaves out those that opened more than 30 days before that time.
+    """
+    bounds = {"since": since, "opened_after": since - 30 * DAY}
+    return [Alert(*row) for row in tx.rows(_LIST_RECENT, tenant=tenant, limit=limit, **bounds)]
 
 
 def insert(tx: Tx, finding: Finding) -> str:

@@ -30,8 +30,23 @@ _LIST = {"": Sql(f"{_HEAD} {_TAIL}")} | {
     for category, names in CATEGORIES.items()
 }
 
+MAX_SCANNED_EVENTS = 2_000
+"""Newest audited events that are searched for recent changes."""
+_LIST_RECENT_CHANGES = Sql(
+    f"""select {_COLUMNS} from (
+        select {_COLUMNS} from events where tenant = :tenant and ({IS_AUDITED}) and event_id > :after
+        order by event_id desc limit {MAX_SCANNED_EVENTS}
+    ) as newest where event_type in ({", ".join(repr(name) for name in CATEGORIES["changes"])})
+    order by event_id desc"""
+)
+
 
 def list_events(tx: Tx, tenant: str, category: str, before: str, limit: int) -> list[RunLogEvent]:
     """List a tenant's audited events of a category (empty: of all) before an event id, the latest first."""
     rows = tx.rows(_LIST[category], tenant=tenant, before=before, limit=limit)
     return [runlog_queries.to_event(row) for row in rows]
+
+
+def list_recent_changes(tx: Tx, tenant: str, after: str) -> list[RunLogEvent]:
+    """List a tenant's changes after an event id, the latest first, if they are among MAX_SCANNED_EVENTS events."""
+    return [runlog_queries.to_event(row) for row in tx.rows(_LIST_RECENT_CHANGES, tenant=tenant, after=after)]

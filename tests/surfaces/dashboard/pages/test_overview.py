@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from stentor.core.clock import SECOND
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.domains.tasks import chart_queries
+from tests.conftest import KEYS
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -75,7 +79,9 @@ async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over
     for seconds in (0, 60):
         site.world.clock.advance(seconds=seconds)
         await site.world.kernel.alerts.check()
-    assert text not in await site.read("/")
+    page = await site.read("/")
+    assert "Nothing is wrong." in page
+    assert f">Resolved: {text}</a>" in page
     assert "Resolved alerts" in (page := await site.read("/alerts"))
     assert text in page
     for _ in range(5):
@@ -130,3 +136,115 @@ async def test_the_first_steps_can_be_hidden_and_are_for_admins(site: Site) -> N
     page = await site.read("/")
     assert "First steps" not in page
     assert 'class="tiles"' in page
+
+
+def _changed(page: str) -> str:
+    """The part of the page about what changed, as text."""
+    part = page.partition("What changed")[2].partition("</section>")[0]
+    return " ".join(re.sub("<[^>]+>", " ", part).split())
+
+
+@requirement("dashboard.overview-changes")
+async def test_what_changed_lately_is_a_line_with_a_link_and_what_is_old_is_not(site: Site) -> None:
+    agent = await site.world.register("ann")
+    await site.world.do(agent)
+    for status in ("suspend", "activate", "suspend", "activate"):
+        answer = await site.world.admin.post(f"/api/v1/registry/agents/{agent}/{status}", json={"reason": "tried"})
+        assert answer.status_code == 200, answer.text
+    await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "viewer"})
+    await site.world.admin.post("/api/v1/keys/dana/revoke")
+    page = await site.read("/")
+    for url, text in (
+        (f"/agents/{agent}", "ann is new"),
+        (f"/agents/{agent}", "ann was suspended"),
+        ("/keys/dana", "dana was made by admin"),
+        ("/keys/dana", "dana was revoked by admin"),
+    ):
+        assert f'<a href="{url}">{text}</a>' in page
+    assert "ann was suspended 2 times" in _changed(page)
+    assert _changed(page).index("revoked") < _changed(page).index("is new"), "the latest is first"
+    site.world.clock.advance(seconds=25 * 3600)
+    assert "Nothing changed." in _changed(await site.read("/"))
+
+
+@requirement("dashboard.overview-changes")
+async def test_at_most_ten_changes_are_listed_and_the_others_counted(site: Site) -> None:
+    agent = await site.world.register("ann")
+    await site.world.do(agent)
+    for n in range(12):
+        await site.world.register(f"a{n}", capabilities=["other"])
+    page = await site.read("/")
+    assert page.count('class="kind faint"') == 10
+    assert "3 more in the audit" in _changed(page)
+
+
+@requirement("dashboard.overview-changes")
+async def test_somebody_sees_the_changes_whose_pages_they_may_open(site: Site) -> None:
+    agent = await site.world.register("ann")
+    await site.world.do(agent)
+    await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "viewer"})
+    for _ in range(5):
+        await site.world.do(agent, ok=False)
+    await site.world.kernel.alerts.check()
+    changed = _changed(await site.read("/", key="READER"))
+    assert "Opened: ann failed 5 of its last 6 tasks" in changed
+    assert "dana" not in changed
+    assert "is new" not in changed
+    assert "audit" not in changed
+    assert "ann" not in await site.read("/", key="OTHER")
+
+
+@requirement("dashboard.overview-changes")
+async def test_after_a_longer_absence_the_changes_since_the_last_visit_are_listed(site: Site) -> None:
+    agent = await site.world.register("ann")
+    await site.world.do(agent)
+    browser = await site.browser()
+    key = {"key": KEYS["ADMIN"].split(":")[0]}
+    assert "in the last 24 hours" in await site.read("/")
+    site.world.clock.advance(seconds=3 * 24 * 3600)
+    assert "Nothing changed." in _changed(await site.read("/")), "the last visit is the one before the sign-in"
+    browser.cookies.clear()
+    for visited, heading, sees in (
+        (site.world.clock.now() // SECOND - 3 * 24 * 3600 - 60, "since your last visit, 3 d ago", "ann is new"),
+        (site.world.clock.now() // SECOND - 2 * 24 * 3600, "since your last visit, 2 d ago", "Nothing changed."),
+        (1, "since your last visit, 30 d ago", "ann is new"),
+        ("9" * 11, "in the last 24 hours", "Nothing changed."),
+        ("nonsense", "in the last 24 hours", "Nothing changed."),
+    ):
+        headers = {"Cookie": f"stentor_visited={visited}"}
+        answer = await browser.post("/sign-in", data=key, headers=headers)
+        session = answer.headers["set-cookie"].partition(";")[0]
+        page = (await browser.get("/", headers={"Cookie": session})).text
+        assert heading in _changed(page), visited
+        assert sees in _changed(page), visited
+
+
+@requirement("dashboard.overview-rates")
+async def test_rates_stand_beside_those_of_the_day_before(site: Site) -> None:
+    agent = await site.world.register("ann")
+    for ok in (True, False):
+        await site.world.do(agent, ok=ok)
+    site.world.clock.advance(seconds=24 * 3600)
+    for ok in (True, True, True, False):
+        await site.world.do(agent, ok=ok)
+    text = " ".join(re.sub("<[^>]+>", " ", (await site.read("/")).partition('class="rates"')[2]).split())
+    assert "Success 75.0% ▲ up 25 points 1 failed, 25.0% of those that ended" in text
+    assert re.search(r"Tasks per hour 0\.2 ▲ up 1\d\d% 4 in 24 hours", text), text
+    assert "Wait, median 0 µs 95% within 0 µs" in text
+    assert "Run, median 0 µs" in text
+    assert "Spent today" not in text
+
+
+@requirement("dashboard.overview-rates")
+async def test_there_are_no_rates_without_tasks_of_the_last_day(site: Site) -> None:
+    await site.world.do(await site.world.register("ann"))
+    site.world.clock.advance(seconds=25 * 3600)
+    assert 'class="rates"' not in await site.read("/")
+
+
+@requirement("dashboard.overview-changes", "dashboard.overview-rates")
+async def test_an_empty_installation_has_neither_rates_nor_changes(site: Site) -> None:
+    page = await site.read("/")
+    assert "First steps" in page
+    assert "What changed" not in page
+    assert 'class="rates"' not in page

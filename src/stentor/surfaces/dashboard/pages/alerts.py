@@ -55,7 +55,7 @@ def present_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
 
 
 def present_alert(alert: Alert) -> JsonObject:
-    """Return what a page shows of an alert; `url` is the page with more about it."""
+    """Return what a page shows of an alert."""
     return {
         "severity": alert.severity,
         "kind": alert.kind,
@@ -64,8 +64,13 @@ def present_alert(alert: Alert) -> JsonObject:
         "opened_at": format_iso(alert.opened_at),
         "resolved_at": format_iso(alert.resolved_at) if alert.resolved_at else None,
         "duration_ms": (alert.resolved_at - alert.opened_at) / 1_000 if alert.resolved_at else None,
-        "url": f"/agents/{quote_segment(alert.agent_id)}" if alert.agent_id else PAGES[alert.kind],
+        "url": alert_url(alert),
     }
+
+
+def alert_url(alert: Alert) -> str:
+    """Return the page with more about an alert."""
+    return f"/agents/{quote_segment(alert.agent_id)}" if alert.agent_id else PAGES[alert.kind]
 
 
 async def send_test(page: PageRequest) -> Response:

@@ -1,4 +1,4 @@
-"""The overview page: task counts, charts, what needs a human, what is wrong, and the components."""
+"""The overview page: task counts, charts, what needs a human, what is wrong, what changed, and the components."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages import recent_changes
 from stentor.surfaces.dashboard.pages.alerts import present_alerts
 from stentor.surfaces.dashboard.presenters import first_steps
 from stentor.surfaces.dashboard.presenters.first_steps import Step
@@ -40,26 +41,32 @@ PENDING_ITEMS = (
 
 async def show_overview(page: PageRequest) -> Response:
     chart_range = page.query_param("range", "1h")
-    counts, pending, alerts, health = await asyncio.gather(
+    counts, pending, alerts, rates, changes, health = await asyncio.gather(
         page.read(task_queries.count_by_status),
         page.read(_count_pending),
         page.read(alert_store.list_alerts, "open", MAX_ALERTS),
+        recent_changes.read_rates(page),
+        recent_changes.read_changes(page),
         page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
     pending["pending_approval"] = counts.get("pending_approval", 0)
     total = sum(counts.values())
-    return page.render(
+    response = page.render(
         "overview.html",
         block="live",
         states={status: counts.get(status, 0) for status in TASK_STATUSES},
         pending_items=_pending_items(page, pending),
         alerts=present_alerts(page, alerts),
+        rates=rates,
+        changes=changes,
         health=health,
         total=total,
         steps=await _read_steps(page, total),
         range=chart_range if chart_range in CHART_RANGES else "1h",
         ranges=tuple(CHART_RANGES),
     )
+    recent_changes.remember_visit(page, response)
+    return response
 
 
 async def _read_steps(page: PageRequest, total_tasks: int) -> list[Step]:

@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages.recent_changes import read_visit
 from stentor.surfaces.dashboard.site.page import PageRequest, Site
 from stentor.surfaces.dashboard.site.sessions import (
     HOST_SESSION_COOKIE,
@@ -58,7 +59,8 @@ async def sign_in(site: Site, request: Request) -> Response:
     if holder["role"] == "agent" and "admin" not in holder["permissions"]:
         return render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
     await _record(site, key, address)
-    return open_session(site, request, site.sessions.create(key, holder), str(fields.get("next") or ""))
+    token = site.sessions.create(key, holder, read_visit(request))
+    return open_session(site, request, token, str(fields.get("next") or ""))
 
 
 def open_session(site: Site, request: Request, token: str, next_path: str) -> Response:

@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable, SignInFailed
 from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages.recent_changes import read_visit
 from stentor.surfaces.dashboard.pages.sign_in import TOO_MANY_ATTEMPTS_MESSAGE, open_session, render_sign_in
 from stentor.surfaces.dashboard.site.page import Site
 from stentor.surfaces.dashboard.site.sessions import is_https_request
@@ -66,7 +67,7 @@ async def finish(site: Site, request: Request) -> Response:
         log.warning("sign_in: failed with the provider reason=%s", error.message)
         response = render_sign_in(site, request, error.message, error.status)
     else:
-        token = site.sessions.create(made["session"], made, is_personal=True)
+        token = site.sessions.create(made["session"], made, read_visit(request), is_personal=True)
         response = open_session(site, request, token, pending.next_path)
     response.delete_cookie(PENDING_COOKIE, path=CALLBACK_PATH, httponly=True, samesite="lax")
     return response

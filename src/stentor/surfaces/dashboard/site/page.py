@@ -56,6 +56,8 @@ HTMX_HEADER = "HX-Request"
 EVENT_ID_PREFIX = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
 CACHE_SECONDS = 5.0
 """Maximum age of a chart and of the component states, which all readers share."""
+SLOW_CACHE_SECONDS = 300.0
+"""Maximum age of comparisons of whole weeks."""
 CLOCK_SKEW_US = 2 * SECOND
 """Ids are created before their rows are committed, and process clocks differ: pages look back this much."""
 MAX_LOOKBACK_US = 60 * SECOND
@@ -126,6 +128,7 @@ class Site:
         self.templates = _create_environment()
         self.single_sign_on = single_sign_on
         self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
+        self.slow_cache = TtlCache(SLOW_CACHE_SECONDS, time.monotonic)
 
     async def is_session_valid(self, session: Session) -> bool:
         """Return whether the session's key is still valid; the result may be `CACHE_SECONDS` old.

@@ -42,6 +42,8 @@ class Session(msgspec.Struct):
     opened_at: float = 0.0
     is_personal: bool = False
     """Whether `key` is a session of the gateway, which ends with a sign-out, instead of an API key."""
+    visited_at: int = 0
+    """When the browser last had the overview before this session, in microseconds; 0 if that is unknown."""
 
     def may(self, permission: str) -> bool:
         """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
@@ -56,7 +58,9 @@ class SessionStore:
         self.lifetime_seconds = lifetime
         self._sessions: dict[bytes, Session] = {}
 
-    def create(self, key: str, holder: Mapping[str, Any], *, is_personal: bool = False) -> str:
+    def create(
+        self, key: str, holder: Mapping[str, Any], visited_at: int = 0, *, is_personal: bool = False
+    ) -> str:
         """Create a session for the holder of a key, as the gateway describes it; return the value of the cookie."""
         self._evict()
         token, now = secrets.token_urlsafe(32), self._now()
@@ -70,6 +74,7 @@ class SessionStore:
             now,
             now,
             is_personal,
+            visited_at,
         )
         return token
 

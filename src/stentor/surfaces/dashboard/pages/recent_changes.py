@@ -1,0 +1,114 @@
+"""The parts of the overview that compare with earlier: what changed, and the rates of the last 24 hours."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stentor.core.clock import DAY, SECOND, format_iso
+from stentor.core.db import Tx
+from stentor.core.ids import min_id_at
+from stentor.core.jsontext import JsonObject
+from stentor.core.runlog import RunLogEvent
+from stentor.domains.alerts import store as alert_store
+from stentor.domains.alerts.model import Alert
+from stentor.domains.audit import store as audit_store
+from stentor.domains.llm import trend_queries
+from stentor.domains.llm.trend_queries import ModelWeek
+from stentor.domains.registry import queries as registry_queries
+from stentor.domains.tasks import rate_queries
+from stentor.domains.tasks.chart_queries import AgentResults
+from stentor.surfaces.dashboard.pages.alerts import alert_url
+from stentor.surfaces.dashboard.presenters import recent_changes, trends
+from stentor.surfaces.dashboard.presenters.recent_changes import Change
+from stentor.surfaces.dashboard.presenters.trends import Rate
+from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.sessions import is_https_request
+
+VISIT_COOKIE, VISIT_SECONDS = "stentor_visited", 90 * 86_400
+"""When this browser last had the overview, in seconds since 1970. Only its own reader sees what it decides."""
+MAX_LOOKBACK_US = 30 * DAY
+MAX_ALERTS = 50
+DAYS_OF_COST = 8
+"""Today and the seven days whose mean it is compared with."""
+
+Weeks = tuple[
+    dict[str, tuple[AgentResults, AgentResults]],
+    dict[str, tuple[float, float]],
+    dict[str, tuple[ModelWeek, ModelWeek]],
+]
+"""Results of agents, their costs and calls of models, each of this week and the week before."""
+
+
+async def read_changes(page: PageRequest) -> JsonObject:
+    """Return the lines of what changed since `since`, and how many more there are."""
+    now = page.site.now()
+    since = changes_since(page.session.visited_at, now)
+    (events, alerts, names), weeks = await asyncio.gather(page.read(_read_changes, since), _read_weeks(page))
+    name, is_admin = page.session.name, page.session.may("admin")
+    alerts = [alert for alert in alerts if alert.is_visible_to(name, is_admin=is_admin)]
+    lines = recent_changes.describe_changes(events, alerts, alert_url, since, names)
+    trend_lines = trends.describe_trends(*weeks, names)
+    shown, more = recent_changes.select(lines, trend_lines, page.session.may)
+    return {
+        "lines": [_present(line) for line in shown],
+        "more": more,
+        # A day is the shortest: whoever looks often wants to see what changed today, and not a minute ago.
+        "since": format_iso(since) if since < now - DAY else None,
+    }
+
+
+def changes_since(visited_at: int, now: int) -> int:
+    """Return since when changes are news: the last visit if that was a day to 30 days ago, else a day ago."""
+    return min(max(visited_at, now - MAX_LOOKBACK_US), now - DAY) if visited_at else now - DAY
+
+
+def _read_changes(tx: Tx, tenant: str, since: int) -> tuple[list[RunLogEvent], list[Alert], dict[str, str]]:
+    events = audit_store.list_recent_changes(tx, tenant, min_id_at(since))
+    alerts = alert_store.list_recent(tx, tenant, since, MAX_ALERTS)
+    return events, alerts, registry_queries.read_names(tx, tenant)
+
+
+async def _read_weeks(page: PageRequest) -> Weeks:
+    def read(tx: Tx, tenant: str) -> Weeks:
+        return (
+            rate_queries.read_two_weeks(tx, tenant, now),
+            trend_queries.read_agent_costs(tx, tenant, now // DAY),
+            trend_queries.read_model_weeks(tx, tenant, now),
+        )
+
+    now = page.site.now()
+    weeks: Weeks = await page.site.slow_cache.get_or_create(page.tenant, lambda: page.read(read))
+    return weeks
+
+
+def _present(line: Change) -> JsonObject:
+    return msgspec.structs.asdict(line) | {"at": None if line.at is None else format_iso(line.at)}
+
+
+async def read_rates(page: PageRequest) -> list[Rate]:
+    rates: list[Rate] = await page.site.cache.get_or_create(("rates", page.tenant), lambda: _read_rates(page))
+    return rates
+
+
+async def _read_rates(page: PageRequest) -> list[Rate]:
+    now = page.site.now()
+    today, before = await page.read(rate_queries.read_two_days, now)
+    return trends.describe_rates(
+        today, before, await page.read(trend_queries.read_daily_cost, now // DAY, DAYS_OF_COST)
+    )
+
+
+def remember_visit(page: PageRequest, response: Response) -> None:
+    """Store when this browser had the page, for its next sign-in."""
+    value, is_tls = str(page.site.now() // SECOND), is_https_request(page.request)
+    response.set_cookie(VISIT_COOKIE, value, max_age=VISIT_SECONDS, httponly=True, samesite="strict", secure=is_tls)
+
+
+def read_visit(request: Request) -> int:
+    """Return when this browser last had the overview, in microseconds; 0 if that is unknown."""
+    value = request.cookies.get(VISIT_COOKIE, "")
+    return int(value) * SECOND if value.isascii() and value.isdecimal() and len(value) <= 11 else 0

@@ -1,0 +1,97 @@
+"""What changed lately, as short lines that link to their pages: events, alerts, trends of a week. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from stentor.core.runlog import RunLogEvent
+from stentor.domains.alerts.model import Alert
+from stentor.surfaces.dashboard.gateway import quote_segment
+
+MAX_LINES = 10
+MAX_FIELDS = 3
+PERMISSIONS = {"Agent": "admin", "Key": "admin", "Provider": "admin", "Rollback": "admin", "Update": "approve"}
+"""What the page of a line needs, by its kind. Kinds that are not here need `read`."""
+_STATUS_WORDS = {"active": "was activated", "suspended": "was suspended", "quarantined": "was quarantined"}
+_AGENT_EVENTS = frozenset(("agent_registered", "agent_updated", "agent_status_changed"))
+_UPDATE_ENDS = {"update_deployed": "was deployed", "update_rolled_back": "was rolled back"}
+_ROLLBACK_ENDS = {"rollback_completed": "rolled back and verified", "rollback_failed": "rollback failed"}
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A line. `at` is when it happened last, in microseconds; None for what became better or worse over a week."""
+
+    kind: str
+    text: str
+    url: str
+    at: int | None = None
+    times: int = 1
+
+
+def describe_changes(
+    events: Iterable[RunLogEvent], alerts: Iterable[Alert], alert_url: Callable[[Alert], str], since: int,
+    names: Mapping[str, str],
+) -> list[Change]:  # fmt: skip
+    """Return a line for each change since a time, the latest first; the same change of one thing is one line."""
+    lines = [line for event in events if (line := _describe_event(event, names))]
+    for alert in alerts:
+        if alert.resolved_at is not None and alert.resolved_at >= since:
+            lines.append(Change("Alert", f"Resolved: {alert.message}", alert_url(alert), alert.resolved_at))
+        elif alert.opened_at >= since:
+            lines.append(Change("Alert", f"Opened: {alert.message}", alert_url(alert), alert.opened_at))
+    return _merge(sorted(lines, key=lambda line: line.at or 0, reverse=True))
+
+
+def _merge(lines: Iterable[Change]) -> list[Change]:
+    merged: dict[tuple[str, str, str], Change] = {}
+    for line in lines:
+        key = line.kind, line.text, line.url
+        first = merged.get(key)
+        merged[key] = line if first is None else msgspec.structs.replace(first, times=first.times + 1)
+    return list(merged.values())
+
+
+def select(changes: Sequence[Change], trends: Sequence[Change], may: Callable[[str], bool]) -> tuple[list[Change], int]:
+    """Return at most MAX_LINES lines whose pages the reader may open, and how many more there are."""
+    visible = [[line for line in lines if may(PERMISSIONS.get(line.kind, "read"))] for lines in (changes, trends)]
+    # A trend is worth more than the tenth change of the same hour, so up to three have their place.
+    trend_lines = visible[1][: max(3, MAX_LINES - len(visible[0]))]
+    shown = visible[0][: MAX_LINES - len(trend_lines)] + trend_lines
+    return shown, sum(map(len, visible)) - len(shown)
+
+
+def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> Change | None:
+    meta, type_ = event.metadata, event.event_type
+    agent = names.get(event.agent_id or "", "An agent")
+    if type_ in _AGENT_EVENTS and event.agent_id:
+        return Change(
+            "Agent", _describe_agent(event, agent), f"/agents/{quote_segment(event.agent_id)}", event.happened_at
+        )
+    if type_ == "key_changed":
+        name = str(meta.get("name"))
+        text = f"{name} was {'made' if meta.get('change') == 'created' else meta.get('change')} by {meta.get('by')}"
+        return Change("Key", text, f"/keys/{quote_segment(name)}", event.happened_at)
+    if type_ == "provider_changed":
+        text = f"{meta.get('provider')} was {'removed' if meta.get('removed') else 'set'} by {meta.get('by')}"
+        return Change("Provider", text, "/models/providers", event.happened_at)
+    if type_ in _UPDATE_ENDS:
+        url = f"/governance/updates/{quote_segment(str(meta.get('update_id')))}"
+        return Change("Update", f"An update of {agent} {_UPDATE_ENDS[type_]}", url, event.happened_at)
+    if type_ in _ROLLBACK_ENDS:
+        url = f"/governance/rollbacks/{quote_segment(str(meta.get('rollback_id')))}"
+        return Change("Rollback", f"{agent}: {_ROLLBACK_ENDS[type_]}", url, event.happened_at)
+    return None
+
+
+def _describe_agent(event: RunLogEvent, agent: str) -> str:
+    if event.event_type == "agent_registered":
+        return f"{agent} is new"
+    if event.event_type == "agent_updated":
+        fields = [str(name).replace("_", " ") for name in event.metadata.get("fields") or ["scores"]]
+        more = f" and {len(fields) - MAX_FIELDS} more" if len(fields) > MAX_FIELDS else ""
+        return f"{agent} changed: {', '.join(fields[:MAX_FIELDS])}{more}"
+    if "override_tier" in event.metadata:
+        return f"Violations of {agent} were cleared"
+    return f"{agent} {_STATUS_WORDS.get(str(event.metadata.get('to')), 'changed its status')}"
