@@ -117,7 +117,7 @@ def propose_merge(service: Showcase, title: str) -> str:
     """Ask for a merge. It waits until a person says yes; here the script is that person."""
     task_id = service.submit("merge", {"pull_request": title}, "merge", f"Merge: {title}")
     status = service.ended(task_id)["status"]
-    print(f"\nMerging is for people to allow: the task is {status}. Approved by the key of a person.")
+    print(f"\nMerging needs a person: the task is {status}. Approved with the key of a person.")
     service.person.post(f"/tasks/{task_id}/approve").raise_for_status()
     return task_id
 

@@ -28,7 +28,7 @@ RATE_LIMITED_PREFIXES = ("/api/v1/", "/v1/")
 PRINCIPAL_SCOPE_KEY = "stentor.principal"
 """Scope key with an authenticated caller. Only code in this process can set it, never a request from the network."""
 NO_KEY = ("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
-WRONG_KEY = ("Invalid API key", "The key is not one that this service knows.")
+WRONG_KEY = ("Invalid API key", "This service does not know the key.")
 AuthFailure = tuple[str, str]
 """A title and a message."""
 CLOSE_CONNECTION = {"Connection": "close"}

@@ -41,8 +41,8 @@ class ServerSettings:
     outbound_allow: tuple[str, ...] = setting(
         "SERVICE_OUTBOUND_ALLOW",
         (),
-        "Private hosts (host or host:port, comma separated) that agents' endpoints and webhooks may use; by default "
-        "they may use public addresses only.",
+        "Private hosts (host or host:port, comma separated) that agents' endpoints, webhooks and providers registered "
+        "through the API may use; by default they may use public addresses only.",
         parsers.host_list,
     )
     log_level: str = setting("SERVICE_LOG_LEVEL", "info", "Log level: debug, info, warning or error.", parsers.text)

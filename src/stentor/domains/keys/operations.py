@@ -131,7 +131,7 @@ class KeyOperations:
         return self._output(NewKey, key, key=secret)
 
     async def revoke(self, caller: Caller, name: KeyName) -> KeyOut:
-        """Make a key invalid for good, at once. Again is no error."""
+        """Make a key invalid for good, at once. Repeating it is no error."""
         return self._output(KeyOut, await self._keys.revoke(caller, name))
 
     def _output(self, kind: type[Output], stored: ApiKey, **fields: str) -> Output:

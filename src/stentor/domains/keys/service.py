@@ -180,7 +180,7 @@ class KeyService:
         return await self._db.write(work), secret
 
     async def revoke(self, caller: Principal, name: str) -> ApiKey:
-        """Make a key invalid for good. Again is no error. Raises Forbidden, NotFound, Conflict."""
+        """Make a key invalid for good. Repeating it is no error. Raises Forbidden, NotFound, Conflict."""
         _require_person(caller)
 
         def work(tx: Tx) -> ApiKey:
@@ -276,7 +276,7 @@ class KeyService:
             "expires_at": key.expires_at,
             "by": caller.name,
         }
-        self._runlog.append(tx, key.tenant, [EventDraft("key_changed", "keys", f"Key {change}.", meta)])
+        self._runlog.append(tx, key.tenant, [EventDraft("key_changed", "keys", f"Key {key.name} ({key.role}) {change}.", meta)])
         tx.after_commit(partial(self._apply, [key]))
 
 

@@ -107,11 +107,11 @@ class PeopleOperations:
         return self._output(await self._people.end_sessions(caller, name))
 
     async def block(self, caller: Caller, name: PersonName) -> PersonOut:
-        """End a person's sessions at once, and refuse further sign-ins. Again is no error."""
+        """End a person's sessions at once, and refuse further sign-ins. Repeating it is no error."""
         return self._output(await self._people.block(caller, name))
 
     async def unblock(self, caller: Caller, name: PersonName) -> PersonOut:
-        """Let a blocked person sign in again. Again is no error."""
+        """Let a blocked person sign in again. Repeating it is no error."""
         return self._output(await self._people.unblock(caller, name))
 
     async def release(self, caller: Caller, name: PersonName) -> PersonOut:

@@ -128,7 +128,7 @@ class PeopleService:
         return await self._change(caller, name, "signed out everywhere", {"sessions": ()})
 
     async def block(self, caller: Principal, name: str) -> Person:
-        """End a person's sessions and refuse further sign-ins. Again is no error.
+        """End a person's sessions and refuse further sign-ins. Repeating it is no error.
 
         Raises Forbidden, NotFound, and Conflict for oneself.
         """
@@ -138,7 +138,7 @@ class PeopleService:
         return await self._change(caller, name, "blocked", changes)
 
     async def unblock(self, caller: Principal, name: str) -> Person:
-        """Let a blocked person sign in again. Again is no error. Raises Forbidden, NotFound."""
+        """Let a blocked person sign in again. Repeating it is no error. Raises Forbidden, NotFound."""
         return await self._change(caller, name, "unblocked", {"blocked_at": None, "blocked_by": None})
 
     async def release(self, caller: Principal, name: str) -> Person:

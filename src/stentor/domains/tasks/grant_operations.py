@@ -90,7 +90,7 @@ class GrantOperations:
         return GrantOut.of(await self._grants.get(caller.tenant, grant_id))
 
     async def revoke(self, caller: Caller, grant_id: GrantId) -> GrantOut:
-        """Take authority back, with all that came from it. Again is no error."""
+        """Take authority back, with all that came from it. Repeating it is no error."""
         return GrantOut.of(await self._grants.revoke(caller, grant_id))
 
     async def whoami(self, caller: Caller) -> Who:

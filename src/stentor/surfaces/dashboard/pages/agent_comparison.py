@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from statistics import fmean
 
 import msgspec
 from starlette.responses import Response
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.domains.learning import evidence
+from stentor.domains.learning import store as learning_store
 from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.agents import FIGURE_DAYS, read_figures
 from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.site.page import PageRequest
 
-MAX_COMPARED = 4
+MAX_COMPARED, MAX_TYPES = 4, 12
 
 
 class ComparedAgent(msgspec.Struct, frozen=True):
@@ -26,6 +29,8 @@ class ComparedAgent(msgspec.Struct, frozen=True):
     results: AgentResults | None
     durations: tuple[int, int] | None
     cost: float | None
+    results_by_type: dict[str, float]
+    """The mean of the recent results of each task type: grades from 0 to 1, or 1 for an ungraded success."""
     runtime: list[tuple[str, str]]
     prompt: str | None
 
@@ -37,19 +42,22 @@ async def compare_agents(page: PageRequest) -> Response:
         raise InvalidRequest(f"Select two to {MAX_COMPARED} agents to compare.", {"fields": {"agent": "two to four"}})
     results, costs = await read_figures(page)
     agents = await asyncio.gather(*(_read_agent(page, agent_id, results, costs) for agent_id in ids))
-    return page.render("agent-comparison.html", agents=agents, days=FIGURE_DAYS)
+    types = sorted({task_type for agent in agents for task_type in agent.results_by_type})
+    return page.render("agent-comparison.html", agents=agents, days=FIGURE_DAYS, types=types[:MAX_TYPES])
 
 
 async def _read_agent(
     page: PageRequest, agent_id: str, results: dict[str, AgentResults], costs: dict[str, float]
 ) -> ComparedAgent:
     record = await page.call("agents.get", agent_id=agent_id)
+    weights = await page.site.db.read(lambda tx: learning_store.list_agent_weights(tx, record["agent_id"]))
     return ComparedAgent(
         record,
         agent_view.composite_score(record),
         results.get(agent_id),
         await page.read(chart_queries.read_agent_durations, agent_id),
         costs.get(agent_id),
+        {weight.task_type: fmean(evidence.decode_rewards(weight.encoded_rewards)) for weight in weights if weight.recent},
         agent_view.present_runtime(record["runtime"]),
         agent_view.present_prompt(record["runtime"]),
     )

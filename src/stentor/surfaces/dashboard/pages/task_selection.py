@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -25,7 +26,7 @@ async def confirm_action(page: PageRequest) -> Response:
     """Say what the action will do with the selected tasks, and ask for confirmation."""
     action, task_ids = await _read_selection(page)
     if not task_ids:
-        return RedirectResponse("/tasks?notice=none-selected", 303)
+        return _back_to_list(page)
     found = [task for task in await asyncio.gather(*(_find_task(page, task_id) for task_id in task_ids)) if task]
     label, participle, statuses = ACTIONS[action]
     affected = [task for task in found if task["status"] in statuses]
@@ -45,7 +46,7 @@ async def act_on_tasks(page: PageRequest) -> Response:
     """Do it, and show what became of each task that it failed for."""
     action, task_ids = await _read_selection(page)
     if not task_ids:
-        return RedirectResponse("/tasks?notice=none-selected", 303)
+        return _back_to_list(page)
     body: JsonObject = {"task_ids": task_ids}
     if action == "reject" and (reason := (await page.read_form()).get("reason")):
         body["reason"] = reason
@@ -61,6 +62,13 @@ async def act_on_tasks(page: PageRequest) -> Response:
         others={},
         outcome=outcome,
     )
+
+
+def _back_to_list(page: PageRequest) -> Response:
+    """Return to the list as it was filtered, which the browser names as the page that it came from."""
+    came_from = urlsplit(page.request.headers.get("referer", ""))
+    filters = f"{came_from.query}&" if came_from.path == "/tasks" and came_from.query else ""
+    return RedirectResponse(f"/tasks?{filters}notice=none-selected", 303)
 
 
 async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:

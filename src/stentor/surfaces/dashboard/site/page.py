@@ -223,6 +223,8 @@ class PageRequest:
         template = self.site.templates.get_template(name)
         values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query_param("notice"))}
         values |= {"menu": [entry for entry in MENU if self.session.may(entry[3])]}
+        if not self.session.may("admin"):
+            values["ui"] = self.site.templates.globals["ui_without_agents"]  # the page of an agent would be a refusal
         values |= {"moment": partial(filters.format_time, now=self.site.now()), "path": self.request.url.path}
         headers = {"Vary": HTMX_HEADER}
         if self.request.headers.get(HTMX_HEADER):
@@ -276,5 +278,7 @@ def _create_environment() -> Environment:
         "share": filters.to_percent,
         "step": filters.color_step,
     }
-    environment.globals["ui"] = environment.get_template("macros.html").module
+    macros = environment.get_template("macros.html")
+    environment.globals["ui"] = macros.make_module({"links_agents": True})
+    environment.globals["ui_without_agents"] = macros.make_module({"links_agents": False})
     return environment
