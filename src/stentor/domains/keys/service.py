@@ -276,7 +276,8 @@ class KeyService:
             "expires_at": key.expires_at,
             "by": caller.name,
         }
-        self._runlog.append(tx, key.tenant, [EventDraft("key_changed", "keys", f"Key {key.name} ({key.role}) {change}.", meta)])
+        draft = EventDraft("key_changed", "keys", f"Key {key.name} ({key.role}) {change}.", meta)
+        self._runlog.append(tx, key.tenant, [draft])
         tx.after_commit(partial(self._apply, [key]))
 
 

@@ -15,6 +15,8 @@ STATUSES = {
     "PERMISSION_DENIED": (
         "FORBIDDEN",
         "AUTHORITY_DENIED",
+        "SIGN_IN_FAILED",
+        "SIGN_IN_REFUSED",
         "TOOL_DENIED",
         "GOVERNANCE_SELF_APPROVAL",
         "ROUTING_TENANT_DENIED",

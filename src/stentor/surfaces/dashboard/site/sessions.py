@@ -58,9 +58,7 @@ class SessionStore:
         self.lifetime_seconds = lifetime
         self._sessions: dict[bytes, Session] = {}
 
-    def create(
-        self, key: str, holder: Mapping[str, Any], visited_at: int = 0, *, is_personal: bool = False
-    ) -> str:
+    def create(self, key: str, holder: Mapping[str, Any], visited_at: int = 0, *, is_personal: bool = False) -> str:
         """Create a session for the holder of a key, as the gateway describes it; return the value of the cookie."""
         self._evict()
         token, now = secrets.token_urlsafe(32), self._now()
