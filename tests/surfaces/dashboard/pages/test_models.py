@@ -49,7 +49,7 @@ async def chat(world: World, status: int = 200, model: str = "openai/sea-large")
 
 @requirement("dashboard.page-models")
 async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
-    assert "No calls of models in these days" in await site.read("/models")
+    assert "No model calls in this period" in await site.read("/models")
     await chat(site.world)
     page = await site.read("/models")
     assert "$0.0250" in page  # 11 tokens at 1,000 and 7 at 2,000 dollars a million
@@ -60,7 +60,7 @@ async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
     assert (await site.read("/models", days="30")).count('<rect class="value"') == 2 * 30
     assert (await site.read("/models", days="90")).count('<rect class="value"') == 2 * 90
     site.world.clock.advance(seconds=8 * 86_400)
-    assert "No calls of models in these days" in await site.part("/models", days="7")
+    assert "No model calls in this period" in await site.part("/models", days="7")
     assert "openai/sea-large" in await site.part("/models", days="30")
     for wrong in ("0", "-7", "x", "7" * 5000, "٧"):
         assert "7 days" in await site.read("/models", days=wrong)
@@ -158,7 +158,7 @@ async def test_a_readers_key_sees_usage_and_no_addresses_keys_or_buttons(site: S
 async def test_another_tenant_sees_nothing_of_this_ones_use(site: Site, upstream: Upstream) -> None:
     await chat(site.world)
     await site.send("/models/providers", provider="acme", baseUrl=upstream.v1)
-    assert "No calls of models in these days" in await site.read("/models", key="OTHER")
+    assert "No model calls in this period" in await site.read("/models", key="OTHER")
     page = await site.read("/models/providers", key="OTHER")
     assert "acme" not in page
     assert "key admin" not in page

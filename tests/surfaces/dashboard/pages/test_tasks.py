@@ -221,7 +221,7 @@ async def test_task_that_waits_for_approval_says_what_an_approval_does(site: Sit
     task_id = await site.world.submit(type="payment", input="Pay 100", required_capabilities=["judge"])
     page = await site.read(f"/tasks/{task_id}")
     assert "Waits for your decision" in page
-    assert "does this payment task, which needs judge" in page
+    assert "runs this payment task (judge)" in page
     assert page.index("Pay 100") < page.index("Why this agent")
 
 
