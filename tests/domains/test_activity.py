@@ -23,6 +23,7 @@ OF_TASKS = set(get_args(EventType)) - {
     *("rollback_started", "rollback_in_progress", "rollback_completed", "rollback_failed"),
     *(
         "signed_in",
+        "sign_in_refused",
         "alert_opened",
         "alert_resolved",
         "history_accepted",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap.kernel import Kernel
@@ -20,6 +21,7 @@ from stentor.core.filesystem import read_lock_holder
 from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
+from stentor.domains.audit.service import AuditService
 from stentor.domains.notes import plugin_client
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
@@ -30,6 +32,7 @@ from stentor.surfaces.dashboard.pages import app as pages
 from stentor.surfaces.dashboard.presenters.resources import RankingSettings
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site.page import Site
+from stentor.surfaces.dashboard.site.refused_sign_ins import Record, log_only
 from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.store import DashboardStore
 from stentor.surfaces.dashboard.streaming import InstructionExecutor
@@ -50,7 +53,10 @@ def open_beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> 
     keys = context.keys
     rows = {row.name: row for _, table in operations(kernel, context) for row in table}
     caller = InProcessGatewayClient(rows, kernel.tasks.activity, lambda key: keys.development_admin or keys.find(key))
-    return build(settings, driver, kernel.infra.clock, gateway, caller, kernel.infra.hub.closing, ranking)
+    audit = AuditService(kernel.infra.db, kernel.infra.runlog)
+    record_refusals = partial(audit.record_refused_sign_ins, settings.dashboard.tenant, "dashboard")
+    parts = (kernel.infra.clock, gateway, caller, kernel.infra.hub.closing)
+    return build(settings, driver, *parts, ranking, record_refusals)
 
 
 def open_alone(settings: Settings, redactor: Redactor) -> Dashboard:
@@ -92,6 +98,7 @@ def build(
     caller: GatewayClient,
     closing: asyncio.Event,
     ranking: Callable[[], RankingSettings | None],
+    record_refusals: Record = log_only,
 ) -> Dashboard:
     """Build the application; it never writes to the database. Raises StartRefused."""
     vault = _vault(settings)
@@ -111,6 +118,7 @@ def build(
         streams,
         settings.routing.sentinel_threshold,
         lifetime,
+        record_refusals,
         SingleSignOn(OidcProvider(settings.oidc, clock), settings.oidc.label) if settings.oidc.issuer else None,
     )
     work = InstructionExecutor(stores, gateway, notes, closing)

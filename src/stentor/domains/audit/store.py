@@ -7,7 +7,7 @@ from stentor.core.db import Sql, Tx
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
-    "sign-ins": ("signed_in",),
+    "sign-ins": ("signed_in", "sign_in_refused"),
     "changes": tuple(
         (
             "agent_registered agent_updated agent_status_changed approval_given authority_granted authority_revoked "
@@ -18,7 +18,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     ),
     "refusals": ("dispatch_denied", "sign_in_refused", "tool_denied", "violation_recorded"),
 }
-AUDITED = tuple(sorted(name for names in CATEGORIES.values() for name in names))
+AUDITED = tuple(sorted({name for names in CATEGORIES.values() for name in names}))
 IS_AUDITED = " or ".join(f"event_type = '{name}'" for name in AUDITED)
 """Exactly the condition of the index `events_audited`: only then SQLite uses it."""
 _COLUMNS = ", ".join(EVENT_COLUMNS)

@@ -43,6 +43,7 @@ async def sign_in(site: Site, request: Request) -> Response:
         return render_sign_in(site, request, EMPTY_KEY_MESSAGE, 400)
     address = request.client.host if request.client else ""
     if site.login_throttle.is_blocked(address):
+        site.refused_sign_ins.add(address)
         return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
     try:
         holder = await site.gateway.call(key, "whoami", {})
@@ -50,13 +51,16 @@ async def sign_in(site: Site, request: Request) -> Response:
         return render_sign_in(site, request, error.message, 503)
     except GatewayError as error:
         if error.status == 403:
+            site.refused_sign_ins.add(address)
             return render_sign_in(site, request, NO_READ_PERMISSION_MESSAGE, 403)
         if error.status == 401:
             site.login_throttle.record_failure(address)
+            site.refused_sign_ins.add(address)
             return render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
         # The key may be valid, so this is no failed sign-in: the gateway is busy or has failed.
         return render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
     if holder["role"] == "agent" and "admin" not in holder["permissions"]:
+        site.refused_sign_ins.add(address)
         return render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
     await _record(site, key, address)
     token = site.sessions.create(key, holder, read_visit(request))

@@ -28,6 +28,7 @@ from stentor.surfaces.dashboard.presenters import filters
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site.live_updates import LiveUpdates
+from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSignIns, log_only
 from stentor.surfaces.dashboard.site.sessions import LoginThrottle, Session, SessionStore
 from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
@@ -102,7 +103,7 @@ NOTICES = {
 class Site:
     """The services that all pages share. `threshold` is the sentinel's; `lifetime` is a session's, in seconds.
 
-    `single_sign_on` is None without a provider.
+    `record_refusals` is called at most once a minute; `single_sign_on` is None without a provider.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Site:
         streams: StreamLimit,
         threshold: float,
         lifetime: float,
+        record_refusals: Record = log_only,
         single_sign_on: SingleSignOn | None = None,
     ) -> None:
         self.gateway = gateway
@@ -125,6 +127,7 @@ class Site:
         self.live_updates = LiveUpdates(db)
         self.sessions = SessionStore(time.monotonic, lifetime)
         self.login_throttle = LoginThrottle(MAX_FAILED_SIGN_INS, time.monotonic)
+        self.refused_sign_ins = RefusedSignIns(record_refusals)
         self.templates = _create_environment()
         self.single_sign_on = single_sign_on
         self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
@@ -142,6 +145,7 @@ class Site:
         )
 
     async def close(self) -> None:
+        await self.refused_sign_ins.close()
         await self.live_updates.close()
         if self.single_sign_on is not None:
             await self.single_sign_on.provider.close()
