@@ -16,7 +16,7 @@ from tests.conftest import KEYS, Service, serving
 from tests.databases import Databases, chosen, stores
 from tests.system import need
 
-WAIT = 20_000
+WAIT = 60_000
 """Milliseconds that something may take to appear; the machine may be busy."""
 SIZES = {"wide": {"width": 1280, "height": 860}, "narrow": {"width": 390, "height": 844}}
 
@@ -35,6 +35,7 @@ class Installation:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """For a module alone: while it is open, a loop of its own runs in this thread, and no asynchronous test can."""
+    expect.set_options(timeout=WAIT)
     with open_browser(need("chromium")) as opened:
         yield opened
 
@@ -63,7 +64,6 @@ class Tab:
         self.board = board
         self.errors: list[str] = []
         page.set_default_timeout(WAIT)
-        expect.set_options(timeout=WAIT)
         page.on("pageerror", lambda error: self.errors.append(f"{page.url}: {error}"))
         page.on("console", self._console)
 

@@ -61,13 +61,14 @@ def sign_in(page: Page, board: str, name: str, path: str = "/") -> None:
 @requirement("people.sign-in", "people.claims", "dashboard.single-sign-on")
 def test_people_sign_in_with_a_real_provider(chromium: Browser, office: Service) -> None:
     board = office.ready["dashboard"]
-    admin = chromium.new_context(viewport=SIZES["narrow"]).new_page()  # type: ignore[arg-type]
-    admin.set_default_timeout(WAIT)
+    contexts = [chromium.new_context(viewport=SIZES["narrow"]) for _ in range(3)]  # type: ignore[arg-type]
+    admin, viewer, stranger = (context.new_page() for context in contexts)
+    for page in (admin, viewer, stranger):
+        page.set_default_timeout(WAIT)
     sign_in(admin, board, "anna-platform", "/tasks?status=failed")
     admin.wait_for_url(board + "/tasks?status=failed")
     admin.goto(board + "/people")
     expect(admin.get_by_role("strong").filter(has_text="anna-platform@example.com")).to_be_visible()
-    viewer = chromium.new_context().new_page()
     sign_in(viewer, board, "vera-staff")
     viewer.wait_for_url(board + "/")
     expect(viewer.get_by_role("link", name="Keys & people")).to_have_count(0)
@@ -77,7 +78,6 @@ def test_people_sign_in_with_a_real_provider(chromium: Browser, office: Service)
     expect(admin.get_by_text("Blocked: all sessions have ended.")).to_be_visible()
     viewer.goto(board + "/tasks")
     expect(viewer.get_by_role("link", name="Sign in with Example ID")).to_be_visible()
-    stranger = chromium.new_context().new_page()
     sign_in(stranger, board, "eve-sales")
     expect(stranger.get_by_role("alert")).to_contain_text("none of its groups has a role")
     headers = {"X-API-Key": KEYS["ADMIN"].split(":")[0]}
@@ -87,3 +87,5 @@ def test_people_sign_in_with_a_real_provider(chromium: Browser, office: Service)
     if folder := os.environ.get("STENTOR_PICTURES"):
         admin.screenshot(path=f"{folder}/people-narrow.png", full_page=True)
         stranger.screenshot(path=f"{folder}/sign-in-refused.png", full_page=True)
+    for context in contexts:
+        context.close()
