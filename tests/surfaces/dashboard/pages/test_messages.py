@@ -63,7 +63,7 @@ async def test_the_list_goes_on_from_page_to_page(site: Site, monkeypatch: pytes
         seen, address = [], "/messages"
         page = await site.part(address, **query)
         while True:
-            seen += re.findall(r'<td class="id"><a href="[^"]+" title="([^"]+)"', page)
+            seen += re.findall(r'<td class="title"><a href="[^"]+" title="([^"]+)"', page)
             found = re.search(r'hx-get="(/messages\?[^"]+)"', page)
             if not found:
                 break
