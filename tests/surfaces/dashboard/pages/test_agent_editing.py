@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.surfaces.dashboard.pages.agent_editing import build_patch, describe_changes
+from stentor.surfaces.dashboard.presenters.whitelist_form import EMPTY_WHITELIST, build_whitelist, read_fields
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -108,8 +109,52 @@ async def test_nobody_changes_an_agent_of_another_tenant_or_without_the_permissi
 @requirement("dashboard.page-agent-editing")
 def test_a_patch_has_what_differs_and_an_emptied_field_is_removed() -> None:
     before = {"capabilities": "a", "endpoint": "", "model": "m", "prompt": "p"}
-    assert build_patch(before, before | {"model": ""}) == {"runtime": {"options": {"model": None}}}
-    assert build_patch(before, before | {"endpoint": " https://x "}) == {"runtime": {"endpoint": "https://x"}}
-    assert build_patch(before, before | {"capabilities": "a b"}) == {"capabilities": ["a", "b"]}
-    changes = describe_changes("ann", before, before | {"prompt": "p\nq"})
+    assert build_patch(before, before | {"model": ""}, EMPTY_WHITELIST) == {"runtime": {"options": {"model": None}}}
+    assert build_patch(before, before | {"endpoint": " https://x "}, EMPTY_WHITELIST) == {
+        "runtime": {"endpoint": "https://x"}
+    }
+    assert build_patch(before, before | {"capabilities": "a b"}, EMPTY_WHITELIST) == {"capabilities": ["a", "b"]}
+    changes = describe_changes("ann", before, before | {"prompt": "p\nq"}, EMPTY_WHITELIST)
     assert (changes["lines_added"], changes["lines_deleted"], changes["lines_total"]) == (1, 0, 3)
+
+
+@requirement("dashboard.page-agent-editing")
+async def test_what_a_new_agent_may_touch_is_said_in_the_form(site: Site) -> None:
+    fields = {"tool-0-name": "read_file", "tool-0-operations": "read, list", "tool-0-paths": "notes/**\r\na, b.md"}
+    fields |= {"tool-0-limit": "60", "tool-1-name": "", "tool-1-paths": "left/over", "hosts": "x.example.org"}
+    fields |= {"ports": "443 8443", "tool-9-name": "crafted"}
+    answer = await site.send("/agents/new", name="ann", kind="worker", tier="human", **fields)
+    whitelist = (await agent(site, last_part(answer.headers["location"])))["sandbox_whitelist"]
+    tool = {"name": "read_file", "operations": ["read", "list"], "paths": ["notes/**", "a, b.md"], "rate_limit": 60}
+    assert whitelist == {"tools": [tool], "network": {"allowlist": ["x.example.org"], "ports": [443, 8443]}}
+    page = (await site.send("/agents/new", 400, name="x", kind="worker", tier="human", ports="https")).text
+    assert 'value="https"' in page
+
+
+@requirement("dashboard.page-agent-editing")
+async def test_a_change_of_the_whitelist_is_a_proposal_and_wider_rights_need_a_person(site: Site) -> None:
+    tools = [{"name": "a,b", "operations": ["x y"], "paths": ["p"], "rate_limit": 0}, {"name": "shell"}]
+    ann = await site.world.register("ann", sandbox_whitelist={"tools": tools})
+    page = await site.read(f"/agents/{ann}/edit")
+    assert 'name="tool-3-name"' in page
+    fields = {"tool-1-name": "", "tool-2-name": "read_file", "tool-2-operations": "read"}
+    answer = await site.send(f"/agents/{ann}/edit", description="Reads instead.", **fields)
+    update_id = last_part(answer.headers["location"])
+    update = (await site.world.admin.get(f"/api/v1/governance/updates/{update_id}")).json()
+    assert update["tier"] == 3
+    patched = update["changes"]["agent_patch"]["sandbox_whitelist"]
+    assert [tool["name"] for tool in patched["tools"]] == ["a,b", "read_file"]
+    assert patched["tools"][0]["operations"] == ["x y"], "an unchanged row stays exactly as it is"
+    assert (await agent(site, ann))["sandbox_whitelist"]["tools"][1]["name"] == "shell", "nothing changes by itself"
+    assert "Nothing is changed." in (await site.send(f"/agents/{ann}/edit", 400, description="?")).text
+    bad = await site.send(f"/agents/{ann}/edit", 400, description="?", **{"tool-0-limit": "often"})
+    assert 'value="often"' in bad.text
+
+
+@requirement("dashboard.page-agent-editing")
+def test_a_whitelist_that_is_read_into_fields_and_built_from_them_is_the_same() -> None:
+    tools = [{"name": "a", "operations": ["r", "w"], "paths": ["x y/**", "z,"], "rate_limit": 3}]
+    whitelist = {"tools": tools, "network": {"allowlist": ["h"], "ports": [1]}}
+    fields = read_fields(whitelist)
+    assert build_whitelist(fields, fields, whitelist) == whitelist
+    assert build_whitelist({}, fields, EMPTY_WHITELIST) == whitelist

@@ -241,3 +241,31 @@ async def test_search_field_finds_a_task_by_part_of_its_id_and_an_agent_by_name(
     assert await find("0") != f"/tasks/{other}"
     assert await find("nothing like it") == "/tasks?q=nothing%20like%20it"
     assert await find("\0\n") == "/tasks?q="
+
+
+@requirement("dashboard.task-unrouted")
+async def test_a_task_that_no_agent_got_says_why_in_words(site: Site) -> None:
+    ann = await site.world.register("ann", capabilities=["dig"])
+    await site.world.admin.post(f"/api/v1/registry/agents/{ann}/suspend", json={"reason": "tried"})
+    for body, expected in (
+        ({"required_capabilities": ["dig"]}, ["Why no agent", "suspended or quarantined.", ">ann</a> is suspended or"]),
+        ({"required_capabilities": ["fly"]}, ["None has &#39;fly&#39;", "Known capabilities: dig."]),
+        (
+            {"required_capabilities": ["dig"], "agent_preference": ann},
+            ["The agent that was asked for is suspended or quarantined."],
+        ),
+    ):
+        answer = await site.world.admin.post("/api/v1/tasks", json={"type": "t", "input": "x", **body})
+        page = await site.read(f"/tasks/{answer.json()['error']['details']['task_id']}")
+        for text in expected:
+            assert text in page, (body, text)
+        assert page.index("<summary>Details</summary>") < page.index("Run again"), "the JSON is folded"
+
+
+@requirement("dashboard.task-unrouted")
+async def test_an_error_is_a_sentence_and_a_rejection_asks_for_a_reason(site: Site) -> None:
+    ann = await site.world.register("ann", trust_tier="human")
+    task_id = await site.world.submit(agent_preference=ann)
+    assert re.search(r'<input name="reason"[^>]* required', await site.read(f"/tasks/{task_id}"))
+    await site.send(f"/tasks/{task_id}/reject", reason="It would write outside.")
+    assert "It would write outside." in await site.read(f"/tasks/{task_id}")

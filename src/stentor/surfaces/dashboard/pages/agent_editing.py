@@ -10,7 +10,9 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.agents import TRUST_TIERS
+from stentor.surfaces.dashboard.presenters import whitelist_form
 from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
+from stentor.surfaces.dashboard.presenters.whitelist_form import split_words
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 KINDS = {
@@ -21,6 +23,7 @@ KINDS = {
 EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt", "description"), "") | {
     "kind": "worker",
     "tier": "monitored",
+    **whitelist_form.read_fields(whitelist_form.EMPTY_WHITELIST),
 }
 MASKED_MESSAGE = f"The prompt has {MASK} where a secret stands. Remove the secret, or change the prompt over the API."
 
@@ -33,18 +36,19 @@ async def show_new_agent(page: PageRequest) -> Response:
 def _render_new(
     page: PageRequest, form: dict[str, str] | None = None, problem: str = "", status: int = 200
 ) -> Response:
-    return page.render(
-        "agent-new.html", status, form=EMPTY_FORM | (form or {}), problem=problem, kinds=KINDS, tiers=TRUST_TIERS
-    )
+    form = EMPTY_FORM | (form or {})
+    rows = whitelist_form.count_rows(form)
+    return page.render("agent-new.html", status, form=form, rows=rows, problem=problem, kinds=KINDS, tiers=TRUST_TIERS)
 
 
 async def create_agent(page: PageRequest) -> Response:
-    form = await page.read_form()
+    form = EMPTY_FORM | {name: value for name, value in (await page.read_form()).items() if name in EMPTY_FORM}
     body = {
         "name": form.get("name", "").strip(),
-        "capabilities": split_capabilities(form.get("capabilities", "")),
+        "capabilities": split_words(form.get("capabilities", "")),
         "trust_tier": form.get("tier", ""),
         "runtime": _runtime(form),
+        "sandbox_whitelist": whitelist_form.build_whitelist(EMPTY_FORM, form, whitelist_form.EMPTY_WHITELIST),
     }
     try:
         made = await page.call("agents.register", body=body)
@@ -76,7 +80,14 @@ def _render_edit(
     runtime = agent["runtime"]
     origin = url_origin(runtime["endpoint"]) if runtime.get("endpoint") else ""
     return page.render(
-        "agent-edit.html", status, agent=agent, form=form, problem=problem, kind=runtime["kind"], origin=origin
+        "agent-edit.html",
+        status,
+        agent=agent,
+        form=form,
+        rows=whitelist_form.count_rows(form),
+        problem=problem,
+        kind=runtime["kind"],
+        origin=origin,
     )
 
 
@@ -93,7 +104,7 @@ async def propose_change(page: PageRequest) -> Response:
         "agent_id": agent["agent_id"],
         "update_type": "agent",
         "description": description,
-        "changes": describe_changes(agent["name"], before, after),
+        "changes": describe_changes(agent["name"], before, after, agent["sandbox_whitelist"]),
     }
     try:
         update = await page.call("updates.propose", body=body)
@@ -122,15 +133,16 @@ def read_values(agent: JsonObject) -> dict[str, str]:
         "endpoint": "",
         "model": str(options.get("model") or ""),
         "prompt": (present_prompt(runtime) or "").replace("\r\n", "\n"),
+        **whitelist_form.read_fields(agent["sandbox_whitelist"]),
     }
 
 
-def describe_changes(name: str, before: dict[str, str], after: dict[str, str]) -> JsonObject:
+def describe_changes(name: str, before: dict[str, str], after: dict[str, str], whitelist: JsonObject) -> JsonObject:
     """Return the body of a proposal's `changes`: the patch of the record, and how many lines of it change."""
     lines_before, lines_after = (_record_lines(values) for values in (before, after))
     marks = [line[0] for line in ndiff(lines_before, lines_after)]
     return {
-        "agent_patch": build_patch(before, after),
+        "agent_patch": build_patch(before, after, whitelist),
         "files_modified": [f"agents/{name}"],
         "lines_added": marks.count("+"),
         "lines_deleted": marks.count("-"),
@@ -139,12 +151,17 @@ def describe_changes(name: str, before: dict[str, str], after: dict[str, str]) -
     }
 
 
-def build_patch(before: dict[str, str], after: dict[str, str]) -> JsonObject:
-    """Return a JSON merge patch (RFC 7386) with the fields that differ; an emptied field is removed."""
+def build_patch(before: dict[str, str], after: dict[str, str], whitelist: JsonObject) -> JsonObject:
+    """Return a JSON merge patch (RFC 7386) with the fields that differ; an emptied field is removed.
+
+    `whitelist` is the one before, whose unchanged tools stay as they are.
+    """
     changed = {name for name in before if before[name] != after[name]}
     patch: JsonObject = {}
     if "capabilities" in changed:
-        patch["capabilities"] = split_capabilities(after["capabilities"])
+        patch["capabilities"] = split_words(after["capabilities"])
+    if any(map(whitelist_form.is_field, changed)):
+        patch["sandbox_whitelist"] = whitelist_form.build_whitelist(before, after, whitelist)
     options = {
         option: after[name] or None
         for name, option in (("model", "model"), ("prompt", "system_prompt"))
@@ -157,11 +174,6 @@ def build_patch(before: dict[str, str], after: dict[str, str]) -> JsonObject:
 
 def _record_lines(values: dict[str, str]) -> list[str]:
     return [f"{name} {line}" for name, value in values.items() for line in value.split("\n") if value]
-
-
-def split_capabilities(text: str) -> list[str]:
-    """Return the capabilities of a text, separated by commas or white space."""
-    return text.replace(",", " ").split()
 
 
 ROUTES = [

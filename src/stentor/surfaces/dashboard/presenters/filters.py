@@ -126,6 +126,21 @@ def color_step(value: float, lowest: float, highest: float) -> int:
     return 5 if highest <= lowest else max(0, min(9, int(10 * (value - lowest) / (highest - lowest))))
 
 
+DENIAL_REASONS = {
+    "ROUTING_CAPABILITY_UNAVAILABLE": "lacks a capability",
+    "ROUTING_TENANT_DENIED": "belongs to another tenant",
+    "ROUTING_AGENT_UNAVAILABLE": "is suspended or quarantined",
+    "ROUTING_AUTHORITY_DENIED": "needs an authority that the caller has not",
+    "ROUTING_TRUST_FLOOR": "has too little trust",
+    "ROUTING_POLICY_DENIED": "is denied by the policy of this service",
+}
+
+
+def explain_denial(code: Any) -> str:
+    """Return why an agent was not admitted, after its name; a code that is unknown here as words."""
+    return DENIAL_REASONS.get(str(code)) or humanize(str(code)).lower()
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "duration": format_duration,
     "number": format_number,
@@ -133,6 +148,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "money": format_money,
     "short": shorten_id,
     "cut": truncate_line,
+    "denial": explain_denial,
     "pretty": format_json,
     "words": humanize,
     "markdown": render_markdown,
