@@ -57,3 +57,18 @@ def test_a_page_with_all_that_it_loads_weighs_less_than_300_kilobytes(tab: Tab, 
     )
     assert len(sizes) >= 5
     assert 20_000 < sum(sizes) < 300_000
+
+
+@requirement("dashboard.clipped-tables")
+def test_a_table_that_is_wider_than_a_phone_says_so_until_its_end_is_seen(
+    chromium: Browser, installation: Installation
+) -> None:
+    context = chromium.new_context(viewport=SIZES["narrow"])  # type: ignore[arg-type]
+    page = Tab(context.new_page(), installation.board).sign_in().open("/webhooks").live().page
+    page.locator(".scroll.clipped").wait_for()
+    page.evaluate("document.querySelector('.scroll').scrollLeft = 9999")
+    page.locator(".scroll:not(.clipped)").wait_for()
+    here = page.locator("nav.side [aria-current]").bounding_box()
+    assert here is not None
+    assert 0 <= here["x"] <= SIZES["narrow"]["width"] - here["width"], "the menu shows where one is"
+    context.close()

@@ -4,6 +4,14 @@
   const $ = (query, from = document) => from.querySelector(query);
   const all = (query, from = document) => [...from.querySelectorAll(query)];
   $("nav.side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the menu scrolls
+  const tables = new ResizeObserver((entries) => entries.forEach(({ target }) => markClipped(target)));
+  const markClipped = (box) => box.classList.toggle("clipped", box.scrollLeft + box.clientWidth + 2 < box.scrollWidth);
+  const watchTables = () => all(".scroll").forEach((box) => { // a table that is wider than the screen says so
+    tables.observe(box);
+    box.onscroll = () => markClipped(box);
+  });
+  watchTables();
+  document.addEventListener("htmx:afterSettle", watchTables);
   const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName || "");
 
   const REFRESH = 30_000; // milliseconds after which live parts are asked for even when nothing was heard
