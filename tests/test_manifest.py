@@ -11,6 +11,7 @@ from tests.requirements import load
 
 TESTS = Path(__file__).parent
 SLOW = {
+    "dashboard.clipped-tables",
     "dashboard.flows",
     "dashboard.keyboard",
     "dashboard.live-pressed",
