@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -144,6 +145,10 @@ async def test_a_token_with_a_wrong_claim_is_refused(office: World, provider: Id
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "SIGN_IN_FAILED"), name
 
 
+def encoded(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
+
+
 PUBLIC_AS_SECRET = OctKey.import_key(json.dumps(KEY.as_dict(private=False)))
 FORGED: dict[str, Callable[[dict[str, Any]], str]] = {
     "by nobody": unsigned,
@@ -165,6 +170,14 @@ FORGED: dict[str, Callable[[dict[str, Any]], str]] = {
     "no token": lambda c: "not.a.token",
     "one part": lambda c: "e30",
     "not an object": lambda c: f"{unsigned(c).split('.')[0]}.W10.c2ln",
+    "a header that is a list": lambda c: f"{encoded('[]')}.e30.c2ln",
+    "a header that is a number": lambda c: f"{encoded('1')}.e30.c2ln",
+    "a header that is null": lambda c: f"{encoded('null')}.e30.c2ln",
+    "a header without an algorithm": lambda c: f"{encoded('{}')}.e30.c2ln",
+    "an algorithm that is a list": lambda c: f"{encoded(json.dumps({'alg': ['RS256']}))}.e30.c2ln",
+    "a key id that is an object": lambda c: unsigned(c, kid={}),
+    "a deep header": lambda c: f"{encoded('[' * 20_000)}.e30.c2ln",
+    "a header of bytes that are no text": lambda c: "_____w.e30.c2ln",
     "too long": lambda c: unsigned(c | {"groups": ["x" * 40_000]}),
 }
 

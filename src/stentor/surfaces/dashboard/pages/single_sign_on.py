@@ -57,7 +57,8 @@ async def finish(site: Site, request: Request) -> Response:
         return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
     pending = single_sign_on.open(request.cookies.get(PENDING_COOKIE, ""))
     # Somebody else's response, slipped into this browser, would sign its user in as somebody else.
-    if pending is None or not hmac.compare_digest(pending.state, request.query_params.get("state", "")):
+    state = request.query_params.get("state", "").encode("utf-8", "replace")  # of bytes, because a text may be any
+    if pending is None or not hmac.compare_digest(pending.state.encode(), state):
         return render_sign_in(site, request, EXPIRED_MESSAGE, 400)
     try:
         made = await _open_at_gateway(site, single_sign_on, pending, request, address)
