@@ -105,7 +105,7 @@ async def test_a_response_counts_once_and_in_the_browser_that_began(office: Site
     assert (await mine.get(f"{back}x")).status_code == 400
     for wrong in ("é", "\u2603", ""):
         assert (await mine.get("/sign-in/callback", params={"code": "x", "state": wrong})).status_code == 400
-    spoiled = {"Cookie": "stentor_sign_in=\xe9".encode("latin-1")}
+    spoiled = {b"Cookie": "stentor_sign_in=\xe9".encode("latin-1")}
     assert (await other.get("/sign-in/callback?code=x&state=y", headers=spoiled)).status_code == 400
     assert (await mine.get(back)).status_code == 303
     assert (await mine.get(back)).status_code == 400
