@@ -163,35 +163,17 @@ class PeopleService:
             tx.lock(_LOCK)
             session = Session(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address)
             fields: dict[str, Any] = {"role": granted.role, "permissions": granted.permissions}
-            fields |= {"issuer": issuer, "subject": subject, "last_sign_in_at": tx.now}
-            # By the provider's own id: an address or a user name can change hands.
-            person = store.find_subject(tx, issuer, subject)
+            fields |= {"tenant": self._settings.tenant, "issuer": issuer, "subject": subject}
+            fields |= {"last_sign_in_at": tx.now, "updated_at": tx.now}
+            person = _find_account(tx, issuer, subject, name)
             if person is None:
-                person = store.find(tx, name)
-                if person is not None and person.subject is not None:
-                    raise SignInRefused(
-                        f"The name {name} belongs to another account of the provider. An admin can release it: "
-                        f"stentor call people.release name={name}"
-                    )
-            if person is not None and person.blocked_at is not None:
-                raise SignInRefused("An admin has blocked this account.")
-            if person is None:
-                person = Person(
-                    name=name,
-                    tenant=self._settings.tenant,
-                    sessions=(session,),
-                    created_at=tx.now,
-                    updated_at=tx.now,
-                    version=1,
-                    **fields,
-                )
+                person = Person(name=name, sessions=(session,), created_at=tx.now, version=1, **fields)
                 store.insert(tx, person)
-                self._announce(tx, person, _signed_in(person, address))
-                return person
-            kept = person.sessions_at(tx.now)[-(model.MAX_SESSIONS - 1) :]
-            fields |= {"tenant": self._settings.tenant, "sessions": (*kept, session)}
-            person = msgspec.structs.replace(person, **fields, updated_at=tx.now, version=person.version + 1)
-            store.update(tx, person)
+            else:
+                kept = person.sessions_at(tx.now)[-(model.MAX_SESSIONS - 1) :]
+                fields |= {"sessions": (*kept, session), "version": person.version + 1}
+                person = msgspec.structs.replace(person, **fields)
+                store.update(tx, person)
             self._announce(tx, person, _signed_in(person, address))
             return person
 
@@ -253,6 +235,25 @@ class PeopleService:
                 self._by_digest[bytes.fromhex(session.digest)] = person, session
             is_active = person.blocked_at is None and person.subject is not None and self.is_enabled
             self._roles.set_role(person.principal, is_active=is_active, expires_at=None)
+
+
+def _find_account(tx: Tx, issuer: str, subject: str, name: str) -> Person | None:
+    """Return the person of a provider's account, None for a new one.
+
+    Raises SignInRefused for a blocked person, and for a name that another account has.
+    """
+    # By the provider's own id: an address or a user name can change hands.
+    person = store.find_subject(tx, issuer, subject) or store.find(tx, name)
+    if person is None:
+        return None
+    if person.subject is not None and (person.issuer, person.subject) != (issuer, subject):
+        raise SignInRefused(
+            f"The name {name} belongs to another account of the provider. An admin can release it: "
+            f"stentor call people.release name={name}"
+        )
+    if person.blocked_at is not None:
+        raise SignInRefused("An admin has blocked this account.")
+    return person
 
 
 def _signed_in(person: Person, address: str) -> EventDraft:
