@@ -42,6 +42,14 @@ UNEXPECTED_MESSAGE = (
 DATABASE_OUTAGE_MESSAGE = "The database is not available. The service's log has the reason."
 OPENAI_PREFIX = "/v1/"
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_PLAIN_WORDS = {
+    "Input should": "must",
+    "String should": "must",
+    "List should": "must",
+    "less than or equal to": "at most",
+    "greater than or equal to": "at least",
+}
+"""Pydantic's words, and ours: `grade: must be at most 1`."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 log = logging.getLogger(__name__)
 
@@ -129,7 +137,10 @@ def field_errors(errors: Sequence[Any]) -> JsonObject:
     for error in errors:
         location = [str(part) for part in error["loc"]]
         field = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
-        fields[field] = str(error["msg"]).removeprefix("Value error, ")
+        reason = str(error["msg"]).removeprefix("Value error, ")
+        for pydantic_words, words in _PLAIN_WORDS.items():
+            reason = reason.replace(pydantic_words, words)
+        fields[field] = reason
     return {"fields": fields}
 
 

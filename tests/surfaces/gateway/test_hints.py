@@ -56,7 +56,7 @@ async def test_an_unknown_capability_is_named_with_the_known_ones(world: World) 
     response = await client.post("/api/v1/tasks", json=TASK | {"required_capabilities": ["sumarize"]})
     assert response.status_code == 422
     error = response.json()["error"]
-    assert error["message"].endswith("None has 'sumarize'; did you mean 'summarize'?")
+    assert error["message"].endswith("None has 'sumarize'; did you mean 'summarize'? Known capabilities: summarize.")
     assert error["details"]["unknown_capabilities"] == ["sumarize"]
     assert "summarize" in error["details"]["known_capabilities"]
 

@@ -36,8 +36,11 @@ from stentor.domains.routing.ranking import (
 MAX_RECORDED_CANDIDATES = 10
 """Candidates that a decision lists, best first. Not all, or each record would grow with the registry."""
 MAX_RECORDED_DENIALS = 50
-MAX_LISTED_CAPABILITIES = 100
 """Denied candidates that a decision lists."""
+MAX_LISTED_CAPABILITIES = 100
+"""Known capabilities in the details of an error."""
+MAX_NAMED_CAPABILITIES = 12
+"""Known capabilities in its message."""
 NO_WORKER_ONLINE = "no worker online"
 """The notice of a queued task whose agent is offline, because all agents that can do it are."""
 
@@ -235,6 +238,9 @@ def build_capability_denial(request: RoutingRequest, known: Collection[str]) -> 
     if unknown:
         similar = difflib.get_close_matches(unknown[0], known, 1)
         message += f" None has {unknown[0]!r}" + (f"; did you mean {similar[0]!r}?" if similar else ".")
+        if known:
+            named = sorted(known)[:MAX_NAMED_CAPABILITIES]
+            message += f" Known capabilities: {', '.join(named)}{', ...' if len(known) > len(named) else '.'}"
     details: JsonObject = {
         "required_capabilities": list(request.capabilities),
         "unknown_capabilities": unknown,

@@ -17,5 +17,4 @@ def present_denial(task: JsonObject | None) -> JsonObject | None:
         "message": error.get("message", "No agent could take this task."),
         "reason": explain_denial(details["reason"]) if details.get("reason") else "",
         "denied": denied,
-        "known": details.get("known_capabilities") or [],
     }
