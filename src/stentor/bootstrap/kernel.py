@@ -256,7 +256,7 @@ def build(
     infra = open_infrastructure(settings, db, clock, create_runlog, redactor)
     agents = open_agents(infra)
     memory = open_memory(infra) if settings.memory.enabled else None
-    llm = open_llm(infra, lambda tenant, agent_id: agents.registry.agents.get(tenant, agent_id) is not None)
+    llm = open_llm(infra, agents.registry.agents.get)
     command_agents = open_command_agents(infra, agents, memory, llm)
     librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
     builtin = BuiltinDriver(librarian)

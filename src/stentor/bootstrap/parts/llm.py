@@ -31,7 +31,7 @@ from stentor.domains.llm.providers.backends import EmbedTexts, HttpBackend, Loca
 from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
 from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
-from stentor.domains.llm.runtime_settings.service import RuntimeSettings
+from stentor.domains.llm.runtime_settings.service import FindAgent, RuntimeSettings
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.llm.tracing import CallTracer, NoopTracer
 from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
@@ -64,8 +64,8 @@ class LlmParts:
         await self.operator_http.close()
 
 
-def open_llm(infra: Infrastructure, has_agent: Callable[[str, str], bool]) -> LlmParts:
-    """Wire the gateway; `has_agent` returns whether a tenant has an agent. Raises StartRefused."""
+def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
+    """Wire the gateway. Raises StartRefused."""
     settings, db, clock, runlog, redactor = infra.settings, infra.db, infra.clock, infra.runlog, infra.redactor
     operator_providers = providers_from_settings(settings)
     # The operator's providers may be at private addresses; those that callers register may not.
@@ -125,7 +125,7 @@ def open_llm(infra: Infrastructure, has_agent: Callable[[str, str], bool]) -> Ll
         db, clock, runlog, gateway, guard, prices, models, outcomes, settings.routing.alpha
     )
     answers = AnswerGrader(db, runlog, models)
-    runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, has_agent)
+    runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, find_agent)
     return LlmParts(gateway, prices, config, operator_http, models, answers, ledger, runtime_settings, contents)
 
 

@@ -54,7 +54,7 @@ async def test_a_budget_is_set_changed_and_removed_on_its_page(site: Site) -> No
     await set_budget(site, who=f"agent:{agent}", limit="0.5")
     await set_budget(site, who="tenant:default", limit="1000", unit="tokens", period="day")
     page = await site.read("/models/budgets")
-    assert (">$0.5000<" in page, "everybody" in page, "by admin" in page) == (True, True, True)
+    assert (">$0.5000<" in page, "everybody" in page, "<div>admin<" in page) == (True, True, True)
     change = re.search(r'href="/models/budgets\?(who=agent[^"]+)#budget"', page)
     assert change is not None
     filled = await site.read("/models/budgets", **dict(parse_qsl(unescape(change[1]))))

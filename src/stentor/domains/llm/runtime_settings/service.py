@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -36,8 +37,19 @@ from stentor.domains.llm.runtime_settings.model import RouteKind, StoredBudget, 
 from stentor.domains.llm.service import AGENT_PREFIX, AUTO_GROUP_PREFIX, AUTO_MODEL, LlmGateway
 
 
+class NamedAgent(Protocol):
+    """An agent of the registry, which is a domain beside this one."""
+
+    @property
+    def name(self) -> str: ...
+
+
+FindAgent = Callable[[str, str], NamedAgent | None]
+"""Returns an agent of a tenant by its id."""
+
+
 class RuntimeSettings:
-    """The use cases. `has_agent` returns whether a tenant has an agent with an id."""
+    """The use cases."""
 
     def __init__(
         self,
@@ -45,10 +57,10 @@ class RuntimeSettings:
         runlog: RunLog,
         ledger: BudgetLedger,
         gateway: LlmGateway,
-        has_agent: Callable[[str, str], bool],
+        find_agent: FindAgent,
     ) -> None:
         self._db, self._runlog, self._ledger, self._gateway = db, runlog, ledger, gateway
-        self._has_agent = has_agent
+        self._find_agent = find_agent
         self._by_tenant: dict[str, TenantSettings] = {}
 
     def poll_query(self, since: int) -> PollQuery:
@@ -100,7 +112,7 @@ class RuntimeSettings:
             if before is None and len(settings.budgets) >= model.MAX_BUDGETS:
                 raise Conflict(f"This tenant has {model.MAX_BUDGETS} budgets, which is the limit: remove one.")
             budgets = (*(other for other in settings.budgets if other.budget_id != budget.budget_id), budget)
-            event = _budget_event(budget, caller, f"set to {_amount(budget)}", previous=before)
+            event = self._budget_event(budget, caller, f"set to {_amount(budget)}", previous=before)
             self._save(tx, msgspec.structs.replace(settings, budgets=budgets), event)
             return budget
 
@@ -116,7 +128,7 @@ class RuntimeSettings:
             if budget is None:
                 raise self._missing_budget(caller.tenant, budget_id)
             budgets = tuple(other for other in settings.budgets if other.budget_id != budget_id)
-            event = _budget_event(budget, caller, "removed", removed=True)
+            event = self._budget_event(budget, caller, "removed", removed=True)
             self._save(tx, msgspec.structs.replace(settings, budgets=budgets), event)
 
         await self._db.write(work)
@@ -197,7 +209,7 @@ class RuntimeSettings:
 
         Keys are not checked: people who sign in call under their names, and a key may be made later.
         """
-        if kind == "agent" and subject != "*" and not self._has_agent(tenant, subject):
+        if kind == "agent" and subject != "*" and self._find_agent(tenant, subject) is None:
             raise NotFound(f"No agent has the id {subject!r}.")
         if kind == "tenant" and subject != tenant:
             raise InvalidRequest(f"subject: must be the tenant of the key, {tenant!r}")
@@ -209,6 +221,32 @@ class RuntimeSettings:
         if any(budget.source == "key" for budget in known):
             return Conflict(f"This budget belongs to the key {known[0].subject!r}: change the key.")
         return NotFound("There is no such budget.")
+
+    def _budget_event(
+        self,
+        budget: StoredBudget,
+        caller: Principal,
+        change: str,
+        *,
+        previous: StoredBudget | None = None,
+        removed: bool = False,
+    ) -> EventDraft:
+        scale = unit_scale(budget.unit)
+        meta = {
+            "kind": budget.kind,
+            "subject": budget.subject,
+            "unit": budget.unit,
+            "period": budget.period,
+            "limit": budget.limit / scale,
+            "previous": previous and previous.limit / scale,
+            "removed": removed,
+            "by": caller.name,
+        }
+        agent_id = budget.subject if budget.kind == "agent" and budget.subject != "*" else None
+        agent = self._find_agent(caller.tenant, agent_id) if agent_id else None
+        who = f"{budget.kind} {agent.name if agent else budget.subject}"
+        who = f"each {budget.kind}" if budget.subject == "*" else who
+        return EventDraft("budget_changed", "llm", f"Budget of {who} per {budget.period} {change}.", meta, agent_id)
 
     def _require_own(self, kind: str, name: str) -> None:
         """Raise Conflict for a group or fallbacks of the settings, which win against those set here."""
@@ -253,25 +291,6 @@ def _require_person(caller: Principal) -> None:
 def _amount(budget: StoredBudget) -> str:
     limit = budget.limit / unit_scale(budget.unit)
     return f"{limit:,.2f} US dollars" if budget.unit == "usd" else f"{limit:,.0f} tokens"
-
-
-def _budget_event(
-    budget: StoredBudget, caller: Principal, change: str, *, previous: StoredBudget | None = None, removed: bool = False
-) -> EventDraft:
-    scale = unit_scale(budget.unit)
-    meta = {
-        "kind": budget.kind,
-        "subject": budget.subject,
-        "unit": budget.unit,
-        "period": budget.period,
-        "limit": budget.limit / scale,
-        "previous": previous and previous.limit / scale,
-        "removed": removed,
-        "by": caller.name,
-    }
-    who = f"each {budget.kind}" if budget.subject == "*" else f"{budget.kind} {budget.subject}"
-    agent_id = budget.subject if budget.kind == "agent" and budget.subject != "*" else None
-    return EventDraft("budget_changed", "llm", f"Budget of {who} per {budget.period} {change}.", meta, agent_id)
 
 
 def _route_event(route: StoredRoute, caller: Principal, change: str, *, removed: bool = False) -> EventDraft:

@@ -27,7 +27,7 @@ async def show_models(page: PageRequest) -> Response:
     start = end - timedelta(days=days - 1)
     usage = await page.call("llm.usage", startDate=start.isoformat(), endDate=end.isoformat())
     names, spenders = await asyncio.gather(page.read(registry_queries.read_names), _read_spenders(page, days))
-    dates = [(start + timedelta(days=n)).isoformat() for n in range(days)]
+    dates = [start + timedelta(days=n) for n in range(days)]
     charts = {
         "provider": rank(_usage_bars(usage["byProvider"], "provider")),
         "model": rank(_usage_bars(usage["byModel"], "model")),
@@ -39,7 +39,10 @@ async def show_models(page: PageRequest) -> Response:
         days=days,
         ranges=DAY_RANGES,
         usage=usage,
-        by_day=[{"day": day, **usage["byDay"].get(day, NO_USAGE)} for day in dates],
+        by_day=[
+            {"day": day.isoformat(), "label": f"{day.day} {day:%b}", **usage["byDay"].get(day.isoformat(), NO_USAGE)}
+            for day in dates
+        ],
         charts={kind: bars for kind, bars in charts.items() if bars},
         period={"from": start.isoformat(), "to": end.isoformat()},
     )
