@@ -128,6 +128,17 @@ async def test_what_the_gateway_refuses_is_told_above_the_form_without_the_key(
 
 
 @requirement("dashboard.page-models")
+async def test_a_server_in_a_private_network_is_refused_with_the_setting_that_allows_it(site: Site) -> None:
+    fields = {"provider": "vllm", "baseUrl": "http://10.0.0.5:8000/v1", "default_model": "m", "apiKey": KEY}
+    page = (await site.send("/models/providers", 400, **fields)).text
+    assert "add 10.0.0.5:8000 to SERVICE_OUTBOUND_ALLOW" in page
+    assert "restart `stentor serve`" in page
+    for field in ("provider", "baseUrl", "default_model"):
+        assert f'name="{field}" value="{fields[field]}"' in page
+    assert (KEY in page, "type it again" in page) == (False, True)
+
+
+@requirement("dashboard.page-models")
 async def test_a_readers_key_sees_usage_and_no_addresses_keys_or_buttons(site: Site, upstream: Upstream) -> None:
     await chat(site.world)
     assert "openai/sea-large" in await site.read("/models", key="READER")

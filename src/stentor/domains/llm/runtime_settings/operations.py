@@ -1,4 +1,4 @@
-"""Operations on budgets, groups of models and fallbacks. Source: docs/llm.md, "Limit what an agent spends"."""
+"""Operations on budgets, groups of models and fallbacks. Source: docs/llm.md, "Limit spending and cost"."""
 
 from __future__ import annotations
 
