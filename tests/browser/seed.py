@@ -165,6 +165,15 @@ class Seed:
         header |= {"targetZone": "registry", "specialNotes": ""}
         self.made.message = self.post("/atp/send", {"header": header, "payload": {"content": "{}"}})["messageId"]
         hook = {"url": "https://hooks.example.com/stentor", "events": ["task.completed"], "description": "The team"}
+        budget = {
+            "kind": "agent",
+            "subject": self.made.agents["scribe"],
+            "unit": "usd",
+            "period": "month",
+            "limit": 0.5,
+        }
+        self.post("/llm/budgets", budget)
+        self.post("/llm/budgets", {**budget, "kind": "tenant", "subject": "default", "limit": 20})
         self.post("/keys", {"name": "dana", "role": "approver", "description": "Support", "budgets": ["usd/month=20"]})
         self.post("/keys", {"name": "nightly", "role": "agent", "expires_at": "2099-01-01T00:00:00Z"})
         self.post("/keys", {"name": "old-laptop", "role": "operator"})

@@ -75,6 +75,22 @@ def test_a_stream_at_another_gateway_gets_the_tokens_one_by_one_and_the_events_i
         assert stream.steps[-1][1]["result"] == "done"
 
 
+@requirement("llm.settings-everywhere")
+def test_a_budget_is_in_force_and_gone_at_another_gateway(installation: Installation) -> None:
+    body = {"kind": "key", "subject": "writer", "unit": "tokens", "period": "day", "limit": 0}
+
+    def listed() -> list[str]:
+        with installation.other.client() as client:
+            budgets = client.get("/api/v1/llm/budgets").json()["budgets"]
+        return [str(budget["budget_id"]) for budget in budgets]
+
+    made = post(installation.one, "/api/v1/llm/budgets", **body)
+    until(lambda: listed() == [made["budget_id"]])
+    with installation.one.client() as client:
+        assert client.delete(f"/api/v1/llm/budgets/{made['budget_id']}").status_code == 200
+    until(lambda: listed() == [])
+
+
 @requirement("scale.streams-across-instances")
 def test_a_stream_is_resumed_at_another_gateway_where_it_was_left(installation: Installation) -> None:
     agent_id = register(installation.one, "resumed")

@@ -25,6 +25,8 @@ INVALIDATING_EVENTS = frozenset(
         "violation_recorded",
         "provider_changed",
         "key_changed",
+        "budget_changed",
+        "model_route_changed",
         "person_changed",
         "signed_in",
         "webhook_changed",

@@ -174,7 +174,7 @@ class Kernel:
 
     @property
     def _required_views(self) -> tuple[Poller, ...]:
-        return self.keys, self.agents.registry, self.agents.learning.view, self.llm.models
+        return self.keys, self.agents.registry, self.agents.learning.view, self.llm.models, self.llm.runtime_settings
 
     async def _load(self) -> None:
         """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
@@ -256,7 +256,7 @@ def build(
     infra = open_infrastructure(settings, db, clock, create_runlog, redactor)
     agents = open_agents(infra)
     memory = open_memory(infra) if settings.memory.enabled else None
-    llm = open_llm(infra)
+    llm = open_llm(infra, agents.registry.agents.get)
     command_agents = open_command_agents(infra, agents, memory, llm)
     librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
     builtin = BuiltinDriver(librarian)

@@ -17,6 +17,7 @@ from stentor.domains.keys import operations as keys
 from stentor.domains.learning import operations as learning
 from stentor.domains.llm import call_operations as calls
 from stentor.domains.llm import operations as llm
+from stentor.domains.llm.runtime_settings import operations as model_settings
 from stentor.domains.memory import operations as memory
 from stentor.domains.messaging import operations as messaging
 from stentor.domains.modelrouting import operations as modelrouting
@@ -55,6 +56,7 @@ OPERATIONS: list[Operation] = [
     *governance.OPERATIONS,
     *llm.OPERATIONS,
     *calls.OPERATIONS,
+    *model_settings.OPERATIONS,
     *modelrouting.OPERATIONS,
     *memory.OPERATIONS,
 ]
@@ -119,6 +121,11 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
             "llm",
             calls.OPERATIONS,
             calls.CallOperations(kernel.infra.db, kernel.llm.contents, _acts_for(known_agents)),
+        ),
+        (
+            "llm",
+            model_settings.OPERATIONS,
+            model_settings.RuntimeSettingsOperations(kernel.llm.runtime_settings, kernel.infra.clock),
         ),
         ("llm", modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers)),
     ]

@@ -97,6 +97,8 @@ EventType = Literal[
     "authority_granted",
     "authority_revoked",
     "key_changed",
+    "budget_changed",
+    "model_route_changed",
     "person_changed",
     "webhook_changed",
     "webhook_disabled",

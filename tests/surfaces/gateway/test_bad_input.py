@@ -27,7 +27,7 @@ TABLES = (
     "task_note_cursors inbox_notes atp_messages authority_uses memory_records "
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
-    "taught_today task_grades model_weights model_answers api_keys people alerts llm_contents"
+    "taught_today task_grades model_weights model_answers api_keys people alerts llm_contents llm_runtime_settings"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",
@@ -339,12 +339,15 @@ async def test_when_the_run_log_cannot_be_written_every_write_is_503_and_changes
     assert made.status_code == 200, made.text
     key = await world.admin.post("/api/v1/keys", json={"name": "groq", "role": "viewer"})
     assert key.status_code == 201, key.text
+    limit = {"kind": "key", "subject": "groq", "unit": "usd", "period": "day", "limit": 5}
+    budget = await world.admin.post("/api/v1/llm/budgets", json=limit)
+    group = await world.admin.post("/api/v1/llm/routes", json={"kind": "group", "name": "fast", "models": ["groq/m"]})
     answer_id = await an_answer(world, "default")
     await a_person(world, "groq")
     before = await rows(world)
     world.runlog.broken = True
     ids = {"agent_id": agent, "task_id": task_id, "entityId": agent, "webhook_id": webhook, "name": "groq"}
-    ids["answer_id"] = answer_id
+    ids |= {"answer_id": answer_id, "budget_id": budget.json()["budget_id"], "route_id": group.json()["route_id"]}
     asked = 0
     for operation in PROTECTED:
         if operation.method == "GET" or "501" in operation.spec["responses"]:

@@ -38,6 +38,10 @@ OF_THEIR_OWN = {
     "DELETE /api/v1/llm/provider/{name}": "admin",
     "DELETE /api/v1/llm/calls/{call_id}/content": "admin",
     "DELETE /api/v1/llm/contents": "admin",
+    "POST /api/v1/llm/budgets": "admin",
+    "DELETE /api/v1/llm/budgets/{budget_id}": "admin",
+    "POST /api/v1/llm/routes": "admin",
+    "DELETE /api/v1/llm/routes/{route_id}": "admin",
     "POST /api/v1/governance/updates": "propose",
     "GET /api/v1/governance/updates/{update_id}": "propose",  # one's own
     "POST /api/v1/registry/agents/{agent_id}/authorize": "write",  # agents ask for themselves

@@ -44,6 +44,10 @@ async def theirs(world: World) -> dict[str, str]:
     found["answer_id"] = await an_answer(world, "other")
     found["call_id"] = await their_call(world)
     assert (await other.post("/api/v1/keys", json={"name": "groq", "role": "viewer"})).status_code == 201
+    budget = {"kind": "key", "subject": "*", "unit": "usd", "period": "day", "limit": 5}
+    found["budget_id"] = (await other.post("/api/v1/llm/budgets", json=budget)).json()["budget_id"]
+    group = {"kind": "group", "name": "fast", "models": ["groq/m"]}
+    found["route_id"] = (await other.post("/api/v1/llm/routes", json=group)).json()["route_id"]
     return ids | found | await their_update(other, agent["agent_id"])
 
 

@@ -16,6 +16,8 @@ def open_keys(infra: Infrastructure, llm: LlmParts) -> KeyService:
         infra.clock,
         infra.roles,
         costs.parse_budgets,
-        lambda entries: llm.guard.set_key_budgets(costs.parse_budgets(entries)),
+        lambda entries: llm.ledger.set_key_budgets(
+            budget for tenant, of_keys in entries.items() for budget in costs.parse_budgets(of_keys, "key", tenant)
+        ),
         infra.settings.memory.vault_names,
     )

@@ -20,16 +20,18 @@ from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
 from stentor.domains.llm import costs
+from stentor.domains.llm.budgets import BudgetLedger
 from stentor.domains.llm.call_guard import CallGuard
 from stentor.domains.llm.contents.service import ContentKeeper, ContentService
 from stentor.domains.llm.costs import PriceList
-from stentor.domains.llm.model_routes import ModelRoutes
+from stentor.domains.llm.model_routes import ModelRoutes, TenantRoutes
 from stentor.domains.llm.operations import GatewayConfig
 from stentor.domains.llm.providers import operator_hosts, providers_from_settings
 from stentor.domains.llm.providers.backends import EmbedTexts, HttpBackend, LocalBackend
 from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
 from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
+from stentor.domains.llm.runtime_settings.service import FindAgent, RuntimeSettings
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.llm.tracing import CallTracer, NoopTracer
 from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
@@ -42,8 +44,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LlmParts:
-    """`guard` starts and records calls, `answers` grades recorded answers; `config` is what the gateway tells of its
-    settings. `contents` deletes kept prompts and answers.
+    """`answers` grades recorded answers; `config` is what the gateway tells of its settings. `ledger` has the budgets,
+    `runtime_settings` changes them. `contents` deletes kept prompts and answers.
     """
 
     gateway: LlmGateway
@@ -52,7 +54,8 @@ class LlmParts:
     operator_http: OutboundHttp
     models: ModelRecords
     answers: AnswerGrader
-    guard: CallGuard
+    ledger: BudgetLedger
+    runtime_settings: RuntimeSettings
     contents: ContentService
 
     async def stop(self) -> None:
@@ -61,8 +64,8 @@ class LlmParts:
         await self.operator_http.close()
 
 
-def open_llm(infra: Infrastructure) -> LlmParts:
-    """Raises StartRefused for an invalid setting."""
+def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
+    """Wire the gateway. Raises StartRefused."""
     settings, db, clock, runlog, redactor = infra.settings, infra.db, infra.clock, infra.runlog, infra.redactor
     operator_providers = providers_from_settings(settings)
     # The operator's providers may be at private addresses; those that callers register may not.
@@ -85,13 +88,14 @@ def open_llm(infra: Infrastructure) -> LlmParts:
         include_local=settings.llm.local,
         redactor=redactor,
     )
+    ledger = BudgetLedger(db, costs.parse_budgets(settings.llm.budgets))
     guard = CallGuard(
         db,
         clock,
         runlog,
         CircuitBreaker(clock),
         prices,
-        costs.parse_budgets(settings.llm.budgets),
+        ledger,
         open_tracer(settings, redactor.add_secret),
         _open_content_keeper(settings, redactor),
     )
@@ -102,7 +106,7 @@ def open_llm(infra: Infrastructure) -> LlmParts:
         providers,
         ModelCatalog(transport, local.models if local else ()),
         guard,
-        ModelRoutes(settings.llm.groups, settings.llm.fallbacks),
+        TenantRoutes(ModelRoutes(settings.llm.groups, settings.llm.fallbacks)),
         HttpBackend(transport),
         local,
         settings.llm.default_provider,
@@ -120,7 +124,9 @@ def open_llm(infra: Infrastructure) -> LlmParts:
     gateway.auto_router = AutoModelRouter(
         db, clock, runlog, gateway, guard, prices, models, outcomes, settings.routing.alpha
     )
-    return LlmParts(gateway, prices, config, operator_http, models, AnswerGrader(db, runlog, models), guard, contents)
+    answers = AnswerGrader(db, runlog, models)
+    runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, find_agent)
+    return LlmParts(gateway, prices, config, operator_http, models, answers, ledger, runtime_settings, contents)
 
 
 def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeeper | None:

@@ -128,8 +128,8 @@ class OutboundHttp:
             raise InvalidRequest("The endpoint must not carry credentials.")
         if not self._may_be_public(host, port):
             raise InvalidRequest(
-                f"The endpoint's address {host} is not public. The operator can allow it: set SERVICE_OUTBOUND_ALLOW "
-                f"to {host}:{port}, and start the service again."
+                f"The endpoint's address {host} is not public. The operator can allow it: add {host}:{port} to "
+                "SERVICE_OUTBOUND_ALLOW, whose entries are separated by commas, and restart `stentor serve`."
             )
 
     def _may_be_public(self, host: str, port: int) -> bool:

@@ -18,7 +18,7 @@ from stentor.domains.alerts.model import (
 )
 from stentor.domains.alerts.service import Check
 from stentor.domains.llm import queries as llm_queries
-from stentor.domains.llm.costs import Budget
+from stentor.domains.llm.costs import Budget, unit_scale
 from stentor.domains.llm.queries import BudgetSpending
 from stentor.domains.monitoring.service import HealthComponent
 from stentor.domains.registry import queries as registry_queries
@@ -124,10 +124,13 @@ def budget_check(db: Database, clock: Clock, list_budgets: Callable[[], tuple[Bu
         if not budgets or not percent:
             return []
         return [
-            _budget_finding(tenant, spending)
+            _budget_finding(tenant, budget, limit, spending)
             for tenant in llm_queries.iter_spending_tenants(tx)
-            for spending in llm_queries.read_spending(tx, tenant, budgets, clock.now())
-            if spending.spent and spending.spent * 100 >= percent * spending.limit
+            for budget in budgets
+            if budget.concerns(tenant)
+            for limit in [budget.limit / unit_scale(budget.unit)]
+            for spending in llm_queries.read_spending(tx, tenant, budget, clock.now())
+            if spending.spent and spending.spent * 100 >= percent * limit
         ]
 
     async def check(_: frozenset[AlertKey]) -> list[Finding]:
@@ -136,13 +139,13 @@ def budget_check(db: Database, clock: Clock, list_budgets: Callable[[], tuple[Bu
     return check
 
 
-def _budget_finding(tenant: str, spending: BudgetSpending) -> Finding:
-    is_used_up = spending.spent >= spending.limit
-    subject = f"{spending.kind}:{spending.subject}:{spending.unit}/{spending.period}"
-    amounts = [f"{amount:,.2f} US dollars" for amount in (spending.spent, spending.limit)]
-    if spending.unit == "tokens":
-        amounts = [f"{amount:,.0f} tokens" for amount in (spending.spent, spending.limit)]
-    text = f"The {spending.kind} {spending.subject} has spent {amounts[0]} of {amounts[1]} this {spending.period}"
+def _budget_finding(tenant: str, budget: Budget, limit: float, spending: BudgetSpending) -> Finding:
+    is_used_up = spending.spent >= limit
+    subject = f"{budget.kind}:{spending.subject}:{budget.unit}/{budget.period}"
+    amounts = [f"{amount:,.2f} US dollars" for amount in (spending.spent, limit)]
+    if budget.unit == "tokens":
+        amounts = [f"{amount:,.0f} tokens" for amount in (spending.spent, limit)]
+    text = f"The {budget.kind} {spending.subject} has spent {amounts[0]} of {amounts[1]} this {budget.period}"
     text += "; its calls are refused." if is_used_up else "."
     # Two subjects, so that a budget that is used up is an alert of its own after the warning.
     subject += " used up" if is_used_up else ""

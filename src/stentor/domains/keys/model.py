@@ -52,8 +52,8 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     @property
     def budget_entries(self) -> list[str]:
-        """The budgets as entries of SERVICE_LLM_BUDGETS."""
-        return budget_entries(self.name, self.budgets)
+        """The budgets as entries of SERVICE_LLM_BUDGETS; none of a revoked key, which makes no calls."""
+        return budget_entries(self.name, self.budgets) if self.revoked_at is None else []
 
     @property
     def principal(self) -> Principal:

@@ -50,7 +50,7 @@ class KeyDraft(msgspec.Struct, frozen=True):
 class KeyService:
     """The use cases of keys. `check_budgets` raises StartRefused for a malformed budget; `vaults` are their names.
 
-    `on_budgets` gets the budgets of all keys as entries of SERVICE_LLM_BUDGETS whenever they change.
+    `on_budgets` gets the budgets of all keys by tenant, as entries of SERVICE_LLM_BUDGETS, whenever they change.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class KeyService:
         clock: Clock,
         roles: RoleRegistry,
         check_budgets: Callable[[list[str]], object],
-        on_budgets: Callable[[list[str]], None],
+        on_budgets: Callable[[dict[str, list[str]]], None],
         vaults: Collection[str] = (),
     ) -> None:
         self._db, self._runlog, self._clock, self._roles = db, runlog, clock, roles
@@ -222,9 +222,15 @@ class KeyService:
             maker = key.created_by if key.version == 1 else None
             self._roles.record_change(key.principal, key.updated_at, maker)
             self._roles.set_role(key.principal, is_active=key.revoked_at is None, expires_at=key.expires_at)
-            has_new_budgets |= key.budgets != (known.budgets if known else ())
+            has_new_budgets |= key.budget_entries != (known.budget_entries if known else [])
         if has_new_budgets:
-            self._on_budgets([entry for key in self._by_name.values() for entry in key.budget_entries])
+            self._announce_budgets()
+
+    def _announce_budgets(self) -> None:
+        entries: dict[str, list[str]] = {}
+        for key in self._by_name.values():
+            entries.setdefault(key.tenant, []).extend(key.budget_entries)
+        self._on_budgets(entries)
 
     def _with_use(self, key: ApiKey) -> ApiKey:
         used = max(filter(None, (key.last_used_at, self._used.get(key.name))), default=None)

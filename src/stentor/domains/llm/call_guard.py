@@ -1,7 +1,7 @@
 """The call guard: every provider call starts here and is recorded here, with budgets, circuit breaker, span and event.
 
 Fails closed twice: no call if its budgets cannot be read, and no reply if the call cannot be recorded. Retries and
-connections are in `providers.transport`, budgets and prices in `costs`, SQL in `store`.
+connections are in `providers.transport`, budgets in `budgets`, prices in `costs`, SQL in `store`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
 
 import msgspec
 
@@ -17,10 +16,11 @@ from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import BudgetExceeded, ProviderUnreachable, StentorError
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.llm import costs, store
+from stentor.domains.llm import store
+from stentor.domains.llm.budgets import BudgetLedger
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
-from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetKind, PriceList, SpentAmount
+from stentor.domains.llm.costs import BudgetAccount, PriceList, SpentAmount
 from stentor.domains.llm.metrics import CallMetrics
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
@@ -33,9 +33,6 @@ from stentor.domains.llm.tracing import NOOP_SPAN, CallSpan, CallStart, CallTrac
 MAX_COUNTED_TOKENS = 2**40
 """More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
 UsageEstimate = Callable[[], TokenUsage]
-BudgetAccount = tuple[str, BudgetKind, str]
-"""Tenant, kind and subject: what reservations and locks are kept by."""
-_PERIOD_ADJECTIVES = {"day": "daily", "month": "monthly"}
 log = logging.getLogger(__name__)
 
 
@@ -49,10 +46,10 @@ class LlmCaller(msgspec.Struct, frozen=True):
     parent: str | None = None
 
     @property
-    def budget_subjects(self) -> list[tuple[BudgetKind, str]]:
-        """The key, and after it the agent if there is one."""
-        subjects: list[tuple[BudgetKind, str]] = [("key", self.key)]
-        return [*subjects, ("agent", self.agent_id)] if self.agent_id else subjects
+    def accounts(self) -> list[BudgetAccount]:
+        """Whose budgets count: the key, after it the agent if there is one, and the tenant."""
+        agent: list[BudgetAccount] = [(self.tenant, "agent", self.agent_id)] if self.agent_id else []
+        return [(self.tenant, "key", self.key), *agent, (self.tenant, "tenant", self.tenant)]
 
 
 class LlmCall:
@@ -103,7 +100,7 @@ class CallGuard:
         runlog: RunLog,
         breaker: CircuitBreaker,
         prices: PriceList,
-        budgets: tuple[Budget, ...] = (),
+        ledger: BudgetLedger,
         tracer: CallTracer | None = None,
         contents: ContentKeeper | None = None,
     ) -> None:
@@ -112,23 +109,12 @@ class CallGuard:
         self._runlog = runlog
         self._breaker = breaker
         self._prices = prices
-        self._configured_budgets = self._budgets = budgets
+        self._ledger = ledger
         self._tracer = tracer or NoopTracer()
-        self._reserved: dict[BudgetAccount, SpentAmount] = {}
-        self._locks: dict[BudgetAccount, asyncio.Lock] = {}
         self._recordings: set[asyncio.Task[None]] = set()
         self.contents = contents
         """What redacts requests and responses that are kept; None if they are not."""
         self.call_metrics = CallMetrics(breaker)
-
-    @property
-    def budgets(self) -> tuple[Budget, ...]:
-        """The budgets of the settings and those of the keys that were made at runtime."""
-        return self._budgets
-
-    def set_key_budgets(self, budgets: tuple[Budget, ...]) -> None:
-        """Set the budgets of the keys that were made at runtime; those of the settings apply too."""
-        self._budgets = self._configured_budgets + budgets
 
     async def start_call(
         self, caller: LlmCaller, target: ModelTarget, operation: LlmOperation, estimate_usage: UsageEstimate
@@ -137,11 +123,13 @@ class CallGuard:
         await self._prices.load()
         call = LlmCall(self, caller, target, operation)
         try:
+            applying = self._ledger.find(caller.accounts)
             # Estimating reads the whole request, so calls without budgets skip it.
-            if self._budgets:
-                await self._start_within_budgets(call, estimate_usage())
-            else:
+            estimate = estimate_usage() if applying else None
+            async with self._ledger.check(applying):
                 self._breaker.before_call(caller.tenant, target.provider)
+                if estimate is not None:
+                    self._reserve(call, estimate)
         except (BudgetExceeded, ProviderUnreachable) as error:
             self.call_metrics.count_rejected(error)
             raise
@@ -157,23 +145,7 @@ class CallGuard:
 
         Raises StoreUnavailable.
         """
-        budgets = [
-            (kind, subject, budget)
-            for kind, subject in caller.budget_subjects
-            for budget in self._budgets
-            if budget.unit == "usd" and budget.applies_to(kind, subject)
-        ]
-        if not budgets:
-            return None
-
-        def read(tx: Tx) -> int:
-            remaining = []
-            for kind, subject, budget in budgets:
-                first_day = costs.first_day_of_period(budget.period, tx.now)
-                remaining.append(budget.remaining(store.read_spent(tx, caller.tenant, kind, subject, first_day)))
-            return min(remaining)
-
-        return await self._db.read(read) / NANOS_PER_DOLLAR
+        return await self._ledger.remaining_dollars(caller.accounts)
 
     async def close(self) -> None:
         """Wait for the records of failed calls and, for a short time, for the last spans."""
@@ -230,7 +202,8 @@ class CallGuard:
             await self._db.write(write, NO_LOCKS)
         finally:
             # After the commit: a call that is in neither sum would let others exceed the budget.
-            self._reserve(call, -1)
+            if call.reserved is not None:
+                self._ledger.reserve(caller.accounts, call.reserved, -1)
 
     def record_in_background(self, call: LlmCall, usage: TokenUsage, outcome: str) -> asyncio.Task[None]:
         """Record the call in a task that outlives a cancelled caller; an error of the database is only logged."""
@@ -249,54 +222,11 @@ class CallGuard:
         recording.add_done_callback(self._recordings.discard)
         return recording
 
-    async def _start_within_budgets(self, call: LlmCall, estimate: TokenUsage) -> None:
-        caller, target = call.caller, call.target
+    def _reserve(self, call: LlmCall, estimate: TokenUsage) -> None:
+        target = call.target
         cost = self._prices.cost_nanos(target.provider.name, target.model, estimate) or 0
-        async with AsyncExitStack() as locks:
-            # Always the key before the agent, so that two calls cannot deadlock.
-            for kind, subject in caller.budget_subjects:
-                budgets = [budget for budget in self._budgets if budget.applies_to(kind, subject)]
-                if budgets:
-                    # Held until the reservation below: otherwise concurrent calls would all pass the same check.
-                    lock = self._locks.setdefault((caller.tenant, kind, subject), asyncio.Lock())
-                    await locks.enter_async_context(lock)
-                for budget in budgets:
-                    await self._check_budget((caller.tenant, kind, subject), budget)
-            self._breaker.before_call(caller.tenant, target.provider)
-            call.reserved = SpentAmount(estimate.input_tokens + estimate.output_tokens, cost)
-            self._reserve(call, 1)
-
-    async def _check_budget(self, account: BudgetAccount, budget: Budget) -> None:
-        """Raise BudgetExceeded if spent and reserved amounts use up the budget."""
-        # Before the rows are read: a call that is recorded meanwhile then counts twice for a moment, never not at all.
-        reserved = self._reserved.get(account, SpentAmount())
-
-        def read(tx: Tx) -> tuple[SpentAmount, int]:
-            first_day = costs.first_day_of_period(budget.period, tx.now)
-            return store.read_spent(tx, *account, first_day), costs.seconds_until_reset(budget.period, tx.now)
-
-        spent, reset_s = await self._db.read(read)
-        if budget.remaining(SpentAmount(spent.tokens + reserved.tokens, spent.cost + reserved.cost)) <= 0:
-            name = f"{_PERIOD_ADJECTIVES[budget.period]} {'token' if budget.unit == 'tokens' else 'cost'} budget"
-            _, kind, subject = account
-            error = BudgetExceeded(f"The {name} of {kind} {subject!r} is used up. It resets in {reset_s} seconds.")
-            error.retry_after = reset_s
-            raise error
-
-    def _reserve(self, call: LlmCall, sign: int) -> None:
-        """Add the call's estimate to the reserved amounts, or with the sign -1 remove it.
-
-        Open calls count against budgets through these amounts, so that many at once cannot exceed one together.
-        """
-        if call.reserved is None:
-            return
-        tokens, cost = call.reserved.tokens * sign, call.reserved.cost * sign
-        for kind, subject in call.caller.budget_subjects:
-            account = (call.caller.tenant, kind, subject)
-            reserved = self._reserved.get(account, SpentAmount())
-            self._reserved[account] = SpentAmount(reserved.tokens + tokens, reserved.cost + cost)
-            if self._reserved[account] == SpentAmount():
-                del self._reserved[account]
+        call.reserved = SpentAmount(estimate.input_tokens + estimate.output_tokens, cost)
+        self._ledger.reserve(call.caller.accounts, call.reserved)
 
 
 def _call_event(call: LlmCall, usage: TokenUsage, outcome: str) -> EventDraft:

@@ -1,4 +1,4 @@
-"""Budgets of keys and agents per day or month, and prices of models. Pure; `call_guard` enforces the budgets.
+"""Budgets per day or month, and prices of models. Pure; `budgets` enforces the budgets.
 
 Prices come from the operator's settings, else from the package genai-prices, which needs no network. Source:
 docs/decisions/0012-llm-gateway.md.
@@ -24,11 +24,17 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelInfo as PackageModel
     from genai_prices.types import Provider as PackageProvider
 
-BudgetKind = Literal["key", "agent"]
+BudgetKind = Literal["key", "agent", "tenant"]
+BudgetUnit = Literal["tokens", "usd"]
+BudgetPeriod = Literal["day", "month"]
+BudgetSource = Literal["settings", "key", "api"]
+"""Where a budget was set: in SERVICE_LLM_BUDGETS, with a key that was made at runtime, or as a budget of its own."""
+BudgetAccount = tuple[str, BudgetKind, str]
+"""Tenant, kind and subject: whose spending is counted together."""
 NANOS_PER_DOLLAR = 1_000_000_000
 """Costs are integers in billionths of a US dollar."""
 MILLION = 1_000_000
-_BUDGET_PATTERN = re.compile(r"(key|agent):([^=]+):(tokens|usd)/(day|month)=(\d+(?:\.\d+)?)")
+_BUDGET_PATTERN = re.compile(r"(key|agent|tenant):([^=]+):(tokens|usd)/(day|month)=(\d+(?:\.\d+)?)")
 _PRICE_PATTERN = re.compile(r"([^=]+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 _PACKAGE_PROVIDER_NAMES = {"gemini": "google"}
 """Providers that have another name in the package than here."""
@@ -43,38 +49,68 @@ class SpentAmount(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """A limit per day or month. `subject` is the name of a key, the id of an agent, or `*` for each of them.
+    """A limit per day or month. `subject` is the name of a key, the id of an agent, a tenant, or `*` for each of them.
 
-    `unit` is tokens or usd; `limit` is in tokens or billionths of a US dollar.
+    `limit` is in tokens or billionths of a US dollar (`unit`). `tenant` None means all. `set_at` is in microseconds.
     """
 
     kind: BudgetKind
     subject: str
-    unit: str
-    period: str
+    unit: BudgetUnit
+    period: BudgetPeriod
     limit: int
+    source: BudgetSource = "settings"
+    tenant: str | None = None
+    set_by: str | None = None
+    set_at: int | None = None
 
-    def applies_to(self, kind: BudgetKind, subject: str) -> bool:
-        return self.kind == kind and self.subject in ("*", subject)
+    @property
+    def budget_id(self) -> str:
+        return budget_id(self.kind, self.subject, self.unit, self.period)
+
+    def applies_to(self, account: BudgetAccount) -> bool:
+        tenant, kind, subject = account
+        return self.kind == kind and self.subject in ("*", subject) and self.tenant in (None, tenant)
+
+    def concerns(self, tenant: str) -> bool:
+        """Return whether the budget may apply to calls of a tenant."""
+        return self.tenant in (None, tenant) and (self.kind != "tenant" or self.subject in ("*", tenant))
 
     def remaining(self, spent: SpentAmount) -> int:
         return self.limit - (spent.tokens if self.unit == "tokens" else spent.cost)
 
 
-def parse_budgets(entries: Sequence[str]) -> tuple[Budget, ...]:
-    """Parse the entries of SERVICE_LLM_BUDGETS, such as `key:*:tokens/day=100000`. Raises StartRefused."""
+def parse_budgets(
+    entries: Sequence[str], source: BudgetSource = "settings", tenant: str | None = None
+) -> tuple[Budget, ...]:
+    """Parse entries like those of SERVICE_LLM_BUDGETS, such as `key:*:tokens/day=100000`. Raises StartRefused."""
     budgets = []
     for entry in entries:
         match = _BUDGET_PATTERN.fullmatch(entry)
         if match is None:
             raise StartRefused(
-                f"SERVICE_LLM_BUDGETS: {entry!r} is invalid; expected key:NAME:tokens/day=100000 "
-                "or agent:ID:usd/month=20 (the name may be *)."
+                f"SERVICE_LLM_BUDGETS: {entry!r} is invalid; expected key:NAME:tokens/day=100000, "
+                "agent:ID:usd/month=20 or tenant:NAME:usd/month=200 (the name may be *)."
             )
         kind, subject, unit, period, limit = match.groups()
-        amount = round(float(limit) * (NANOS_PER_DOLLAR if unit == "usd" else 1))
-        budgets.append(Budget("key" if kind == "key" else "agent", subject, unit, period, amount))
+        budget = Budget(kind, subject, unit, period, scale_limit(unit, float(limit)), source, tenant)  # type: ignore[arg-type]
+        budgets.append(budget)
     return tuple(budgets)
+
+
+def budget_id(kind: str, subject: str, unit: str, period: str) -> str:
+    """Return the id of a budget, such as `key:ci:usd:month`. Without a slash, because it is a part of a path."""
+    return f"{kind}:{subject}:{unit}:{period}"
+
+
+def scale_limit(unit: str, limit: float) -> int:
+    """Return a limit in tokens or US dollars as tokens or billionths of a US dollar."""
+    return round(limit * unit_scale(unit))
+
+
+def unit_scale(unit: str) -> int:
+    """Return how many stored units a token or a US dollar has."""
+    return NANOS_PER_DOLLAR if unit == "usd" else 1
 
 
 def first_day_of_period(period: str, now: int) -> int:

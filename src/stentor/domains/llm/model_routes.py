@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from stentor.core.errors import StartRefused
 from stentor.domains.llm.providers import Provider
 
+MAX_WEIGHT = 1000
+
 
 @dataclass(frozen=True)
 class ModelTarget:
@@ -42,18 +44,17 @@ class WeightedRoundRobin:
 
 
 class ModelRoutes:
-    """The configured groups of models (SERVICE_LLM_GROUPS) and fallbacks (SERVICE_LLM_FALLBACKS)."""
+    """Groups of models and fallbacks."""
 
     def __init__(self, groups: Sequence[str] = (), fallbacks: Sequence[str] = ()) -> None:
-        """Parse the entries of the settings. Raises StartRefused."""
-        self._groups = {
-            name: WeightedRoundRobin(_parse_weights(name, rest))
-            for name, rest in _split_entries(groups, "SERVICE_LLM_GROUPS")
-        }
-        self._fallbacks = {
-            name: [part.strip() for part in rest.split("|") if part.strip()]
-            for name, rest in _split_entries(fallbacks, "SERVICE_LLM_FALLBACKS")
-        }
+        """Parse the entries of SERVICE_LLM_GROUPS and SERVICE_LLM_FALLBACKS. Raises StartRefused."""
+        self._groups: dict[str, WeightedRoundRobin] = {}
+        for name, models in _split_entries(groups, "SERVICE_LLM_GROUPS"):
+            try:
+                self._groups[name] = WeightedRoundRobin(parse_weights(models))
+            except ValueError as error:
+                raise StartRefused(f"SERVICE_LLM_GROUPS: in {name!r} {error}.") from None
+        self._fallbacks = dict(_split_entries(fallbacks, "SERVICE_LLM_FALLBACKS"))
 
     @property
     def groups(self) -> list[str]:
@@ -63,10 +64,23 @@ class ModelRoutes:
     def fallbacks(self) -> dict[str, list[str]]:
         return self._fallbacks
 
+    def add(self, groups: Mapping[str, Sequence[str]], fallbacks: Mapping[str, Sequence[str]]) -> ModelRoutes:
+        """Return these routes with more of them; a name that is known already keeps its models."""
+        more = ModelRoutes()
+        more._groups = {name: WeightedRoundRobin(parse_weights(models)) for name, models in groups.items()}
+        more._groups |= self._groups
+        more._fallbacks = {name: list(models) for name, models in fallbacks.items()} | self._fallbacks
+        return more
+
     def group_members(self, group: str) -> list[str] | None:
         """Return the models of a group without taking a turn; None if there is no such group."""
         turns = self._groups.get(group)
         return None if turns is None else list(turns.weights)
+
+    def group_entries(self, group: str) -> list[str]:
+        """Return the models of a group with their weights, as in the settings."""
+        weights = self._groups[group].weights
+        return [model if weight == 1 else f"{model}*{weight}" for model, weight in weights.items()]
 
     def candidate_names(self, model: str) -> list[str]:
         """Return the names to try for a model or group, in order and without duplicates; takes a turn of a group."""
@@ -76,6 +90,22 @@ class ModelRoutes:
         for name in (model, *names, "*"):
             names = [*names, *(fallback for fallback in self._fallbacks.get(name, []) if fallback not in names)]
         return names
+
+
+class TenantRoutes:
+    """The routes of each tenant: those of the settings, and those that its admins set."""
+
+    def __init__(self, configured: ModelRoutes) -> None:
+        self.configured = configured
+        self._by_tenant: dict[str, ModelRoutes] = {}
+
+    def of(self, tenant: str) -> ModelRoutes:
+        return self._by_tenant.get(tenant, self.configured)
+
+    def set_stored(
+        self, tenant: str, groups: Mapping[str, Sequence[str]], fallbacks: Mapping[str, Sequence[str]]
+    ) -> None:
+        self._by_tenant[tenant] = self.configured.add(groups, fallbacks)
 
 
 def resolve_qualified_name(model: str, providers: Mapping[str, Provider]) -> ModelTarget | None:
@@ -95,26 +125,26 @@ def resolve_listed_name(
     return ModelTarget(matching[0], model) if matching else None
 
 
-def _split_entries(entries: Sequence[str], setting: str) -> list[tuple[str, str]]:
-    pairs = []
-    for entry in entries:
-        name, equals, rest = (part.strip() for part in entry.partition("="))
-        if not (name and equals and rest):
-            raise StartRefused(f"{setting}: {entry!r} is invalid; expected name=model|model.")
-        pairs.append((name, rest))
-    return pairs
-
-
-def _parse_weights(name: str, text: str) -> dict[str, int]:
-    """Parse models with weights, such as `openai/a*3|groq/b`; the default weight is 1."""
+def parse_weights(models: Sequence[str]) -> dict[str, int]:
+    """Parse models with weights, such as `openai/a*3`; the default weight is 1. Raises ValueError."""
     weights = {}
-    for part in (part.strip() for part in text.split("|")):
+    for part in models:
         model, _, weight = part.rpartition("*")
         if not model:
             model, weight = part, "1"
-        if not weight.isdigit() or not 0 < int(weight) <= 1000:
-            raise StartRefused(
-                f"SERVICE_LLM_GROUPS: the weight of {part!r} in {name!r} is not a number from 1 to 1000."
-            )
+        if not (weight.isascii() and weight.isdigit() and len(weight) < 5 and 0 < int(weight) <= MAX_WEIGHT):
+            raise ValueError(f"the weight of {part!r} is not a number from 1 to {MAX_WEIGHT}")
         weights[model] = int(weight)
     return weights
+
+
+def _split_entries(entries: Sequence[str], setting: str) -> list[tuple[str, list[str]]]:
+    """Return the name and the models of each entry `name=model|model`. Raises StartRefused."""
+    pairs = []
+    for entry in entries:
+        name, equals, rest = (part.strip() for part in entry.partition("="))
+        models = [part.strip() for part in rest.split("|") if part.strip()]
+        if not (name and equals and models):
+            raise StartRefused(f"{setting}: {entry!r} is invalid; expected name=model|model.")
+        pairs.append((name, models))
+    return pairs

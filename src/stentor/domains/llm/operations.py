@@ -151,15 +151,15 @@ class LlmOperations:
 
     async def config(self, caller: Caller) -> ConfigOut:
         """Return the configuration of the gateway and the current state of each provider."""
-        gateway = self._gateway
+        gateway, routes = self._gateway, self._gateway.routes.of(caller.tenant)
         listings = await gateway.listings(caller.tenant, live=True)
         return ConfigOut.of(
             self._config,
             default_provider=gateway.default_provider or None,
             default_model=gateway.default_model or None,
             timeouts=TimeoutsOut.of(self._config, total_seconds=self._config.timeout_seconds),
-            fallbacks=gateway.routes.fallbacks,
-            groups=gateway.routes.groups,
+            fallbacks=routes.fallbacks,
+            groups=routes.groups,
             local_baseline=self._config.has_local_baseline,
             providers=[
                 StateOut.of(listing, name=listing.provider.name, models=len(listing.models or ()))

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from stentor.core.clock import HOUR
+from stentor.core.clock import DAY, HOUR
 from stentor.core.db import Sql, Tx
 from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm import costs
-from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget
+from stentor.domains.llm import costs, store
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount
 from stentor.domains.provenance import store as events
 from stentor.domains.provenance.model import parse_event
 
@@ -20,6 +21,10 @@ MAX_SUBJECTS = 10
 """Keys or agents listed for a budget that applies to each of them: those that spent most."""
 MAX_SCANNED_CALLS = 5_000
 """Newest calls of the last hour that are counted."""
+MAX_WINDOW_CALLS = 20_000
+"""Calls that a page of a filtered list looks through, so that a rare match in a million calls does not hold up the
+database: the cursor goes on behind the window. Calls of a task have an index.
+"""
 _LIST_REGISTERED = Sql("select name from llm_providers where tenant = :tenant")
 _COUNT_OUTCOMES = Sql(
     f"""select provider, outcome, count(*) from (
@@ -30,11 +35,17 @@ _COUNT_OUTCOMES = Sql(
 _SUM_SPENT = {
     unit: Sql(
         f"""select subject, sum({column}) as spent from llm_spent
-        where tenant = :tenant and kind = :kind and day >= :day and (:subject = '*' or subject = :subject)
+        where tenant = :tenant and kind = :kind and day >= :day
         group by subject order by spent desc, subject limit {MAX_SUBJECTS}"""
     )
     for unit, column in (("tokens", "tokens"), ("usd", "cost"))
 }
+_COUNT_UNPRICED = Sql(
+    f"""select key_name, agent_id, count(*) from (
+        select key_name, agent_id, cost, input_tokens + output_tokens as tokens from llm_calls
+        where tenant = :tenant and happened_at >= :since order by happened_at desc limit {MAX_WINDOW_CALLS}
+    ) as newest where cost is null and tokens > 0 group by key_name, agent_id"""
+)
 _NEXT_SPENDING_TENANT = Sql("select min(tenant) from llm_spent where tenant > :after")
 _SUM_COST = Sql(
     """select (happened_at - :start) / :width as bucket, coalesce(sum(cost), 0), sum(input_tokens + output_tokens)
@@ -84,15 +95,14 @@ class TaskCalls(msgspec.Struct, frozen=True):
 
 
 class BudgetSpending(msgspec.Struct, frozen=True):
-    """The spending of a key or an agent in a budget's current period, in tokens or US dollars (`unit`)."""
+    """What a key, an agent or a tenant spent of a budget in its current period, in tokens or US dollars.
 
-    kind: str
+    `unpriced_calls` used models without a known price: a budget in US dollars does not count them.
+    """
+
     subject: str
-    unit: str
-    period: str
     spent: float
-    limit: float
-    seconds_left: int
+    unpriced_calls: int = 0
 
 
 class RecentCalls(msgspec.Struct):
@@ -156,29 +166,40 @@ def read_spent_by_all(tx: Tx, tenant: str, kind: str, first_day: int) -> tuple[i
     return int(count), Spender("", int(tokens), int(cost) / NANOS_PER_DOLLAR)
 
 
-def read_spending(tx: Tx, tenant: str, budgets: Iterable[Budget], now: int) -> list[BudgetSpending]:
-    """Return the spending in each budget, by key or agent."""
-    return [spending for budget in budgets for spending in _read_budget(tx, tenant, budget, now)]
+def read_spending(tx: Tx, tenant: str, budget: Budget, now: int, subject: str | None = None) -> list[BudgetSpending]:
+    """Return what is spent of a budget; of one that applies to each key or agent by those that spent most.
+
+    `subject` restricts it to one of them. What is spent is listed with zero if nothing is.
+    """
+    subject = subject or (tenant if budget.kind == "tenant" else budget.subject)
+    first_day = costs.first_day_of_period(budget.period, now)
+    scale = costs.unit_scale(budget.unit)
+    if subject != "*":
+        account: BudgetAccount = (tenant, budget.kind, subject)
+        spent = store.read_spent(tx, account, first_day)
+        return [BudgetSpending(subject, (spent.tokens if budget.unit == "tokens" else spent.cost) / scale)]
+    rows = tx.rows(_SUM_SPENT[budget.unit], tenant=tenant, kind=budget.kind, day=first_day)
+    return [BudgetSpending(str(spender), int(spent) / scale) for spender, spent in rows]
+
+
+def count_unpriced(tx: Tx, tenant: str, first_day: int) -> Counter[BudgetAccount]:
+    """Count the calls with a model without a known price since a day, by key, agent and tenant.
+
+    Only among the newest MAX_WINDOW_CALLS calls, so that a page does not read those of a busy month.
+    """
+    counts: Counter[BudgetAccount] = Counter()
+    for key, agent_id, count in tx.rows(_COUNT_UNPRICED, tenant=tenant, since=first_day * DAY):
+        accounts: list[BudgetAccount] = [(tenant, "key", str(key)), (tenant, "tenant", tenant)]
+        if agent_id is not None:
+            accounts.append((tenant, "agent", str(agent_id)))
+        for account in accounts:
+            counts[account] += int(count)
+    return counts
 
 
 def iter_spending_tenants(tx: Tx) -> Iterator[str]:
     """Yield the tenants whose keys or agents ever spent anything."""
     return iter_distinct(tx, _NEXT_SPENDING_TENANT)
-
-
-def _read_budget(tx: Tx, tenant: str, budget: Budget, now: int) -> list[BudgetSpending]:
-    first_day = costs.first_day_of_period(budget.period, now)
-    rows = tx.rows(_SUM_SPENT[budget.unit], tenant=tenant, kind=budget.kind, subject=budget.subject, day=first_day)
-    scale = NANOS_PER_DOLLAR if budget.unit == "usd" else 1
-    seconds_left = costs.seconds_until_reset(budget.period, now)
-    # A budget without spending is still listed, with zero.
-    amounts = [(str(subject), int(spent)) for subject, spent in rows] or [(budget.subject, 0)]
-    return [
-        BudgetSpending(
-            budget.kind, subject, budget.unit, budget.period, spent / scale, budget.limit / scale, seconds_left
-        )
-        for subject, spent in amounts
-    ]
 
 
 def read_cost_series(tx: Tx, tenant: str, start: int, width: int, count: int) -> dict[str, list[float]]:
@@ -190,10 +211,6 @@ def read_cost_series(tx: Tx, tenant: str, start: int, width: int, count: int) ->
     return {"dollars": dollars, "tokens": tokens}
 
 
-MAX_WINDOW_CALLS = 20_000
-"""Calls that a page of a filtered list looks through, so that a rare match in a million calls does not hold up the
-database: the cursor goes on behind the window. Calls of a task have an index.
-"""
 _CALL_COLUMNS = (
     "call_id, happened_at, key_name, agent_id, task_id, operation, provider, model, outcome, input_tokens, "
     "output_tokens, estimated, cost, latency_ms, cached_tokens"

@@ -21,7 +21,7 @@ from stentor.domains.llm.model import (
     EmbeddingInput,
     TokenUsage,
 )
-from stentor.domains.llm.model_routes import ModelRoutes, ModelTarget
+from stentor.domains.llm.model_routes import ModelTarget, TenantRoutes
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.backends import LlmBackend
 from stentor.domains.llm.providers.registry import (
@@ -60,7 +60,7 @@ class LlmGateway:
         provider_registry: ProviderRegistry,
         catalog: ModelCatalog,
         guard: CallGuard,
-        routes: ModelRoutes,
+        routes: TenantRoutes,
         remote: LlmBackend,
         local: LlmBackend | None = None,
         default_provider: str = "",
@@ -166,7 +166,7 @@ class LlmGateway:
         providers = await self.provider_registry.providers_of(caller.tenant)
         name = name or self._default_model(providers)
         first_fault: ProviderFault | None = None
-        for candidate in self.routes.candidate_names(name):
+        for candidate in self.routes.of(caller.tenant).candidate_names(name):
             target = await self.resolve_target(candidate, providers)
             if target is None:
                 continue

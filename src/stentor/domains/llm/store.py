@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.core.clock import DAY
 from stentor.core.db import AppendOnlyTable, CounterTable, Sql, Tx
-from stentor.domains.llm.costs import BudgetKind, SpentAmount
+from stentor.domains.llm.costs import BudgetAccount, BudgetKind, SpentAmount
 
 _PROVIDERS = Sql(
     "select name, format, base_url, sealed_key, default_model from llm_providers where tenant = :tenant order by name"
@@ -35,6 +35,11 @@ _SPEND = CounterTable(
 _SPENT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = :kind and subject = :subject and day >= :day"""
+)
+# Each call has a key, so those of all keys are all calls.
+_SPENT_BY_TENANT = Sql(
+    """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
+    where tenant = :tenant and kind = 'key' and day >= :day"""
 )
 _CALLS = AppendOnlyTable(
     "llm_calls",
@@ -141,9 +146,13 @@ def insert_call(tx: Tx, call: CallRow) -> None:
             tx.increment(_SPEND, (call.tenant, kind, subject, tx.now // DAY), tokens, call.cost or 0)
 
 
-def read_spent(tx: Tx, tenant: str, kind: BudgetKind, subject: str, first_day: int) -> SpentAmount:
-    """Return what a key or an agent has spent since a day, counted in days since 1970."""
-    row = tx.rows(_SPENT, tenant=tenant, kind=kind, subject=subject, day=first_day)[0]
+def read_spent(tx: Tx, account: BudgetAccount, first_day: int) -> SpentAmount:
+    """Return what a key, an agent or a tenant has spent since a day, counted in days since 1970."""
+    tenant, kind, subject = account
+    if kind == "tenant":
+        row = tx.rows(_SPENT_BY_TENANT, tenant=tenant, day=first_day)[0]
+    else:
+        row = tx.rows(_SPENT, tenant=tenant, kind=kind, subject=subject, day=first_day)[0]
     return SpentAmount(int(row[0]), int(row[1]))
 
 

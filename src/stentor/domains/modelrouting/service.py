@@ -93,7 +93,7 @@ class AutoModelRouter:
     async def model_names(self, tenant: str) -> list[str]:
         """Return `auto`, if it has a candidate, and `auto:<group>` for each group."""
         targets, _ = await self._candidates(tenant, AUTO_MODEL)
-        groups = [AUTO_GROUP_PREFIX + group for group in self._gateway.routes.groups if group != AUTO_MODEL]
+        groups = [AUTO_GROUP_PREFIX + group for group in self._gateway.routes.of(tenant).groups if group != AUTO_MODEL]
         return ([AUTO_MODEL] if targets else []) + groups
 
     async def chat(self, caller: LlmCaller, request: ChatRequest) -> ChatResult:
@@ -151,7 +151,7 @@ class AutoModelRouter:
         providers = await self._gateway.provider_registry.providers_of(tenant)
         targets: dict[str, ModelTarget] = {}
         denied: list[DeniedCandidate] = []
-        for member in self._member_names(name, providers):
+        for member in self._member_names(tenant, name, providers):
             if member.startswith(AGENT_PREFIX):
                 denied.append(DeniedCandidate(member, member, model.AGENT_IS_NO_MODEL))
                 continue
@@ -162,13 +162,13 @@ class AutoModelRouter:
                 denied.append(DeniedCandidate(member, member, model.MODEL_NOT_FOUND))
         return list(targets.values()), denied
 
-    def _member_names(self, name: str, providers: dict[str, Provider]) -> list[str]:
+    def _member_names(self, tenant: str, name: str, providers: dict[str, Provider]) -> list[str]:
         """Return the names of the models of a group. Raises ModelNotFound.
 
         `auto` has the models of the group `auto` if it exists, else every provider's default and the models of all
         groups. It never has the local baseline, which would always win because it costs nothing.
         """
-        routes = self._gateway.routes
+        routes = self._gateway.routes.of(tenant)
         group = AUTO_MODEL if name == AUTO_MODEL else name.removeprefix(AUTO_GROUP_PREFIX)
         members = routes.group_members(group)
         if members is not None:
@@ -176,7 +176,7 @@ class AutoModelRouter:
         if name != AUTO_MODEL:
             known = ", ".join(AUTO_GROUP_PREFIX + existing for existing in routes.groups) or "none"
             raise ModelNotFound(
-                f"No group of models is called {group!r}. Known: {known}. SERVICE_LLM_GROUPS defines them."
+                f"No group of models is called {group!r}. Known: {known}. Admins add it on the page Models & cost."
             )
         names = [f"{p.name}/{p.default_model}" for p in providers.values() if p.default_model and p != LOCAL_PROVIDER]
         names += [member for existing in routes.groups for member in routes.group_members(existing) or ()]

@@ -65,6 +65,7 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
 
 @requirement("dashboard.page-memory")
 async def test_a_search_that_is_not_possible_says_so_and_the_page_stays(site: Site) -> None:
+    assert 'value="semantic" disabled' in await site.read("/memory", q="deploy", mode="keyword")
     page = await site.read("/memory", 503, q="deploy", mode="semantic")
     assert "This search is not possible now" in page
     assert "Search by keyword instead" in page
@@ -114,7 +115,7 @@ async def test_versions_name_their_writer_and_are_compared_with_the_present_one(
     versions = re.findall(r"version=([0-9a-f]{64})", page)
     assert len(versions) == 1
     assert f'<a href="/agents/{agent}">ann</a> with the key admin' in page
-    assert "key admin</span>" in page
+    assert "by admin</span>" in page
     old = await note(site, "a.md", version=versions[0])
     assert '<div class="del"><span class="sign">−</span>&lt;b&gt;old&lt;/b&gt;</div>' in old
     assert '<div class="add"><span class="sign">+</span>new</div>' in old
@@ -180,6 +181,11 @@ async def test_looking_at_the_health_leaves_nothing_in_the_run_log(site: Site) -
     assert await events() == before
 
 
+def test_an_excerpt_has_words_and_no_marks_of_markdown() -> None:
+    line = "… # Plan See [[launch|the launch]], [[a/b]] - today. > [!warning]- Not - [ ] ask - [x] done C# a > b"
+    assert note_rendering.strip_markup(line) == "… Plan See the launch, a/b - today. Not ask done C# a b"
+
+
 def test_texts_that_are_too_long_are_not_compared() -> None:
     assert note_rendering.diff_texts("a\n" * 3_000, "b\n" * 3_000) is None
     lines = note_rendering.diff_texts("".join(f"{n}\n" for n in range(100)), "".join(f"{n}\n" for n in range(99)))
@@ -219,7 +225,7 @@ async def test_each_vault_has_its_own_search_notes_links_and_versions(
     shown = await note(site, "a.md", vault="archive")
     assert "Of archive" in shown
     assert 'href="/memory/open?from=a.md&amp;vault=archive&amp;name=b"' in shown
-    assert "key admin" in shown, "the writer of its version"
+    assert "by admin" in shown, "the writer of its version"
     for vault, leads_to in (("&vault=archive", "/memory/note?path=b.md&vault=archive"), ("", "/memory?mode=keyword")):
         answer = await (await site.browser("ADMIN")).get(f"/memory/open?from=a.md{vault}&name=b")
         assert answer.headers["location"].startswith(leads_to)
@@ -267,7 +273,7 @@ async def test_notes_are_listed_by_folder_and_tag_the_latest_first(site: Site) -
     for n in range(32):
         await write(site, f"Plans/n{n:02}.md", f"# Note {n:02}\n", frontmatter={"tags": ["plan", "old"]})
     page = await site.read("/memory")
-    assert "The latest changed first" in page
+    assert "Recently changed" in page
     assert 'href="/memory?folder=Plans"' in page
     assert 'title="33 notes">#plan' in page
     only = await at(site, "/memory?folder=")

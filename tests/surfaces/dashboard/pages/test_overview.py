@@ -153,12 +153,15 @@ async def test_what_changed_lately_is_a_line_with_a_link_and_what_is_old_is_not(
         assert answer.status_code == 200, answer.text
     await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "viewer"})
     await site.world.admin.post("/api/v1/keys/dana/revoke")
+    budget = {"kind": "agent", "subject": agent, "unit": "usd", "period": "day", "limit": 2}
+    await site.world.admin.post("/api/v1/llm/budgets", json=budget)
     page = await site.read("/")
     for url, text in (
         (f"/agents/{agent}", "ann is new"),
         (f"/agents/{agent}", "ann was suspended"),
         ("/keys/dana", "dana was made by admin"),
         ("/keys/dana", "dana was revoked by admin"),
+        ("/models/budgets", "Budget of agent ann per day set to 2.00 US dollars by admin"),
     ):
         assert f'<a href="{url}">{text}</a>' in page
     assert "ann was suspended 2 times" in _changed(page)

@@ -170,11 +170,13 @@ def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> 
     excerpt = str(match.get("excerpt", match.get("content_preview", "")))
     scores = {name: match.get(name) for name in ("keyword_score", "similarity_score")}
     path = str(match["path"])
+    title = match.get("title") or path.rpartition("/")[2].removesuffix(".md")
+    excerpt = excerpt.removeprefix(f"# {title} ")  # the title stands above it
     return {
         "path": path,
         "address": note_url(path, vault),
-        "title": match.get("title") or path.rpartition("/")[2].removesuffix(".md"),
-        "excerpt": note_rendering.highlight_terms(excerpt, query_terms),
+        "title": title,
+        "excerpt": note_rendering.highlight_terms(note_rendering.strip_markup(excerpt), query_terms),
         "score": next(match[name] for name in ("score", "relevance_score", "similarity_score") if name in match),
         "scores": scores,
         "level": match.get("source_level"),

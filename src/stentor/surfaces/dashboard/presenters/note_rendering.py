@@ -31,6 +31,8 @@ MAX_NOTE_BRACKETS = 20_000
 CONTEXT_LINES = 3
 """Unchanged lines displayed before and after a change."""
 _WIKI = re.compile(r"!?\[\[([^\[\]|\n]{1,1000})(?:\|([^\[\]\n]{0,1000}))?\]\]")
+_MARKS = re.compile(r"(?<!\S)(?:#{1,6}|>|[-*+] \[[ xX]\]|\[![\w-]{1,40}\][+-]?)(?!\S)")
+"""Headings, quotations, boxes and callouts of Markdown, among the words of a line."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#")
 
 
@@ -48,6 +50,11 @@ def render_note(text: str, source: dict[str, str]) -> Markup:
     if is_expensive_markdown(text, MAX_NOTE_BRACKETS):
         return render_plain_text(text)
     return Markup(_markdown().render(text, {"source": source}))  # noqa: S704 - the renderer escapes everything it does not generate
+
+
+def strip_markup(excerpt: str) -> str:
+    """Return an excerpt, a single line, without the marks of Markdown that mean nothing there."""
+    return " ".join(_MARKS.sub(" ", _WIKI.sub(lambda link: link[2] or link[1], excerpt)).split())
 
 
 def highlight_terms(text: str, terms: frozenset[str]) -> Markup:

@@ -12,8 +12,19 @@ from stentor.surfaces.dashboard.gateway import quote_segment
 
 MAX_LINES = 10
 MAX_FIELDS = 3
-PERMISSIONS = {"Agent": "admin", "Key": "admin", "Provider": "admin", "Rollback": "admin", "Update": "approve"}
+PERMISSIONS = {
+    "Agent": "admin",
+    "Budget": "admin",
+    "Key": "admin",
+    "Provider": "admin",
+    "Rollback": "admin",
+    "Update": "approve",
+}
 """What the page of a line needs, by its kind. Kinds that are not here need `read`."""
+_MODEL_SETTINGS = {
+    "budget_changed": ("Budget", "/models/budgets"),
+    "model_route_changed": ("Models", "/models/providers"),
+}
 _STATUS_WORDS = {"active": "was activated", "suspended": "was suspended", "quarantined": "was quarantined"}
 _AGENT_EVENTS = frozenset(("agent_registered", "agent_updated", "agent_status_changed"))
 _UPDATE_ENDS = {"update_deployed": "was deployed", "update_rolled_back": "was rolled back"}
@@ -76,6 +87,9 @@ def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> Change | No
     if type_ == "provider_changed":
         text = f"{meta.get('provider')} was {'removed' if meta.get('removed') else 'set'} by {meta.get('by')}"
         return Change("Provider", text, "/models/providers", event.happened_at)
+    if type_ in _MODEL_SETTINGS:
+        kind, url = _MODEL_SETTINGS[type_]
+        return Change(kind, f"{event.message.removesuffix('.')} by {meta.get('by')}", url, event.happened_at)
     if type_ in _UPDATE_ENDS:
         url = f"/governance/updates/{quote_segment(str(meta.get('update_id')))}"
         return Change("Update", f"An update of {agent} {_UPDATE_ENDS[type_]}", url, event.happened_at)

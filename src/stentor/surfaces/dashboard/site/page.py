@@ -78,6 +78,7 @@ NOTICES = {
     "proposed": "Proposed. It takes effect when it is approved.",
     "cleared": "Violations cleared.",
     "saved": "Saved.",
+    "budget-set": "Budget set. It applies from the next call.",
     "merged": "Saved, together with what somebody else changed meanwhile.",
     "conflict": "Somebody else changed the same lines. This copy has the text that is not in the note: merge it.",
     "removed": "Removed.",

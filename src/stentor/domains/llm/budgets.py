@@ -1,0 +1,108 @@
+"""The budgets in force, and what the calls in progress reserve of them. `call_guard` asks here before each call.
+
+Fails closed: no call if its budgets cannot be read. What a budget is, is in `costs`; those that admins set at runtime
+come from `runtime_settings`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from stentor.core.db import Database, Tx
+from stentor.core.errors import BudgetExceeded
+from stentor.domains.llm import costs, store
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, SpentAmount
+
+_PERIOD_ADJECTIVES = {"day": "daily", "month": "monthly"}
+
+
+class BudgetLedger:
+    """Knows all budgets. A call must stay within each that applies to it: another budget never raises a limit."""
+
+    def __init__(self, db: Database, configured: tuple[Budget, ...] = ()) -> None:
+        self._db = db
+        self._configured = configured
+        self._of_keys: tuple[Budget, ...] = ()
+        self._stored: tuple[Budget, ...] = ()
+        self._reserved: dict[BudgetAccount, SpentAmount] = {}
+        self._locks: dict[BudgetAccount, asyncio.Lock] = {}
+
+    @property
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets of the settings, of the keys that were made at runtime, and those that admins set."""
+        return self._configured + self._of_keys + self._stored
+
+    def set_key_budgets(self, budgets: Iterable[Budget]) -> None:
+        self._of_keys = tuple(budgets)
+
+    def set_stored_budgets(self, budgets: Iterable[Budget]) -> None:
+        self._stored = tuple(budgets)
+
+    def find(self, accounts: Iterable[BudgetAccount]) -> list[tuple[BudgetAccount, Budget]]:
+        """Return the budgets that apply to the accounts, in the order of the accounts."""
+        budgets = self.budgets
+        if not budgets:
+            return []
+        return [(account, budget) for account in accounts for budget in budgets if budget.applies_to(account)]
+
+    @asynccontextmanager
+    async def check(self, applying: Sequence[tuple[BudgetAccount, Budget]]) -> AsyncIterator[None]:
+        """Check the budgets and hold their accounts, so that the call can be reserved. Raises BudgetExceeded."""
+        async with AsyncExitStack() as locks:
+            held = None
+            # The accounts of all calls are in the same order, so that two calls cannot deadlock.
+            for account, budget in applying:
+                if account != held:
+                    # Held until the reservation: otherwise concurrent calls would all pass the same check.
+                    await locks.enter_async_context(self._locks.setdefault(account, asyncio.Lock()))
+                    held = account
+                await self._check(account, budget)
+            yield
+
+    def reserve(self, accounts: Iterable[BudgetAccount], amount: SpentAmount, sign: int = 1) -> None:
+        """Add a call's estimate to the reserved amounts, or with the sign -1 remove it.
+
+        Open calls count against budgets through these amounts, so that many at once cannot exceed one together.
+        """
+        for account in accounts:
+            reserved = self._reserved.get(account, SpentAmount())
+            tokens, cost = reserved.tokens + amount.tokens * sign, reserved.cost + amount.cost * sign
+            self._reserved[account] = SpentAmount(tokens, cost)
+            if self._reserved[account] == SpentAmount():
+                del self._reserved[account]
+
+    async def remaining_dollars(self, accounts: Iterable[BudgetAccount]) -> float | None:
+        """Return the US dollars left in the tightest budget of the accounts; None without a budget in US dollars.
+
+        Raises StoreUnavailable.
+        """
+        applying = [(account, budget) for account, budget in self.find(accounts) if budget.unit == "usd"]
+        if not applying:
+            return None
+
+        def read(tx: Tx) -> int:
+            return min(budget.remaining(_read_spent(tx, account, budget)) for account, budget in applying)
+
+        return await self._db.read(read) / NANOS_PER_DOLLAR
+
+    async def _check(self, account: BudgetAccount, budget: Budget) -> None:
+        """Raise BudgetExceeded if spent and reserved amounts use up the budget."""
+        # Before the rows are read: a call that is recorded meanwhile then counts twice for a moment, never not at all.
+        reserved = self._reserved.get(account, SpentAmount())
+
+        def read(tx: Tx) -> tuple[SpentAmount, int]:
+            return _read_spent(tx, account, budget), costs.seconds_until_reset(budget.period, tx.now)
+
+        spent, reset_s = await self._db.read(read)
+        if budget.remaining(SpentAmount(spent.tokens + reserved.tokens, spent.cost + reserved.cost)) <= 0:
+            name = f"{_PERIOD_ADJECTIVES[budget.period]} {'token' if budget.unit == 'tokens' else 'cost'} budget"
+            _, kind, subject = account
+            error = BudgetExceeded(f"The {name} of {kind} {subject!r} is used up. It resets in {reset_s} seconds.")
+            error.retry_after = reset_s
+            raise error
+
+
+def _read_spent(tx: Tx, account: BudgetAccount, budget: Budget) -> SpentAmount:
+    return store.read_spent(tx, account, costs.first_day_of_period(budget.period, tx.now))

@@ -1,0 +1,92 @@
+"""The page of budgets: what is spent of each, and a form to set, change and remove those that were set at runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from stentor.core.jsontext import JsonObject
+from stentor.domains.registry import queries as registry_queries
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.site.page import PageRequest
+
+PATH = "/models/budgets"
+FIELDS = {"who": "", "limit": "", "unit": "usd", "period": "month"}
+"""The fields of the form with their defaults; `who` is the kind and the subject, such as `key:ci`."""
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
+Choices = list[tuple[str, list[tuple[str, str]]]]
+
+
+async def show_budgets(page: PageRequest) -> Response:
+    """Render the budgets; the query fills the form in, so that other pages can link to it."""
+    return await _render(page, {name: page.query_param(name, default) for name, default in FIELDS.items()})
+
+
+async def _render(page: PageRequest, form_values: dict[str, str], problem: GatewayError | None = None) -> Response:
+    is_admin = page.session.may("admin")
+    listed, names = await asyncio.gather(page.call("llm.budgets"), page.read(registry_queries.read_names))
+    return page.render(
+        "budgets.html",
+        problem.status if problem else 200,
+        block="budgets",
+        budgets=listed["budgets"],
+        names=names,
+        choices=await _choices(page, names, form_values["who"]) if is_admin else [],
+        form_values=form_values,
+        problem=problem,
+        segment=quote_segment,
+        change_query=_change_query,
+    )
+
+
+async def _choices(page: PageRequest, names: dict[str, str], chosen: str) -> Choices:
+    """Return whom a budget can limit, in groups; what was chosen is among them even if it is unknown."""
+    keys = [key["name"] for key in (await page.call("keys.list"))["keys"] if key["status"] != "revoked"]
+    general = [(f"tenant:{page.tenant}", "everybody together"), ("agent:*", "each agent"), ("key:*", "each key")]
+    agents = [(f"agent:{agent_id}", name) for agent_id, name in sorted(names.items(), key=lambda pair: pair[1])]
+    choices: Choices = [("", general), ("Agents", agents), ("Keys", [(f"key:{name}", name) for name in sorted(keys)])]
+    if chosen and all(chosen != value for _, options in choices for value, _ in options):
+        general.append((chosen, chosen))
+    return [(label, options) for label, options in choices if options]
+
+
+async def set_budget(page: PageRequest) -> Response:
+    form = await page.read_form()
+    values = {name: form.get(name) or default for name, default in FIELDS.items()}
+    kind, _, subject = values["who"].partition(":")
+    if not (kind and subject):
+        return await _render(page, values, GatewayError(400, "INVALID_REQUEST", "Choose whom the budget limits."))
+    try:
+        body = {"kind": kind, "subject": subject, "unit": values["unit"], "period": values["period"]}
+        await page.call("llm.set_budget", body=body | {"limit": _number_or_text(values["limit"])})
+    except GatewayError as error:
+        if error.status not in (400, 404, 409, 422):
+            raise
+        return await _render(page, values, error)
+    return page.redirect(PATH, "budget-set")
+
+
+async def remove_budget(page: PageRequest) -> Response:
+    await page.call("llm.remove_budget", budget_id=page.path_param("budget_id"))
+    return page.redirect(PATH, "removed")
+
+
+def _number_or_text(text: str) -> float | str:
+    """Return the number in the field, or the text itself, which the gateway rejects with a message."""
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _change_query(budget: JsonObject) -> str:
+    """Return the query that fills the form in with a budget."""
+    who, limit = f"{budget['kind']}:{budget['subject']}", f"{budget['limit']:f}".rstrip("0").rstrip(".")
+    return urlencode({"who": who, "limit": limit, "unit": budget["unit"], "period": budget["period"]})
+
+
+ROUTES = [
+    ("GET", PATH, show_budgets),
+    ("POST", PATH, set_budget),
+    ("POST", f"{PATH}/{{budget_id}}/remove", remove_budget),
+]
