@@ -4,7 +4,7 @@ index of spending by day for the budgets of a tenant.
 
 from alembic import op
 
-revision = "0027"
+revision = "0026"
 down_revision = "0025"
 
 STATEMENTS = """
