@@ -103,7 +103,7 @@ def test_an_update_of_somebody_else_is_read_and_approved(tab: Tab, installation:
     page = tab.open("/governance").page
     page.get_by_role("link", name="Let the critic measure").click()
     expect(page.locator(".diff .add")).to_contain_text("measure")
-    page.get_by_label("Reason for approval").fill("It was measured.")
+    page.get_by_label("Reason", exact=True).fill("It was measured.")
     for box in page.locator(".decide input[type=checkbox]").all():
         box.check()
     page.get_by_role("button", name="Approve and deploy").click()
