@@ -96,7 +96,7 @@ NOTICES = {
     "enabled": "Enabled.",
     "disabled": "Disabled.",
     "content-deleted": "Prompts and answers deleted.",
-    "signed": "All recorded events are numbered and signed.",
+    "signed": "Signed: the log with all events so far.",
 }
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
 
