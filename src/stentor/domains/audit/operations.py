@@ -25,7 +25,7 @@ LAST = "~"
 
 
 class AuditedEvent(ResponseModel):
-    """An event of the run log. `by` is the key that did it; null for the service, and for the agent of a refused tool."""
+    """An event of the run log. `by` is the key that did it; null for the service, and for an agent refused a tool."""
 
     event_id: str
     timestamp: Timestamp
@@ -71,7 +71,10 @@ class AuditOperations:
         limit: Limit = 100,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> AuditPage:
-        """List sign-ins, changes and refusals, the latest first. A page of a search may be empty and have a next one."""
+        """List sign-ins, changes and refusals, the latest first.
+
+        A page of a search may be empty although there is a next one.
+        """
         after = "" if since is None else min_id_at(micros_from_datetime(since))
         before = LAST if until is None else min_id_at(micros_from_datetime(until))
         if cursor is not None:
