@@ -103,7 +103,7 @@ def test_an_update_of_somebody_else_is_read_and_approved(tab: Tab, installation:
     page = tab.open("/governance").page
     page.get_by_role("link", name="Let the critic measure").click()
     expect(page.locator(".diff .add")).to_contain_text("measure")
-    page.get_by_label("Reason for approval").fill("It was measured.")
+    page.get_by_label("Reason", exact=True).fill("It was measured.")
     for box in page.locator(".decide input[type=checkbox]").all():
         box.check()
     page.get_by_role("button", name="Approve and deploy").click()
@@ -255,3 +255,19 @@ def test_pages_that_nobody_looks_at_hold_no_connection(tab: Tab, installation: I
     name = "latecomer"
     installation.seed.post("/registry/agents", {"name": name, "capabilities": ["wait"], "trust_tier": "auto"})
     expect(tab.page.get_by_role("link", name=name)).to_be_visible()
+
+
+@requirement("dashboard.page-keys")
+def test_a_key_that_is_shown_is_copied_with_a_button(chromium: Browser, installation: Installation) -> None:
+    context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = Tab(context.new_page(), installation.board).sign_in().open("/keys").page
+    page.get_by_role("link", name="Make a key").click()
+    page.get_by_label("Name", exact=True).fill("copied")
+    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    is_same = page.evaluate(
+        "async () => await navigator.clipboard.readText() === document.querySelector('.secret .code').textContent"
+    )
+    assert is_same
+    context.close()

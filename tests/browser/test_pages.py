@@ -64,7 +64,8 @@ def test_a_table_that_is_wider_than_a_phone_says_so_until_its_end_is_seen(
     chromium: Browser, installation: Installation
 ) -> None:
     context = chromium.new_context(viewport=SIZES["narrow"])  # type: ignore[arg-type]
-    page = Tab(context.new_page(), installation.board).sign_in().open("/webhooks").live().page
+    wide = next(path for name, path, _ in pages(installation.made) if name == "agents-compared")
+    page = Tab(context.new_page(), installation.board).sign_in().open(wide).live().page
     page.locator(".scroll.clipped").wait_for()
     page.evaluate("document.querySelector('.scroll').scrollLeft = 9999")
     page.locator(".scroll:not(.clipped)").wait_for()

@@ -7,14 +7,16 @@ from typing import Annotated, Literal
 from fastapi import Query
 from pydantic import StringConstraints
 
+from stentor.core.clock import micros_from_datetime
 from stentor.core.db import NO_LOCKS, Database
 from stentor.core.errors import Forbidden
+from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.audit import store
 from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Address, Caller, Name, ResponseModel, Timestamp, decode_cursor, encode_cursor
+from stentor.web.wire import Address, Caller, Name, ResponseModel, Time, Timestamp, decode_cursor, encode_cursor
 
 Category = Annotated[Literal["sign-ins", "changes", "refusals"] | None, Query(description="Without it, all of them.")]
 Limit = Annotated[int, Query(ge=1, le=500)]
@@ -23,7 +25,7 @@ LAST = "~"
 
 
 class AuditedEvent(ResponseModel):
-    """An event of the run log. `by` is the key that did it; null for the service itself and for agents."""
+    """An event of the run log. `by` is the key that did it; null for the service, and for an agent refused a tool."""
 
     event_id: str
     timestamp: Timestamp
@@ -63,15 +65,25 @@ class AuditOperations:
         self,
         caller: Caller,
         category: Category = None,
+        since: Annotated[Time | None, Query(description="Only events from this time on.")] = None,
+        until: Annotated[Time | None, Query(description="Only events before this time.")] = None,
+        text: Annotated[Name | None, Query(description="Part of the message or the metadata, in any case.")] = None,
         limit: Limit = 100,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> AuditPage:
-        """List sign-ins, changes and refusals, the latest first."""
-        before = LAST if cursor is None else str(decode_cursor(cursor, str)[0])
-        rows = await self._db.read(lambda tx: store.list_events(tx, caller.tenant, category or "", before, limit + 1))
-        events = [AuditedEvent.of(row, timestamp=row.happened_at, by=_actor(row.metadata)) for row in rows[:limit]]
-        following = encode_cursor(rows[limit - 1].event_id) if len(rows) > limit else None
-        return AuditPage(events=events, next_cursor=following)
+        """List sign-ins, changes and refusals, the latest first.
+
+        A page of a search may be empty although there is a next one.
+        """
+        after = "" if since is None else min_id_at(micros_from_datetime(since))
+        before = LAST if until is None else min_id_at(micros_from_datetime(until))
+        if cursor is not None:
+            before = min(before, str(decode_cursor(cursor, str)[0]))
+        rows, following = await self._db.read(
+            lambda tx: store.list_events(tx, caller.tenant, category or "", before, limit, after=after, text=text or "")
+        )
+        events = [AuditedEvent.of(row, timestamp=row.happened_at, by=_actor(row.metadata)) for row in rows]
+        return AuditPage(events=events, next_cursor=encode_cursor(following) if following else None)
 
     async def sign_in(self, caller: Caller, body: SignInBody) -> SignInOut:
         """Record that the holder of this key signed in somewhere. Raises Forbidden for the key of an agent."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from stentor.core import runlog_queries
 from stentor.core.db import Sql, Tx
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
@@ -17,19 +19,34 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
             "update_rolled_back update_submitted webhook_changed webhook_disabled"
         ).split()
     ),
-    "refusals": ("dispatch_denied", "sign_in_refused", "tool_denied", "violation_recorded"),
+    "refusals": ("dispatch_denied", "sign_in_refused", "tool_denied"),
 }
-AUDITED = tuple(sorted({name for names in CATEGORIES.values() for name in names}))
+_LISTED = tuple(sorted({name for names in CATEGORIES.values() for name in names}))
+AUDITED = tuple(sorted((*_LISTED, "violation_recorded")))
+"""With the violations, which the index has but no list: each only repeats the denial that it follows."""
 IS_AUDITED = " or ".join(f"event_type = '{name}'" for name in AUDITED)
 """Exactly the condition of the index `events_audited`: only then SQLite uses it."""
 _COLUMNS = ", ".join(EVENT_COLUMNS)
-_HEAD = f"""select {_COLUMNS} from events where tenant = :tenant and ({IS_AUDITED})
-    and event_id < :before"""
+_RANGE = f"""from events where tenant = :tenant and ({IS_AUDITED})
+    and event_id < :before and event_id > :after"""
 _TAIL = "order by event_id desc limit :limit"
-_LIST = {"": Sql(f"{_HEAD} {_TAIL}")} | {
-    category: Sql(f"{_HEAD} and event_type || '' in ({', '.join(repr(name) for name in names)}) {_TAIL}")
-    for category, names in CATEGORIES.items()
+_NAMES = {category: f"({', '.join(map(repr, names))})" for category, names in {"": _LISTED, **CATEGORIES}.items()}
+# Concatenated, so that SQLite does not prefer an index of types.
+_LIST = {
+    category: Sql(f"select {_COLUMNS} {_RANGE} and event_type || '' in {names} {_TAIL}")
+    for category, names in _NAMES.items()
 }
+MAX_SEARCHED_EVENTS = 5_000
+"""Audited events that one page of a search reads."""
+_SEARCHED = f"{_RANGE} order by event_id desc limit {MAX_SEARCHED_EVENTS}"
+_SEARCH = {
+    category: Sql(
+        f"""select {_COLUMNS} from (select {_COLUMNS} {_SEARCHED}) as newest where event_type in {names}
+        and (lower(message) like :pattern escape '!' or lower(metadata) like :pattern escape '!') {_TAIL}"""
+    )
+    for category, names in _NAMES.items()
+}
+_LAST_SEARCHED = Sql(f"select count(*), min(event_id) from (select event_id {_SEARCHED}) as newest")
 
 MAX_SCANNED_EVENTS = 2_000
 """Newest audited events that are searched for recent changes."""
@@ -42,10 +59,27 @@ _LIST_RECENT_CHANGES = Sql(
 )
 
 
-def list_events(tx: Tx, tenant: str, category: str, before: str, limit: int) -> list[RunLogEvent]:
-    """List a tenant's audited events of a category (empty: of all) before an event id, the latest first."""
-    rows = tx.rows(_LIST[category], tenant=tenant, before=before, limit=limit)
-    return [runlog_queries.to_event(row) for row in rows]
+def list_events(
+    tx: Tx, tenant: str, category: str, before: str, limit: int, *, after: str = "", text: str = ""
+) -> tuple[list[RunLogEvent], str | None]:
+    """List a tenant's audited events of a category (empty: of all) between two event ids, the latest first.
+
+    With a text only those whose sentence or metadata has it, in any case. Also returns the id before which the next
+    page begins, None after the last one; a page of a search may be empty and have a next one.
+    """
+    span = {"tenant": tenant, "before": before, "after": after}
+    if text:
+        pattern = "%" + re.sub("([!%_])", r"!\1", text.lower()) + "%"
+        rows = tx.rows(_SEARCH[category], **span, pattern=pattern, limit=limit + 1)
+    else:
+        rows = tx.rows(_LIST[category], **span, limit=limit + 1)
+    events = [runlog_queries.to_event(row) for row in rows]
+    if len(events) > limit:
+        return events[:limit], events[limit - 1].event_id
+    if text:
+        count, last = tx.rows(_LAST_SEARCHED, **span)[0]
+        return events, str(last) if count == MAX_SEARCHED_EVENTS else None
+    return events, None
 
 
 def list_recent_changes(tx: Tx, tenant: str, after: str) -> list[RunLogEvent]:

@@ -73,9 +73,12 @@ class GovernanceOperations:
             next_cursor=_next_cursor(updates, limit, "submitted_at", "update_id"),
         )
 
-    async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateOut:
+    async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateDetail:
         """Return an update with the basis of its tier and the diff of its patch. Without `admin` only one's own."""
-        return _update(await self._updates.get_visible(caller, update_id))
+        update = await self._updates.get_visible(caller, update_id)
+        return wire.UpdateDetail.of(
+            update, **_basis(update), may_approve=await self._updates.may_approve(caller, update)
+        )
 
     async def approvals(
         self,
@@ -229,8 +232,11 @@ def parse_tier(text: str | None) -> int | None:
 
 
 def _update(update: Update) -> wire.UpdateOut:
-    basis = {name: getattr(update.basis, name) for name in ("diff", "trust", "ratio", "reasons", "risks")}
-    return wire.UpdateOut.of(update, **basis)
+    return wire.UpdateOut.of(update, **_basis(update))
+
+
+def _basis(update: Update) -> dict[str, Any]:
+    return {name: getattr(update.basis, name) for name in ("diff", "trust", "ratio", "reasons", "risks")}
 
 
 def _checkpoint(checkpoint: Checkpoint, *, with_state: bool) -> wire.CheckpointOut:

@@ -110,7 +110,7 @@ class UpdateService:
     ) -> Update:
         """Approve inside the caller's transaction; `event_extra` is added to the event's metadata."""
         update = _require_submitted(tx, principal.tenant, update_id, "approved")
-        relation = self._find_relation(tx, principal, update, approval)
+        relation = self._find_relation(tx, principal, update, approval.claimed)
         if relation is not None and not self._may_self_approve(principal, update, relation):
             raise SelfApproval(
                 "The proposer of an update and the agent that it changes may not approve it, nor a key made or changed "
@@ -154,6 +154,13 @@ class UpdateService:
             raise _not_found()
         return update
 
+    async def may_approve(self, principal: Principal, update: Update) -> bool:
+        """Return whether this principal could approve the update as it is now; risks and drift aside."""
+        if update.status != "submitted" or not principal.may("approve"):
+            return False
+        relation = await self._db.read(lambda tx: self._find_relation(tx, principal, update, None))
+        return relation is None or self._may_self_approve(principal, update, relation)
+
     async def get(self, tenant: str, update_id: str) -> Update:
         """Return an update of the tenant. Raises NotFound."""
         return await self._db.read(lambda tx: require_update(tx, tenant, update_id))
@@ -173,7 +180,7 @@ class UpdateService:
         return await self._db.read(read)
 
     def _find_relation(
-        self, tx: Tx, principal: Principal, update: Update, approval: Approval
+        self, tx: Tx, principal: Principal, update: Update, claimed: str | None
     ) -> SelfApprovalKind | None:
         """Return how the approver is related to the update: works as its agent, has its key, or proposed it."""
         agent = agents.find(tx, update.tenant, update.agent_id)
@@ -181,8 +188,7 @@ class UpdateService:
             return "agent"
         if agent is not None and agent.key_name == principal.name:
             return "key"
-        claimed = (approval.claimed or "").strip().lower()
-        if update.proposed_by in (principal.name, claimed):
+        if update.proposed_by in (principal.name, (claimed or "").strip().lower()):
             return "proposer"
         # Otherwise an admin could propose, make a second key, and approve with it.
         is_new = self._roles.could_be_held_by(principal, update.proposed_by, update.submitted_at)

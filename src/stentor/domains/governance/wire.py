@@ -211,6 +211,12 @@ class UpdateOut(ResponseModel):
     provenance_id: str
 
 
+class UpdateDetail(UpdateOut):
+    """`may_approve` says whether the caller could approve it now; a risk must still be accepted."""
+
+    may_approve: bool
+
+
 class UpdatePage(ResponseModel):
     updates: list[UpdateOut]
     limit: int

@@ -37,7 +37,7 @@ def submission_events(
         meta["atp"] = atp.header_to_json(header)
     return [
         EventDraft("prompt_received", "tasks", f"Task of type {draft.type} received.", meta),
-        *placement_events(placement, draft.priority, {}),
+        *placement_events(placement, draft.priority, {"by": principal.name} if placement.denial else {}),
     ]
 
 

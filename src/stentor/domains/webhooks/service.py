@@ -213,9 +213,8 @@ class WebhookService:
             "enabled": subscription.enabled,
             "by": by,
         }
-        self._runlog.append(
-            tx, subscription.tenant, [EventDraft("webhook_changed", "webhooks", f"Webhook {change}.", meta)]
-        )
+        message = f"Webhook to {meta['host']} {change}."
+        self._runlog.append(tx, subscription.tenant, [EventDraft("webhook_changed", "webhooks", message, meta)])
         subscriptions = store.list_all_subscriptions(tx)
         tx.after_commit(lambda: self._index.replace_all(subscriptions))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
 
 import httpx
 import pytest
@@ -27,6 +29,54 @@ async def test_a_sign_in_and_changes_are_on_the_page_with_who_did_it(site: Site)
     event = re.search(r'href="(/provenance/[^"]+)"', page)
     assert event
     await site.read(event[1])
+
+
+def rows_of(page: str) -> list[str]:
+    """The text of each row, without marks."""
+    rows = re.findall(r"<tr data-row>(.*?)</tr>", page, re.DOTALL)
+    return [" ".join(unescape(re.sub(r"<[^>]+>", " ", row)).split()) for row in rows]
+
+
+@requirement("audit.page")
+async def test_each_row_names_who_did_it_and_what_it_was_about(site: Site) -> None:
+    world = site.world
+    agent = await world.register("ann")
+    call = {"tool": "shell", "operation": "run", "path": "/etc/passwd"}
+    await world.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json=call)
+    (refusal,) = rows_of(await site.part("/audit", category="refusals"))
+    assert "ann" in refusal
+    assert refusal.startswith("The tool 'shell'")
+    assert "/etc/passwd" in refusal
+    task = {"type": "paint", "title": "Paint the fence", "input": {}, "required_capabilities": ["paint"]}
+    await world.admin.post("/api/v1/tasks", json=task)
+    refusal, _ = rows_of(await site.part("/audit", category="refusals"))
+    assert "Paint the fence" in refusal
+    assert "admin" in refusal
+    hook = {"url": "https://hooks.example.com/in", "events": ["task.*"]}
+    made = (await world.admin.post("/api/v1/webhooks", json=hook)).json()
+    await world.admin.post("/api/v1/keys", json={"name": "ci", "role": "viewer"})
+    page = await site.part("/audit", category="changes")
+    assert 'href="/keys/ci"' in page
+    assert f'href="/webhooks/{made["id"]}" title="https://hooks.example.com/in"' in page
+    assert rows_of(page)[1].startswith("Webhook to hooks.example.com subscribed.")
+    await world.admin.delete(f"/api/v1/webhooks/{made['id']}")
+    page = await site.part("/audit", category="changes")
+    assert f"/webhooks/{made['id']}" not in page  # its page is gone
+    assert "hooks.example.com deleted" in rows_of(page)[0]
+
+
+@requirement("audit.page", "audit.filters")
+async def test_the_page_is_searched_and_limited_to_days(site: Site) -> None:
+    await site.world.register("ann")
+    await site.world.register("ben", capabilities=["b"])
+    assert len(rows_of(await site.part("/audit", q="ben"))) == 1
+    nothing = await site.read("/audit", q="nothing of the kind", category="changes")
+    assert "Nothing found" in nothing
+    assert 'value="nothing of the kind"' in nothing
+    tomorrow = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()
+    assert rows_of(await site.part("/audit", **{"from": tomorrow})) == []
+    assert len(rows_of(await site.part("/audit", to=tomorrow, category="changes"))) == 2
+    await site.read("/audit", 400, **{"from": "soon"})
 
 
 @requirement("audit.page")

@@ -31,7 +31,7 @@ def asked(query: str) -> Query:
 
 def listed(page: str) -> list[str]:
     """Descriptions of the updates in a list."""
-    return [html.unescape(name) for name in re.findall(r"<tr data-row>\s*<td><a [^>]*>([^<]*)</a>", page)]
+    return [html.unescape(name) for name in re.findall(r'<td class="title"><a [^>]*>([^<]*)</a>', page)]
 
 
 def diff(page: str) -> list[str]:
@@ -114,9 +114,27 @@ async def test_an_update_shows_why_what_and_by_whom(site: Site, governance: Gove
     assert "0.800" in page
     assert "update submitted" in page
     assert "by admin" in page
-    assert "You proposed this" in page
-    assert "You proposed this" not in await site.read(address(update), key="SECOND")
     assert "<form" not in await site.part(address(update))
+    assert "<form" not in await site.part(address(update), part="head")
+
+
+@requirement("dashboard.approval-offered")
+async def test_an_approval_is_offered_to_those_who_can_give_it_before_the_changes(
+    site: Site, governance: GovernanceClient
+) -> None:
+    update = await governance.propose(await governance.register_trusted(0.8), WIDER)
+    page = await site.read(address(update))
+    assert f"{address(update)}/approve" not in page
+    assert "You proposed this: another person with the role approver or admin approves it." in page
+    assert f"{address(update)}/reject" in page
+    page = await site.read(address(update), key="SECOND")
+    assert page.index(f"{address(update)}/approve") < page.index('id="changes"')
+    assert "You proposed this" not in page
+    for key, allowed in (("ADMIN", False), ("SECOND", True)):
+        answer = await site.world.clients[key].get(f"/api/v1{address(update)}")
+        assert answer.json()["may_approve"] is allowed
+    await governance.approve(update, override_risk=True)
+    assert (await governance.update(update["update_id"]))["may_approve"] is False
 
 
 @requirement("dashboard.page-governance", "keys.roles")
@@ -129,7 +147,7 @@ async def test_an_approver_reviews_and_approves_and_cannot_roll_back(site: Site,
     assert f"{address(update)}/approve" in page
     token = re.search(r'name="csrf" value="([^"]+)"', page)
     assert token is not None
-    fields = {"csrf": token[1], "rationale": "It is right.", "override_risk": "on"}
+    fields = {"csrf": token[1], "reason": "It is right.", "override_risk": "on"}
     answer = await browser.post(f"{address(update)}/approve", data=fields)
     assert answer.status_code == 303, answer.text
     after = await governance.update(update["update_id"])
@@ -141,7 +159,7 @@ async def test_an_approver_reviews_and_approves_and_cannot_roll_back(site: Site,
 @requirement("dashboard.page-governance")
 async def test_the_proposer_is_refused_in_the_place_of_the_review(site: Site, governance: GovernanceClient) -> None:
     update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
-    answer = await site.send(f"{address(update)}/approve", 403, rationale=f"Mine. {EVIL}")
+    answer = await site.send(f"{address(update)}/approve", 403, reason=f"Mine. {EVIL}")
     assert "Somebody else must approve this" in answer.text
     assert "GOVERNANCE_SELF_APPROVAL" in answer.text
     assert f"Mine. {html.escape(EVIL).replace('&quot;', '&#34;')}" in answer.text, "what was typed stays"
@@ -154,9 +172,9 @@ async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(
 ) -> None:
     ann = await governance.register_trusted(0.8)
     update = await governance.propose(ann, WIDER)
-    answer = await site.send(f"{address(update)}/approve", 409, key="SECOND", rationale="Fine.")
+    answer = await site.send(f"{address(update)}/approve", 409, key="SECOND", reason="Fine.")
     assert "This has a risk that was not accepted" in answer.text
-    answer = await site.send(f"{address(update)}/approve", key="SECOND", rationale="Fine.", override_risk="on")
+    answer = await site.send(f"{address(update)}/approve", key="SECOND", reason="Fine.", override_risk="on")
     assert answer.headers["location"] == f"{address(update)}?notice=approved"
     await governance.wait_until_idle()
     assert (await governance.agent(ann))["capabilities"] == ["echo", "shout"]
@@ -179,7 +197,7 @@ async def test_an_update_is_rejected_with_a_reason(site: Site, governance: Gover
     page = await site.read(address(update), notice="rejected")
     for text in ("Rejected.", *fields.values(), "update rejected"):
         assert text in page
-    again = await site.send(f"{address(update)}/approve", 409, key="SECOND", rationale="Fine.")
+    again = await site.send(f"{address(update)}/approve", 409, key="SECOND", reason="Fine.")
     assert "Request rejected" in again.text
 
 

@@ -43,23 +43,55 @@ async def test_the_page_tells_what_is_numbered_what_waits_and_what_is_signed(sit
     assert "No runs yet" in await site.read("/provenance")
     task_id, events = await ran(site)
     before = text(await site.read("/provenance"))
-    assert "Numbered events 0" in before
-    assert f"Not yet numbered {len(events) + 2}, the oldest from" in before, "of the agent, and of the sign-in"
+    assert "Events in the log 0" in before
+    assert f"Being added {len(events) + 2}, the oldest from" in before, "of the agent, and of the sign-in"
     assert "Nothing is signed yet" in before
     signed = await sign(site)
     page = await site.read("/provenance")
     after = text(page)
-    assert f"Numbered events {signed['size']} Not yet numbered none Signed all numbered events" in after
+    assert f"Events in the log {signed['size']} Signed all" in after
+    assert "Being added" not in after
     assert f'class="copy">{signed["root"].replace("+", "&#43;")}<' in page or f'class="copy">{signed["root"]}<' in page
     assert f"Key id {signed['key'].split('+')[1]}" in after
     assert "stentor provenance verify" in after
     assert f'href="/provenance/{task_id}"' in page
     await site.world.submit()
     part = await site.part("/provenance", part="log")
-    assert "Signed all numbered events" in text(part)
-    assert "Not yet numbered 3" in text(part)
+    assert "Signed all" in text(part)
+    assert "Being added 3" in text(part)
     assert "<html" not in part
     assert "<html" not in await site.part("/provenance")
+
+
+@requirement("dashboard.provenance-intact")
+async def test_the_page_says_whether_the_newest_events_are_as_they_were_recorded(site: Site) -> None:
+    _, events = await ran(site)
+    signed = await sign(site)
+    intact = text(await site.read("/provenance"))
+    assert "Run log intact" in intact
+    assert f"All {signed['size']} events are as they were recorded, and the log fits its last signature" in intact
+    await edit(site, EDIT, event_id=events[3]["event_id"])
+    await edit(site, Sql("delete from events where event_id = :event_id"), event_id=events[1]["event_id"])
+    await site.world.submit()  # a check is shared until the log grows
+    await site.world.kernel.provenance.sequencer.drain()
+    changed = await site.read("/provenance")
+    assert "Run log changed" in text(changed)
+    assert f'<a href="/provenance/{events[3]["event_id"]}">Event' in changed
+    assert "was changed." in changed
+    assert "was removed." in changed
+    other = await site.read("/provenance", key="OTHER")
+    assert "was changed." in other
+    assert events[3]["event_id"] not in other
+
+
+@requirement("dashboard.provenance-intact")
+async def test_hashes_that_were_rewritten_with_the_event_no_longer_fit_the_signature(site: Site) -> None:
+    await ran(site)
+    await sign(site)
+    await edit(site, Sql("update provenance_tiles set hashes = :hashes where level = 0"), hashes=b"x" * 32 * 3)
+    page = text(await site.read("/provenance"))
+    assert "Run log changed" in page
+    assert "intact" not in page
 
 
 @requirement("dashboard.page-provenance")
@@ -80,14 +112,14 @@ async def test_the_search_goes_to_the_run_of_a_task_or_an_event_and_says_in_plac
 @requirement("dashboard.page-provenance")
 async def test_only_an_admin_signs_a_checkpoint(site: Site) -> None:
     await ran(site)
-    assert "Sign a checkpoint now" not in await site.read("/provenance", key="READER")
+    assert "Sign the log now" not in await site.read("/provenance", key="READER")
     await site.send("/provenance/checkpoint", 403, key="READER")
     assert "Nothing is signed yet" in await site.read("/provenance")
     answer = await site.send("/provenance/checkpoint")
     assert answer.headers["location"] == "/provenance?notice=signed"
     page = await site.read("/provenance", notice="signed")
-    assert "All recorded events are numbered and signed." in page
-    assert "Signed all numbered events" in text(page)
+    assert "Signed: the log with all events so far." in page
+    assert "Signed all" in text(page)
 
 
 @requirement("dashboard.page-provenance")
@@ -136,11 +168,11 @@ async def test_an_event_without_a_number_says_when_it_gets_one_and_then_has_its_
         await site.read(f"/provenance/{task_id}", check="1"),
         await site.part(f"/provenance/{task_id}", part="proof"),
     ):
-        assert "This event has no number yet. Events are numbered about once a second" in page
-        assert "Check it" not in page
+        assert "This event is not in the log yet. Events are added about once a second" in page
+        assert "Verify this event" not in page
     await site.world.kernel.provenance.sequencer.drain()
     part = await site.part(f"/provenance/{task_id}", part="proof")
-    assert "Check it" in part
+    assert "Verify this event" in part
     assert "every 3s" not in part
     checked = text(await site.read(f"/provenance/{task_id}", check="1"))
     assert "Consistent with the tree; whether this tree is the signed one could not be verified." in checked
@@ -154,7 +186,7 @@ async def test_a_check_says_what_was_verified(site: Site) -> None:
     proof = (await site.world.admin.get(f"/api/v1/provenance/{events[0]['event_id']}/proof")).json()
     plain = text(await site.read(f"/provenance/{events[0]['event_id']}"))
     assert "It fits" not in plain
-    for value in (proof["leaf_hash"], proof["root"], *proof["hashes"], f"Number {proof['number']} of {proof['size']}"):
+    for value in (proof["leaf_hash"], proof["root"], *proof["hashes"], f"Index {proof['number']} of {proof['size']}"):
         assert value in plain
     for event in events:
         checked = text(await site.read(f"/provenance/{event['event_id']}", check="1", key="READER"))

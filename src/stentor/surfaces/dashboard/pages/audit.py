@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
-import asyncio
 from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from stentor.core.db import Tx
+from stentor.core.jsontext import JsonObject
 from stentor.domains.audit.store import CATEGORIES
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.tasks import queries as task_queries
+from stentor.domains.tasks.model import TaskFilter
+from stentor.domains.webhooks import store as webhook_store
+from stentor.surfaces.dashboard.pages.model_calls import times_of_days
+from stentor.surfaces.dashboard.presenters import audit_view
+from stentor.surfaces.dashboard.presenters.audit_view import AuditRow
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50
+FILTERS = ("category", "q", "from", "to")
 
 
 async def show_audit(page: PageRequest) -> Response:
-    category = page.query_param("category")
-    category = category if category in CATEGORIES else ""
-    found, names = await asyncio.gather(
-        page.call("audit.list", category=category, limit=PAGE_SIZE, cursor=page.query_param("cursor")),
-        page.read(registry_queries.read_names),
+    filters = {name: page.query_param(name) for name in FILTERS}
+    if filters["category"] not in CATEGORIES:
+        filters["category"] = ""
+    found = await page.call(
+        "audit.list",
+        category=filters["category"],
+        text=filters["q"],
+        limit=PAGE_SIZE,
+        cursor=page.query_param("cursor"),
+        **times_of_days(filters),
     )
-    following = {"category": category, "cursor": found["next_cursor"]}
     return page.render(
         "audit.html",
         block="rows" if page.query_param("cursor") else "results",
-        events=found["events"],
+        rows=await page.read(_present_events, found["events"]),
         categories=tuple(CATEGORIES),
-        category=category,
-        names=names,
-        more=urlencode(following) if found["next_cursor"] else "",
+        filters=filters,
+        is_filtered=any(filters[name] for name in ("q", "from", "to")),
+        address=lambda **changed: f"/audit?{urlencode(_set_only(filters | changed))}",
+        more=urlencode(_set_only(filters | {"cursor": found["next_cursor"] or ""})) if found["next_cursor"] else "",
     )
+
+
+def _set_only(values: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}
+
+
+def _present_events(tx: Tx, tenant: str, events: list[JsonObject]) -> list[AuditRow]:
+    """Return the rows, with the names of the agents, tasks and webhooks that still exist."""
+    task_ids = sorted({event["task_id"] for event in events if event["task_id"]})
+    tasks = task_queries.list_matching(tx, tenant, TaskFilter(), task_ids) if task_ids else []
+    titles = {task.task_id: task.title for task in tasks}
+    webhooks = {row.subscription_id: row.url for row in webhook_store.list_subscriptions(tx, tenant)}
+    names = registry_queries.read_names(tx, tenant)
+    return [audit_view.present(event, names, titles, webhooks) for event in events]
 
 
 ROUTES = [("GET", "/audit", show_audit)]

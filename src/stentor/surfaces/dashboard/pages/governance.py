@@ -32,6 +32,11 @@ TABS = {
 }
 """The label of each value of `?status=`, and the statuses that it counts."""
 TIERS = model.TIER_NAMES
+TIER_MEANINGS = {
+    model.AUTO: "A small change of a trusted agent: it is deployed without a review.",
+    model.MONITORED: "A moderate change: another person than the proposer approves it within a day.",
+    model.HUMAN: "A far-reaching change: another person than the proposer approves it within three days.",
+}
 MAX_HISTORY_EVENTS = 20
 """Events per record."""
 TEST_KINDS = ("unit_tests", "integration_tests")
@@ -118,13 +123,14 @@ async def _render_update(page: PageRequest, error: GatewayError | None = None) -
     return page.render(
         "update.html",
         200 if error is None else error.status,
-        block="live",
+        block="head_of_update" if page.query_param("part") == "head" else "live",
         update={**update, "overdue": is_overdue(update, page), "changes": changes},
         address=f"/governance/updates/{quote_segment(update_id)}",
         review=change_review.review_diff(update["diff"]),
         history=history,
         names=names,
         tiers=TIERS,
+        tier_meaning=TIER_MEANINGS[update["tier"]],
         kinds=TEST_KINDS,
         error=error,
         typed=await page.read_form() if error else {},
@@ -135,7 +141,7 @@ async def approve_update(page: PageRequest) -> Response:
     form = await page.read_form()
     body = {
         "approved_by": page.session.name,
-        "rationale": form.get("rationale", ""),
+        "rationale": form.get("reason", ""),
         "override_risk": form.get("override_risk") == "on",
     }
     return await _post_decision(page, "approve", "approved", body)

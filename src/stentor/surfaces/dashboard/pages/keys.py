@@ -16,11 +16,11 @@ from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 ROLE_MEANINGS = {
-    "viewer": "reads",
+    "viewer": "reads tasks, models and provenance",
     "operator": "reads, submits, cancels, retries and deletes",
     "approver": "reads, proposes updates, decides on tasks and updates",
     "admin": "may do everything",
-    "agent": "a program: works for the agents that are registered with its name",
+    "agent": "a program: works as the agents that are registered with this key's name",
 }
 EXPIRY_CHOICES = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
 """Days from now, with labels."""
@@ -36,7 +36,7 @@ async def render_list(
     page: PageRequest, problem: GatewayError | None = None, form_values: JsonObject | None = None
 ) -> Response:
     """Render the list; after a rejected form with the error and the submitted values."""
-    keys = (await page.call("keys.list"))["keys"]
+    keys = [key | {"exception": _describe_exception(key)} for key in (await page.call("keys.list"))["keys"]]
     return page.render(
         "keys.html",
         problem.status if problem else 200,
@@ -46,6 +46,16 @@ async def render_list(
         form_values=EMPTY_FORM | (form_values or {}),
         **_choices(),
     )
+
+
+def _describe_exception(key: JsonObject) -> str:
+    """Return how the permissions of a key differ from those of its role; empty if they do not."""
+    permissions, role = key["permissions"], key["role"]
+    if role == "admin":
+        return "" if "admin" in permissions else f"limited to {', '.join(permissions)}"
+    if set(permissions) == set(ROLE_PERMISSIONS[role]):
+        return ""
+    return f"with {'admin' if 'admin' in permissions else ', '.join(permissions)}"
 
 
 async def create_key(page: PageRequest) -> Response:
@@ -119,7 +129,7 @@ def _days_from_now(page: PageRequest, days: int) -> str | None:
 
 
 def _choices() -> dict[str, Any]:
-    return {"roles": ROLE_MEANINGS, "role_permissions": ROLE_PERMISSIONS, "expiries": EXPIRY_CHOICES}
+    return {"roles": ROLE_MEANINGS, "expiries": EXPIRY_CHOICES}
 
 
 def _require_form_error(error: GatewayError) -> GatewayError:

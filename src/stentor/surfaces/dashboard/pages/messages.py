@@ -22,6 +22,12 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 PAGE_SIZE = 50
 MESSAGE_STATUSES = ("queued", "executing", "completed", "failed")
 HEADER_FIELDS = ("mode", "context", "priority", "actionType", "targetZone", "specialNotes")
+FIELD_HINTS = {
+    "targetZone": "kernel: tasks. memory: notes. registry: agents. governance: updates. sandbox: tasks in a sandbox.",
+    "actionType": "What the zone does; not each zone has each action.",
+    "mode": "When the response comes. direct: when the work is done. async: at once, the result later.",
+    "priority": "Critical messages leave the queue first.",
+}
 FIELD_CHOICES = {"mode": MODES, "priority": PRIORITIES, "actionType": ACTION_TYPES, "targetZone": ZONES}
 
 
@@ -107,6 +113,7 @@ def _render_composer(
         status,
         form_values=dict.fromkeys((*HEADER_FIELDS, "content"), "") | values,
         choices=FIELD_CHOICES,
+        hints=FIELD_HINTS,
         notes={name.rpartition(".")[2]: note for name, note in template["annotations"].items()},
         flaws=field_errors or {},
         problem=problem,

@@ -30,7 +30,7 @@ async def list_calls(page: PageRequest) -> Response:
             limit=PAGE_SIZE,
             cursor=page.query_param("cursor"),
             **{name: filters[name] for name in FILTERS},
-            **_times(filters),
+            **times_of_days(filters),
         ),
         page.read(registry_queries.read_names),
     )
@@ -74,8 +74,8 @@ async def delete_contents(page: PageRequest) -> Response:
     return page.redirect("/models/calls", "content-deleted")
 
 
-def _times(filters: dict[str, str]) -> dict[str, str]:
-    """Return the times between which the calls of the days `from` to `to` (UTC) are; a wrong day as it is."""
+def times_of_days(filters: dict[str, str]) -> dict[str, str]:
+    """Return the times between which the days `from` to `to` (UTC) are; a wrong day as it is."""
     times = {"since": filters["from"], "until": filters["to"]}
     with suppress(ValueError):
         times["since"] = times["since"] and f"{date.fromisoformat(times['since'])}T00:00:00Z"

@@ -12,8 +12,11 @@ from stentor.core.db import Tx
 from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance import store as provenance_store
+from stentor.domains.provenance.recent_check import RecentCheck, check_recent
 from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.tasks import queries as task_queries
+from stentor.domains.tasks.model import TaskFilter
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
 from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof
@@ -31,13 +34,12 @@ async def show_provenance(page: PageRequest) -> Response:
     text = page.query_param("q")
     if text and (provenance_id := await _find_run(page, text)):
         return RedirectResponse(f"/provenance/{quote_segment(provenance_id)}", 303)
+    checkpoint = await read_newest_checkpoint(page)
     if page.query_param("part") == "log":
-        return page.render(
-            "provenance.html", block="log", **await _read_log_state(page), signed=await read_newest_checkpoint(page)
-        )
-    log_state, checkpoint, tasks, names = await asyncio.gather(
-        _read_log_state(page),
-        read_newest_checkpoint(page),
+        log_state = await _read_log_state(page, checkpoint)
+        return page.render("provenance.html", block="log", **log_state, signed=checkpoint)
+    log_state, tasks, names = await asyncio.gather(
+        _read_log_state(page, checkpoint),
         page.call("tasks.list", limit=LISTED_RUNS),
         page.read(registry_queries.read_names),
     )
@@ -69,9 +71,13 @@ async def _find_run(page: PageRequest, text: str) -> str | None:
     return text
 
 
-async def _read_log_state(page: PageRequest) -> JsonObject:
+async def _read_log_state(page: PageRequest, checkpoint: JsonObject | None) -> JsonObject:
     state, health = await asyncio.gather(page.site.db.read(_read_tree_state), read_provenance_health(page))
-    return {"state": state, "since": format_iso_or_none(state.since), "health": health}
+    key = checkpoint_verifier(checkpoint)
+    check: RecentCheck = await page.site.cache.get_or_create(
+        ("recent check", state.size, key and key.text), lambda: page.site.db.read(lambda tx: check_recent(tx, key))
+    )
+    return {"state": state, "since": format_iso_or_none(state.since), "health": health, "check": check}
 
 
 async def read_provenance_health(page: PageRequest) -> JsonObject:
@@ -116,9 +122,19 @@ async def show_run(page: PageRequest) -> Response:
         block="proof" if page.query_param("part") == "proof" else "tree",
         **_present_run(page, run, requested_id),
         **proof,
+        title=await page.read(_find_title, run, requested_id),
         names=names,
         address=f"/provenance/{quote_segment(requested_id)}",
     )
+
+
+def _find_title(tx: Tx, tenant: str, run: JsonObject, requested_id: str) -> str:
+    """Return the title of the task that the event belongs to, or of the first task; else what happened first."""
+    events = run["events"]
+    of_event = [event["task_id"] for event in events if requested_id in (event["provenance_id"], event["task_id"])]
+    task_id = next((task_id for task_id in (*of_event, *(event["task_id"] for event in events)) if task_id), None)
+    tasks = task_queries.list_matching(tx, tenant, TaskFilter(), [task_id]) if task_id else []
+    return tasks[0].title if tasks else str(events[0]["message"])
 
 
 def _present_run(page: PageRequest, run: JsonObject, requested_id: str) -> JsonObject:

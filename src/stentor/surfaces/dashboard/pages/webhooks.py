@@ -18,13 +18,11 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import model, payloads, queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.presenters.webhook_events import EVENT_GROUPS
 from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 PAGE_SIZE = 50
 DELIVERY_STATUSES = ("waiting", "sending", "delivered", "failed")
-EVENTS_BY_KIND: dict[str, list[str]] = {}
-for _name in model.EVENTS:
-    EVENTS_BY_KIND.setdefault(_name.partition(".")[0], []).append(_name)
 OVERLAP_CHOICES = ((0, "not at all"), (3_600, "for 1 hour"), (86_400, "for 1 day"), (7 * 86_400, "for 1 week"))
 """Seconds during which the old secret also signs, with labels."""
 NO_ACTION_RESULT = dict.fromkeys(("secret", "until", "queued", "following", "scope"))
@@ -48,8 +46,8 @@ async def render_list(
         backlogs=backlogs,
         max_counted=queries.MAX_COUNTED_DELIVERIES,
         problem=problem,
-        form_values=form_values or {"url": "", "description": "", "events": ["task.*"]},
-        kinds=EVENTS_BY_KIND,
+        form_values=form_values or {"url": "", "description": "", "events": []},
+        event_groups=EVENT_GROUPS,
     )
 
 
@@ -81,7 +79,7 @@ async def render_webhook(
         max_counted=queries.MAX_COUNTED_DELIVERIES,
         states=DELIVERY_STATUSES,
         events=model.EVENTS,
-        kinds=EVENTS_BY_KIND,
+        event_groups=EVENT_GROUPS,
         overlaps=OVERLAP_CHOICES,
         now=format_iso(page.site.now()),
         yesterday=format_iso(page.site.now() - DAY)[:16],

@@ -40,6 +40,25 @@ def format_relative_time(seconds: float) -> str:
     return f"{amount} ago" if seconds > 0 else f"in {amount}"
 
 
+def format_date(value: str, now: int) -> Markup:
+    """Render an ISO time as its day in UTC, with the exact time and the distance as tooltip."""
+    exact = datetime.fromisoformat(value).astimezone(UTC)
+    title = f"{exact:%Y-%m-%d %H:%M:%S} UTC, {format_relative_time(now / 1e6 - exact.timestamp())}"
+    return Markup('<time datetime="{}" title="{}">{:%Y-%m-%d}</time>').format(value, title, exact)
+
+
+def format_budget(text: str) -> str:
+    """Format `usd/month=20` as `$20 a month`, `tokens/day=100000` as `100,000 tokens a day`."""
+    unit, _, rest = text.partition("/")
+    period, _, limit = rest.partition("=")
+    try:
+        amount = float(limit)
+    except ValueError:
+        return text
+    digits = 0 if amount == int(amount) else 2
+    return f"${amount:,.{digits}f} a {period}" if unit == "usd" else f"{amount:,.0f} {unit} a {period}"
+
+
 def format_duration(ms: float | None) -> str:
     """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s` or `3 h 5 min`; None as a dash."""
     if ms is None:
@@ -146,6 +165,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "number": format_number,
     "score": format_score,
     "money": format_money,
+    "budget": format_budget,
     "short": shorten_id,
     "cut": truncate_line,
     "denial": explain_denial,

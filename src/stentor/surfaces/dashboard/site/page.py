@@ -96,7 +96,7 @@ NOTICES = {
     "enabled": "Enabled.",
     "disabled": "Disabled.",
     "content-deleted": "Prompts and answers deleted.",
-    "signed": "All recorded events are numbered and signed.",
+    "signed": "Signed: the log with all events so far.",
 }
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
 
@@ -230,7 +230,9 @@ class PageRequest:
         values |= {"menu": [entry for entry in MENU if self.session.may(entry[3])]}
         if not self.session.may("admin"):
             values["ui"] = self.site.templates.globals["ui_without_agents"]  # the page of an agent would be a refusal
-        values |= {"moment": partial(filters.format_time, now=self.site.now()), "path": self.request.url.path}
+        now = self.site.now()
+        values |= {"moment": partial(filters.format_time, now=now), "day": partial(filters.format_date, now=now)}
+        values |= {"path": self.request.url.path}
         headers = {"Vary": HTMX_HEADER}
         if self.request.headers.get(HTMX_HEADER):
             context = template.new_context(values)

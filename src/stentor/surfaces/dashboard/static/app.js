@@ -136,6 +136,9 @@
     all("[data-select]", event.target.closest("table")).forEach((box) => { box.checked = event.target.checked; });
   });
 
+  // Browsers have a clipboard on HTTPS and localhost only.
+  if (navigator.clipboard) all("[data-action=copy]").forEach((button) => { button.hidden = false; });
+
   // Keys.
   const help = $("#help");
   const theme = () => {
@@ -178,6 +181,10 @@
   document.addEventListener("click", (event) => {
     const action = event.target.closest("[data-action]")?.dataset.action;
     if (action === "theme") theme();
+    if (action === "copy") {
+      const button = event.target.closest("button");
+      navigator.clipboard.writeText($(".code", button.closest(".secret")).textContent).then(() => { button.textContent = "Copied"; }, () => { button.hidden = true; });
+    }
     if (action === "stop") { // the service notices, and cancels the call
       const form = event.target.closest("form");
       htmx.trigger(form, "htmx:abort");

@@ -1,0 +1,100 @@
+"""What the audit page says of an event beside its sentence: who did it, and which record it was about. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.gateway import quote_segment
+
+SERVICE = "the service"
+_UNKNOWN = "not signed in"
+_RECORDS = (("update_id", "update", "/governance/updates/"), ("rollback_id", "rollback", "/governance/rollbacks/"))
+_SUBJECTS = {
+    "key_changed": ("name", "/keys/"),
+    "person_changed": ("name", None),
+    "provider_changed": ("provider", None),
+    "budget_changed": ("subject", None),
+    "model_route_changed": ("name", None),
+    "sign_in_refused": ("account", None),
+}
+"""The member of the metadata that names what an event is about, and the path of its page, by the event's type."""
+_PAGES = {
+    "person_changed": "/people",
+    "provider_changed": "/models/providers",
+    "budget_changed": "/models/budgets",
+    "model_route_changed": "/models/providers",
+}
+
+
+class AuditLink(msgspec.Struct, frozen=True):
+    """A name; `url` is None for what has no page."""
+
+    text: str
+    url: str | None = None
+
+
+class AuditRow(msgspec.Struct, frozen=True):
+    """An event for the list. `about` is what it was about, None if that is who did it."""
+
+    event: JsonObject
+    by: AuditLink
+    about: AuditLink | None
+
+    @property
+    def adds_subject(self) -> bool:
+        """Whether the sentence does not name what it was about."""
+        return self.about is not None and self.about.text not in self.event["message"]
+
+
+def present(
+    event: JsonObject, names: Mapping[str, str], titles: Mapping[str, str], webhooks: Mapping[str, str]
+) -> AuditRow:
+    """Return a row. `names` are those of agents, `titles` of tasks, `webhooks` the addresses, each by id."""
+    by, agent = _find_actor(event, names), _agent_link(event, names)
+    about = _find_subject(event, webhooks) or _find_record(event, titles, agent) or (agent if agent != by else None)
+    return AuditRow(event, by, about)
+
+
+def _find_actor(event: JsonObject, names: Mapping[str, str]) -> AuditLink:
+    if event["by"] and event["by"] != "system":
+        return AuditLink(event["by"])
+    if event["event_type"] == "tool_denied":
+        # Only the agent itself asks for its tools.
+        return _agent_link(event, names) or AuditLink(SERVICE)
+    return AuditLink(_UNKNOWN if event["event_type"] == "sign_in_refused" else SERVICE)
+
+
+def _agent_link(event: JsonObject, names: Mapping[str, str]) -> AuditLink | None:
+    if not (agent_id := event["agent_id"]):
+        return None
+    return AuditLink(names.get(agent_id, agent_id), f"/agents/{quote_segment(agent_id)}")
+
+
+def _find_subject(event: JsonObject, webhooks: Mapping[str, str]) -> AuditLink | None:
+    metadata, type_ = event["metadata"], event["event_type"]
+    if type_ in ("webhook_changed", "webhook_disabled"):
+        webhook_id = str(metadata.get("webhook_id"))
+        if webhook_id in webhooks:
+            return AuditLink(webhooks[webhook_id], f"/webhooks/{quote_segment(webhook_id)}")
+        return AuditLink(str(metadata["host"])) if metadata.get("host") else None
+    if type_ == "tool_denied":
+        target = metadata.get("path") or metadata.get("host") or metadata.get("namespace")
+        return AuditLink(str(target)) if target else None
+    member, path = _SUBJECTS.get(type_, ("", None))
+    if event["agent_id"] or not metadata.get(member):
+        return None
+    name = str(metadata[member])
+    return AuditLink(name, path + quote_segment(name) if path else _PAGES.get(type_))
+
+
+def _find_record(event: JsonObject, titles: Mapping[str, str], agent: AuditLink | None) -> AuditLink | None:
+    if task_id := event["task_id"]:
+        return AuditLink(titles.get(task_id, "a task"), f"/tasks/{quote_segment(task_id)}")
+    for member, kind, path in _RECORDS:
+        if record_id := event["metadata"].get(member):
+            text = f"{kind} of {agent.text}" if agent else kind
+            return AuditLink(text, path + quote_segment(str(record_id)))
+    return None
