@@ -141,6 +141,12 @@ def test_the_types_of_a_tasks_events_are_the_listed_ones() -> None:
             "task_cancelled",
             "task_requeued",
             "task_graded",
+            "task_waiting",
+            "task_resumed",
+            "signal_received",
+            "step_started",
+            "step_completed",
+            "step_failed",
         ),
         *("learning_updated", "learning_skipped", "report_written", "sentinel_alert"),
     } == OF_TASKS

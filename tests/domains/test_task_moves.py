@@ -26,6 +26,9 @@ MOVES = {
     ("executing", "aborted"),
     ("executing", "queued"),
     ("executing", "cancelled"),
+    ("executing", "waiting"),
+    ("waiting", "queued"),
+    ("waiting", "cancelled"),
     ("failed", "queued"),
     ("failed", "pending_approval"),
     ("aborted", "queued"),
@@ -51,6 +54,10 @@ async def task_in(world: World, status: str) -> str:
         await post(world, task_id, "complete", epoch=claim["epoch"], result=1)
     elif status == "failed":
         await post(world, task_id, "fail", epoch=claim["epoch"], error={"message": "no"})
+    elif status == "waiting":
+        wait = {"epoch": claim["epoch"], "key": "nap", "name": "nap", "kind": "sleep", "seconds": 60}
+        await world.admin.post(f"{PATH}/{task_id}/waits", json=wait)
+        await post(world, task_id, "suspend", epoch=claim["epoch"], keys=["nap"])
     elif status == "aborted":
         world.clock.advance(seconds=301)
         await world.kernel.tasks.reconciler.tick(0)
@@ -71,7 +78,7 @@ async def test_a_task_can_be_cancelled_until_it_has_ended(world: World, status: 
     task_id = await task_in(world, status)
     before = await world.task(task_id)
     answer = await post(world, task_id, "cancel")
-    if status in ("queued", "pending_approval", "executing"):
+    if status in ("queued", "pending_approval", "executing", "waiting"):
         body = answer.json()
         assert (answer.status_code, body["task_id"], body["status"]) == (200, task_id, "cancelled")
         task = await world.task(task_id)

@@ -133,6 +133,7 @@ class Kernel:
         jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self.tasks.reconciler.run,
             self.tasks.rerouting.run,
+            self.tasks.wakeups.run,
             self.keys.run,
             lambda: self.alerts.run(self.jobs_leader),
             lambda: self.tasks.search.run(self.jobs_leader),

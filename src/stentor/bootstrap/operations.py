@@ -27,6 +27,8 @@ from stentor.domains.provenance import operations as provenance
 from stentor.domains.registry import operations as registry
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.sandbox import operations as sandbox
+from stentor.domains.steps import operations as steps
+from stentor.domains.steps import wait_operations as waits
 from stentor.domains.tasks import bulk_operations as bulk
 from stentor.domains.tasks import grant_operations as grants
 from stentor.domains.tasks import operations as tasks
@@ -39,6 +41,8 @@ OPERATIONS: list[Operation] = [
     *bulk.OPERATIONS,
     *activity.OPERATIONS,
     *execution.OPERATIONS,
+    *steps.OPERATIONS,
+    *waits.OPERATIONS,
     *grants.OPERATIONS,
     *registry.OPERATIONS,
     *sandbox.OPERATIONS,
@@ -81,6 +85,8 @@ def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[
         ("tasks", bulk.OPERATIONS, bulk.BulkOperations(services.service)),
         ("tasks", activity.OPERATIONS, activity.ActivityOperations(services.activity, services.service.notice)),
         ("workers", execution.OPERATIONS, execution.WorkerOperations(services.workers)),
+        ("steps", steps.OPERATIONS, steps.StepOperations(services.steps)),
+        ("steps", waits.OPERATIONS, waits.WaitOperations(services.waits)),
         ("authority", grants.OPERATIONS, grants.GrantOperations(services.grants, known_agents)),
         (
             "registry",

@@ -77,6 +77,18 @@ class LeaseLost(Conflict):
     code = "LEASE_LOST"
 
 
+class StepMismatch(Conflict):
+    """The journal of the task has another step at this place: the program has changed since the task began."""
+
+    code = "STEP_MISMATCH"
+
+
+class StepUnknown(Conflict):
+    """An effect must begin before its outcome is recorded."""
+
+    code = "STEP_UNKNOWN"
+
+
 class SandboxUnavailable(Conflict):
     """There is no sandbox for command agents, because of the host or the settings; they do not run without one."""
 

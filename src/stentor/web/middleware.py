@@ -5,6 +5,7 @@ Fails closed: a path that is not listed as public needs a key, whether or not it
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Container, Iterable
@@ -25,6 +26,10 @@ WINDOW_SECONDS = 60
 """Length of the fixed window of the rate limit."""
 RATE_LIMITED_PREFIXES = ("/api/v1/", "/v1/")
 """Paths whose requests count against the rate limit."""
+WORKER_CALLS = re.compile(
+    r"/api/v1/(agents/[^/]+/claims|tasks/[^/]+/(heartbeat|tokens|steps|effects|waits|suspend|complete|fail))"
+)
+"""The calls of workers, of which only those that fail count: a worker whose heartbeats are limited loses its tasks."""
 PRINCIPAL_SCOPE_KEY = "stentor.principal"
 """Scope key with an authenticated caller. Only code in this process can set it, never a request from the network."""
 NO_KEY = ("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
@@ -95,6 +100,17 @@ class RateLimiter:
         self._clock = clock
         self._windows: dict[tuple[str, str], RateWindow] = {}
 
+    def copy(self) -> RateLimiter:
+        """Return a limiter with the same limit that has counted nothing."""
+        return RateLimiter(self.per_minute, self._clock)
+
+    def find_rejection(self, principal: Principal) -> dict[str, str] | None:
+        """Return the headers of a rejection if the next request would be rejected, without counting it."""
+        window = self._windows.get((principal.tenant, principal.name))
+        if window is None or self._clock() >= window.ends or window.used < self.per_minute:
+            return None
+        return self.count_request(principal)[1]
+
     def count_request(self, principal: Principal) -> tuple[bool, dict[str, str]]:
         """Count one request; return whether it is allowed, and the rate limit headers of its response."""
         now = self._clock()
@@ -124,6 +140,7 @@ class AuthMiddleware:
         self._app = app
         self._keys = keys
         self._rate_limiter = rate_limiter
+        self._failed_worker_calls = rate_limiter.copy()
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,6 +163,9 @@ class AuthMiddleware:
         if not self._rate_limiter.per_minute or not scope["path"].startswith(RATE_LIMITED_PREFIXES):
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "POST" and WORKER_CALLS.fullmatch(scope["path"]):
+            await self._call_of_worker(principal, scope, receive, send)
+            return
         allowed, headers = self._rate_limiter.count_request(principal)
         if not allowed:
             await render_throttled(scope, rate_limit_message(headers), headers)(scope, receive, send)
@@ -157,6 +177,19 @@ class AuthMiddleware:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+    async def _call_of_worker(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the call if it fails, apart from other requests; reject it once too many have failed."""
+        if headers := self._failed_worker_calls.find_rejection(principal):
+            await render_throttled(scope, rate_limit_message(headers), headers)(scope, receive, send)
+            return
+
+        async def send_and_count(message: Message) -> None:
+            if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
+                self._failed_worker_calls.count_request(principal)
+            await send(message)
+
+        await self._app(scope, receive, send_and_count)
 
     def _authenticate_optionally(self, scope: Scope) -> None:
         """Set the principal for public routes, which may return more to a caller with a key; ignore a wrong key."""

@@ -21,6 +21,8 @@ OF_THEIR_OWN = {
     "POST /api/v1/bulk/tasks/reject": "approve",
     "POST /api/v1/tasks/{task_id}/approve": "approve",
     "POST /api/v1/tasks/{task_id}/reject": "approve",
+    "POST /api/v1/tasks/{task_id}/steps/{key}/answer": "approve",
+    "POST /api/v1/tasks/{task_id}/steps/{key}/resolve": "approve",
     "GET /api/v1/governance/updates": "approve",
     "GET /api/v1/governance/approvals": "approve",
     "POST /api/v1/governance/updates/{update_id}/approve": "approve",

@@ -158,3 +158,27 @@ async def test_0_switches_the_limit_off(seconds: Seconds) -> None:
     async with client(app) as http:
         headers: httpx.Headers = (await http.get(THINGS)).headers
     assert not [name for name in headers if "ratelimit" in name.lower()]
+
+
+@requirement("http.rate-limit-spares-workers")
+async def test_the_calls_of_a_worker_do_not_use_up_its_requests(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_RATE_LIMIT_PER_MINUTE="3")
+    agent = await world.register()
+    task_id = await world.submit()
+    epoch = (await world.claim(agent))["epoch"]
+    for number in range(20):
+        body = {"epoch": epoch, "key": f"s{number}", "name": "s", "value": 1}
+        assert (await world.admin.post(f"/api/v1/tasks/{task_id}/steps", json=body)).status_code == 200
+        beat = await world.admin.post(f"/api/v1/tasks/{task_id}/heartbeat", json={"epoch": epoch})
+        assert beat.status_code == 200
+    assert (await world.admin.get("/api/v1/tasks")).status_code == 200
+    assert (await world.admin.get("/api/v1/tasks")).status_code == 429
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/heartbeat", json={"epoch": epoch})).status_code == 200
+
+
+@requirement("http.rate-limit-spares-workers")
+async def test_calls_of_a_worker_that_fail_are_limited(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_RATE_LIMIT_PER_MINUTE="3")
+    statuses = [(await world.admin.post("/api/v1/tasks/x/heartbeat", json={"epoch": 1})).status_code for _ in range(5)]
+    assert statuses == [404, 404, 404, 429, 429]
+    assert (await world.admin.get("/api/v1/tasks")).status_code == 200, "counted apart"

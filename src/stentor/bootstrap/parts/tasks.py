@@ -21,6 +21,9 @@ from stentor.domains.execution.service import WorkerService
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.service import LoadLookup
+from stentor.domains.steps.service import StepService
+from stentor.domains.steps.waits import WaitService
+from stentor.domains.steps.wakeups import WaitScheduler
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.placement import TaskRouter
@@ -43,6 +46,9 @@ class TaskServices:
     grades: GradeService
     activity: ActivityService
     workers: WorkerService
+    steps: StepService
+    waits: WaitService
+    wakeups: WaitScheduler
     dispatcher: Dispatcher
     reconciler: Reconciler
     rerouting: TaskRerouter
@@ -68,14 +74,19 @@ def open_tasks(
     dispatcher.offline_endpoints = presence.offline_endpoints
     search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)
+    service = TaskService(db, runlog, router, dispatcher, grants, search)
+    waits = WaitService(db, runlog, registry, service, dispatcher, presence)
     return TaskServices(
         submission=SubmissionService(db, runlog, router, dispatcher, grants),
-        service=TaskService(db, runlog, router, dispatcher, grants, search),
+        service=service,
         search=search,
         grants=grants,
         grades=GradeService(db, runlog, agents.learning, eligibility),
         activity=ActivityService(db, hub, registry, find_reports),
         workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence),
+        steps=StepService(db, runlog, registry),
+        waits=waits,
+        wakeups=WaitScheduler(db, waits, hub),
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),

@@ -13,7 +13,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
+from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, NotFound
 from stentor.core.live import Hub
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.model import AttemptOutcome
@@ -24,8 +24,9 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.tasks import store
+from stentor.domains.tasks.leases import check_epoch, require_held, require_writable
 from stentor.domains.tasks.model import Task, TaskClaim
-from stentor.domains.tasks.service import require_task, require_visible_task
+from stentor.domains.tasks.service import require_task
 
 DISCONNECT_POLL_SECONDS = 1.0
 """How often a waiting claim checks whether its client has disconnected."""
@@ -89,7 +90,7 @@ class WorkerService:
         """Renew the lease and return its end in microseconds. Raises LeaseLost."""
 
         def work(tx: Tx) -> int:
-            task = self._require_held(tx, principal, task_id, epoch)
+            task = require_held(tx, self._agents, principal, task_id, epoch)
             store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND)
             until = tx.now + lease * SECOND
             tx.after_commit(lambda: self._record_activity(task, until))
@@ -99,7 +100,7 @@ class WorkerService:
 
     async def publish_tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
         """Send output tokens to the streams of the task. Raises LeaseLost."""
-        task = await self._db.read(lambda tx: self._require_held(tx, principal, task_id, epoch))
+        task = await self._db.read(lambda tx: require_held(tx, self._agents, principal, task_id, epoch))
         for text in tokens:
             self._hub.append_token(task.tenant, task_id, task.head_id, text)
 
@@ -108,7 +109,7 @@ class WorkerService:
 
         Raises NotFound, Forbidden, and Conflict for a task that is not being executed.
         """
-        task = await self._db.read(lambda tx: self._require_writable(tx, principal, task_id))
+        task = await self._db.read(lambda tx: require_writable(tx, self._agents, principal, task_id))
         if task.status != "executing":
             raise Conflict(f"The task is {task.status}; only calls for a task in execution can name it.")
         return LlmCaller(task.tenant, principal.name, task.assigned_agent, task_id, task.head_id)
@@ -117,10 +118,10 @@ class WorkerService:
         """Complete or fail the task. Idempotent for the same outcome. Raises LeaseLost."""
 
         def work(tx: Tx) -> Task:
-            task = self._require_writable(tx, principal, task_id)
+            task = require_writable(tx, self._agents, principal, task_id)
             if _is_recorded(task, epoch, outcome):
                 return task
-            self._check_epoch(task, epoch)
+            check_epoch(task, epoch)
             assert task.assigned_agent is not None
             tx.after_commit(lambda: self._record_activity(task, None))
             started = task.start_time or tx.now
@@ -165,25 +166,6 @@ class WorkerService:
         if len(ids) > 1:
             raise Conflict(f"{len(ids)} agents have the name {name!r}; use the id of one.")
         return self.require_worker(principal, ids[0] if ids else name)
-
-    def _require_held(self, tx: Tx, principal: Principal, task_id: str, epoch: int) -> Task:
-        task = self._require_writable(tx, principal, task_id)
-        self._check_epoch(task, epoch)
-        return task
-
-    def _require_writable(self, tx: Tx, principal: Principal, task_id: str) -> Task:
-        task = require_visible_task(tx, principal, task_id)
-        agent = self._agents.get(principal.tenant, task.assigned_agent or "")
-        # The agent was deleted, or this process does not know it yet: only an administrator may write.
-        if not (principal.is_person if agent is None else authorization.can_act_for(principal, agent)):
-            raise Forbidden("This key may not act for the agent of this task.")
-        return task
-
-    @staticmethod
-    def _check_epoch(task: Task, epoch: int) -> None:
-        if task.status != "executing" or task.epoch != epoch:
-            details = {"status": task.status, "epoch": task.epoch}
-            raise LeaseLost("You no longer hold the lease of this task.", details)
 
 
 def require_can_act_for(principal: Principal, agent: Agent) -> None:

@@ -23,7 +23,8 @@ PUBLIC_PATHS = frozenset(
 """Public routes of this module."""
 
 _GROUPS = (
-    "tasks bulk alerts audit atp memory governance trust hebbian llm webhooks keys people provenance health".split()
+    *"tasks decisions bulk alerts audit atp memory governance trust hebbian llm webhooks keys people".split(),
+    *("provenance", "health"),
 )
 ENDPOINTS = {name: f"/api/v1/{name}" for name in (*_GROUPS, "whoami")} | {
     "registry": "/api/v1/registry/agents",

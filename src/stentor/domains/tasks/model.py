@@ -14,7 +14,9 @@ from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.routing.ranking import Preference
 
-TaskStatus = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
+TaskStatus = Literal[
+    "queued", "pending_approval", "executing", "waiting", "completed", "failed", "aborted", "cancelled"
+]
 TASK_STATUSES: tuple[TaskStatus, ...] = TaskStatus.__args__  # type: ignore[attr-defined]
 TERMINAL_STATUSES: frozenset[TaskStatus] = frozenset(("completed", "failed", "aborted", "cancelled"))
 RETRYABLE_STATUSES: frozenset[TaskStatus] = frozenset(("failed", "aborted"))
@@ -119,8 +121,9 @@ def with_parent_task(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:
 class Task(msgspec.Struct, frozen=True):
     """A stored task without its input. Times in microseconds.
 
-    `epoch` counts the claims (a fencing token), `attempt_epoch` is the epoch at the start of the last retry, and
-    `head_id` is the task's last event in the run log.
+    `epoch` counts the claims (a fencing token): `attempt_epoch` is the one from which lost attempts are counted,
+    `retry_epoch` the one at the last retry. `head_id` is the task's last event in the run log. A task with a journal is
+    pinned to the agent that wrote it, because another agent's program has other steps.
     """
 
     tenant: str
@@ -159,6 +162,8 @@ class Task(msgspec.Struct, frozen=True):
     queue_timeout_seconds: int | None = None
     queue_deadline_at: int | None = None
     title: str = ""
+    pinned_agent: str | None = None
+    retry_epoch: int = 0
 
     @property
     def sender_agent(self) -> str | None:

@@ -77,7 +77,7 @@ class TaskRouter:
             task.type,
             task.required_capabilities,
             granted or self._routing.caller_authority(principal),
-            task.agent_preference,
+            (task.pinned_agent if isinstance(task, Task) else None) or task.agent_preference,
             task.metadata.prefer or "balanced",
         )
         try:

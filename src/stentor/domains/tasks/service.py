@@ -98,6 +98,15 @@ class TaskService:
         self._end_without_outcome(tx, task, "cancelled", None, event)
         return tx.now
 
+    def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> None:
+        """Cancel a task because its parent was cancelled; one that has ended stays as it is."""
+        task = store.find(tx, tenant, task_id)
+        if task is None or task.parent_task_id != parent_task_id or task.status in model.TERMINAL_STATUSES:
+            return
+        meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent_task_id}
+        event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
+        self._end_without_outcome(tx, task, "cancelled", None, event)
+
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Approve a task that waits for approval; it is queued."""
         return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, task_id))
@@ -107,7 +116,7 @@ class TaskService:
     ) -> Task:
         """Approve within the caller's transaction. Raises Forbidden for a key that submitted or would do the task."""
         task = _require_pending(tx, principal.tenant, task_id)
-        _check_approver(tx, principal, task)
+        check_approver(tx, principal, task)
         approval = EventDraft(
             "approval_given",
             "tasks",
@@ -189,6 +198,7 @@ class TaskService:
                 "agent_id": placement.agent_id,
                 "runtime_kind": placement.runtime_kind,
                 "attempt_epoch": task.epoch,
+                "retry_epoch": task.epoch,
                 "metadata": metadata,
             }
         if not store.requeue(tx, task, status, head, **assignment):
@@ -232,8 +242,8 @@ def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
     return task
 
 
-def _check_approver(tx: Tx, principal: Principal, task: Task) -> None:
-    """Raises Forbidden for a key that submitted the task or acts for its agent, unless it has the role admin."""
+def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
+    """Raise Forbidden for a key that submitted the task or acts for its agent, unless it has the role admin."""
     if principal.is_person:
         return
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None

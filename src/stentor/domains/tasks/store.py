@@ -61,12 +61,17 @@ _REASSIGN = Sql(
 )
 _REQUEUE = Sql(
     f"""update tasks set status = :status, queued_at = :now, head_id = :head_id, assigned_agent = :agent_id,
-        runtime_kind = :runtime_kind, attempt_epoch = :attempt_epoch, metadata = :metadata,
+        runtime_kind = :runtime_kind, attempt_epoch = :attempt_epoch, retry_epoch = :retry_epoch, metadata = :metadata,
         queue_deadline_at = :now + cast(queue_timeout_seconds as bigint) * {SECOND},
         start_time = null, completion_time = null, lease_until = null, deadline_at = null, result = null,
         error = null, outcome_class = null, learning_eligible = null, performance = null
     where {_KEY} and status = :source and epoch = :epoch"""
 )
+_SUSPEND = Sql(
+    f"""update tasks set status = 'waiting', head_id = :head_id, lease_until = null, deadline_at = null
+    where {_KEY} and status = 'executing' and epoch = :epoch"""
+)
+_PIN = Sql(f"update tasks set pinned_agent = assigned_agent where {_KEY}")
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
 _QUEUED_COLUMNS = "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata"
 # `skip locked`: each process gets the tasks that no other one is claiming at this moment. PostgreSQL only.
@@ -81,6 +86,7 @@ _FIRST_AGENT = "select tenant, assigned_agent from tasks where status = 'queued'
 _LIST_REASSIGNABLE = Sql(
     f"""select {_COLUMNS} from tasks
     where tenant = :tenant and assigned_agent = :agent_id and status = 'queued' and agent_preference is null
+        and pinned_agent is null
         and (priority, queued_at, task_id) > (:priority, :queued_at, :after)
     order by priority, queued_at, task_id limit :limit"""
 )
@@ -265,9 +271,10 @@ def requeue(
     agent_id: str | None = None,
     runtime_kind: str | None = None,
     attempt_epoch: int | None = None,
+    retry_epoch: int | None = None,
     metadata: TaskMetadata | None = None,
 ) -> bool:
-    """Queue a task again, or let it wait for approval: after approval, a lost lease, or as a retry."""
+    """Queue a task again, or let it wait for approval: after approval, a lost lease, a wait, or as a retry."""
     touched = tx.run(
         _REQUEUE,
         tenant=task.tenant,
@@ -280,9 +287,21 @@ def requeue(
         agent_id=agent_id or task.assigned_agent,
         runtime_kind=runtime_kind or task.runtime_kind,
         attempt_epoch=task.attempt_epoch if attempt_epoch is None else attempt_epoch,
+        retry_epoch=task.retry_epoch if retry_epoch is None else retry_epoch,
         metadata=jsontext.dump(metadata or task.metadata),
     )
     return touched == 1
+
+
+def suspend(tx: Tx, task: Task, head_id: str) -> bool:
+    """End the attempt of an executing task that waits from now on; False if it changed since it was read."""
+    touched = tx.run(_SUSPEND, tenant=task.tenant, task_id=task.task_id, epoch=task.epoch, head_id=head_id)
+    return touched == 1
+
+
+def pin(tx: Tx, task: Task) -> None:
+    """Pin a task to its agent: from now on no other one gets it."""
+    tx.run(_PIN, tenant=task.tenant, task_id=task.task_id)
 
 
 def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pending: bool) -> None:

@@ -36,6 +36,7 @@ class TaskStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STATUS_FAILED: _ClassVar[TaskStatus]
     TASK_STATUS_ABORTED: _ClassVar[TaskStatus]
     TASK_STATUS_CANCELLED: _ClassVar[TaskStatus]
+    TASK_STATUS_WAITING: _ClassVar[TaskStatus]
 
 class OutcomeClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -65,6 +66,7 @@ TASK_STATUS_COMPLETED: TaskStatus
 TASK_STATUS_FAILED: TaskStatus
 TASK_STATUS_ABORTED: TaskStatus
 TASK_STATUS_CANCELLED: TaskStatus
+TASK_STATUS_WAITING: TaskStatus
 OUTCOME_CLASS_UNSPECIFIED: OutcomeClass
 OUTCOME_CLASS_SUCCESS: OutcomeClass
 OUTCOME_CLASS_DEGRADED_SUCCESS: OutcomeClass

@@ -1,0 +1,136 @@
+"""A step of a task and what is recorded of it. No I/O."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from typing import Any, Literal
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest, StepMismatch
+from stentor.core.jsontext import JsonObject
+from stentor.domains.tasks.model import Task
+
+StepKind = Literal["step", "effect", "sleep", "signal", "question", "child"]
+WaitKind = Literal["sleep", "signal", "question", "child"]
+StepState = Literal["started", "completed", "failed"]
+Encoding = Literal["json", "base64"]
+MAX_KEY = 1024
+MAX_INLINE_BYTES = 4096
+"""A longer value is stored beside the journal, once for each content."""
+MAX_PAGE = 1000
+MAX_WAIT_SECONDS = 10 * 365 * 86_400
+MAX_SIGNALS = 1_000
+"""Signals of a task that nobody has waited for yet."""
+WAIT_TIMEOUT = "WaitTimeout"
+"""The error of a wait that ended without what it waited for."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A recorded step.
+
+    `key` identifies the step in its task. `event_id` is that of its first event: it gives the order, and is the
+    idempotency key of an effect, the same in each attempt. A long value is not in `value`: only its SHA-256, in hex,
+    is in `value_hash`. `size` is in bytes, `epoch` is the attempt that recorded it, times are in microseconds.
+
+    A wait ends by itself at `wake_at`. It waits for `reference`: the name of a signal, the text of a question, whose
+    answer is one of `options` if there are any, or the id of a child.
+    """
+
+    key: str
+    event_id: str
+    name: str
+    kind: StepKind
+    state: StepState
+    position: int | None
+    epoch: int
+    encoding: Encoding
+    value: Any
+    value_hash: str | None
+    size: int
+    error: JsonObject | None
+    started_at: int
+    ended_at: int | None
+    wake_at: int | None = None
+    reference: str | None = None
+    options: tuple[Any, ...] | None = None
+
+
+class StepOutcome(msgspec.Struct, frozen=True):
+    """How a step ended: with a value, as the bytes of its JSON or of what base64 decodes to, or with an error."""
+
+    content: bytes = b"null"
+    encoding: Encoding = "json"
+    error: JsonObject | None = None
+
+    @classmethod
+    def of_value(cls, value: Any, encoding: Encoding = "json") -> StepOutcome:
+        """Return the outcome with a value as it is on the wire. Raises InvalidRequest for wrong base64."""
+        if encoding == "json":
+            return cls(jsontext.encode(value))
+        try:
+            return cls(base64.b64decode(value, validate=True), encoding)
+        except (TypeError, ValueError, binascii.Error):
+            raise InvalidRequest("value: must be base64, as `encoding` says.") from None
+
+    @property
+    def state(self) -> StepState:
+        return "completed" if self.error is None else "failed"
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the value in hex."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+class StepDraft(msgspec.Struct, frozen=True):
+    """A step as the worker names it.
+
+    `position` is its place among the steps of its scope that run one after another, None for one that runs beside
+    others: by it the worker notices that its program has changed.
+    `seconds` is how long a wait may take; `reference` and `options` as in a Step.
+    """
+
+    key: str
+    name: str
+    kind: StepKind = "step"
+    position: int | None = None
+    seconds: float | None = None
+    reference: str | None = None
+    options: tuple[Any, ...] | None = None
+
+
+def decode_value(encoding: Encoding, content: bytes) -> Any:
+    """Return the value as it is on the wire."""
+    return jsontext.load(content) if encoding == "json" else base64.b64encode(content).decode()
+
+
+def is_superseded(step: Step, task: Task) -> bool:
+    """Return whether a failed step runs again, because the task was retried since. Other outcomes stay."""
+    return step.state == "failed" and step.epoch <= task.retry_epoch
+
+
+def timeout_outcome(step: Step) -> StepOutcome:
+    """Return how a wait ends whose time is over: a sleep well, everything else with an error."""
+    if step.kind == "sleep":
+        return StepOutcome()
+    message = {
+        "signal": f"No signal {step.reference!r} arrived in time.",
+        "question": "Nobody answered in time.",
+        "child": "The child did not end in time.",
+    }[step.kind]
+    return StepOutcome(error={"type": WAIT_TIMEOUT, "message": message})
+
+
+def require_same_step(recorded: Step, draft: StepDraft) -> None:
+    """Raise StepMismatch if the journal has another step at this key."""
+    if (recorded.name, recorded.kind) != (draft.name, draft.kind):
+        raise StepMismatch(
+            f"The journal has the {recorded.kind} {recorded.name!r} at this key, and the program runs the {draft.kind} "
+            f"{draft.name!r}: the program has changed since the task began. Start the old version and retry the task, "
+            "or submit it again.",
+            {"key": draft.key, "recorded": recorded.name, "received": draft.name},
+        )

@@ -1,0 +1,149 @@
+"""Reads and writes the journal of a task, for the worker that holds it. What tasks wait for is in `waits`.
+
+Each write inserts or changes the row together with its event: what the journal has is also in the run log, with the
+SHA-256 of the value. The first outcome of a step stands; who records another one gets the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import ids
+from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.errors import NotFound, StepUnknown
+from stentor.core.jsontext import JsonObject
+from stentor.core.runlog import EventDraft, EventType, RunLog
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.steps import model, store
+from stentor.domains.steps.model import Step, StepDraft, StepOutcome
+from stentor.domains.tasks import store as tasks
+from stentor.domains.tasks.leases import require_held
+from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.service import require_visible_task
+
+
+class JournalEntry(msgspec.Struct, frozen=True):
+    """A step as a caller gets it. `value` may be long; `is_new` is whether this call recorded it."""
+
+    step: Step
+    is_superseded: bool = False
+    is_new: bool = False
+    value: Any = None
+
+
+class StepService:
+    """The journal of each task."""
+
+    def __init__(self, db: Database, runlog: RunLog, agents: AgentCache) -> None:
+        self._db, self._runlog, self._agents = db, runlog, agents
+
+    async def list_page(self, principal: Principal, task_id: str, after: str, limit: int) -> list[JournalEntry]:
+        """Return up to `limit` steps that began after an event id, oldest first. Raises NotFound."""
+
+        def read(tx: Tx) -> list[JournalEntry]:
+            task = require_visible_task(tx, principal, task_id)
+            steps = store.list_steps(tx, task.tenant, task_id, after, limit)
+            return [JournalEntry(step, model.is_superseded(step, task), value=step.value) for step in steps]
+
+        return await self._db.read(read)
+
+    async def get(self, principal: Principal, task_id: str, key: str) -> JournalEntry:
+        """Return a step with its value, however long. Raises NotFound."""
+
+        def read(tx: Tx) -> JournalEntry:
+            task = require_visible_task(tx, principal, task_id)
+            step = require_step(tx, task, key)
+            return JournalEntry(step, model.is_superseded(step, task), value=store.read_value(tx, task.tenant, step))
+
+        return await self._db.read(read)
+
+    async def record(
+        self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, outcome: StepOutcome, duration_ms: int
+    ) -> JournalEntry:
+        """Record how a step ended. If it has an outcome already, that one is returned and stays.
+
+        Raises LeaseLost, StepMismatch, and StepUnknown for an effect that has not begun.
+        """
+
+        def work(tx: Tx) -> JournalEntry:
+            task = require_held(tx, self._agents, principal, task_id, epoch)
+            event_id = ids.new_id()
+            if draft.kind == "effect":
+                is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
+            else:
+                pin(tx, task)
+                is_new = store.insert_ended(tx, task, draft, event_id, outcome, tx.now - duration_ms * 1000)
+            step = find_same(tx, task, draft)
+            if not is_new:
+                return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
+            parent = step.event_id if draft.kind == "effect" else task.head_id
+            event = ended_event(step, outcome, event_id, task.assigned_agent, duration_ms)
+            self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=parent)
+            return JournalEntry(step, is_new=True)
+
+        return await self._db.write(work, NO_LOCKS)
+
+    async def begin(self, principal: Principal, task_id: str, epoch: int, draft: StepDraft) -> JournalEntry:
+        """Record that an effect begins, before it is sent. Raises LeaseLost and StepMismatch.
+
+        If it began before, that is returned: without an outcome, nobody knows whether the effect happened.
+        """
+
+        def work(tx: Tx) -> JournalEntry:
+            task = require_held(tx, self._agents, principal, task_id, epoch)
+            return begin_step(tx, self._runlog, task, draft, f"Effect {draft.name} begins.")
+
+        return await self._db.write(work, NO_LOCKS)
+
+
+def begin_step(tx: Tx, runlog: RunLog, task: Task, draft: StepDraft, message: str) -> JournalEntry:
+    """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch."""
+    event_id = ids.new_id()
+    pin(tx, task)
+    is_new = store.insert_started(tx, task, draft, event_id)
+    step = find_same(tx, task, draft)
+    if not is_new:
+        return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
+    meta: JsonObject = {"key": draft.key, "kind": draft.kind, "epoch": task.epoch}
+    if draft.reference is not None:
+        meta["waits_for"] = draft.reference
+    event = EventDraft("step_started", "steps", message, meta, task.assigned_agent, event_id=event_id)
+    runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
+    return JournalEntry(step, is_new=True)
+
+
+def pin(tx: Tx, task: Task) -> None:
+    """Pin a task that begins its journal to its agent: another agent's program has other steps."""
+    if task.pinned_agent is None:
+        tasks.pin(tx, task)
+
+
+def find_same(tx: Tx, task: Task, draft: StepDraft) -> Step:
+    """Return the recorded step of a draft. Raises StepMismatch, and StepUnknown if there is none."""
+    step = store.find(tx, task.tenant, task.task_id, draft.key)
+    if step is None:
+        raise StepUnknown(f"The {draft.kind} {draft.name!r} has not begun: begin it before you send it.")
+    model.require_same_step(step, draft)
+    return step
+
+
+def require_step(tx: Tx, task: Task, key: str) -> Step:
+    """Return a step of a task. Raises NotFound."""
+    step = store.find(tx, task.tenant, task.task_id, key)
+    if step is None:
+        raise NotFound(f"The journal of this task has no step {key!r}.")
+    return step
+
+
+def ended_event(
+    step: Step, outcome: StepOutcome, event_id: str, agent_id: str | None, duration_ms: int | None = None
+) -> EventDraft:
+    """Return the event of a step that ended."""
+    meta: JsonObject = {"key": step.key, "kind": step.kind, "epoch": step.epoch}
+    meta |= {"error": outcome.error} if outcome.error else {"size": len(outcome.content), "sha256": outcome.sha256}
+    event_type: EventType = "step_failed" if outcome.error else "step_completed"
+    message = f"{step.kind.capitalize()} {step.name} {outcome.state}."
+    return EventDraft(event_type, "steps", message, meta, agent_id, duration_ms, event_id)

@@ -1,0 +1,177 @@
+"""Operations on what tasks wait for: their workers begin waits, people answer questions, anyone else sends signals."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+from pydantic import Field, StringConstraints, model_validator
+
+from stentor.domains.steps import model
+from stentor.domains.steps.model import StepDraft, WaitKind
+from stentor.domains.steps.operations import Key, KeyInPath, Recorded, StepName, StepOut, recorded_out
+from stentor.domains.steps.waits import WaitService
+from stentor.domains.tasks.model import TaskStatus
+from stentor.web.operations import Operation
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Caller, Epoch, Name, ResponseModel, TaskId, Text
+
+Seconds = Annotated[float, Field(ge=0, le=model.MAX_WAIT_SECONDS, allow_inf_nan=False)]
+Option = Annotated[str, StringConstraints(min_length=1, max_length=255)]
+MAX_OPTIONS, MAX_WAITS, MAX_LISTED = 20, 1_000, 500
+_NEEDED = {"sleep": "seconds", "signal": "signal", "question": "question", "child": "child_task_id"}
+
+
+class WaitIn(StepName):
+    """A wait that begins. `seconds` is how long a sleep lasts; any other wait fails after it, or never without it."""
+
+    model_config = example_config(epoch=1, key="nap", name="nap", kind="sleep", seconds=3600)
+
+    kind: WaitKind
+    seconds: Seconds | None = None
+    signal: Name | None = None
+    question: Annotated[Text, StringConstraints(min_length=1, max_length=4_096)] | None = None
+    options: Annotated[list[Option], Field(min_length=1, max_length=MAX_OPTIONS)] | None = None
+    child_task_id: TaskId | None = None
+
+    @model_validator(mode="after")
+    def _has_what_it_waits_for(self) -> WaitIn:
+        for kind, field in _NEEDED.items():
+            is_given = getattr(self, field) is not None
+            if kind == self.kind and not is_given:
+                raise ValueError(f"a wait of kind {kind} needs {field}")
+            if kind != self.kind and is_given and field != "seconds":
+                raise ValueError(f"a wait of kind {self.kind} has no {field}")
+        if self.options is not None and self.kind != "question":
+            raise ValueError("only a question has options")
+        return self
+
+    def to_wait(self) -> StepDraft:
+        options = None if self.options is None else tuple(self.options)
+        reference = self.signal or self.question or self.child_task_id
+        return StepDraft(self.key, self.name, self.kind, self.position, self.seconds, reference, options)
+
+
+class SuspendIn(RequestModel):
+    """The end of an attempt that waits; `keys` are its waits. The first one that ends queues the task again."""
+
+    model_config = example_config(epoch=1, keys=["nap"])
+
+    epoch: Epoch
+    keys: Annotated[list[Key], Field(min_length=1, max_length=MAX_WAITS)]
+
+
+class SuspendOut(ResponseModel):
+    """The status is `queued` if one of the waits had ended meanwhile."""
+
+    task_id: str
+    status: TaskStatus
+
+
+class SignalIn(RequestModel):
+    model_config = example_config(name="payment-received", value={"amount": 120})
+
+    name: Name
+    value: Any = None
+
+
+class SignalOut(ResponseModel):
+    """`received` is false if the task does not wait for the signal yet: it gets it when it does."""
+
+    task_id: str
+    received: bool
+
+
+class AnswerIn(RequestModel):
+    model_config = example_config(value="yes")
+
+    value: Any
+
+
+class ResolveIn(RequestModel):
+    """What somebody found out about an effect of which it is not known whether it happened."""
+
+    model_config = example_config(happened=True, value={"booking": "A-17"}, reason="Seen in the airline's list.")
+
+    happened: bool
+    value: Any = None
+    reason: Annotated[Text, StringConstraints(max_length=2_000)] = ""
+
+    @model_validator(mode="after")
+    def _has_value_if_happened(self) -> ResolveIn:
+        if not self.happened and self.value is not None:
+            raise ValueError("an effect that did not happen has no value")
+        return self
+
+
+class PendingStep(StepOut):
+    task_id: str
+    title: str
+
+
+class PendingSteps(ResponseModel):
+    steps: list[PendingStep]
+
+
+class WaitOperations:
+    """The operations on waits, and on what people decide about steps."""
+
+    def __init__(self, waits: WaitService) -> None:
+        self._waits = waits
+
+    async def wait(self, caller: Caller, task_id: TaskId, body: WaitIn) -> Recorded:
+        """Record that a task begins to wait: for a time, a signal, the answer to a question, or a child.
+
+        It may have ended at once, then the `state` says so. Otherwise suspend the task, or look again later.
+        """
+        return recorded_out(task_id, await self._waits.begin(caller, task_id, body.epoch, body.to_wait()))
+
+    async def suspend(self, caller: Caller, task_id: TaskId, body: SuspendIn) -> SuspendOut:
+        """End an attempt until one of its waits has ended; then the task is queued again."""
+        task = await self._waits.suspend(caller, task_id, body.epoch, body.keys)
+        return SuspendOut(task_id=task_id, status=task.status)
+
+    async def signal(self, caller: Caller, task_id: TaskId, body: SignalIn) -> SignalOut:
+        """Send a signal to a task. It is kept until the task waits for a signal of this name."""
+        received = await self._waits.signal(caller, task_id, body.name, body.value)
+        return SignalOut(task_id=task_id, received=received)
+
+    async def answer(self, caller: Caller, task_id: TaskId, key: KeyInPath, body: AnswerIn) -> Recorded:
+        """Answer the question that a task asked; the task goes on with the answer."""
+        return recorded_out(task_id, await self._waits.answer(caller, task_id, key, body.value))
+
+    async def resolve(self, caller: Caller, task_id: TaskId, key: KeyInPath, body: ResolveIn) -> Recorded:
+        """Record whether an effect happened that has no outcome; then retry the task."""
+        entry = await self._waits.resolve(caller, task_id, key, body.value, body.reason, happened=body.happened)
+        return recorded_out(task_id, entry)
+
+    async def list_decisions(
+        self, caller: Caller, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 100
+    ) -> PendingSteps:
+        """List what people have to do, oldest first: questions to answer, effects to find out about."""
+        found = await self._waits.list_for_people(caller, limit)
+        return PendingSteps(
+            steps=[
+                PendingStep.of(step, value=None, superseded=False, task_id=task_id, title=title)
+                for task_id, title, step in found
+            ]
+        )
+
+
+_ERRORS = (404, 409)
+OPERATIONS = [
+    Operation("waits.begin", "write", WaitOperations.wait, "POST /tasks/{task_id}/waits", errors=_ERRORS),
+    Operation("waits.suspend", "write", WaitOperations.suspend, "POST /tasks/{task_id}/suspend", errors=_ERRORS),
+    Operation("waits.signal", "write", WaitOperations.signal, "POST /tasks/{task_id}/signals", errors=_ERRORS),
+    Operation(
+        "waits.answer", "approve", WaitOperations.answer, "POST /tasks/{task_id}/steps/{key}/answer", errors=_ERRORS
+    ),
+    Operation(
+        "effects.resolve",
+        "approve",
+        WaitOperations.resolve,
+        "POST /tasks/{task_id}/steps/{key}/resolve",
+        errors=_ERRORS,
+    ),
+    Operation("decisions.list", "read", WaitOperations.list_decisions, "GET /decisions"),
+]

@@ -1,0 +1,35 @@
+"""Who may write to a task in execution: the worker that holds its lease, named by the epoch of its claim."""
+
+from __future__ import annotations
+
+from stentor.auth.principal import Principal
+from stentor.core.db import Tx
+from stentor.core.errors import Forbidden, LeaseLost
+from stentor.domains.registry import authorization
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.service import require_visible_task
+
+
+def require_held(tx: Tx, agents: AgentCache, principal: Principal, task_id: str, epoch: int) -> Task:
+    """Return the task of a claim that the caller holds. Raises NotFound, Forbidden and LeaseLost."""
+    task = require_writable(tx, agents, principal, task_id)
+    check_epoch(task, epoch)
+    return task
+
+
+def require_writable(tx: Tx, agents: AgentCache, principal: Principal, task_id: str) -> Task:
+    """Return a task whose agent the caller acts for. Raises NotFound and Forbidden."""
+    task = require_visible_task(tx, principal, task_id)
+    agent = agents.get(principal.tenant, task.assigned_agent or "")
+    # The agent was deleted, or this process does not know it yet: only an administrator may write.
+    if not (principal.is_person if agent is None else authorization.can_act_for(principal, agent)):
+        raise Forbidden("This key may not act for the agent of this task.")
+    return task
+
+
+def check_epoch(task: Task, epoch: int) -> None:
+    """Raise LeaseLost unless the task is being executed under this claim."""
+    if task.status != "executing" or task.epoch != epoch:
+        details = {"status": task.status, "epoch": task.epoch}
+        raise LeaseLost("You no longer hold the lease of this task.", details)

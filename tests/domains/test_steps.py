@@ -1,0 +1,269 @@
+"""The journal of a task over HTTP: steps, effects, and what a person records of an effect."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from typing import Any
+
+import pytest
+
+from stentor.core.db import Sql, Tx
+from tests.conftest import World
+from tests.requirements import requirement
+
+
+class Attempt:
+    """A claimed task, as its worker sees it."""
+
+    def __init__(self, world: World, task_id: str, epoch: int, key: str = "ADMIN") -> None:
+        self.world, self.task_id, self.epoch, self.key = world, task_id, epoch, key
+
+    async def post(self, verb: str, **body: Any) -> Any:
+        path = f"/api/v1/tasks/{self.task_id}/{verb}"
+        return await self.world.clients[self.key].post(path, json={"epoch": self.epoch, **body})
+
+    async def step(self, name: str, value: Any = None, **fields: Any) -> Any:
+        return await self.post("steps", **{"key": name, "name": name, "value": value, **fields})
+
+    async def begin(self, name: str, **fields: Any) -> Any:
+        return await self.post("effects", **{"key": name, "name": name, **fields})
+
+    async def journal(self, **params: Any) -> dict[str, Any]:
+        answer = await self.world.admin.get(f"/api/v1/tasks/{self.task_id}/steps", params=params)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    async def fail(self) -> None:
+        answer = await self.post("fail", error={"message": "no"})
+        assert answer.status_code == 200, answer.text
+
+
+async def begin_attempt(world: World, **fields: Any) -> Attempt:
+    """Register an agent, submit a task to it and claim it."""
+    agent = await world.register(**fields)
+    task_id = await world.submit()
+    return Attempt(world, task_id, (await world.claim(agent))["epoch"])
+
+
+async def retry(attempt: Attempt) -> Attempt:
+    """Fail the task, retry it as a person, and claim it again."""
+    world = attempt.world
+    await attempt.fail()
+    assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/retry")).status_code == 202
+    agent = (await world.task(attempt.task_id))["assigned_agent"]
+    return Attempt(world, attempt.task_id, (await world.claim(agent))["epoch"])
+
+
+def refused(answer: Any, status: int, code: str) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
+@requirement("steps.first-outcome-stands")
+async def test_the_first_outcome_stands_and_is_in_the_run_log(world: World) -> None:
+    attempt = await begin_attempt(world)
+    first = (await attempt.step("fetch", {"pages": 3}, duration_ms=12)).json()
+    assert (first["recorded"], first["state"], first["epoch"]) == (True, "completed", 1)
+    again = (await attempt.step("fetch", {"pages": 4})).json()
+    assert (again["recorded"], again["value"]) == (False, {"pages": 3})
+    failed = (await attempt.step("fetch", None, error={"message": "late"})).json()
+    assert (failed["recorded"], failed["state"]) == (False, "completed")
+    events = [event for event in await world.events(attempt.task_id) if event["event_type"] == "step_completed"]
+    assert [event["metadata"]["key"] for event in events] == ["fetch"]
+    assert events[0]["metadata"]["sha256"] == hashlib.sha256(b'{"pages":3}').hexdigest()
+    assert events[0]["duration_ms"] == 12
+
+
+@requirement("steps.first-outcome-stands")
+async def test_without_its_event_a_step_is_not_recorded(world: World) -> None:
+    attempt = await begin_attempt(world)
+    world.runlog.broken = True
+    for answer in (await attempt.step("a", 1), await attempt.begin("pay")):
+        assert answer.status_code == 503
+    world.runlog.broken = False
+    assert (await attempt.journal())["steps"] == []
+
+
+@requirement("steps.first-outcome-stands")
+async def test_of_many_who_record_a_step_at_once_one_wins_and_all_get_its_value(world: World) -> None:
+    attempt = await begin_attempt(world)
+    answers = [answer.json() for answer in await asyncio.gather(*(attempt.step("roll", n) for n in range(12)))]
+    winners = [answer for answer in answers if answer["recorded"]]
+    assert len(winners) == 1
+    stored = (await attempt.journal())["steps"][0]["value"]
+    assert {answer["value"] for answer in answers if not answer["recorded"]} == {stored}
+
+
+@requirement("steps.fenced")
+async def test_only_the_holder_of_the_lease_writes(world: World) -> None:
+    attempt = await begin_attempt(world, key_name="BOB")
+    late = Attempt(world, attempt.task_id, attempt.epoch + 1)
+    refused(await late.step("a", 1), 409, "LEASE_LOST")
+    refused(await late.begin("pay"), 409, "LEASE_LOST")
+    wait = {"key": "nap", "name": "nap", "kind": "sleep", "seconds": 1}
+    refused(await late.post("waits", **wait), 409, "LEASE_LOST")
+    other = Attempt(world, attempt.task_id, attempt.epoch, "PROPOSER")
+    for answer in (await other.step("a", 1), await other.begin("pay"), await other.post("waits", **wait)):
+        assert answer.status_code in (403, 404)
+    assert (await Attempt(world, attempt.task_id, attempt.epoch, "OTHER").step("a", 1)).status_code == 404
+    await attempt.post("complete", result=1)
+    refused(await attempt.step("a", 1), 409, "LEASE_LOST")
+    assert (await attempt.journal())["steps"] == []
+
+
+@requirement("steps.mismatch")
+async def test_another_step_at_a_key_is_told_by_both_names(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await attempt.step("fetch", 1)
+    changed = await attempt.post("steps", key="fetch", name="download", value=1)
+    refused(changed, 409, "STEP_MISMATCH")
+    assert "'fetch'" in changed.text
+    assert "'download'" in changed.text
+    refused(await attempt.begin("fetch"), 409, "STEP_MISMATCH")
+    assert len((await attempt.journal())["steps"]) == 1
+
+
+@requirement("steps.mismatch")
+async def test_an_effect_that_has_not_begun_has_no_outcome(world: World) -> None:
+    attempt = await begin_attempt(world)
+    refused(await attempt.step("pay", 1, kind="effect"), 409, "STEP_UNKNOWN")
+
+
+@requirement("steps.values")
+async def test_a_long_value_is_stored_once_and_comes_back_whole(world: World) -> None:
+    attempt = await begin_attempt(world)
+    text, data = "long " * 5_000, base64.b64encode(bytes(range(256)) * 400).decode()
+    for number in range(3):
+        await attempt.step(f"text-{number}", text)
+    await attempt.step("data", data, encoding="base64")
+    listed = (await attempt.journal())["steps"]
+    assert [step["value"] for step in listed] == [None] * 4
+    assert listed[0]["value_sha256"] == hashlib.sha256(f'"{text}"'.encode()).hexdigest()
+    assert listed[3]["size"] == 256 * 400
+    for step, value in zip(listed, [text, text, text, data], strict=True):
+        read = await world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/{step['key']}")
+        assert read.json()["value"] == value
+
+    def count(tx: Tx) -> int:
+        return int(tx.rows(Sql("select count(*) from step_values"))[0][0])
+
+    assert await world.kernel.infra.db.read(count) == 2
+    await world.kernel.infra.db.write(lambda tx: tx.run(Sql("delete from step_values")))
+    damaged = await world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/data")
+    refused(damaged, 500, "RECORD_CORRUPT")
+
+
+@requirement("steps.values")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"key": ""},
+        {"key": "x" * 1025},
+        {"key": "a\0b"},
+        {"name": "x" * 256},
+        {"value": 1, "error": {"message": "no"}},
+        {"value": "not base64!", "encoding": "base64"},
+        {"value": 5, "encoding": "base64"},
+        {"kind": "sleep"},
+        {"epoch": 0},
+        {"position": -1},
+        {"duration_ms": -1},
+    ],
+)
+async def test_what_is_no_step_is_refused(world: World, fields: dict[str, Any]) -> None:
+    attempt = await begin_attempt(world)
+    refused(await attempt.post("steps", **{"key": "a", "name": "a", **fields}), 400, "INVALID_REQUEST")
+    assert (await attempt.journal())["steps"] == []
+
+
+async def test_a_long_journal_is_listed_in_pages_in_its_order(world: World) -> None:
+    attempt = await begin_attempt(world)
+    for number in range(25):
+        await attempt.step(f"step {number}/a", number)
+    keys, cursor = [], None
+    while True:
+        page = await attempt.journal(limit=10, **({"cursor": cursor} if cursor else {}))
+        keys += [step["key"] for step in page["steps"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert keys == [f"step {number}/a" for number in range(25)]
+    read = await world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/step%207%2Fa")
+    assert read.json()["value"] == 7
+
+
+@requirement("steps.retry")
+async def test_after_a_retry_failed_steps_run_again_and_completed_ones_do_not(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await world.register("zoe")  # would do it as well, but has not written this journal
+    await attempt.step("good", 1)
+    await attempt.step("bad", None, error={"type": "OSError", "message": "no"})
+    agent = (await world.task(attempt.task_id))["assigned_agent"]
+    second = await retry(attempt)
+    assert (await world.task(attempt.task_id))["assigned_agent"] == agent
+    assert {step["key"]: step["superseded"] for step in (await second.journal())["steps"]} == {
+        "good": False,
+        "bad": True,
+    }
+    assert (await second.step("good", 2)).json()["value"] == 1
+    assert (await second.step("bad", 2)).json()["recorded"] is True
+    third = await retry(second)
+    assert [step["value"] for step in (await third.journal())["steps"]] == [1, 2]
+
+
+@requirement("steps.effects")
+async def test_an_effect_begins_once_with_one_key_in_all_attempts(world: World) -> None:
+    attempt = await begin_attempt(world)
+    answers = [answer.json() for answer in await asyncio.gather(*(attempt.begin("pay") for _ in range(8)))]
+    assert sum(answer["recorded"] for answer in answers) == 1
+    keys = {answer["idempotency_key"] for answer in answers}
+    second = await retry(attempt)
+    again = (await second.begin("pay")).json()
+    assert {again["idempotency_key"]} == keys
+    assert (again["recorded"], again["state"], again["epoch"]) == (False, "started", 1)
+    ended = (await second.step("pay", {"paid": 5}, kind="effect")).json()
+    assert (ended["recorded"], ended["state"]) == (True, "completed")
+
+
+@requirement("steps.effects")
+@pytest.mark.parametrize("happened", [True, False])
+async def test_a_person_records_whether_an_effect_happened(world: World, happened: bool) -> None:
+    attempt = await begin_attempt(world, key_name="BOSS")
+    key = (await attempt.begin("pay")).json()["idempotency_key"]
+    path = f"/api/v1/tasks/{attempt.task_id}/steps/pay/resolve"
+    body = {"happened": happened, "reason": "seen in the bank"} | ({"value": 5} if happened else {})
+    refused(await world.admin.post(path, json=body), 409, "CONFLICT")  # the attempt still runs
+    await attempt.fail()
+    listed = (await world.admin.get("/api/v1/decisions")).json()["steps"]
+    assert [(step["task_id"], step["key"], step["kind"]) for step in listed] == [(attempt.task_id, "pay", "effect")]
+    refused(await world.clients["BOSS"].post(path, json=body), 403, "FORBIDDEN")  # the agent's own key
+    assert (await world.admin.post(path, json=body)).json()["state"] == ("completed" if happened else "failed")
+    refused(await world.admin.post(path, json=body), 409, "CONFLICT")
+    assert (await world.admin.get("/api/v1/decisions")).json()["steps"] == []
+    assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/retry")).status_code == 202
+    agent = (await world.task(attempt.task_id))["assigned_agent"]
+    second = Attempt(world, attempt.task_id, (await world.claim(agent))["epoch"])
+    begun = (await second.begin("pay")).json()
+    if happened:
+        assert (begun["state"], begun["value"]) == ("completed", 5)
+    else:
+        assert (begun["state"], begun["recorded"]) == ("started", True)
+        assert begun["idempotency_key"] != key  # another one is sent, as the first one did not happen
+
+
+@requirement("steps.unused")
+async def test_a_task_without_steps_asks_no_table_of_the_journal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await world.register()
+    asked: list[str] = []
+    for method in ("run", "rows", "row"):
+        original = getattr(Tx, method)
+
+        def spy(self: Tx, sql: Sql, _original: Any = original, **params: Any) -> Any:
+            asked.append(str(getattr(sql, "text", sql)))
+            return _original(self, sql, **params)
+
+        monkeypatch.setattr(Tx, method, spy)
+    await world.do(agent)
+    assert any("tasks" in sql for sql in asked)
+    assert not [sql for sql in asked if "task_steps" in sql and "state = 'started'" not in sql]

@@ -1,0 +1,211 @@
+"""Tasks that wait: for a time, a signal, the answer of a person, or a child. Time is the fixed clock's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stentor.core.errors import StoreUnavailable
+from tests.conftest import World
+from tests.domains.test_steps import Attempt, begin_attempt, refused
+from tests.requirements import requirement
+
+
+async def wait(attempt: Attempt, kind: str, **fields: Any) -> Any:
+    return await attempt.post("waits", **{"key": kind, "name": kind, "kind": kind, **fields})
+
+
+async def suspend(attempt: Attempt, *keys: str) -> str:
+    answer = await attempt.post("suspend", keys=list(keys))
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["status"])
+
+
+async def status(attempt: Attempt) -> str:
+    return str((await attempt.world.task(attempt.task_id))["status"])
+
+
+async def resume(attempt: Attempt) -> Attempt:
+    """Claim the task again."""
+    agent = (await attempt.world.task(attempt.task_id))["assigned_agent"]
+    claim = await attempt.world.claim(agent)
+    assert claim["task_id"] == attempt.task_id
+    return Attempt(attempt.world, attempt.task_id, claim["epoch"])
+
+
+@requirement("steps.waits", "steps.wait-timeout")
+async def test_a_sleeping_task_is_held_by_nobody_and_wakes_once(world: World) -> None:
+    attempt = await begin_attempt(world)
+    assert (await wait(attempt, "sleep", seconds=3600)).json()["state"] == "started"
+    assert await suspend(attempt, "sleep") == "waiting"
+    assert await suspend(attempt, "sleep") == "waiting"  # a repeated request
+    refused(await attempt.post("heartbeat"), 409, "LEASE_LOST")
+    world.clock.advance(seconds=3599)
+    await world.kernel.tasks.wakeups.tick()
+    await world.kernel.tasks.reconciler.tick(0)
+    assert await status(attempt) == "waiting"
+    world.clock.advance(seconds=2)
+    await asyncio.gather(world.kernel.tasks.wakeups.tick(), world.kernel.tasks.wakeups.tick())
+    assert await status(attempt) == "queued"
+    second = await resume(attempt)
+    again = (await wait(second, "sleep", seconds=3600)).json()
+    assert (again["state"], again["recorded"]) == ("completed", False)
+    kinds = [event["event_type"] for event in await world.events(attempt.task_id)]
+    assert kinds.count("task_waiting") == kinds.count("task_resumed") == 1
+
+
+@requirement("steps.waits")
+async def test_waking_does_not_count_as_a_lost_attempt(world: World) -> None:
+    attempt = await begin_attempt(world)
+    for number in range(8):
+        await wait(attempt, "sleep", key=f"nap {number}", name="nap", seconds=1)
+        await suspend(attempt, f"nap {number}")
+        world.clock.advance(seconds=2)
+        await world.kernel.tasks.wakeups.tick()
+        attempt = await resume(attempt)
+    world.clock.advance(seconds=60)
+    await world.kernel.tasks.reconciler.tick(0)
+    assert await status(attempt) == "queued"  # its first lost lease, not its ninth
+
+
+@requirement("steps.waits")
+async def test_a_signal_wakes_its_task_or_waits_for_it(world: World) -> None:
+    attempt = await begin_attempt(world)
+    path = f"/api/v1/tasks/{attempt.task_id}/signals"
+    early = await world.admin.post(path, json={"name": "paid", "value": {"eur": 1}})
+    assert early.json()["received"] is False
+    first = (await wait(attempt, "signal", signal="paid")).json()
+    assert (first["state"], first["value"]) == ("completed", {"eur": 1})
+    assert (await wait(attempt, "signal", key="two", signal="paid")).json()["state"] == "started"
+    assert await suspend(attempt, "two") == "waiting"
+    assert (await world.admin.post(path, json={"name": "other"})).json()["received"] is False
+    assert await status(attempt) == "waiting"
+    assert (await world.admin.post(path, json={"name": "paid", "value": 2})).json()["received"] is True
+    assert await status(attempt) == "queued"
+    second = await resume(attempt)
+    assert (await wait(second, "signal", key="two", signal="paid")).json()["value"] == 2
+    await second.post("complete", result=1)
+    refused(await world.admin.post(path, json={"name": "paid"}), 409, "CONFLICT")
+
+
+@requirement("steps.waits")
+async def test_what_ends_between_wait_and_suspension_is_not_missed(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await wait(attempt, "signal", signal="paid")
+    await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/signals", json={"name": "paid"})
+    assert await status(attempt) == "executing"
+    assert await suspend(attempt, "signal") == "queued"
+
+
+@requirement("steps.wait-timeout")
+@pytest.mark.parametrize(("kind", "fields"), [("signal", {"signal": "paid"}), ("question", {"question": "Well?"})])
+async def test_a_wait_ends_by_itself_after_its_time(world: World, kind: str, fields: dict[str, Any]) -> None:
+    attempt = await begin_attempt(world)
+    await wait(attempt, kind, seconds=60, **fields)
+    await suspend(attempt, kind)
+    world.clock.advance(seconds=61)
+    await world.kernel.tasks.wakeups.tick()
+    second = await resume(attempt)
+    ended = (await wait(second, kind, seconds=60, **fields)).json()
+    assert (ended["state"], ended["error"]["type"]) == ("failed", "WaitTimeout")
+    assert (await world.admin.get("/api/v1/decisions")).json()["steps"] == []
+
+
+@requirement("steps.questions")
+async def test_a_question_is_answered_once_by_a_person_with_one_of_its_options(world: World) -> None:
+    attempt = await begin_attempt(world, key_name="BOSS")
+    await wait(attempt, "question", question="Pay 500?", options=["yes", "no"])
+    await suspend(attempt, "question")
+    listed = (await world.admin.get("/api/v1/decisions")).json()["steps"]
+    assert [(step["waits_for"], step["options"], step["title"]) for step in listed] == [
+        ("Pay 500?", ["yes", "no"], "hello")
+    ]
+    path = f"/api/v1/tasks/{attempt.task_id}/steps/question/answer"
+    refused(await world.clients["BOSS"].post(path, json={"value": "yes"}), 403, "FORBIDDEN")
+    refused(await world.clients["WRITER"].post(path, json={"value": "yes"}), 403, "FORBIDDEN")
+    refused(await world.clients["OTHER"].post(path, json={"value": "yes"}), 404, "NOT_FOUND")
+    refused(await world.admin.post(path, json={"value": "perhaps"}), 400, "INVALID_REQUEST")
+    assert (await world.admin.post(path, json={"value": "no"})).status_code == 200
+    refused(await world.admin.post(path, json={"value": "yes"}), 409, "CONFLICT")
+    second = await resume(attempt)
+    assert (await wait(second, "question", question="Pay 500?", options=["yes", "no"])).json()["value"] == "no"
+    answered = [event for event in await world.events(attempt.task_id) if event["metadata"].get("by") == "admin"]
+    assert [event["event_type"] for event in answered][-1] == "step_completed"
+
+
+@requirement("steps.children")
+async def test_a_task_goes_on_when_its_child_has_ended(world: World) -> None:
+    attempt = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": attempt.task_id})
+    stranger = await world.submit()
+    refused(await wait(attempt, "child", child_task_id=stranger), 404, "NOT_FOUND")
+    assert (await wait(attempt, "child", child_task_id=child)).json()["state"] == "started"
+    await suspend(attempt, "child")
+    await world.kernel.tasks.wakeups.tick()
+    assert await status(attempt) == "waiting"
+    agent = (await world.task(child))["assigned_agent"]
+    claim = await world.claim(agent)
+    await Attempt(world, child, claim["epoch"]).post("fail", error={"message": "no"})
+    await world.kernel.tasks.wakeups.tick()
+    assert await status(attempt) == "queued"
+
+
+@requirement("steps.children")
+async def test_a_cancelled_task_cancels_the_child_that_it_waits_for(world: World) -> None:
+    attempt = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": attempt.task_id})
+    await wait(attempt, "child", child_task_id=child)
+    await suspend(attempt, "child")
+    assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/cancel")).status_code == 200
+    await world.kernel.tasks.wakeups.tick()
+    assert (await world.task(child))["status"] == "cancelled"
+    assert await status(attempt) == "cancelled"
+
+
+@requirement("steps.waits")
+async def test_only_what_was_begun_can_be_waited_for(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await attempt.step("a", 1)
+    for key in ("a", "nothing"):
+        refused(await attempt.post("suspend", keys=[key]), 409, "STEP_UNKNOWN")
+    assert await status(attempt) == "executing"
+
+
+@requirement("steps.waits")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "sleep"},
+        {"kind": "sleep", "seconds": -1},
+        {"kind": "sleep", "seconds": 1e12},
+        {"kind": "sleep", "seconds": 1, "signal": "x"},
+        {"kind": "signal"},
+        {"kind": "question"},
+        {"kind": "question", "question": ""},
+        {"kind": "question", "question": "x", "options": []},
+        {"kind": "sleep", "seconds": 1, "options": ["x"]},
+        {"kind": "child"},
+        {"kind": "step"},
+    ],
+)
+async def test_what_is_no_wait_is_refused(world: World, fields: dict[str, Any]) -> None:
+    attempt = await begin_attempt(world)
+    refused(await attempt.post("waits", key="w", name="w", **fields), 400, "INVALID_REQUEST")
+    assert (await attempt.journal())["steps"] == []
+
+
+@requirement("steps.waits")
+async def test_a_wake_without_its_event_does_not_happen(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await wait(attempt, "sleep", seconds=1)
+    await suspend(attempt, "sleep")
+    world.clock.advance(seconds=2)
+    world.runlog.broken = True
+    with pytest.raises(StoreUnavailable):
+        await world.kernel.tasks.wakeups.tick()
+    world.runlog.broken = False
+    assert await status(attempt) == "waiting"
+    await world.kernel.tasks.wakeups.tick()
+    assert await status(attempt) == "queued"
