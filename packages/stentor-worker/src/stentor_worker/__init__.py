@@ -12,8 +12,37 @@ worker.run()
 """
 
 from stentor_worker.client import ServiceError
-from stentor_worker.task import Failed, ProviderFailed, Result, Task, TaskCancelled
+from stentor_worker.errors import (
+    ChildFailed,
+    EffectFailed,
+    EffectUnknown,
+    Failed,
+    ProviderFailed,
+    StepFailed,
+    StepMismatch,
+    Suspended,
+    TaskCancelled,
+    WaitTimeout,
+)
+from stentor_worker.task import Result, Task
+from stentor_worker.waits import Child
 from stentor_worker.worker import Worker
 
 __version__ = "0.2.0"
-__all__ = ["Failed", "ProviderFailed", "Result", "ServiceError", "Task", "TaskCancelled", "Worker"]
+__all__ = [
+    "Child",
+    "ChildFailed",
+    "EffectFailed",
+    "EffectUnknown",
+    "Failed",
+    "ProviderFailed",
+    "Result",
+    "ServiceError",
+    "StepFailed",
+    "StepMismatch",
+    "Suspended",
+    "Task",
+    "TaskCancelled",
+    "WaitTimeout",
+    "Worker",
+]

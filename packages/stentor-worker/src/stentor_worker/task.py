@@ -1,36 +1,25 @@
-"""A claimed task as a handler sees it, and the results and errors of a handler."""
+"""A claimed task as a handler sees it, and the result of a handler."""
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar, overload
 
 from stentor_worker.client import Client, ServiceError, segment
+from stentor_worker.errors import TaskCancelled
+from stentor_worker.journal import Journal
+from stentor_worker.waits import Child, Duration, call, gather, gather_children, start_child, to_seconds
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 EMIT_EVERY = 0.05
 """Minimum seconds between two batches of streamed tokens."""
-
-
-class TaskCancelled(Exception):
-    """The task is no longer this worker's: it was cancelled, timed out, or went to another worker."""
-
-
-class Failed(Exception):
-    """Raise it in a handler to fail the task; the submitter sees the message."""
-
-    outcome_class = "agent_failure"
-
-    def __init__(self, message: str, code: str = "AGENT_ERROR") -> None:
-        super().__init__(message)
-        self.code = code
-
-
-class ProviderFailed(Failed):
-    """A dependency of the agent failed; it does not count against the agent."""
-
-    outcome_class = "provider_failure"
 
 
 @dataclass(frozen=True)
@@ -61,11 +50,122 @@ class Task:
         self.metadata: dict[str, Any] = claim["metadata"]
         self.timeout_seconds: int = claim["timeout_seconds"]
         self.idempotency_key: str = claim["idempotency_key"]
+        self._journal = Journal(client, self.id, self.epoch, self._lost.set)
 
     @property
     def cancelled(self) -> bool:
         """Whether the task is no longer this worker's; long handlers should check it from time to time."""
         return self._lost.is_set()
+
+    @overload
+    def step(
+        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run `function(*args, **kwargs)` once: a later attempt gets its value, or its error, from the journal.
+
+        The value is JSON or bytes, and comes back as JSON has it: a tuple as a list. For a coroutine function, await
+        the result. Steps may nest, and run side by side.
+        Raises StepFailed for an error of the function, StepMismatch if the program has changed, TaskCancelled.
+        """
+        call = partial(function, *args, **kwargs)
+        if inspect.iscoroutinefunction(function):
+            return self._journal.run_async(name, call)
+        return self._journal.run(name, call)
+
+    def effect(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        check: Callable[[str], Any] | None = None,
+        idempotent: bool = False,
+    ) -> Any:
+        """Do something outside, such as a payment, once: run `function(key, *args)`, and record its value.
+
+        `key` identifies the effect; it is stored before the function runs, and is the same whenever it is sent again.
+        If an attempt ends between sending and recording, the next one sends it again with `idempotent=True`, which
+        promises that the other side takes the key. With `check` it asks first: `check(key)` returns the value of an
+        effect that happened, and None for one that did not. With neither it raises EffectUnknown and sends nothing.
+        Raise EffectFailed in the function when the effect certainly did not happen. For coroutine functions, await
+        the result.
+        """
+        if inspect.iscoroutinefunction(function):
+            send = partial(_call_with_key, function, args)
+            return self._journal.run_effect_async(name, send, check, idempotent=idempotent)
+        return self._journal.run_effect(name, partial(_call_with_key, function, args), check, idempotent=idempotent)
+
+    def sleep(self, duration: Duration, *, name: str = "sleep") -> Any:
+        """Wait `duration` (seconds or a timedelta). In a coroutine, await it.
+
+        This and the other waits end the attempt: nothing is held in memory, and another one goes on here when the wait
+        is over, in a minute or in a month. So whatever the handler does before belongs into steps.
+        """
+        return self._wait(name, "sleep", seconds=to_seconds(duration))
+
+    def wait_for(self, signal: str, timeout: Duration | None = None) -> Any:
+        """Wait for a signal (`POST /tasks/{id}/signals`) and return its value. In a coroutine, await it.
+
+        Raises WaitTimeout.
+        """
+        return self._wait(signal, "signal", signal=signal, seconds=to_seconds(timeout))
+
+    def ask(
+        self,
+        question: str,
+        options: Iterable[str] | None = None,
+        timeout: Duration | None = None,
+        *,
+        name: str = "question",
+    ) -> Any:
+        """Ask a person and return the answer: one of `options`, or any text. In a coroutine, await it.
+
+        Raises WaitTimeout.
+        """
+        choices = None if options is None else list(options)
+        return self._wait(name, "question", question=question, options=choices, seconds=to_seconds(timeout))
+
+    def start_child(self, type_: str, input_: Any, *, capabilities: Iterable[str] = (), **fields: Any) -> Any:
+        """Submit a child task, and return it as a Child. In a coroutine, await it.
+
+        `fields` are further fields of the submission. A child is submitted once, however often this runs; it is
+        cancelled with the task. Whether the worker's key may submit it is checked as for any other task.
+        """
+        return call(start_child(self._journal, self.id, type_, input_, tuple(capabilities), fields))
+
+    def child(self, type_: str, input_: Any, *, capabilities: Iterable[str] = (), **fields: Any) -> Any:
+        """Submit a child task, wait for its end and return its result. In a coroutine, await it. Raises ChildFailed."""
+        start = start_child(self._journal, self.id, type_, input_, tuple(capabilities), fields)
+        return call(lambda: start().wait())
+
+    def gather(self, *items: Any) -> Any:
+        """Wait for all children; in a coroutine, `await` it with any awaitables. Returns their results in order.
+
+        Unlike `asyncio.gather` it lets the others finish when one has to wait, so that no work is lost.
+        """
+        if all(isinstance(item, Child) for item in items):
+            return call(partial(gather_children, items))
+        return gather(items)
+
+    def _wait(self, step_name: str, kind: str, /, **fields: Any) -> Any:
+        entry = self._journal.enter(step_name, kind)
+        return call(partial(self._journal.wait, entry, fields))
+
+    @property
+    def waits(self) -> list[str]:
+        """The keys of the steps that this attempt waits for."""
+        return self._journal.waits
+
+    def open_here(self) -> None:
+        """Take the present thread and asyncio task for those of the handler."""
+        self._journal.open_here()
+
+    def require_complete(self) -> None:
+        """Raise StepMismatch if an earlier attempt ran a step that this one, at its end, has not run."""
+        self._journal.require_complete()
 
     def emit(self, text: str) -> None:
         """Stream a part of the output to the watchers of the task. Raises TaskCancelled."""
@@ -106,3 +206,7 @@ class Task:
                 self._lost.set()
                 raise TaskCancelled(self.id) from None
             raise
+
+
+def _call_with_key(function: Callable[..., Any], args: tuple[Any, ...], key: str) -> Any:
+    return function(key, *args)

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
-from stentor_worker.task import Failed, Result, Task, TaskCancelled
+from stentor_worker.errors import Failed, Suspended, TaskCancelled
+from stentor_worker.task import Result, Task
 
 Handler = Callable[[Task], Any]
 LEASE_SECONDS = 30
@@ -195,8 +196,11 @@ class Worker:
         try:
             result = self._call(task)
             task.flush()
+            task.require_complete()
         except (TaskCancelled, ServiceError):
             raise
+        except Suspended:
+            return "suspend", {"keys": task.waits}
         except Failed as failure:
             error = {"code": failure.code, "message": str(failure)[:MAX_MESSAGE] or "no reason given"}
             return "fail", {"error": error, "outcome_class": failure.outcome_class}
@@ -210,8 +214,9 @@ class Worker:
     def _call(self, task: Task) -> Any:
         if self._handler is None:
             raise Failed("The worker has no handler.", "NO_HANDLER")
+        task.open_here()
         result = self._handler(task)
-        return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return asyncio.run(_awaited(task, result)) if inspect.isawaitable(result) else result
 
     def _send_heartbeats(self) -> None:
         """Renew all leases periodically, including those of tasks that a stopping worker still finishes."""
@@ -226,7 +231,8 @@ def _stderr_handler() -> logging.Handler:
     return handler
 
 
-async def _awaited(result: Any) -> Any:
+async def _awaited(task: Task, result: Any) -> Any:
+    task.open_here()
     return await result
 
 

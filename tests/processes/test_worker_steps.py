@@ -1,0 +1,533 @@
+"""The steps of the worker SDK against a real service: each attempt is a claim, a handler and its report."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from stentor_worker import (
+    Child,
+    ChildFailed,
+    EffectFailed,
+    EffectUnknown,
+    StepFailed,
+    StepMismatch,
+    Task,
+    TaskCancelled,
+    WaitTimeout,
+    Worker,
+)
+from tests.patience import until
+from tests.requirements import requirement
+from tests.service import Service
+
+pytestmark = pytest.mark.only("sqlite", reason="the SDK never sees the database")
+Handler = Callable[[Task], Any]
+_numbers = itertools.count()
+
+
+class Program:
+    """A worker's program whose handler may change from one attempt to the next, and one task for it."""
+
+    def __init__(self, service: Service, api: httpx.Client) -> None:
+        self.api, name = api, f"agent-{next(_numbers)}"
+        self.worker = Worker.register(service.address, service.key, name, [name])
+        self.body = {"type": "go", "input": "x", "required_capabilities": [name]}
+        self.task_id = self.submit()
+
+    def submit(self) -> str:
+        return str(self.call("POST", "/tasks", self.body)["task_id"])
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        answer = self.api.request(method, f"/api/v1{path}", json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def claim(self) -> Task:
+        tasks = until(self.worker._claim)
+        assert len(tasks) == 1
+        self.worker._free.release()
+        return tasks[0]
+
+    def attempt(self, handler: Handler) -> tuple[str, dict[str, Any]]:
+        """Claim a task, run the handler, report; return what was reported."""
+        self.worker.handler(handler)
+        task = self.claim()
+        verb, body = self.worker._execute(task)
+        task.post(verb, body)
+        return verb, body
+
+    def result(self, handler: Handler) -> Any:
+        verb, body = self.attempt(handler)
+        assert verb == "complete", body
+        return body["result"]
+
+    def error(self, handler: Handler) -> dict[str, Any]:
+        verb, body = self.attempt(handler)
+        assert verb == "fail", body
+        return dict(body["error"])
+
+    def retry(self) -> None:
+        self.call("POST", f"/tasks/{self.task_id}/retry")
+
+    def fail_once(self, handler: Handler) -> None:
+        """An attempt of which everything but its end goes well; then a person retries the task."""
+
+        def fails(task: Task) -> None:
+            result = handler(task)
+            if asyncio.iscoroutine(result):
+                asyncio.run(result)
+            raise RuntimeError("the end of this attempt")
+
+        assert self.error(fails)["message"] == "RuntimeError: the end of this attempt"
+        self.retry()
+
+
+@pytest.fixture
+def program(serve_module: Callable[..., Service], running: list[Service]) -> Iterator[Program]:
+    if not running:
+        running.append(serve_module())
+    with running[0].client() as api:
+        yield Program(running[0], api)
+
+
+@pytest.fixture(scope="module")
+def running() -> list[Service]:
+    """The service of this module, once it runs."""
+    return []
+
+
+@requirement("steps.sdk")
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 7, 1.5, "text", "", "é\n" * 5_000, [], [1, [2, {}]], {"a": {"b": None}}, b"", bytes(range(256)) * 99],
+    ids=lambda value: f"{type(value).__name__}-{len(value) if hasattr(value, '__len__') else value}",
+)
+def test_a_step_runs_once_and_its_value_comes_back(program: Program, value: Any) -> None:
+    ran: list[int] = []
+
+    def handler(task: Task) -> Any:
+        got: Any = task.step("make", noted, ran, value)
+        assert got == value
+        assert type(got) is type(value)
+        return "done"
+
+    program.fail_once(handler)
+    assert program.result(handler) == "done"
+    assert ran == [value]
+
+
+@requirement("steps.sdk")
+def test_steps_nest_and_may_have_any_name(program: Program) -> None:
+    ran: list[str] = []
+
+    def inner(task: Task, name: str) -> str:
+        ran.append(name)
+        return task.step("a/b #2 ünïcode%", ran.append, f"{name} inside") or name
+
+    def handler(task: Task) -> Any:
+        return [task.step(name, inner, task, name) for name in ("x", "x", "x/y", "x#2")]
+
+    program.fail_once(handler)
+    first = list(ran)
+    assert program.result(handler) == ["x", "x", "x/y", "x#2"]
+    assert ran == first
+    assert len(first) == 8
+
+
+@requirement("steps.sdk")
+def test_steps_side_by_side_in_threads_keep_their_values(program: Program) -> None:
+    ran: list[int] = []
+
+    def square(n: int) -> int:
+        ran.append(n)
+        return n * n
+
+    def handler(task: Task) -> Any:
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda n: task.step(f"square {n}", square, n), range(24)))
+
+    program.fail_once(handler)
+    assert program.result(handler) == [n * n for n in range(24)]
+    assert sorted(ran) == list(range(24))
+
+
+@requirement("steps.sdk")
+def test_steps_in_threads_need_names_of_their_own(program: Program) -> None:
+    def handler(task: Task) -> Any:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(lambda n: task.step("square", lambda: n), range(2)))
+
+    assert "need names of their own" in program.error(handler)["message"]
+
+
+@requirement("steps.sdk")
+def test_threads_that_come_in_another_order_are_no_changed_program(program: Program) -> None:
+    def run(names: list[str]) -> Handler:
+        def handler(task: Task) -> Any:
+            task.step("first", lambda: 1)
+            for name in names:  # one after another, as chance may have it
+                thread = threading.Thread(target=task.step, args=(name, lambda: 1))
+                thread.start()
+                thread.join()
+            return task.step("last", lambda: 1)
+
+        return handler
+
+    program.fail_once(run(["a", "b", "c"]))
+    program.fail_once(run(["c", "a", "b", "d"]))
+    assert program.result(run(["b"])) == 1
+
+
+@requirement("steps.sdk", "steps.retry")
+def test_a_step_that_goes_well_after_a_retry_may_lead_elsewhere(program: Program) -> None:
+    is_up = False
+
+    def fetch() -> str:
+        if not is_up:
+            raise OSError("down")
+        return "fetched"
+
+    def handler(task: Task) -> Any:
+        try:
+            return task.step("primary", fetch)
+        except StepFailed:
+            task.step("fallback", lambda: task.step("inner", lambda: 1))
+            raise
+
+    assert program.error(handler)["code"] == "STEP_FAILED"
+    is_up = True
+    program.retry()
+    assert program.result(handler) == "fetched"
+
+
+@requirement("steps.sdk")
+def test_steps_side_by_side_in_coroutines_keep_their_values(program: Program) -> None:
+    ran: list[int] = []
+
+    async def square(n: int) -> int:
+        await asyncio.sleep(0.001 * (n % 3))
+        ran.append(n)
+        return n * n
+
+    async def handler(task: Task) -> Any:
+        # The same name for all: they are told apart by the order in which they begin.
+        return await asyncio.gather(*(task.step("square", square, n) for n in range(24)))
+
+    program.fail_once(handler)
+    assert program.result(handler) == [n * n for n in range(24)]
+    assert sorted(ran) == list(range(24))
+
+
+@requirement("steps.sdk", "steps.retry")
+def test_an_error_is_recorded_and_runs_again_only_after_a_retry(program: Program) -> None:
+    ran: list[int] = []
+
+    def broken() -> None:
+        ran.append(1)
+        raise OSError("no route")
+
+    def handler(task: Task) -> str:
+        for _ in range(2):
+            with pytest.raises(StepFailed, match="no route") as caught:
+                task.step("fetch", broken)
+        assert caught.value.kind == "OSError"
+        task.sleep(0)
+        return "went on"
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "went on"
+    assert ran == [1, 1]  # two steps of that name, each once, over two attempts
+
+
+CHANGED: list[tuple[list[str], list[str], bool]] = [
+    (["a", "b", "c"], ["a", "b", "c"], False),
+    (["a", "b"], ["a", "b", "c"], False),  # it goes on
+    (["a", "b", "c"], ["a", "x", "c"], True),
+    (["a", "b", "c"], ["b", "a", "c"], True),
+    (["a", "b", "c"], ["a", "b"], True),
+    (["a", "b"], ["x", "a", "b"], True),
+    (["a", "a"], ["a"], True),
+]
+
+
+@requirement("steps.sdk")
+@pytest.mark.parametrize(("before", "after", "is_changed"), CHANGED)
+def test_a_changed_program_is_told_from_an_unchanged_one(
+    program: Program, before: list[str], after: list[str], is_changed: bool
+) -> None:
+    def run(names: list[str]) -> Handler:
+        return lambda task: [task.step(name, lambda: 1) for name in names]
+
+    program.fail_once(run(before))
+    verb, body = program.attempt(run(after))
+    assert (verb, body.get("error", {}).get("code")) == (
+        ("fail", "STEP_MISMATCH") if is_changed else ("complete", None)
+    )
+
+
+@requirement("steps.sdk")
+def test_a_mismatch_names_both_steps(program: Program) -> None:
+    program.fail_once(lambda task: task.step("fetch", lambda: 1))
+
+    def handler(task: Task) -> None:
+        with pytest.raises(StepMismatch, match=r"'fetch'.*'download'"):
+            task.step("download", lambda: 1)
+        raise StepMismatch("fetch", "download")
+
+    assert program.error(handler)["code"] == "STEP_MISMATCH"
+
+
+@requirement("steps.sdk")
+@pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), {"a": object()}])
+def test_a_value_that_is_neither_json_nor_bytes_is_a_clear_error(program: Program, value: Any) -> None:
+    error = program.error(lambda task: task.step("make", lambda: value))
+    assert "neither JSON nor bytes" in error["message"]
+
+
+@requirement("steps.sdk")
+def test_a_coroutine_in_place_of_its_function_is_a_clear_error(program: Program) -> None:
+    async def think() -> int:
+        return 1
+
+    assert "coroutine function itself" in program.error(lambda task: task.step("think", lambda: think()))["message"]
+
+
+@requirement("steps.sdk", "steps.fenced")
+def test_a_step_that_ends_after_the_lease_is_lost_is_not_recorded(program: Program) -> None:
+    def handler(task: Task) -> None:
+        def cancel() -> int:
+            program.call("POST", f"/tasks/{program.task_id}/cancel")
+            return 1
+
+        task.step("slow", cancel)
+
+    program.worker.handler(handler)
+    task = program.claim()
+    with pytest.raises(TaskCancelled):
+        program.worker._execute(task)
+    assert task.cancelled
+    assert program.call("GET", f"/tasks/{program.task_id}/steps")["steps"] == []
+
+
+@requirement("steps.effects", "steps.sdk")
+def test_an_effect_is_sent_once_and_gets_its_key(program: Program) -> None:
+    sent: list[tuple[str, int]] = []
+
+    def pay(key: str, amount: int) -> dict[str, int]:
+        sent.append((key, amount))
+        return {"paid": amount}
+
+    def handler(task: Task) -> Any:
+        return task.effect("pay", pay, 5)
+
+    program.fail_once(handler)
+    assert program.result(handler) == {"paid": 5}
+    assert len(sent) == 1
+    assert sent[0][0] == program.call("GET", f"/tasks/{program.task_id}/steps/pay")["provenance_id"]
+
+
+def noted(notes: list[Any], value: Any) -> Any:
+    """Note that this ran, and return the value."""
+    notes.append(value)
+    return value
+
+
+class Died(BaseException):
+    """The worker dies here."""
+
+
+def dies_after_sending(program: Program, **how: Any) -> list[str]:
+    """An attempt that sends an effect and dies before it records it; the lease is lost. Returns the keys that were
+    sent.
+    """
+    sent: list[str] = []
+
+    def pay(key: str) -> None:
+        sent.append(key)
+        raise Died
+
+    task = program.claim()
+    with pytest.raises(Died):
+        task.effect("pay", pay, **how)
+    task.post("fail", {"error": {"message": "its lease was lost"}})
+    program.retry()
+    return sent
+
+
+@requirement("steps.effects", "steps.sdk")
+def test_an_unknown_effect_is_sent_again_with_its_key_where_the_other_side_takes_it(program: Program) -> None:
+    sent = dies_after_sending(program, idempotent=True)
+    assert program.result(lambda task: task.effect("pay", lambda key: noted(sent, key), idempotent=True))
+    assert len(sent) == 2
+    assert len(set(sent)) == 1
+
+
+@requirement("steps.effects", "steps.sdk")
+@pytest.mark.parametrize("happened", [True, False])
+def test_an_unknown_effect_is_asked_about_where_it_can_be(program: Program, happened: bool) -> None:
+    sent = dies_after_sending(program, check=lambda key: None)
+
+    def check(key: str) -> str | None:
+        assert key == sent[0]
+        return "found" if happened else None
+
+    got = program.result(lambda task: task.effect("pay", lambda key: (noted(sent, key), "sent")[1], check=check))
+    assert (got, len(sent)) == (("found", 1) if happened else ("sent", 2))
+
+
+@requirement("steps.effects", "steps.sdk")
+def test_an_unknown_effect_is_held_for_a_person_where_nothing_can_be_known(program: Program) -> None:
+    sent = dies_after_sending(program)
+
+    def handler(task: Task) -> Any:
+        return task.effect("pay", lambda key: noted(sent, key))
+
+    for _ in range(2):
+        assert program.error(handler)["code"] == "EFFECT_UNKNOWN"
+        program.retry()
+    program.error(handler)
+    program.call("POST", f"/tasks/{program.task_id}/steps/pay/resolve", {"happened": True, "value": "seen"})
+    program.retry()
+    assert program.result(handler) == "seen"
+    assert len(sent) == 1
+
+
+@requirement("steps.effects", "steps.sdk")
+def test_an_error_while_sending_says_nothing_but_effect_failed_does(program: Program) -> None:
+    def times_out(key: str) -> None:
+        raise TimeoutError("no answer")
+
+    def declined(key: str) -> None:
+        raise EffectFailed("the card was declined")
+
+    def handler(task: Task) -> str:
+        with pytest.raises(EffectUnknown):
+            task.effect("first", times_out)
+        with pytest.raises(StepFailed, match="declined") as caught:
+            task.effect("second", declined)
+        assert caught.value.kind == EffectFailed.__name__
+        assert task.effect("third", times_out, check=lambda key: "it did happen") == "it did happen"
+        return "done"
+
+    assert program.result(handler) == "done"
+    steps = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
+    assert {step["key"]: step["state"] for step in steps} == {
+        "first": "started",
+        "second": "failed",
+        "third": "completed",
+    }
+
+
+@requirement("steps.effects", "steps.sdk")
+def test_effects_of_coroutines_are_the_same(program: Program) -> None:
+    sent: list[str] = []
+
+    async def pay(key: str, amount: int) -> int:
+        await asyncio.sleep(0)
+        sent.append(key)
+        return amount
+
+    async def handler(task: Task) -> Any:
+        return await asyncio.gather(task.effect("pay", pay, 1), task.effect("pay", pay, 2))
+
+    program.fail_once(handler)
+    assert program.result(handler) == [1, 2]
+    assert len(set(sent)) == 2
+
+
+@requirement("steps.waits", "steps.sdk")
+def test_a_handler_goes_on_where_it_waited(program: Program) -> None:
+    ran: list[str] = []
+
+    def handler(task: Task) -> Any:
+        task.step("before", ran.append, "before")
+        task.sleep(0.01)
+        paid = task.wait_for("paid")
+        answer = task.ask("Book it?", ["yes", "no"])
+        task.step("after", ran.append, "after")
+        return [paid, answer]
+
+    assert program.attempt(handler) == ("suspend", {"keys": ["sleep"]})
+    assert program.attempt(handler) == ("suspend", {"keys": ["paid"]})
+    program.call("POST", f"/tasks/{program.task_id}/signals", {"name": "paid", "value": 7})
+    assert program.attempt(handler) == ("suspend", {"keys": ["question"]})
+    program.call("POST", f"/tasks/{program.task_id}/steps/question/answer", {"value": "yes"})
+    assert program.result(handler) == [7, "yes"]
+    assert ran == ["before", "after"]
+
+
+@requirement("steps.waits", "steps.sdk")
+def test_what_a_handler_catches_does_not_stop_it_from_waiting(program: Program) -> None:
+    def handler(task: Task) -> Any:
+        try:
+            return task.wait_for("never", timeout=0.01)
+        except WaitTimeout as error:
+            return str(error)
+        except Exception:  # noqa: BLE001 - a handler that catches everything
+            return "caught"
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "never: No signal 'never' arrived in time."
+
+
+@requirement("steps.waits", "steps.sdk")
+def test_coroutines_wait_side_by_side_and_the_others_finish_first(program: Program) -> None:
+    ran: list[str] = []
+
+    async def slow() -> str:
+        await asyncio.sleep(0.05)
+        ran.append("slow")
+        return "slow"
+
+    async def handler(task: Task) -> Any:
+        return await task.gather(task.sleep(0.01), task.step("slow", slow), task.wait_for("go"), task.sleep(0))
+
+    assert program.attempt(handler)[0] == "suspend"
+    program.call("POST", f"/tasks/{program.task_id}/signals", {"name": "go", "value": 1})
+    verb = "suspend"
+    while verb == "suspend":  # each wait that ends may wake it
+        verb, body = program.attempt(handler)
+    assert body["result"] == [None, "slow", 1, None]
+    assert ran == ["slow"]
+
+
+@requirement("steps.children", "steps.sdk")
+def test_children_are_submitted_once_and_their_results_gathered(program: Program) -> None:
+    capability = program.body["required_capabilities"][0]
+
+    def handler(task: Task) -> Any:
+        if task.type == "child":
+            if task.input == 2:
+                raise ValueError("two")
+            return task.input * 10
+        children = [task.start_child("child", n, capabilities=[capability]) for n in (1, 3, 4)]
+        assert all(isinstance(child, Child) for child in children)
+        values = task.gather(*children)
+        with pytest.raises(ChildFailed, match="two") as caught:
+            task.child("child", 2, capabilities=[capability])
+        return [*values, caught.value.status]
+
+    program.worker.handler(handler)
+    thread = threading.Thread(target=program.worker.run)
+    thread.start()
+    try:
+        ended = until(lambda: _ended(program))
+    finally:
+        program.worker.stop()
+        thread.join()
+    assert (ended["status"], ended["result"]) == ("completed", [10, 30, 40, "failed"])
+    found = program.call("GET", f"/tasks?parent_task_id={program.task_id}")["tasks"]
+    assert len(found) == 4
+
+
+def _ended(program: Program) -> Any:
+    task = program.call("GET", f"/tasks/{program.task_id}")
+    return task if task["status"] in ("completed", "failed") else None
