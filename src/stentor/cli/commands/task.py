@@ -6,35 +6,34 @@ The work is in `cli.tasks`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client import ServiceClient, omit_none
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
+from stentor.cli.commands import task_steps
 from stentor.cli.commands.agent import AgentList
 from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.decisions import Explanation
+from stentor.cli.tasks.reference import TaskId, on_task, task_path
 from stentor.cli.tasks.stream import TokenPrinter, follow_task
 from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskList, is_completed
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
-T = TypeVar("T")
-
 app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)
+app.add_typer(task_steps.app)
 
-TaskId = Annotated[str, typer.Argument(metavar="TASK", help="Its id, or the beginning or end of the id.")]
 Priority = Literal["high", "normal", "low"]
 Prefer = Literal["quality", "balanced", "fast", "cheap"]
-Status = Literal["queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled"]
+Status = Literal["queued", "pending_approval", "executing", "waiting", "completed", "failed", "aborted", "cancelled"]
 
 
 @app.command()
@@ -105,14 +104,14 @@ def show(
     if activity:
         run_command(
             target,
-            _on_task(task_id, lambda api, found: _get_activity(api, found)),
+            on_task(task_id, lambda api, found: _get_activity(api, found)),
             task_view.show_activity,
             as_json=as_json,
         )
     else:
         run_command(
             target,
-            _on_task(task_id, lambda api, found: api.get(_path(found), JsonObject)),
+            on_task(task_id, lambda api, found: api.get(task_path(found), JsonObject)),
             task_view.show_task,
             as_json=as_json,
         )
@@ -125,7 +124,7 @@ def explain(
     """Explain why the agent was chosen, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> Response[Explanation]:
-        activity = await _on_task(task_id, _get_activity)(api)
+        activity = await on_task(task_id, _get_activity)(api)
         return Response(decisions.explain_task(activity.value), Explanation)
 
     run_command(
@@ -151,7 +150,7 @@ def grade(
     body = omit_none({"grade": value, "comment": comment})
     run_command(
         ServiceTarget(data_dir, url, key),
-        _on_task(task_id, lambda api, found: api.post(f"{_path(found)}/grade", TaskGrade, body)),
+        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/grade", TaskGrade, body)),
         task_view.show_grade,
         as_json=as_json,
         access="change",
@@ -165,7 +164,7 @@ def watch(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     tokens = TokenPrinter(sys.stderr if as_json else sys.stdout)
     run_command(
         ServiceTarget(data_dir, url, key),
-        _on_task(task_id, lambda api, found: follow_task(api, found, tokens.print)),
+        on_task(task_id, lambda api, found: follow_task(api, found, tokens.print)),
         lambda record: task_view.show_result(record, is_printed=tokens.end()),
         as_json=as_json,
         access="change",
@@ -180,7 +179,7 @@ def cancel(
     """Cancel a task that has not ended."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        _on_task(task_id, lambda api, found: api.post(f"{_path(found)}/cancel", SubmittedTask)),
+        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/cancel", SubmittedTask)),
         lambda cancelled: output.print_line(f"Task {cancelled.task_id} is cancelled."),
         as_json=as_json,
         access="change",
@@ -192,7 +191,7 @@ def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
     """Retry a failed or aborted task."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        _on_task(task_id, lambda api, found: api.post(f"{_path(found)}/retry", SubmittedTask)),
+        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/retry", SubmittedTask)),
         task_view.show_submitted,
         as_json=as_json,
         access="change",
@@ -212,11 +211,11 @@ def rerun(
 
     async def submit(api: ServiceClient, found: str) -> Response[SubmittedTask]:
         body = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent)}
-        return await api.post(f"{_path(found)}/rerun", SubmittedTask, body)
+        return await api.post(f"{task_path(found)}/rerun", SubmittedTask, body)
 
     run_command(
         ServiceTarget(data_dir, url, key),
-        _on_task(task_id, submit),
+        on_task(task_id, submit),
         task_view.show_submitted,
         as_json=as_json,
         access="change",
@@ -259,19 +258,8 @@ def list_tasks(
     )
 
 
-def _on_task(
-    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
-) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
-    """Return the call with the id of the task that the user refers to."""
-    return lambda api: api.with_id(TaskList, ref, lambda task_id: call(api, task_id))
-
-
-def _path(task_id: str) -> str:
-    return f"/tasks/{quote_segment(task_id)}"
-
-
 async def _get_activity(api: ServiceClient, task_id: str) -> Response[TaskActivity]:
-    return await api.get(f"{_path(task_id)}/activity", TaskActivity, limit=500)
+    return await api.get(f"{task_path(task_id)}/activity", TaskActivity, limit=500)
 
 
 def _read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:

@@ -26,6 +26,7 @@ from stentor.surfaces.dashboard.pages import (
     alerts,
     audit,
     console,
+    decisions,
     governance,
     keys,
     memory,
@@ -222,6 +223,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *tasks.ROUTES,
     *task_runs.ROUTES,
     *task_selection.ROUTES,
+    *decisions.ROUTES,
     *console.ROUTES,
     *agent_comparison.ROUTES,  # before the page of one agent, whose path would match
     *agent_editing.ROUTES,

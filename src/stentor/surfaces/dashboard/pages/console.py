@@ -27,7 +27,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 LISTED_TASKS = 8
 """Recent tasks on the page."""
 MAX_INPUT_CHARACTERS = 200_000
-PENDING_STATUSES = ("queued", "pending_approval", "executing")
+PENDING_STATUSES = ("queued", "pending_approval", "executing", "waiting")
 PRIORITIES = ("high", "normal", "low")
 DEFAULT_TIMEOUT_SECONDS = "300"
 ADVICE = {

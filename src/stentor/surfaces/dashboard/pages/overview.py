@@ -15,6 +15,7 @@ from stentor.domains.keys import store as key_store
 from stentor.domains.learning import queries as learning_queries
 from stentor.domains.llm.queries import has_calls, read_cost_series
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.steps import queries as step_queries
 from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES
@@ -27,11 +28,12 @@ from stentor.surfaces.dashboard.presenters.first_steps import Step
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 
-TASK_STATUSES = ("queued", "pending_approval", "executing", "completed", "failed", "aborted", "cancelled")
+TASK_STATUSES = ("queued", "pending_approval", "executing", "waiting", "completed", "failed", "aborted", "cancelled")
 MAX_ALERTS = 6
 HIDE_COOKIE, HIDE_SECONDS = "stentor_first_steps_hidden", 365 * 86_400
 PENDING_ITEMS = (
     ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
+    ("decisions", ("question to answer", "questions to answer"), "/decisions"),
     ("approvals", ("update to review", "updates to review"), "/governance"),
     ("quarantined", ("quarantined agent", "quarantined agents"), "/agents?status=quarantined"),
     ("alerts", ("open sentinel alert", "open sentinel alerts"), "/agents?alert=open"),
@@ -96,6 +98,7 @@ async def hide_steps(page: PageRequest) -> Response:
 def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
     """Count the items that need a human, by kind."""
     return {
+        "decisions": step_queries.count_decisions(tx, tenant),
         "approvals": governance_queries.count_submitted(tx, tenant),
         "quarantined": registry_queries.count_quarantined(tx, tenant),
         "alerts": learning_queries.count_open_alerts(tx, tenant),
@@ -105,7 +108,7 @@ def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
 
 def _pending_items(page: PageRequest, counts: dict[str, int]) -> list[tuple[int, str, str]]:
     """Return number, label and URL of each kind; those that this key cannot open are left out."""
-    items = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[: 2 if page.session.may("approve") else 1]
+    items = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[: 3 if page.session.may("approve") else 2]
     return [(counts[name], labels[counts[name] > 1], url) for name, labels, url in items if counts[name]]
 
 

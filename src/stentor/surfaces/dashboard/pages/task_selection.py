@@ -15,7 +15,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 ACTIONS = {
     "approve": ("Approve", "approved", ("pending_approval",)),
     "reject": ("Reject", "rejected", ("pending_approval",)),
-    "cancel": ("Cancel", "cancelled", ("queued", "pending_approval", "executing")),
+    "cancel": ("Cancel", "cancelled", ("queued", "pending_approval", "executing", "waiting")),
     "retry": ("Retry", "queued again", ("failed", "aborted")),
 }
 """Label, participle, and the statuses in which a task may have it."""

@@ -23,6 +23,7 @@ from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters import routing_denial
+from stentor.surfaces.dashboard.presenters.journal import build_journal
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
@@ -34,7 +35,8 @@ SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 """Names of the ranges of time in the list, by those of the charts."""
 MAX_EVENTS = 500
 _LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
-MAX_SUBTASKS = 100
+MAX_SUBTASKS, MAX_STEPS = 100, 200
+STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 MAX_REFERENCE_CHARACTERS = 255
 SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
 """What the search field finds: resource, field of its id."""
@@ -145,6 +147,7 @@ async def show_task(page: PageRequest) -> Response:
         page.read(llm_queries.read_task_calls, task_id),
     )
     is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
+    journal = await _read_journal(page, trail)
     return page.render(
         "task.html",
         block="live",
@@ -158,12 +161,21 @@ async def show_task(page: PageRequest) -> Response:
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
+        journal=build_journal(journal["steps"], trail["status"]),
+        more_steps=journal["next_cursor"] is not None,
         waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now()),
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
         grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,
         grades=GRADES,
     )
+
+
+async def _read_journal(page: PageRequest, trail: JsonObject) -> JsonObject:
+    """Return the first steps of a task, none of one whose activity has no step."""
+    if trail["task"] is None or not any(event["event_type"] in STEP_EVENTS for event in trail["events"]):
+        return {"steps": [], "next_cursor": None}
+    return dict(await page.call("steps.list", task_id=trail["task"]["task_id"], limit=MAX_STEPS))
 
 
 def _present_decision(decision: JsonObject | None) -> JsonObject | None:

@@ -11,8 +11,10 @@ import msgspec
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.jsontext import JsonObject
 
-BarKind = Literal["queue", "approval", "attempt", "model", "tool", "memory", "subtask", "log"]
+BarKind = Literal["queue", "approval", "wait", "attempt", "step", "model", "tool", "memory", "subtask", "log"]
 POINT_EVENTS: Mapping[str, BarKind] = {
+    "step_completed": "step",
+    "step_failed": "step",
     "llm_called": "model",
     "tool_called": "tool",
     "tool_denied": "tool",
@@ -25,7 +27,10 @@ WAITS: Mapping[str, tuple[BarKind, str]] = {
     "approval_requested": ("approval", "Approval"),
     "task_queued": ("queue", "In the queue"),
     "task_requeued": ("queue", "In the queue again"),
+    "task_waiting": ("wait", "Waits"),
+    "task_resumed": ("queue", "In the queue again"),
 }
+STEP_KINDS = ("step", "effect")
 END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
 MIN_WIDTH = 0.6
 """Percent of the width that the shortest bar has, so that it can be seen."""
@@ -63,7 +68,7 @@ def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: 
     for event in events:
         kind, at = event["event_type"], _micros(event["timestamp"])
         begin = at if begin is None else begin
-        if point := POINT_EVENTS.get(kind):
+        if (point := POINT_EVENTS.get(kind)) and not _is_end_of_wait(event):
             bars.append(_point(point, event, at))
             continue
         if kind in WAITS or kind in END_EVENTS or kind in ("task_started", "approval_given"):
@@ -96,8 +101,18 @@ def _point(kind: BarKind, event: JsonObject, at: int) -> Bar:
         tokens = f", {usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out" if usage else ""
         label = f"{metadata.get('model', 'model')}{tokens}"
     start = at - int((event["duration_ms"] or 0) * 1000)
-    failed = event["event_type"] == "tool_denied" or metadata.get("outcome", "ok") not in ("ok", "success")
+    if kind == "step":
+        label = str(metadata.get("key", label))
+    failed = event["event_type"] in ("tool_denied", "step_failed") or metadata.get("outcome", "ok") not in (
+        "ok",
+        "success",
+    )
     return Bar(kind, label, start, at, 1, failed, metadata)
+
+
+def _is_end_of_wait(event: JsonObject) -> bool:
+    """Return whether the event ends a wait, which has a bar of its own."""
+    return event["event_type"] in ("step_completed", "step_failed") and event["metadata"].get("kind") not in STEP_KINDS
 
 
 def _close(bar: Bar | None, at: int, *, failed: bool) -> None:

@@ -67,6 +67,8 @@ MAX_FAILED_SIGN_INS = 20
 NOTICES = {
     "cancelled": "Task cancelled.",
     "retried": "Task queued again.",
+    "answered": "Answered. The task goes on.",
+    "recorded": "Recorded. Retry the task to go on.",
     "none-selected": "No task was selected.",
     "submitted-again": "Submitted again, as a new task.",
     "approved": "Approved.",

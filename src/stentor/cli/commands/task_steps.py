@@ -1,0 +1,158 @@
+"""`stentor task steps`, `answer`, `signal`, `resolve` and `decisions`: the journal of a task, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from stentor.cli import output
+from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.output import CommandFailed
+from stentor.cli.responses import Response
+from stentor.cli.tasks import steps as view
+from stentor.cli.tasks.reference import TaskId, on_task, task_path
+from stentor.cli.tasks.steps import DecisionList, SignalResult, StepPage, StepRow
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+
+app = typer.Typer()
+
+StepKey = Annotated[
+    str, typer.Option("--step", metavar="KEY", help="Key of the step, from `stentor task steps --json`.")
+]
+JsonValue = Annotated[str | None, typer.Option("--value", metavar="JSON", help="A value as JSON.")]
+
+
+@app.command()
+def steps(
+    task_id: TaskId,
+    step: Annotated[str | None, typer.Option(metavar="KEY", help="Print the value of this step.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the steps of a task, and what it waits for."""
+    target = ServiceTarget(data_dir, url, key)
+    if step is None:
+        run_command(
+            target,
+            on_task(task_id, lambda api, found: api.get(f"{task_path(found)}/steps", StepPage)),
+            view.show_steps,
+            as_json=as_json,
+        )
+    else:
+        run_command(
+            target,
+            on_task(task_id, lambda api, found: api.get(_step_path(found, step), StepRow)),
+            view.show_step_value,
+            as_json=as_json,
+        )
+
+
+@app.command()
+def answer(
+    task_id: TaskId,
+    value: Annotated[str, typer.Argument(metavar="ANSWER", help="The answer.")],
+    step: Annotated[str | None, typer.Option(metavar="KEY", help="Key of the question, if there are several.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer the question of a task."""
+
+    async def work(api: ServiceClient, found: str) -> Response[StepRow]:
+        chosen = step or await _find_question(api, found)
+        return await api.post(f"{_step_path(found, chosen)}/answer", StepRow, {"value": value})
+
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        on_task(task_id, work),
+        lambda row: output.print_line(f"Answered {row.name!r}: {value}. The task goes on."),
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
+def signal(
+    task_id: TaskId,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.")],
+    value: JsonValue = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a signal to a task that waits for one, or will."""
+    body = {"name": name, "value": _parse_json(value)}
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/signals", SignalResult, body)),
+        view.show_signal,
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
+def resolve(
+    task_id: TaskId,
+    step: StepKey,
+    happened: Annotated[bool, typer.Option("--happened/--not-happened", help="Whether the effect happened.")],
+    value: JsonValue = None,
+    reason: Annotated[str | None, typer.Option(help="How you know.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Record whether an effect happened of which the task does not know it; then retry the task."""
+    body = omit_none({"happened": happened, "value": _parse_json(value), "reason": reason})
+
+    def show(row: StepRow) -> None:
+        output.print_line(f"Recorded that {row.name!r} {'happened' if happened else 'did not happen'}.")
+
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        on_task(task_id, lambda api, found: api.post(f"{_step_path(found, step)}/resolve", StepRow, body)),
+        show,
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
+def decisions(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """List the questions and the effects that wait for a person."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get(DecisionList.path, DecisionList),
+        view.show_decisions,
+        as_json=as_json,
+    )
+
+
+async def _find_question(api: ServiceClient, task_id: str) -> str:
+    """Return the key of the only open question of a task. Raises CommandFailed."""
+    page = (await api.get(f"{task_path(task_id)}/steps", StepPage)).value
+    keys = [step.key for step in page.steps if step.kind == "question" and step.state == "started"]
+    if len(keys) != 1:
+        found = f"The task asks {len(keys)} questions; choose one with --step." if keys else "The task asks nothing."
+        raise CommandFailed(found)
+    return keys[0]
+
+
+def _step_path(task_id: str, step: str) -> str:
+    return f"{task_path(task_id)}/steps/{quote_segment(step)}"
+
+
+def _parse_json(text: str | None) -> Any:
+    """Return the value of --value. Raises BadParameter."""
+    try:
+        return None if text is None else jsontext.decode(text.encode())
+    except (InvalidRequest, UnicodeEncodeError) as error:
+        raise typer.BadParameter(f"--value: {error} Texts need quotes of JSON.") from None

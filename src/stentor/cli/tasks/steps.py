@@ -1,0 +1,133 @@
+"""The output of the commands on the journal of a task: its steps as a tree, and what people have to decide."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+from rich.text import Text
+from rich.tree import Tree
+
+from stentor.cli import output
+from stentor.cli.output import STATUS_STYLES, console, strip_controls
+from stentor.core import jsontext
+
+MAX_VALUE = 60
+"""Characters of a value in the tree."""
+
+
+class StepRow(msgspec.Struct, frozen=True):
+    key: str
+    name: str
+    kind: str
+    state: str
+    epoch: int
+    size: int
+    encoding: str
+    value: Any
+    value_sha256: str | None
+    error: dict[str, Any] | None
+    superseded: bool
+    wake_at: str | None
+    waits_for: str | None
+    options: list[Any] | None = None
+    task_id: str = ""
+    title: str = ""
+
+
+class StepPage(msgspec.Struct, frozen=True):
+    steps: list[StepRow]
+    next_cursor: str | None = None
+
+
+class DecisionList(msgspec.Struct, frozen=True):
+    path: ClassVar[str] = "/decisions"
+
+    steps: list[StepRow]
+
+
+class SignalResult(msgspec.Struct, frozen=True):
+    task_id: str
+    received: bool
+
+
+def show_steps(page: StepPage) -> None:
+    """Print the steps as a tree: those that ran within another one below it."""
+    if not page.steps:
+        console.print("The task has recorded no steps.", style="dim")
+        return
+    tree = Tree("Steps")
+    nodes: dict[str, Tree] = {}
+    # A step is recorded when it ends, so after those that ran in it; by their keys it comes first.
+    inner = {step.key.rpartition("/")[0] for step in page.steps}
+    for step in sorted(page.steps, key=lambda step: step.key.count("/")):
+        parent = nodes.get(step.key.rpartition("/")[0], tree)
+        node = parent.add(_format_step(step))
+        if step.key in inner:
+            nodes[step.key] = node
+    console.print(tree)
+    if page.next_cursor:
+        console.print("There are more; see `stentor call steps.list`.", style="dim")
+
+
+def show_step_value(step: StepRow) -> None:
+    """Print the value of a step on standard output, its error on standard error."""
+    if step.error is not None:
+        output.print_notice(f"{step.name} failed: {step.error.get('type')}: {step.error.get('message')}", "red")
+    elif step.state == "started":
+        output.print_notice(f"{step.name} has no outcome yet.", "yellow")
+    else:
+        output.print_value(step.value)
+
+
+def show_decisions(found: DecisionList) -> None:
+    """Print what waits for a person, with the command that decides it."""
+    if not found.steps:
+        console.print("Nothing waits for you.")
+        return
+    rows = [
+        (
+            output.shorten_id(step.task_id),
+            step.title,
+            step.key,
+            step.waits_for if step.kind == "question" else f"Did {step.name} happen?",
+            ", ".join(map(str, step.options)) if step.options else "any" if step.kind == "question" else "yes, no",
+        )
+        for step in found.steps
+    ]
+    console.print(output.render_table(("task", "title", "key", "question", "answers"), rows))
+    console.print("Answer with `stentor task answer` or, for an effect, `stentor task resolve`.", style="dim")
+
+
+def show_signal(result: SignalResult) -> None:
+    """Print whether the task waited for the signal."""
+    effect = "got the signal" if result.received else "does not wait for it yet, and gets it when it does"
+    output.print_line(f"Task {result.task_id} {effect}.")
+
+
+def _format_step(step: StepRow) -> Text:
+    line = Text(strip_controls(step.name), style="bold")
+    state = "waiting" if step.state == "started" and step.kind not in ("step", "effect") else step.state
+    line.append(f"  {step.kind} ", style="dim")
+    line.append(state, style=STATUS_STYLES.get(state, "yellow" if step.state == "started" else ""))
+    if step.error:
+        line.append(f" {step.error.get('type')}: {step.error.get('message')}"[:200], style="red")
+    elif step.state == "started":
+        line.append(_describe_wait(step), style="dim")
+    elif step.size:
+        line.append(f" {_shorten_value(step)}", style="dim")
+    if step.superseded:
+        line.append(" (runs again)", style="dim")
+    return line
+
+
+def _describe_wait(step: StepRow) -> str:
+    text = f" for {strip_controls(step.waits_for)[:100]}" if step.waits_for else ""
+    return text + (f" until {step.wake_at}" if step.wake_at else "")
+
+
+def _shorten_value(step: StepRow) -> str:
+    if step.encoding == "base64" or step.value_sha256 is not None:
+        return f"{step.size:,} bytes"
+    text = strip_controls(jsontext.dump(step.value))
+    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - 1] + "…"

@@ -1,0 +1,45 @@
+"""What tasks ask people: the list of open questions and unknown effects, and the forms that decide them."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+from stentor.surfaces.dashboard.gateway import quote_segment
+from stentor.surfaces.dashboard.site.page import PageRequest
+
+
+async def list_decisions(page: PageRequest) -> Response:
+    decisions = (await page.call("decisions.list"))["steps"]
+    return page.render("decisions.html", block="live", decisions=decisions)
+
+
+async def answer_question(page: PageRequest) -> Response:
+    form = await page.read_form()
+    return await _decide(page, "waits.answer", form.get("step", ""), {"value": form.get("value", "")}, "answered")
+
+
+async def resolve_effect(page: PageRequest) -> Response:
+    form = await page.read_form()
+    text = form.get("value", "").strip()
+    body: dict[str, object] = {"happened": form.get("happened") == "yes", "reason": form.get("reason", "")}
+    if body["happened"]:
+        try:
+            body["value"] = jsontext.decode(text.encode()) if text else None
+        except InvalidRequest as error:
+            raise InvalidRequest(f"The value is not JSON: {error} A text needs quotes.") from None
+    return await _decide(page, "effects.resolve", form.get("step", ""), body, "recorded")
+
+
+async def _decide(page: PageRequest, operation: str, key: str, body: dict[str, object], notice: str) -> Response:
+    task_id = page.path_param("task_id")
+    await page.call(operation, task_id=task_id, key=key, body=body)
+    return page.redirect(f"/tasks/{quote_segment(task_id)}", notice)
+
+
+ROUTES = [
+    ("GET", "/decisions", list_decisions),
+    ("POST", "/tasks/{task_id}/answer", answer_question),
+    ("POST", "/tasks/{task_id}/resolve", resolve_effect),
+]

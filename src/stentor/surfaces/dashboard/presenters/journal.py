@@ -1,0 +1,59 @@
+"""The journal of a task as rows of its page: each step below the one that it ran in. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from stentor.core.jsontext import JsonObject
+
+MAX_DEPTH = 4
+"""Levels that are indented."""
+WAITS = ("sleep", "signal", "question", "child")
+
+
+class JournalRow(msgspec.Struct, frozen=True):
+    """A step. `depth` is that of its nesting, `is_open` whether a person can decide it now, `state` a word for it."""
+
+    step: JsonObject
+    depth: int
+    state: str
+    is_open: bool
+
+    @property
+    def value(self) -> Any:
+        """What it led to: its value or its error; None if that is long or there is none yet."""
+        return self.step["error"] or self.step["value"]
+
+
+def build_journal(steps: Iterable[JsonObject], task_status: str) -> list[JournalRow]:
+    """Return the rows in the order in which the steps began, those within a step right after it."""
+    by_parent: dict[str, list[JsonObject]] = {}
+    listed = list(steps)
+    known = {step["key"] for step in listed}
+    for step in listed:
+        parent = step["key"].rpartition("/")[0]
+        by_parent.setdefault(parent if parent in known else "", []).append(step)
+    rows: list[JournalRow] = []
+    # Not recursive: a key may have hundreds of levels.
+    pending = [(step, 0) for step in reversed(by_parent.get("", []))]
+    while pending:
+        step, depth = pending.pop()
+        rows.append(_to_row(step, depth, task_status))
+        pending += [(inner, depth + 1) for inner in reversed(by_parent.get(step["key"], []))]
+    return rows
+
+
+def _to_row(step: JsonObject, depth: int, task_status: str) -> JournalRow:
+    state, kind = step["state"], step["kind"]
+    is_open = state == "started" and (
+        (kind == "question" and task_status == "waiting")
+        or (kind == "effect" and task_status not in ("executing", "queued"))
+    )
+    if state == "started":
+        state = "unknown" if kind == "effect" and is_open else "waiting" if kind in WAITS else "running"
+    if kind == "child" and state == "completed" and isinstance(step["value"], dict):
+        state = step["value"]["status"]
+    return JournalRow(step, min(depth, MAX_DEPTH), "runs again" if step["superseded"] else state, is_open)

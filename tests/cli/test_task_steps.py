@@ -1,0 +1,77 @@
+"""`stentor task steps`, `answer`, `signal`, `resolve` and `decisions` beside a running service."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.program import Done, Program
+from tests.requirements import requirement
+from tests.service import Service
+
+Served = tuple[Program, Any]
+
+
+class Work:
+    """A task of a worker that a test plays."""
+
+    def __init__(self, api: httpx.Client) -> None:
+        self.api = api
+        agent = self.post("/registry/agents", name="ann", capabilities=["trip"])["agent_id"]
+        body = {"type": "trip", "input": "Lisbon", "required_capabilities": ["trip"]}
+        self.task_id = self.post("/tasks", **body)["task_id"]
+        self.epoch = self.post(f"/agents/{agent}/claims")["tasks"][0]["epoch"]
+
+    def post(self, path: str, **body: Any) -> Any:
+        answer = self.api.post(f"/api/v1{path}", json=body)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def tell(self, verb: str, **body: Any) -> Any:
+        return self.post(f"/tasks/{self.task_id}/{verb}", epoch=self.epoch, **body)
+
+
+@pytest.fixture
+def work(served: Served) -> Any:
+    service: Service = served[1]
+    with service.client() as api:
+        yield Work(api)
+
+
+@requirement("steps.commands")
+def test_the_steps_are_a_tree_and_a_question_is_answered(served: Served, work: Work) -> None:
+    program, _ = served
+    work.tell("steps", key="plan/fetch", name="fetch", value="x" * 5_000)
+    work.tell("steps", key="plan", name="plan", value={"hotel": "Sol"})
+    work.tell("waits", key="question", name="question", kind="question", question="Book Sol?", options=["yes", "no"])
+    work.tell("suspend", keys=["question"])
+    tree = program("task", "steps", work.task_id).out
+    assert tree.index("plan") < tree.index("fetch") < tree.index("question")
+    assert "5,002 bytes" in tree
+    assert "waiting for Book Sol?" in tree
+    assert program("task", "steps", work.task_id, "--step", "plan/fetch").out == "x" * 5_000 + "\n"
+    listed = program("task", "decisions")
+    assert "Book Sol?" in listed.out
+    assert "Lisbon" in listed.out
+    wrong = program("task", "answer", work.task_id, "perhaps")
+    assert (wrong.code, "must be one of yes, no" in wrong.err) == (3, True)
+    assert program("task", "answer", work.task_id, "yes").out == "Answered 'question': yes. The task goes on.\n"
+    assert program("task", "answer", work.task_id, "yes").err.strip().endswith("The task asks nothing.")
+    assert program("task", "decisions").out == "Nothing waits for you.\n"
+
+
+@requirement("steps.commands")
+def test_a_signal_is_sent_and_an_effect_resolved(served: Served, work: Work) -> None:
+    program, _ = served
+    sent = program("task", "signal", work.task_id, "paid", "--value", '{"eur": 5}')
+    assert "gets it when it does" in sent.out
+    bad = program("task", "signal", work.task_id, "paid", "--value", "eur")
+    assert (bad.code, "Texts need quotes" in bad.err.replace("\n", " ")) == (2, True)
+    work.tell("effects", key="pay", name="pay")
+    work.tell("fail", error={"message": "no"})
+    assert "Did pay happen?" in program("task", "decisions").out
+    resolved: Done = program("task", "resolve", work.task_id, "--step", "pay", "--happened", "--value", "5")
+    assert resolved.out == "Recorded that 'pay' happened.\n"
+    assert program("task", "steps", work.task_id, "--step", "pay", "--json").json["value"] == 5

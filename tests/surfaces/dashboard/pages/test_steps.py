@@ -1,0 +1,85 @@
+"""The steps of a task on its page, its questions and held effects, and the list of both."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.domains.test_steps import Attempt, begin_attempt
+from tests.domains.test_waits import suspend, wait
+from tests.requirements import requirement
+from tests.surfaces.dashboard.signed_in import Site
+
+
+async def ask(site: Site, *options: str) -> Attempt:
+    attempt = await begin_attempt(site.world)
+    await attempt.step("plan", {"hotel": "<b>Sol</b>"})
+    await wait(attempt, "question", question="Book <i>Sol</i>?", **({"options": list(options)} if options else {}))
+    await suspend(attempt, "question")
+    return attempt
+
+
+@requirement("steps.pages")
+async def test_a_page_shows_the_steps_and_answers_the_question(site: Site) -> None:
+    attempt = await ask(site, "yes", "no")
+    path = f"/tasks/{attempt.task_id}"
+    page = await site.read(path)
+    assert "Book &lt;i&gt;Sol&lt;/i&gt;?" in page
+    assert "&lt;b&gt;Sol" in page
+    assert "<b>Sol" not in page
+    assert 'value="yes"' in page
+    assert "1</b> question to answer" in await site.read("/")
+    assert "Book &lt;i&gt;Sol&lt;/i&gt;?" in await site.read("/decisions")
+    reader = await site.read(path, key="READER")
+    assert "Book &lt;i&gt;Sol&lt;/i&gt;?" in reader
+    assert f'action="{path}/answer"' not in reader
+    await site.send(f"{path}/answer", 403, key="WRITER", value="yes")
+    await site.send(f"{path}/answer", 400, step="question", value="perhaps")
+    answered = await site.send(f"{path}/answer", step="question", value="yes")
+    assert answered.headers["location"].endswith("notice=answered")
+    assert (await site.world.task(attempt.task_id))["status"] == "queued"
+    assert "Nothing waits for an answer." in await site.read("/decisions")
+
+
+@requirement("steps.pages")
+async def test_a_question_without_options_takes_any_text(site: Site) -> None:
+    attempt = await ask(site)
+    await site.send(f"/tasks/{attempt.task_id}/answer", step="question", value="the blue one")
+    step = await site.world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/question")
+    assert step.json()["value"] == "the blue one"
+
+
+@requirement("steps.pages")
+@pytest.mark.parametrize(("happened", "state"), [("yes", "completed"), ("no", "failed")])
+async def test_a_held_effect_is_decided_on_its_page(site: Site, happened: str, state: str) -> None:
+    attempt = await begin_attempt(site.world)
+    key = (await attempt.begin("pay")).json()["idempotency_key"]
+    path = f"/tasks/{attempt.task_id}"
+    assert "Did pay happen?" not in await site.read(path)
+    await attempt.fail()
+    page = await site.read(path)
+    assert "Did pay happen?" in page
+    assert key in page
+    fields = {"step": "pay", "happened": happened, "reason": "seen in the bank"}
+    await site.send(f"{path}/resolve", 400, **{**fields, "happened": "yes", "value": "{no json"})
+    await site.send(f"{path}/resolve", **{**fields, "value": '{"eur": 5}' if happened == "yes" else ""})
+    step = (await site.world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/pay")).json()
+    assert (step["state"], step["value"]) == (state, {"eur": 5} if happened == "yes" else None)
+
+
+@requirement("steps.pages")
+async def test_a_page_says_what_a_task_waits_for(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    await wait(attempt, "sleep", seconds=3600)
+    await wait(attempt, "signal", signal="paid")
+    await suspend(attempt, "sleep", "signal")
+    page = await site.read(f"/tasks/{attempt.task_id}")
+    assert "the signal <code>paid</code>" in page
+    assert "No agent holds it meanwhile." in page
+    assert f'action="/tasks/{attempt.task_id}/cancel"' in page
+    assert attempt.task_id in await site.read("/tasks", status="waiting")
+
+
+async def test_a_task_without_steps_has_no_card_of_them(site: Site) -> None:
+    await site.world.register()
+    task_id = await site.world.submit()
+    assert "<h2>Steps" not in await site.read(f"/tasks/{task_id}")
