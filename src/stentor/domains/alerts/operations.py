@@ -33,7 +33,10 @@ class AlertOut(ResponseModel):
 
 
 class AlertList(ResponseModel):
+    """`email_recipients` is who gets an e-mail of each alert; empty without `admin`."""
+
     alerts: list[AlertOut]
+    email_recipients: list[str]
 
 
 class SentTest(ResponseModel):
@@ -55,7 +58,8 @@ class AlertOperations:
         is_admin = caller.may("admin")
         alerts = await self._alerts.list_alerts(caller.tenant, state, limit)
         return AlertList(
-            alerts=[AlertOut.of(alert) for alert in alerts if alert.is_visible_to(caller.name, is_admin=is_admin)]
+            alerts=[AlertOut.of(alert) for alert in alerts if alert.is_visible_to(caller.name, is_admin=is_admin)],
+            email_recipients=list(self._alerts.email_recipients) if is_admin else [],
         )
 
     async def send_test(self, caller: Caller) -> SentTest:

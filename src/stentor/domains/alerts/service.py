@@ -78,6 +78,11 @@ class AlertService:
         """List a tenant's alerts, open ones first, the newest first."""
         return await self._db.read(lambda tx: store.list_alerts(tx, tenant, state, limit))
 
+    @property
+    def email_recipients(self) -> tuple[str, ...]:
+        """Who gets an e-mail of each alert."""
+        return self._mailer.recipients if self._mailer else ()
+
     async def send_test(self) -> tuple[str, ...]:
         """Send a test e-mail and return the recipients. Raises Conflict without a mail server, ServiceUnavailable."""
         if self._mailer is None:

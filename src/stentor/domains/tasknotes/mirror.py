@@ -22,6 +22,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import ServiceUnavailable, StentorError
 from stentor.core.live import Hub
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.memory.index.indexer import IndexDifference, IndexMaintenance, MaintenanceStep
 from stentor.domains.tasknotes import model, render, store
 from stentor.domains.tasknotes.model import TaskNoteRecord
@@ -34,6 +35,8 @@ from stentor_vault.notes.model import NameTaken, NoSuchNote, VaultUnavailable
 TASKS_PER_BATCH = 64
 EVENTS_PER_PAGE = 512
 """Events of the run log that are read at a time."""
+NOT_IN_NOTES = frozenset(("step_started", "step_completed", "step_failed", "signal_received"))
+"""Events that change nothing in a task's note; a task may have thousands of them."""
 DEBOUNCE_SECONDS = 0.2
 """Time from a change to its note, so that a short task is written once."""
 MIN_PAUSE_SECONDS = 0.002
@@ -77,7 +80,9 @@ class TaskNoteMirror:
         self.changes = PendingChanges(tenant)
         hub.listeners.append(self._on_task_changed)
 
-    def _on_task_changed(self, tenant: str, task_id: str, events: list[object]) -> None:
+    def _on_task_changed(self, tenant: str, task_id: str, events: list[RunLogEvent]) -> None:
+        if all(event.event_type in NOT_IN_NOTES for event in events):
+            return
         self.changes.record_events(tenant, task_id, events)
         self._wake.set()
 

@@ -104,3 +104,13 @@ async def test_who_may_not_write_is_not_offered_another_run(site: Site) -> None:
     await site.world.register()
     task_id = await site.world.submit()
     assert "Run again" not in await site.read(f"/tasks/{task_id}", key="READER")
+
+
+@requirement("tasks.rerun")
+async def test_an_agent_that_cannot_do_it_is_refused_on_the_page_of_the_task(site: Site) -> None:
+    await site.world.register("ann")
+    carl = await site.world.register("carl", capabilities=["other"])
+    task_id = await site.world.submit()
+    page = (await site.send(f"/tasks/{task_id}/rerun", 409, agent=carl)).text
+    assert "The agent that you chose lacks a capability. Choose another one." in page
+    assert "<h2>Run again</h2>" in page

@@ -114,3 +114,16 @@ async def test_a_selection_of_nothing_or_of_what_cannot_be_changed_nothing(site:
     assert "data-select" not in await site.read("/tasks", key="READER")
     refused = await post(site, "/tasks/selected/confirm", "WRITER", action="approve", task=[ended])
     assert refused.status_code == 403
+
+
+@requirement("dashboard.page-tasks")
+async def test_only_actions_that_fit_a_listed_task_are_offered(site: Site) -> None:
+    await site.world.do(await site.world.register())
+    page = await site.read("/tasks", status="completed")
+    assert 'name="action"' not in page
+    assert 'type="checkbox" name="task"' not in page
+    await site.world.submit()
+    page = await site.read("/tasks")
+    assert 'value="cancel"' in page
+    assert 'value="retry"' not in page
+    assert 'name="action"' not in await site.read("/tasks", key="READER")

@@ -31,6 +31,7 @@ async def show_alerts(page: PageRequest) -> Response:
 
 async def _render(page: PageRequest, problem: GatewayError | None = None) -> Response:
     open_alerts, resolved, names = await page.read(_read_alerts)
+    listed = await page.find("alerts.list", missing=403, limit=1) if page.session.may("admin") else None
     return page.render(
         "alerts.html",
         problem.status if problem else 200,
@@ -39,6 +40,7 @@ async def _render(page: PageRequest, problem: GatewayError | None = None) -> Res
         resolved=present_alerts(page, resolved),
         names=names,
         problem=problem,
+        recipients=listed["email_recipients"] if listed else [],
         has_prometheus=page.site.prometheus.is_configured,
     )
 

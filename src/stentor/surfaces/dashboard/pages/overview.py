@@ -56,7 +56,7 @@ async def show_overview(page: PageRequest) -> Response:
     response = page.render(
         "overview.html",
         block="live",
-        states={status: counts.get(status, 0) for status in TASK_STATUSES},
+        states={s: counts.get(s, 0) for s in TASK_STATUSES if s != "waiting" or counts.get(s)},
         pending_items=_pending_items(page, pending),
         alerts=present_alerts(page, alerts),
         rates=rates,

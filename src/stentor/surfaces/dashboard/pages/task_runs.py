@@ -12,8 +12,10 @@ from stentor.domains.governance.impact import diff_documents
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks import queries as task_queries
-from stentor.surfaces.dashboard.gateway import quote_segment
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.pages.tasks import show_task
 from stentor.surfaces.dashboard.presenters.change_review import review_diff
+from stentor.surfaces.dashboard.presenters.filters import explain_denial
 from stentor.surfaces.dashboard.presenters.run_summary import RunSummary, summarize_run
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -25,8 +27,20 @@ async def rerun_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     agent_id = (await page.read_form()).get("agent")
     body = {"agent_preference": agent_id} if agent_id else {}
-    submitted = await page.call("tasks.rerun", task_id=task_id, body=body)
+    try:
+        submitted = await page.call("tasks.rerun", task_id=task_id, body=body)
+    except GatewayError as error:
+        if not error.code.startswith("ROUTING_"):
+            raise
+        return await show_task(page, _explain_refusal(error), error.status)
     return page.redirect(f"/tasks/{quote_segment(submitted['task_id'])}", "submitted-again")
+
+
+def _explain_refusal(error: GatewayError) -> str:
+    details = error.details if isinstance(error.details, dict) else {}
+    if reason := details.get("reason"):
+        return f"The agent that you chose {explain_denial(reason)}. Choose another one."
+    return error.message
 
 
 async def compare_tasks(page: PageRequest) -> Response:

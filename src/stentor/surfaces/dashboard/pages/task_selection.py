@@ -19,7 +19,18 @@ ACTIONS = {
     "retry": ("Retry", "queued again", ("failed", "aborted")),
 }
 """Label, participle, and the statuses in which a task may have it."""
+PERMISSIONS = {"approve": "approve", "reject": "approve", "cancel": "write", "retry": "write"}
 MAX_SELECTED = 500
+
+
+def offered_actions(page: PageRequest, tasks: list[JsonObject], *, is_whole: bool) -> dict[str, str]:
+    """Return the actions that the user may take on a listed task, with their labels; all if more tasks follow."""
+    statuses = {task["status"] for task in tasks}
+    return {
+        action: label
+        for action, (label, _, possible) in ACTIONS.items()
+        if page.session.may(PERMISSIONS[action]) and (not is_whole or statuses.intersection(possible))
+    }
 
 
 async def confirm_action(page: PageRequest) -> Response:
@@ -61,6 +72,7 @@ async def act_on_tasks(page: PageRequest) -> Response:
         counts={},
         others={},
         outcome=outcome,
+        titles=await _read_titles(page, [entry["task_id"] for entry in outcome["outcomes"] if entry["error"]]),
     )
 
 
@@ -80,6 +92,11 @@ async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:
     if len(task_ids) > MAX_SELECTED:
         raise HTTPException(400, f"Select at most {MAX_SELECTED} tasks.")
     return action, task_ids
+
+
+async def _read_titles(page: PageRequest, task_ids: list[str]) -> dict[str, str]:
+    found = await asyncio.gather(*(_find_task(page, task_id) for task_id in task_ids))
+    return {task["task_id"]: task["title"] for task in found if task}
 
 
 async def _find_task(page: PageRequest, task_id: str) -> JsonObject | None:

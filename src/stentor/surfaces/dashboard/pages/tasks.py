@@ -21,6 +21,7 @@ from stentor.domains.routing import explain
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters import routing_denial
 from stentor.surfaces.dashboard.presenters.journal import build_journal
@@ -61,6 +62,7 @@ async def list_tasks(page: PageRequest) -> Response:
         "tasks.html",
         block="rows" if page.query_param("cursor") else "results",
         tasks=result["tasks"],
+        offered=task_selection.offered_actions(page, result["tasks"], is_whole=not result["next_cursor"]),
         costs=costs,
         total=result["total"],
         total_is_exact=result["total_is_exact"],
@@ -137,7 +139,8 @@ def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str
     return {agent_id: choices[agent_id] for agent_id in dict.fromkeys([*admitted, *choices]) if agent_id in choices}
 
 
-async def show_task(page: PageRequest) -> Response:
+async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> Response:
+    """Show a task. `problem` is why it cannot run again as asked for."""
     task_id = page.path_param("task_id")
     trail, names, input_text, subtasks, calls = await asyncio.gather(
         page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
@@ -150,7 +153,9 @@ async def show_task(page: PageRequest) -> Response:
     journal = await _read_journal(page, trail)
     return page.render(
         "task.html",
+        status,
         block="live",
+        problem=problem,
         task=trail["task"],
         task_id=task_id,
         trail=trail,
