@@ -212,6 +212,25 @@ async def test_after_a_retry_failed_steps_run_again_and_completed_ones_do_not(wo
     assert [step["value"] for step in (await third.journal())["steps"]] == [1, 2]
 
 
+@requirement("steps.progress")
+async def test_only_attempts_that_are_lost_without_a_step_count(world: World) -> None:
+    attempt = await begin_attempt(world)
+    agent = (await world.task(attempt.task_id))["assigned_agent"]
+    for number in range(12):
+        await attempt.step(f"step {number}", number)
+        world.clock.advance(seconds=31)
+        await world.kernel.tasks.reconciler.tick(0)
+        attempt = Attempt(world, attempt.task_id, (await world.claim(agent))["epoch"])
+    for _ in range(4):
+        world.clock.advance(seconds=31)
+        await world.kernel.tasks.reconciler.tick(0)
+        assert (await world.task(attempt.task_id))["status"] == "queued"
+        await world.claim(agent)
+    world.clock.advance(seconds=31)
+    await world.kernel.tasks.reconciler.tick(0)
+    assert (await world.task(attempt.task_id))["error"]["code"] == "LEASE_LOST"
+
+
 @requirement("steps.effects")
 async def test_an_effect_begins_once_with_one_key_in_all_attempts(world: World) -> None:
     attempt = await begin_attempt(world)

@@ -81,7 +81,7 @@ def choose_repair(task: Task, now: int, max_attempts: int) -> RepairAction | Non
 
 def requeue_or_fail(task: Task, max_attempts: int) -> RepairAction:
     """Return the repair of a task whose lease is lost: requeue until `max_attempts` claims were used."""
-    # `attempt_epoch` is the epoch at submission or at the last retry by a client; only later claims count.
+    # Claims up to `attempt_epoch` do not count: they were retried, waited, or recorded a step.
     return "requeue" if task.epoch - task.attempt_epoch < max_attempts else "fail"
 
 

@@ -74,7 +74,7 @@ class StepService:
             if draft.kind == "effect":
                 is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
             else:
-                pin(tx, task)
+                record_progress(tx, task)
                 is_new = store.insert_ended(tx, task, draft, event_id, outcome, tx.now - duration_ms * 1000)
             step = find_same(tx, task, draft)
             if not is_new:
@@ -102,7 +102,7 @@ class StepService:
 def begin_step(tx: Tx, runlog: RunLog, task: Task, draft: StepDraft, message: str) -> JournalEntry:
     """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch."""
     event_id = ids.new_id()
-    pin(tx, task)
+    record_progress(tx, task)
     is_new = store.insert_started(tx, task, draft, event_id)
     step = find_same(tx, task, draft)
     if not is_new:
@@ -115,10 +115,10 @@ def begin_step(tx: Tx, runlog: RunLog, task: Task, draft: StepDraft, message: st
     return JournalEntry(step, is_new=True)
 
 
-def pin(tx: Tx, task: Task) -> None:
-    """Pin a task that begins its journal to its agent: another agent's program has other steps."""
-    if task.pinned_agent is None:
-        tasks.pin(tx, task)
+def record_progress(tx: Tx, task: Task) -> None:
+    """Pin the task to its agent, whose program has these steps; count only attempts that are lost without a step."""
+    if task.pinned_agent is None or task.attempt_epoch < task.epoch:
+        tasks.record_progress(tx, task)
 
 
 def find_same(tx: Tx, task: Task, draft: StepDraft) -> Step:

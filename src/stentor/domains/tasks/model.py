@@ -121,9 +121,10 @@ def with_parent_task(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:
 class Task(msgspec.Struct, frozen=True):
     """A stored task without its input. Times in microseconds.
 
-    `epoch` counts the claims (a fencing token): `attempt_epoch` is the one from which lost attempts are counted,
-    `retry_epoch` the one at the last retry. `head_id` is the task's last event in the run log. A task with a journal is
-    pinned to the agent that wrote it, because another agent's program has other steps.
+    `epoch` counts the claims (a fencing token): lost attempts are counted from `attempt_epoch`, the one at the last
+    retry, wait or recorded step, and `retry_epoch` is the one at the last retry. `head_id` is the task's last event in
+    the run log. A task with a journal is pinned to the agent that wrote it, because another agent's program has other
+    steps.
     """
 
     tenant: str

@@ -71,7 +71,10 @@ _SUSPEND = Sql(
     f"""update tasks set status = 'waiting', head_id = :head_id, lease_until = null, deadline_at = null
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
-_PIN = Sql(f"update tasks set pinned_agent = assigned_agent where {_KEY}")
+_RECORD_PROGRESS = Sql(
+    f"""update tasks set pinned_agent = assigned_agent, attempt_epoch = epoch
+    where {_KEY} and status = 'executing' and epoch = :epoch"""
+)
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
 _QUEUED_COLUMNS = "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata"
 # `skip locked`: each process gets the tasks that no other one is claiming at this moment. PostgreSQL only.
@@ -299,9 +302,9 @@ def suspend(tx: Tx, task: Task, head_id: str) -> bool:
     return touched == 1
 
 
-def pin(tx: Tx, task: Task) -> None:
-    """Pin a task to its agent: from now on no other one gets it."""
-    tx.run(_PIN, tenant=task.tenant, task_id=task.task_id)
+def record_progress(tx: Tx, task: Task) -> None:
+    """Pin a task to its agent, so that no other one gets it, and forget the attempts that were lost before this one."""
+    tx.run(_RECORD_PROGRESS, tenant=task.tenant, task_id=task.task_id, epoch=task.epoch)
 
 
 def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pending: bool) -> None:
