@@ -30,6 +30,16 @@ TELLS = {
         r"The run log is intact\.",
         r"/agents/[0-9a-f-]{36}",
     ],
+    "travel-desk": [
+        r"No OPENAI_API_KEY is set: a scripted model answers",
+        r"kill -9, number 2: the task waits for a person",
+        r"it asks: Book TP 577",
+        r"The task is completed; the agent was killed 5 times\.",
+        r"booked: TP 577.*\n.*booked: Hotel Sol.*\n.*booked: a small car",
+        r"Requests to the agency: 6\. Bookings there: 3\.",
+        r"Model calls: 4 for three offers",
+        r"/tasks/[0-9a-f-]{36}",
+    ],
     "librarian": [
         r"\[1\] Notes/backups\.md: Backups are taken",
         r"restored on a spare machine once a month \[1\]",

@@ -21,7 +21,6 @@ from typing import Any
 import httpx
 
 from stentor_worker import Task, Worker
-from stentor_worker import worker as sdk
 
 CONCURRENCY, LEASE_SECONDS = 8, 2
 
@@ -90,8 +89,14 @@ def run_bank(bank: Bank) -> Iterator[Bank]:
 
 
 def main(address: str, service_key: str, bank: str, mode: str) -> None:
-    sdk.LEASE_SECONDS, sdk.BEAT_SECONDS = LEASE_SECONDS, LEASE_SECONDS / 4
-    worker = Worker.register(address, service_key, "refunder", [f"refund-{mode}"], concurrency=CONCURRENCY)
+    worker = Worker.register(
+        address,
+        service_key,
+        "refunder",
+        [f"refund-{mode}"],
+        concurrency=CONCURRENCY,
+        lease_seconds=LEASE_SECONDS,
+    )
     http = httpx.Client(base_url=bank, timeout=30)
 
     def send(key: str, refund: str) -> str:

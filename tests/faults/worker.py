@@ -4,13 +4,9 @@ import sys
 import time
 
 from stentor_worker import Task, Worker
-from stentor_worker import worker as sdk
 
-if len(sys.argv) > 5:
-    sdk.LEASE_SECONDS = int(sys.argv[5])
-    sdk.BEAT_SECONDS = sdk.LEASE_SECONDS / 4
-
-worker = Worker.register(sys.argv[1], sys.argv[2], "worker", [sys.argv[3]])
+lease = int(sys.argv[5]) if len(sys.argv) > 5 else 30
+worker = Worker.register(sys.argv[1], sys.argv[2], "worker", [sys.argv[3]], lease_seconds=lease)
 
 
 @worker.handler

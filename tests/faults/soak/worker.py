@@ -10,7 +10,7 @@ from typing import Any
 from stentor_worker import Failed, ProviderFailed, Task, Worker
 from stentor_worker import worker as sdk
 
-LEASE_SECONDS, BEAT_SECONDS = 4, 1.0
+LEASE_SECONDS = 4
 FAILS, PROVIDER_FAILS = 0.03, 0.05
 
 
@@ -37,9 +37,8 @@ def do(task: Task) -> str:
 
 
 def main() -> None:
-    sdk.LEASE_SECONDS, sdk.BEAT_SECONDS = LEASE_SECONDS, BEAT_SECONDS
     setattr(sdk, "Task", Remembering)  # noqa: B010 - the SDK has no place for it
-    worker = Worker.register(sys.argv[1], sys.argv[2], "soak-worker", ["work"])
+    worker = Worker.register(sys.argv[1], sys.argv[2], "soak-worker", ["work"], lease_seconds=LEASE_SECONDS)
     worker.handler(do)
     with Path(sys.argv[3]).open("a") as Remembering.told:
         worker.run()

@@ -20,8 +20,8 @@ from stentor_worker.task import Result, Task
 
 Handler = Callable[[Task], Any]
 LEASE_SECONDS = 30
-BEAT_SECONDS = 8.0
-"""Well below the lease, so that one or two lost heartbeats do not lose the task."""
+BEATS_PER_LEASE = 3.75
+"""So that one or two lost heartbeats do not lose the task."""
 POLL_SECONDS = 5
 """How long the service may hold a long poll open."""
 MAX_MESSAGE = 2_000
@@ -36,11 +36,19 @@ class Worker:
     """A worker for one agent.
 
     `agent_id` is the agent's id or its name; `ca_file` has the certificate of a service that no public authority knows,
-    in PEM. A killed worker loses nothing: when their leases expire, its tasks go back
-    to the queue.
+    in PEM. A killed worker loses nothing: when their leases of `lease_seconds` expire, its tasks go back to the queue.
     """
 
-    def __init__(self, url: str, key: str, agent_id: str, *, concurrency: int = 4, ca_file: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        agent_id: str,
+        *,
+        concurrency: int = 4,
+        lease_seconds: int = LEASE_SECONDS,
+        ca_file: str | None = None,
+    ) -> None:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._client = Client(url, key, self._stopping, ca_file)
@@ -48,7 +56,7 @@ class Worker:
         # A slot is free as soon as the handler ends, so that the next task is fetched during the report. This bounds
         # the reports that run beside the handlers.
         self._reports = threading.Semaphore(concurrency)
-        self._concurrency = concurrency
+        self._concurrency, self._lease_seconds = concurrency, lease_seconds
         self._tasks: set[Task] = set()
         self._handler: Handler | None = None
         self._polling = False
@@ -64,6 +72,7 @@ class Worker:
         capabilities: Iterable[str],
         *,
         concurrency: int = 4,
+        lease_seconds: int = LEASE_SECONDS,
         ca_file: str | None = None,
         **fields: Any,
     ) -> Worker:
@@ -72,7 +81,7 @@ class Worker:
         Needs an admin's key. `fields` are further fields of the registration.
         """
         required = sorted(capabilities)
-        worker = cls(url, key, "", concurrency=concurrency, ca_file=ca_file)
+        worker = cls(url, key, "", concurrency=concurrency, lease_seconds=lease_seconds, ca_file=ca_file)
         query = f"?capability={segment(required[0])}&limit=1000" if required else "?limit=1000"
         agents = worker._client.call("GET", f"/registry/agents{query}")["agents"]
         matches = [a for a in agents if a["name"] == name and sorted(a["capabilities"]) == required]
@@ -134,7 +143,7 @@ class Worker:
         slots = 1
         while slots < self._concurrency and self._free.acquire(blocking=False):
             slots += 1
-        body = {"max": slots, "wait_seconds": POLL_SECONDS, "lease_seconds": LEASE_SECONDS}
+        body = {"max": slots, "wait_seconds": POLL_SECONDS, "lease_seconds": self._lease_seconds}
         claims: list[dict[str, Any]] = []
         try:
             claims = self._poll(body)
@@ -220,9 +229,9 @@ class Worker:
 
     def _send_heartbeats(self) -> None:
         """Renew all leases periodically, including those of tasks that a stopping worker still finishes."""
-        while not self._ended.wait(BEAT_SECONDS):
+        while not self._ended.wait(self._lease_seconds / BEATS_PER_LEASE):
             for task in list(self._tasks):
-                task.heartbeat(LEASE_SECONDS)
+                task.heartbeat(self._lease_seconds)
 
 
 def _stderr_handler() -> logging.Handler:
