@@ -25,7 +25,7 @@ from stentor.domains.messaging.model import (
     error_response,
     fixed_route,
 )
-from stentor.domains.registry.model import Agent, ScoreChanges
+from stentor.domains.registry.model import Agent, AgentChanges
 from stentor.domains.registry.service import AgentChange, AgentDraft, AgentRegistry
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the registry; no agent is needed.")
@@ -106,8 +106,8 @@ class RegistryZone:
         if field in SCORE_FIELDS:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise InvalidRequest(f"{field} must be a number from 0 to 1.")
-            return self._registry.prepare_rescore(
-                tenant, agent_id, ScoreChanges(**{field: float(value)}), by, context.parent_event_id
+            return self._registry.prepare_edit(
+                tenant, agent_id, AgentChanges(**{field: float(value)}), by, context.parent_event_id
             )
         if field == "status" and value == "suspended":
             return self._registry.prepare_suspend(

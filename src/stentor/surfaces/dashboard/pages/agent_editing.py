@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK
+from stentor.domains.registry.model import TRUST_TIERS
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.pages.agents import TRUST_TIERS
 from stentor.surfaces.dashboard.presenters import whitelist_form
 from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
 from stentor.surfaces.dashboard.presenters.whitelist_form import split_words

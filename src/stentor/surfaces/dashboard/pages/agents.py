@@ -16,6 +16,7 @@ from stentor.domains.learning import queries as learning_queries
 from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.registry.model import TRUST_TIERS
 from stentor.domains.registry.queries import AgentListFilter
 from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks.chart_queries import AgentResults
@@ -35,7 +36,7 @@ LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
 MAX_TRUST_CHANGES = 200
 FIGURE_DAYS = 7
 """Days of the figures in the list."""
-AGENT_STATUSES, TRUST_TIERS = ("active", "suspended", "quarantined"), ("auto", "monitored", "human")
+AGENT_STATUSES = ("active", "suspended", "quarantined")
 COLOR_STEPS = tuple(range(10))
 """Colors of the heat map."""
 AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
