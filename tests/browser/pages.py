@@ -32,7 +32,7 @@ def pages(made: Seeded) -> list[Shown]:
         ),
         Shown("agent-new", "/agents/new", "How it works"),
         Shown("agent-edit", f"/agents/{scribe}/edit", "What changes, and why"),
-        Shown("weights", "/agents/weights", "Hebbian weights"),
+        Shown("weights", "/agents/weights", "Weights by task type"),
         Shown("agent", f"/agents/{scribe}", "Take a checkpoint"),
         Shown("card", f"/agents/{scribe}/card", "scribe"),
         Shown("governance", "/governance", "Let the scribe write files"),

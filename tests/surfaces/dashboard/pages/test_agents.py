@@ -113,7 +113,7 @@ async def test_an_agent_with_an_open_alert_is_found_and_says_so(site: Site) -> N
         await site.world.do(ann, ok=n % 2 == 0)
     assert shown(await site.part("/agents", alert="open")) == ["ann"]
     page = await site.read(f"/agents/{ann}")
-    assert "oscillates" in page
+    assert "results alternate" in page
     assert "98 % of 50 outcomes" in page
     assert "25 successes among the last 50 outcomes" in page
     assert "50 of 50 outcomes" in page
@@ -239,7 +239,7 @@ async def test_an_agent_without_trust_is_unscored(site: Site) -> None:
     page = await site.read(f"/agents/{ann}")
     assert "unscored" in page
     assert "0.000" not in page
-    assert "There is not enough recorded data" in page
+    assert "No trust score yet" in page
     events = Sql("select count(*) from events where event_type = 'trust_changed'")
     assert (await site.world.kernel.infra.db.read(lambda tx: tx.rows(events)))[0][0] == 0, "a look stores nothing"
 

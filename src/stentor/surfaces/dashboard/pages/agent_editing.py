@@ -19,11 +19,6 @@ KINDS = {
     "llm": ("Model", "A language model with a prompt, called by this service."),
     "http": ("Web service", "This service sends each task as a request to your endpoint."),
 }
-SCORES = {
-    "alignment": "how well it follows instructions",
-    "accuracy": "how often it is right",
-    "efficiency": "how little time and cost it takes",
-}
 EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt", "description", "key_name"), "") | {
     "kind": "worker",
     "tier": "monitored",
@@ -41,8 +36,15 @@ def _render_new(
     page: PageRequest, form: dict[str, str] | None = None, problem: str = "", status: int = 200
 ) -> Response:
     form = EMPTY_FORM | (form or {})
-    values = {"form": form, "rows": whitelist_form.count_rows(form), "problem": problem}
-    return page.render("agent-new.html", status, **values, kinds=KINDS, tiers=agent_view.TIERS)
+    return page.render(
+        "agent-new.html",
+        status,
+        form=form,
+        rows=whitelist_form.count_rows(form),
+        problem=problem,
+        kinds=KINDS,
+        tiers=agent_view.TIERS,
+    )
 
 
 async def create_agent(page: PageRequest) -> Response:
@@ -102,7 +104,7 @@ def _render_edit(
         settings=settings or read_settings(agent),
         refusal=refusal,
         tiers=agent_view.TIERS,
-        scores=SCORES,
+        scores=agent_view.SCORES,
     )
 
 
@@ -132,7 +134,7 @@ async def apply_settings(page: PageRequest) -> Response:
 
 def read_settings(agent: JsonObject) -> dict[str, str]:
     """Return the fields of the form that applies at once, as they are now."""
-    scores = {name: f"{agent[f'{name}_score']:g}" for name in SCORES}
+    scores = {name: f"{agent[f'{name}_score']:g}" for name in agent_view.SCORES}
     return {"tier": agent["trust_tier"], "key_name": agent["key_name"] or "", **scores}
 
 
@@ -142,7 +144,7 @@ def build_settings(before: dict[str, str], after: dict[str, str]) -> JsonObject:
     A score that is no number stays a text, which the gateway rejects with a message.
     """
     changed = {name: value for name, value in after.items() if value != before[name]}
-    body: JsonObject = {f"{name}_score": _number(changed[name]) for name in SCORES if name in changed}
+    body: JsonObject = {f"{name}_score": _number(changed[name]) for name in agent_view.SCORES if name in changed}
     body |= {"trust_tier": changed["tier"]} if "tier" in changed else {}
     return body | ({"key_name": changed["key_name"] or None} if "key_name" in changed else {})
 

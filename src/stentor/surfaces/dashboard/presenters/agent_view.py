@@ -28,6 +28,11 @@ TIERS: dict[TrustTier, str] = {
     "monitored": "Its tasks run at once. The default.",
     "human": "Each of its tasks waits until a person approves it.",
 }
+SCORES = {
+    "alignment": "how well it follows instructions",
+    "accuracy": "how often it is right",
+    "efficiency": "how little time and cost it takes",
+}
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
 _redactor = Redactor()
 _OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed")
