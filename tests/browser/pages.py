@@ -28,7 +28,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown(
             "agents-compared",
             "/agents/compare?" + "&".join(f"agent={id}" for id in list(made.agents.values())[:4]),
-            "95th percentile",
+            "Duration, p95",
         ),
         Shown("agent-new", "/agents/new", "How it works"),
         Shown("agent-edit", f"/agents/{scribe}/edit", "What changes, and why"),

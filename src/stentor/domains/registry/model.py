@@ -116,7 +116,7 @@ class Violation(msgspec.Struct, frozen=True):
 class AgentChanges(msgspec.Struct, frozen=True):
     """New values of what applies at once; None keeps a value, and an empty `key_name` takes the key away.
 
-    Capabilities, runtime and whitelist are not among them: they change by an update of governance.
+    Capabilities, runtime and allow-list are not among them: they change by an update of governance.
     """
 
     alignment_score: float | None = None

@@ -87,8 +87,8 @@ class RegistryOperations:
     async def edit(self, caller: Caller, agent_id: AgentId, body: wire.Edit) -> wire.Scores:
         """Change the declared scores, the tier or the key of an agent at once.
 
-        Capabilities, runtime and whitelist change by a proposal (`POST /governance/updates`). A looser tier and another
-        key need the key of a person that is not the agent's own.
+        Capabilities, runtime and allow-list change by a proposal (`POST /governance/updates`). A looser tier needs a
+        reason; it and another key need the key of a person that is not the agent's own.
         """
         agent = await self._registry.edit(
             caller.tenant, agent_id, body.to_changes(), caller, reason=body.reason.strip()

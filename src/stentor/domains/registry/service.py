@@ -229,7 +229,7 @@ class AgentRegistry:
     def prepare_reconfigure(
         self, tenant: str, agent_id: str, fields: dict[str, Any], message: str, by: str, cause: str | None = None
     ) -> AgentChange:
-        """Return a change of capabilities, runtime, whitelist, scores or tier, to run in the caller's transaction."""
+        """Return a change of capabilities, runtime, allow-list, scores or tier, to run in the caller's transaction."""
         meta = {"fields": sorted(fields), "by": by}
         return self._change(
             tenant,

@@ -219,7 +219,7 @@ def describe_changes(name: str, before: dict[str, str], after: dict[str, str], w
 def build_patch(before: dict[str, str], after: dict[str, str], whitelist: JsonObject) -> JsonObject:
     """Return a JSON merge patch (RFC 7386) with the fields that differ; an emptied field is removed.
 
-    `whitelist` is the one before, whose unchanged tools stay as they are.
+    `whitelist` is the allow-list before, whose unchanged tools stay as they are.
     """
     changed = {name for name in before if before[name] != after[name]}
     patch: JsonObject = {}
