@@ -18,20 +18,24 @@ from typing import Any
 
 import httpx
 
-DESK_KEY, PERSON_KEY = "showcase-desk-key", "showcase-person-key"
+DESK_KEY, PERSON_KEY, ASSISTANT_KEY = "showcase-desk-key", "showcase-person-key", "showcase-assistant-key"
 Answer = Callable[[str, str], str]
 """(model, prompt) -> what the scripted model says."""
 
 
 @dataclass
 class Showcase:
-    """`desk` calls the service as the program that submits tasks, `person` as the one who approves and grades."""
+    """`desk` calls the service as the program that submits tasks, `person` as the one who approves and grades.
+
+    `assistant` is an agent that may edit the memory, with a key of its own, so that each version names who wrote it.
+    """
 
     address: str
     dashboard: str
     data_dir: Path
     desk: httpx.Client
     person: httpx.Client
+    assistant: httpx.Client
     is_scripted: bool
 
     def submit(
@@ -74,6 +78,7 @@ def running(answer: Answer | None = None, **settings: str) -> Iterator[Showcase]
         environ |= {f"SERVICE_{name}_PORT": "0" for name in ("GATEWAY", "DASHBOARD", "NOTES", "MCP")}
         environ |= {"SERVICE_API_KEY_DESK": f"{DESK_KEY}:agent:read,write", "SERVICE_RATE_LIMIT_PER_MINUTE": "0"}
         environ |= {"SERVICE_API_KEY_PERSON": f"{PERSON_KEY}:admin:read,write,delete,admin"}
+        environ |= {"SERVICE_API_KEY_ASSISTANT": f"{ASSISTANT_KEY}:agent:read,write,admin"}
         environ |= {"SERVICE_EMBEDDING_MODEL": "none", "SERVICE_LLM_FIND_OLLAMA": "0"}
         environ |= {"SERVICE_LOG_LEVEL": "warning"}
         if is_scripted:
@@ -89,7 +94,8 @@ def running(answer: Answer | None = None, **settings: str) -> Iterator[Showcase]
                 sys.exit("The service did not start; its messages are above.")
             base = f"{ready['gateway']}/api/v1"
             clients = [
-                httpx.Client(base_url=base, headers={"X-API-Key": k}, timeout=60) for k in (DESK_KEY, PERSON_KEY)
+                httpx.Client(base_url=base, headers={"X-API-Key": key}, timeout=60)
+                for key in (DESK_KEY, PERSON_KEY, ASSISTANT_KEY)
             ]
             yield Showcase(ready["gateway"], ready["dashboard"], data_dir, *clients, is_scripted)
         finally:

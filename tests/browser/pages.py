@@ -28,11 +28,11 @@ def pages(made: Seeded) -> list[Shown]:
         Shown(
             "agents-compared",
             "/agents/compare?" + "&".join(f"agent={id}" for id in list(made.agents.values())[:4]),
-            "95th percentile",
+            "Duration, p95",
         ),
         Shown("agent-new", "/agents/new", "How it works"),
         Shown("agent-edit", f"/agents/{scribe}/edit", "What changes, and why"),
-        Shown("weights", "/agents/weights", "Hebbian weights"),
+        Shown("weights", "/agents/weights", "Weights by task type"),
         Shown("agent", f"/agents/{scribe}", "Take a checkpoint"),
         Shown("card", f"/agents/{scribe}/card", "scribe"),
         Shown("governance", "/governance", "Let the scribe write files"),

@@ -60,6 +60,25 @@ def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) 
     assert page["agents"][2]["trust_score"] is None
 
 
+def test_edit_makes_an_agent_need_approval_and_takes_that_away_with_a_reason(served: Served) -> None:
+    program, _ = served
+    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    words = ["--tier", "human", "--key-name", "bob", "--accuracy", "0.8", "--reason", "It publishes now."]
+    edited = program("agent", "edit", "ann", *words)
+    assert edited.out == f"Agent {agent}: accuracy score is 0.8, key name is bob, trust tier is human.\n"
+    assert program("task", "submit", "--input", "hello", "--type", "echo", "--capability", "echo", "--json").json[
+        "status"
+    ] == ("pending_approval")
+    refused = program("agent", "edit", "ann", "--tier", "auto")
+    assert refused.code == 3
+    assert "reason: required to change the tier from human to auto" in refused.err
+    assert program("agent", "edit", "ann").code == 2
+    assert program("agent", "edit", "ann", "--reason", "none").code == 2
+    assert program("agent", "edit", "ann", "--tier", "auto", "--key-name", "", "--reason", "It is safe.").code == 0
+    shown = program("agent", "show", "ann", "--json").json
+    assert (shown["trust_tier"], shown["key_name"], shown["accuracy_score"]) == ("auto", None, 0.8)
+
+
 def test_suspend_and_activate_move_an_agent_and_say_so(served: Served) -> None:
     program, _ = served
     agent = program("agent", "register", "ann", "--json").json["agent_id"]

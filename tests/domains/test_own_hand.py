@@ -34,6 +34,8 @@ async def moves(world: World, agent_id: str) -> list[Any]:
         await http.post(f"/api/v1/trust/{agent_id}/failure"),
         await http.put("/api/v1/trust/hebbian/weights", json=link),
         await http.patch(f"{AGENTS}/{agent_id}", json={"accuracy_score": 1.0}),
+        await http.patch(f"{AGENTS}/{agent_id}", json={"trust_tier": "auto", "reason": "I am fine."}),
+        await http.patch(f"{AGENTS}/{agent_id}", json={"key_name": "bob"}),
         await http.post(f"{AGENTS}/{agent_id}/clear-violations", json=clear),
         await http.post(f"{AGENTS}/{agent_id}/activate"),
         await http.post(f"/api/v1/governance/agents/{agent_id}/trust"),
@@ -47,6 +49,39 @@ async def test_a_key_with_admin_does_not_raise_the_agent_that_it_works_as(world:
         before = await record(world, agent_id)
         assert all(refused(answer) for answer in await moves(world, agent_id))
         assert await record(world, agent_id) == before
+
+
+@requirement("registry.edit-needs-another-person")
+async def test_only_a_person_loosens_a_tier_or_moves_a_key(world: World) -> None:
+    agent_id = await world.register(key_name="bob", trust_tier="human")
+    before = await record(world, agent_id)
+    boss = world.clients["BOSS"]
+    for body in ({"trust_tier": "monitored", "reason": "It is fine."}, {"key_name": "boss"}, {"key_name": None}):
+        answer = await boss.patch(f"{AGENTS}/{agent_id}", json=body)
+        assert refused(answer), body
+        assert "person" in answer.json()["error"]["message"]
+    clear = {"override_tier": "auto", "rationale": "It is fine."}
+    assert refused(await boss.post(f"{AGENTS}/{agent_id}/clear-violations", json=clear))
+    assert await record(world, agent_id) == before
+    await world.admin.patch(f"{AGENTS}/{agent_id}", json={"trust_tier": "auto", "reason": "It is fine."})
+    assert (await boss.patch(f"{AGENTS}/{agent_id}", json={"trust_tier": "human"})).status_code == 200
+
+
+@requirement("registry.edit-needs-another-person")
+async def test_a_persons_key_that_an_agent_has_neither_loosens_its_tier_nor_moves_its_key(world: World) -> None:
+    agent_id = await world.register(key_name="admin", trust_tier="human")
+    before = await record(world, agent_id)
+    clear = {"override_tier": "monitored", "rationale": "It is fine."}
+    for answer in (
+        await world.admin.patch(f"{AGENTS}/{agent_id}", json={"trust_tier": "auto", "reason": "It is fine."}),
+        await world.admin.patch(f"{AGENTS}/{agent_id}", json={"key_name": "bob"}),
+        await world.admin.patch(f"{AGENTS}/{agent_id}", json={"accuracy_score": 0.9, "key_name": None}),
+        await world.admin.post(f"{AGENTS}/{agent_id}/clear-violations", json=clear),
+    ):
+        assert refused(answer)
+    assert await record(world, agent_id) == before
+    same = {"trust_tier": "human", "key_name": "ADMIN", "accuracy_score": 0.9}
+    assert (await world.admin.patch(f"{AGENTS}/{agent_id}", json=same)).status_code == 200
 
 
 @requirement("registry.own-hand")

@@ -188,7 +188,18 @@ async def test_a_patch_changes_only_the_scores_given(world: World) -> None:
 
 @requirement("registry.patch-scores", "registry.trust-score-read-only")
 @pytest.mark.parametrize(
-    "body", [{"trust_score": 1}, {"name": "eve"}, {"status": "active"}, {"accuracy_score": None}, {}]
+    "body",
+    [
+        {"trust_score": 1},
+        {"name": "eve"},
+        {"status": "active"},
+        {"accuracy_score": None},
+        {"trust_tier": "root"},
+        {"trust_tier": None},
+        {"key_name": ""},
+        {"capabilities": ["all"]},
+        {},
+    ],
 )
 async def test_a_patch_of_anything_else_is_refused(world: World, body: dict[str, Any]) -> None:
     agent = await world.register()
@@ -196,6 +207,42 @@ async def test_a_patch_of_anything_else_is_refused(world: World, body: dict[str,
     answer = await world.admin.patch(f"{PATH}/{agent}", json={"efficiency_score": 0.9, **body} if body else body)
     assert answer.status_code == 400
     assert await read(world, agent) == before
+
+
+@requirement("registry.edit-tier-and-key")
+async def test_a_patch_sets_the_tier_and_the_key_at_once_and_is_recorded(world: World) -> None:
+    agent = await world.register(trust_tier="auto", capabilities=["echo"])
+    body = {"trust_tier": "human", "key_name": "BOB", "reason": "It publishes now."}
+    assert (await world.admin.patch(f"{PATH}/{agent}", json=body)).status_code == 200
+    after = await read(world, agent)
+    assert (after["trust_tier"], after["key_name"]) == ("human", "bob")
+    event = (await world.admin.get("/api/v1/audit")).json()["events"][0]
+    assert (event["event_type"], event["agent_id"]) == ("agent_updated", agent)
+    assert event["message"] == "Tier set to human. Key set to bob."
+    assert {"trust_tier": "human", "key_name": "bob", "by": "admin", "reason": "It publishes now."}.items() <= event[
+        "metadata"
+    ].items()
+    assert (await world.task(await world.submit()))["status"] == "pending_approval"
+
+
+@requirement("registry.edit-tier-and-key")
+async def test_a_looser_tier_needs_a_reason_and_a_key_is_taken_away_with_null(world: World) -> None:
+    agent = await world.register(trust_tier="human", key_name="bob")
+    before = await read(world, agent)
+    for reason in ({}, {"reason": " "}):
+        answer = await world.admin.patch(f"{PATH}/{agent}", json={"trust_tier": "monitored", **reason})
+        assert answer.status_code == 400
+        assert "reason" in answer.json()["error"]["details"]["fields"]
+    assert (await world.admin.patch(f"{PATH}/{agent}", json={"reason": "Nothing else."})).status_code == 400
+    assert await read(world, agent) == before
+    body = {"trust_tier": "auto", "key_name": None, "reason": "A month without mistakes."}
+    assert (await world.admin.patch(f"{PATH}/{agent}", json=body)).status_code == 200
+    assert {**await read(world, agent), "updated_at": 0} == {
+        **before,
+        "trust_tier": "auto",
+        "key_name": None,
+        "updated_at": 0,
+    }
 
 
 SPOILED = [

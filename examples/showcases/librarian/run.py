@@ -98,7 +98,7 @@ def merge(service: Showcase, vault: Path) -> None:
     document = {**read, "content": read["content"].replace("Open: the price list.", "Done: the price list.")}
     metadata = {"conflict_resolution": "merge", "base_hash": versions["current"]}
     body = {"operation": "write", "document": document, "metadata": metadata}
-    written = service.person.post("/memory/write", json=body).raise_for_status().json()
+    written = service.assistant.post("/memory/write", json=body).raise_for_status().json()
     print(f"  merged: {written['merged']}")
     print("".join(f"  | {line}\n" for line in file.read_text().splitlines() if line.startswith(("We", "Done", "Open"))))
 

@@ -114,11 +114,14 @@ def describe(routing: dict[str, Any]) -> str:
 
 
 def propose_merge(service: Showcase, title: str) -> str:
-    """Ask for a merge. It waits until a person says yes; here the script is that person."""
+    """Ask for a merge. It waits until a person says yes; here the script is that person, and then the merger."""
     task_id = service.submit("merge", {"pull_request": title}, "merge", f"Merge: {title}")
-    status = service.ended(task_id)["status"]
-    print(f"\nMerging needs a person: the task is {status}. Approved with the key of a person.")
+    task = service.ended(task_id)
+    print(f"\nMerging requires a person's approval: the task is {task['status']}. Approved with the key of a person.")
     service.person.post(f"/tasks/{task_id}/approve").raise_for_status()
+    claims = service.person.post(f"/agents/{task['assigned_agent']}/claims", json={}).raise_for_status().json()
+    body = {"epoch": claims["tasks"][0]["epoch"], "result": f"Merged: {title}"}
+    service.person.post(f"/tasks/{task_id}/complete", json=body).raise_for_status()
     return task_id
 
 

@@ -73,7 +73,7 @@ class Agents:
             said = "allowed" if verdict["allowed"] else f"refused ({verdict['reason']})"
             print(f"      hasty wants to {call['operation']} {wanted}: {said}", flush=True)
             if verdict["quarantined"]:
-                print("      hasty is quarantined: it gets no more tasks.", flush=True)
+                print("      hasty is quarantined: this task is its last one.", flush=True)
         return "billing"
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""`stentor agent ...`: register agents, list them, suspend and reactivate them."""
+"""`stentor agent ...`: register agents, list and edit them, suspend and reactivate them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from stentor.cli.output import console
 from stentor.cli.responses import read_fields
 from stentor.core.jsontext import JsonObject
 
-app = typer.Typer(help="Register, list, suspend and reactivate agents.", no_args_is_help=True)
+app = typer.Typer(help="Register, list, edit, suspend and reactivate agents.", no_args_is_help=True)
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT", help="Its name, its id, or the beginning or end of the id.")]
-Score = Annotated[float | None, typer.Option(min=0, max=1, help="From 0 to 1; default: 0.5.")]
+Score = Annotated[float | None, typer.Option(min=0, max=1, help="Declared score from 0 to 1; default: 0.5.")]
+NewScore = Annotated[float | None, typer.Option(min=0, max=1, help="New declared score, from 0 to 1.")]
 Tier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
 BASE = "/registry/agents"
@@ -66,7 +67,9 @@ def register(
     alignment: Score = None,
     accuracy: Score = None,
     efficiency: Score = None,
-    tier: Annotated[Tier | None, typer.Option(help="How much it is trusted; default: monitored.")] = None,
+    tier: Annotated[
+        Tier | None, typer.Option(help="human: each of its tasks waits for a person's approval; default: monitored.")
+    ] = None,
     runtime: Annotated[
         Literal["worker", "builtin", "http", "llm", "command"],
         typer.Option(
@@ -143,6 +146,53 @@ def show(
         lambda api: api.with_id(AgentList, agent_id, lambda found: api.get(_path(found), JsonObject)),
         _show,
         as_json=as_json,
+    )
+
+
+@app.command()
+def edit(
+    agent_id: AgentId,
+    tier: Annotated[
+        Tier | None,
+        typer.Option(help="human: each new task waits for a person's approval; monitored, auto: tasks run at once."),
+    ] = None,
+    key_name: Annotated[
+        str | None, typer.Option(help="Name of the API key that may act for it; '' removes it.")
+    ] = None,
+    alignment: NewScore = None,
+    accuracy: NewScore = None,
+    efficiency: NewScore = None,
+    reason: Annotated[str | None, typer.Option(help="Why; required for a tier with less review.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change the tier, the key or the declared scores of an agent at once.
+
+    Capabilities, runtime and allow-list change by a proposal: stentor governance propose --help.
+    """
+    body = omit_none(
+        {
+            "trust_tier": tier,
+            "alignment_score": alignment,
+            "accuracy_score": accuracy,
+            "efficiency_score": efficiency,
+            "reason": reason,
+        }
+    ) | ({} if key_name is None else {"key_name": key_name or None})
+    if not body.keys() - {"reason"}:
+        raise typer.BadParameter("give at least one of --tier, --key-name, --alignment, --accuracy, --efficiency.")
+    changes = {name.replace("_", " "): value for name, value in sorted(body.items()) if name != "reason"}
+    values = ", ".join(f"{name} is {'removed' if value is None else value}" for name, value in changes.items())
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.with_id(
+            AgentList, agent_id, lambda found: api.request("PATCH", _path(found), JsonObject, body)
+        ),
+        lambda agent: output.print_line(f"Agent {agent['agent_id']}: {values}."),
+        as_json=as_json,
+        access="change",
     )
 
 

@@ -24,7 +24,7 @@ from stentor.core.jsontext import JsonObject
 
 UPDATE_TIMEOUT_SECONDS = 30
 ATTEMPTED_PATHS = ("notes/today.md", "/etc/passwd", "notes/../keys/receipts.key", "../../root/.ssh/id_rsa")
-"""What the agent tries to read: only the first is on its allowlist; the third violation quarantines the agent."""
+"""What the agent tries to read: only the first is on its allow-list; the third violation quarantines the agent."""
 
 
 class ReadAttempt(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def quarantine_agent(call: ApiCall) -> JsonObject:
         request = {"tool": "files", "operation": "read", "path": path}
         allowed = call("POST", f"{agent}/authorize", request)["allowed"]
         attempts.append({"path": path, "allowed": allowed, "status": call("GET", agent)["status"]})
-    rationale = {"override_tier": "human", "rationale": "Test of the allowlist."}
+    rationale = {"override_tier": "human", "rationale": "Test of the allow-list."}
     release = call("POST", f"{agent}/clear-violations", rationale)
     return {"tries": attempts, "cleared_by": release["overridden_by"], "status": call("GET", agent)["status"]}
 

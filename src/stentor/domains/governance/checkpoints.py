@@ -1,6 +1,6 @@
 """Checkpoints: the state of an agent with a hash of its canonical JSON, and how a state is restored.
 
-A state has the configuration (capabilities, runtime, whitelist), the three scores, the trust tier, and the trust score
+A state has the configuration (capabilities, runtime, allow-list), the three scores, the trust tier, and the trust score
 if there was one. Status, violations and Hebbian weights are history: they are neither stored nor restored. Fails
 closed: a state that does not match its hash is never restored.
 """

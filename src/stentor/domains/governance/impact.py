@@ -142,7 +142,7 @@ def classify_tier(facts: TierFacts) -> TierDecision:
 
     human: the agent is unknown, not active or unscored; trust below 0.7; the ratio of changed lines unknown or above 10
     percent; an unknown flag; a breaking change; a change of policy or governance; a patch that widens capabilities or
-    whitelist, or changes the runtime; a `forbid` of the policy file.
+    allow-list, or changes the runtime; a `forbid` of the policy file.
     auto: trust above 0.9, ratio below 1 percent, no new dependency. monitored: everything else.
     """
     human = tuple(_human_reasons(facts))

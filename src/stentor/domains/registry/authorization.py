@@ -12,7 +12,7 @@ from typing import Literal
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden
 from stentor.core.security.policy import PolicyEntity
-from stentor.domains.registry.model import DEFAULT_SCORE, Agent, TrustTier
+from stentor.domains.registry.model import DEFAULT_SCORE, Agent, AgentChanges, TrustTier, is_looser
 
 AgentAction = Literal[
     "trust",
@@ -22,6 +22,7 @@ AgentAction = Literal[
     "activate",
     "clear_violations",
     "tier",
+    "key",
     "connection",
     "approve",
     "rollback",
@@ -35,6 +36,7 @@ _PHRASES: dict[AgentAction, str] = {
     "activate": "activate it",
     "clear_violations": "clear its violations",
     "tier": "change its tier",
+    "key": "change its key",
     "connection": "change its connections",
     "approve": "approve its updates",
     "rollback": "roll it back",
@@ -71,6 +73,43 @@ def authorize_entity_change(principal: Principal, action: AgentAction, entity_id
         authorize_change(principal, action, agent)
     elif not principal.is_person and (not principal.may("admin") or entity_id == principal.name):
         raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not change the records of this id.")
+
+
+def authorize_edit(principal: Principal, agent: Agent, changes: AgentChanges) -> None:
+    """Refuse new scores, a tier or a key that the caller may not set. Fails closed. Raises Forbidden.
+
+    The key decides who acts as the agent and whose approval of its updates counts as its own, so only a person moves
+    it, and not with the key that the agent has: its program may hold that one.
+    """
+    fields = changes.fields
+    if any(name.endswith("_score") for name in fields):
+        authorize_change(principal, "scores", agent)
+    if changes.trust_tier is not None:
+        authorize_tier(principal, agent, changes.trust_tier)
+    if "key_name" in fields:
+        authorize_change(principal, "key", agent)
+        if fields["key_name"] != agent.key_name:
+            _require_other_person(principal, "key", agent)
+
+
+def authorize_tier(principal: Principal, agent: Agent, tier: TrustTier) -> None:
+    """Refuse a tier that the caller may not set. Raises Forbidden.
+
+    A looser tier takes a person's approval away, so only a person sets it, and not with the key that the agent has.
+    """
+    authorize_change(principal, "tier", agent)
+    if is_looser(agent.trust_tier, tier):
+        _require_other_person(principal, "tier", agent)
+
+
+def _require_other_person(principal: Principal, action: AgentAction, agent: Agent) -> None:
+    if not principal.is_person:
+        raise Forbidden(f"A key of role agent may not {_PHRASES[action]} to this value: use a person's key.")
+    if agent.key_name == principal.name:
+        raise Forbidden(
+            f"{principal.name!r} is the key of the agent {agent.name!r}, so it may not {_PHRASES[action]} to this "
+            "value: use the key of another person."
+        )
 
 
 def authorize_registration(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -12,6 +12,8 @@ from stentor.core.jsontext import JsonObject
 TrustTier = Literal["auto", "monitored", "human"]
 AgentStatus = Literal["active", "suspended", "quarantined"]
 RuntimeKind = Literal["worker", "builtin", "http", "llm", "command"]
+TRUST_TIERS: tuple[TrustTier, ...] = get_args(TrustTier)
+"""From the one with the least review to the one with the most."""
 ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
 
 DEFAULT_SCORE = 0.5
@@ -111,12 +113,28 @@ class Violation(msgspec.Struct, frozen=True):
     cleared_at: int | None
 
 
-class ScoreChanges(msgspec.Struct, frozen=True):
-    """New scores; None keeps a score."""
+class AgentChanges(msgspec.Struct, frozen=True):
+    """New values of what applies at once; None keeps a value, and an empty `key_name` takes the key away.
+
+    Capabilities, runtime and allow-list are not among them: they change by an update of governance.
+    """
 
     alignment_score: float | None = None
     accuracy_score: float | None = None
     efficiency_score: float | None = None
+    trust_tier: TrustTier | None = None
+    key_name: str | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The new values by the name of the agent's field."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        return given | ({"key_name": self.key_name or None} if self.key_name is not None else {})
+
+
+def is_looser(before: TrustTier, after: TrustTier) -> bool:
+    """Return whether the second tier needs less review than the first."""
+    return TRUST_TIERS.index(after) < TRUST_TIERS.index(before)
 
 
 def apply_violation(agent: Agent) -> tuple[int, AgentStatus]:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.registry import model, wire
+from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
 from stentor.domains.registry.service import AgentRegistry
 from stentor.web.operations import Operation
@@ -84,10 +84,16 @@ class RegistryOperations:
             "last_seen": last_seen,
         }
 
-    async def rescore(self, caller: Caller, agent_id: AgentId, body: wire.Rescore) -> wire.Scores:
-        """Change one or more of the three scores."""
-        scores = model.ScoreChanges(body.alignment_score, body.accuracy_score, body.efficiency_score)
-        return wire.Scores.of(await self._registry.rescore(caller.tenant, agent_id, scores, caller))
+    async def edit(self, caller: Caller, agent_id: AgentId, body: wire.Edit) -> wire.Scores:
+        """Change the declared scores, the tier or the key of an agent at once.
+
+        Capabilities, runtime and allow-list change by a proposal (`POST /governance/updates`). A looser tier needs a
+        reason; it and another key need the key of a person that is not the agent's own.
+        """
+        agent = await self._registry.edit(
+            caller.tenant, agent_id, body.to_changes(), caller, reason=body.reason.strip()
+        )
+        return wire.Scores.of(agent)
 
     async def violations(
         self, caller: Caller, agent_id: AgentId, include_cleared: Annotated[bool, Query()] = False
@@ -116,9 +122,7 @@ OPERATIONS = [
     Operation("agents.register", "admin", RegistryOperations.register, "POST /registry/agents", 201, (409, 501)),
     Operation("agents.list", "admin", RegistryOperations.list_agents, "GET /registry/agents"),
     Operation("agents.get", "admin", RegistryOperations.read, "GET /registry/agents/{agent_id}", errors=(404,)),
-    Operation(
-        "agents.rescore", "admin", RegistryOperations.rescore, "PATCH /registry/agents/{agent_id}", errors=(404,)
-    ),
+    Operation("agents.edit", "admin", RegistryOperations.edit, "PATCH /registry/agents/{agent_id}", errors=(404,)),
     Operation(
         "agents.violations",
         "admin",

@@ -18,17 +18,17 @@ from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.db.polling import PollQuery
-from stentor.core.errors import Conflict, NotFound, RegistryRecordError
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, RegistryRecordError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.registry import authorization, model, store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.authorization import AgentAction
 from stentor.domains.registry.model import (
     Agent,
+    AgentChanges,
     AgentStatus,
     Runtime,
     SandboxWhitelist,
-    ScoreChanges,
     TrustTier,
     Violation,
     ViolationType,
@@ -146,22 +146,38 @@ class AgentRegistry:
         agent = await self._db.read(lambda tx: store.find(tx, principal.tenant, entity_id))
         authorization.authorize_entity_change(principal, action, entity_id, agent)
 
-    async def rescore(self, tenant: str, agent_id: str, scores: ScoreChanges, by: Actor) -> Agent:
-        """Change one or more of the three scores. Raises Forbidden, NotFound."""
-        return await self._db.write(self.prepare_rescore(tenant, agent_id, scores, by))
+    async def edit(self, tenant: str, agent_id: str, changes: AgentChanges, by: Actor, reason: str = "") -> Agent:
+        """Change scores, tier and key at once; `reason` is required for a looser tier.
 
-    def prepare_rescore(
-        self, tenant: str, agent_id: str, scores: ScoreChanges, by: Actor, cause: str | None = None
+        Tasks that already wait or run are not moved by a new tier. Raises Forbidden, NotFound, InvalidRequest.
+        """
+        return await self._db.write(self.prepare_edit(tenant, agent_id, changes, by, reason=reason))
+
+    def prepare_edit(
+        self,
+        tenant: str,
+        agent_id: str,
+        changes: AgentChanges,
+        by: Actor,
+        cause: str | None = None,
+        reason: str = "",
     ) -> AgentChange:
         """Return the same change, to run in the caller's transaction."""
-        changes = {name: score for name, score in msgspec.structs.asdict(scores).items() if score is not None}
-        meta = {**changes, "by": _name(by)}
+        fields = changes.fields
+        meta = {**fields, "fields": sorted(fields), "by": _name(by)} | ({"reason": reason} if reason else {})
 
         def change(agent: Agent) -> dict[str, Any]:
-            _authorize(by, "scores", agent)
-            return changes
+            if isinstance(by, Principal):
+                authorization.authorize_edit(by, agent, changes)
+            if changes.trust_tier and model.is_looser(agent.trust_tier, changes.trust_tier) and not reason:
+                raise InvalidRequest(
+                    f"reason: required to change the tier from {agent.trust_tier} to {changes.trust_tier}, which needs "
+                    "less review",
+                    {"fields": {"reason": "required for a looser tier"}},
+                )
+            return fields
 
-        return self._change(tenant, agent_id, change, "agent_updated", "Scores changed.", meta, cause=cause)
+        return self._change(tenant, agent_id, change, "agent_updated", _describe(fields), meta, cause=cause)
 
     async def suspend(self, tenant: str, agent_id: str, reason: str, by: Actor) -> Agent:
         """Suspend an agent. Raises Forbidden, and Conflict unless the agent is active."""
@@ -186,6 +202,8 @@ class AgentRegistry:
 
         def change(agent: Agent) -> dict[str, Any]:
             _authorize(by, "clear_violations", agent)
+            if isinstance(by, Principal):
+                authorization.authorize_tier(by, agent, tier)
             status = "active" if agent.is_quarantined else agent.status
             reason = None if agent.is_quarantined else agent.status_reason
             return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
@@ -211,7 +229,7 @@ class AgentRegistry:
     def prepare_reconfigure(
         self, tenant: str, agent_id: str, fields: dict[str, Any], message: str, by: str, cause: str | None = None
     ) -> AgentChange:
-        """Return a change of capabilities, runtime, whitelist, scores or tier, to run in the caller's transaction."""
+        """Return a change of capabilities, runtime, allow-list, scores or tier, to run in the caller's transaction."""
         meta = {"fields": sorted(fields), "by": by}
         return self._change(
             tenant,
@@ -311,6 +329,15 @@ class AgentRegistry:
 def _next_version(tx: Tx, agent: Agent) -> int:
     """Return the time of a change, which is also the version: it must grow even if the clock was set back."""
     return max(tx.now, agent.updated_at + 1)
+
+
+def _describe(fields: dict[str, Any]) -> str:
+    parts = ["Scores changed."] if any(name.endswith("_score") for name in fields) else []
+    if "trust_tier" in fields:
+        parts.append(f"Tier set to {fields['trust_tier']}.")
+    if "key_name" in fields:
+        parts.append(f"Key set to {fields['key_name']}." if fields["key_name"] else "Key taken away.")
+    return " ".join(parts)
 
 
 def _name(by: Actor) -> str:

@@ -31,7 +31,7 @@ _INSERT = Sql(f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name fo
 _UPDATE = Sql(
     """update agents set capabilities = :capabilities, runtime = :runtime, sandbox_whitelist = :sandbox_whitelist,
         alignment_score = :alignment_score, accuracy_score = :accuracy_score,
-        efficiency_score = :efficiency_score, trust_tier = :trust_tier, status = :status,
+        efficiency_score = :efficiency_score, trust_tier = :trust_tier, status = :status, key_name = :key_name,
         violation_count = :violation_count, status_reason = :status_reason, updated_at = :updated_at
     where tenant = :tenant and agent_id = :agent_id"""
 )
@@ -89,9 +89,9 @@ def insert(tx: Tx, agent: Agent) -> None:
 
 
 def update(tx: Tx, agent: Agent) -> None:
-    """Write all fields but `name`, `key_name` and `created_at`, which never change."""
+    """Write all fields but `name` and `created_at`, which never change."""
     params = _params(agent)
-    for fixed in ("name", "key_name", "created_at"):
+    for fixed in ("name", "created_at"):
         del params[fixed]
     tx.run(_UPDATE, **params)
 

@@ -9,6 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry.model import (
+    AgentChanges,
     AgentStatus,
     AllowedNetwork,
     AllowedTool,
@@ -128,18 +129,28 @@ class Register(RequestModel):
         )
 
 
-class Rescore(RequestModel):
-    model_config = example_config(accuracy_score=0.9)
+class Edit(RequestModel):
+    """What changes at once. A `key_name` that is null takes the key away; `reason` is required for a looser tier."""
+
+    model_config = example_config(accuracy_score=0.9, trust_tier="human", reason="It publishes now.")
 
     alignment_score: Score | None = None
     accuracy_score: Score | None = None
     efficiency_score: Score | None = None
+    trust_tier: TrustTier | None = None
+    key_name: Name | None = None
+    reason: Text = ""
 
     @model_validator(mode="after")
-    def _require_score(self) -> Rescore:
-        if not self.model_fields_set or any(getattr(self, name) is None for name in self.model_fields_set):
-            raise ValueError("give at least one score, and no score that is null")
+    def _require_field(self) -> Edit:
+        given = self.model_fields_set - {"reason"}
+        if not given or any(getattr(self, name) is None for name in given - {"key_name"}):
+            raise ValueError("give at least one score, a tier or a key, and none but the key that is null")
         return self
+
+    def to_changes(self) -> AgentChanges:
+        key_name = (self.key_name or "").lower() if "key_name" in self.model_fields_set else None
+        return AgentChanges(self.alignment_score, self.accuracy_score, self.efficiency_score, self.trust_tier, key_name)
 
 
 class Clear(RequestModel):

@@ -1,6 +1,6 @@
-"""Check an access against the agent's allowlist: denied unless something allows it. Pure.
+"""Check an access against the agent's allow-list: denied unless something allows it. Pure.
 
-In the globs of allowlists `**` crosses folders, `*` and `?` do not, and `**/` also matches no folder. Globs are not
+In the globs of allow-lists `**` crosses folders, `*` and `?` do not, and `**/` also matches no folder. Globs are not
 translated to regular expressions, whose backtracking can take minutes for a path that an agent makes up for it; the
 matcher reads the path once and tracks all possible positions in the glob.
 """
@@ -21,7 +21,7 @@ _WILDCARDS = (_ANY_FOLDERS, _ANYTHING, _WITHIN_FOLDER)
 
 
 class Access(msgspec.Struct, frozen=True):
-    """A requested access. `capability` is one that the agent needs for it, besides the allowlist."""
+    """A requested access. `capability` is one that the agent needs for it, besides the allow-list."""
 
     tool: str
     operation: str
@@ -42,7 +42,7 @@ def check_access(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | A
     """Return the tool that allows the access, or the denial. For rate limits see `take_token`."""
     tool = next((tool for tool in whitelist.tools if tool.name == access.tool), None)
     if tool is None:
-        return AccessDenial("unauthorized_tool", f"The tool {access.tool!r} is not on the allowlist{_wanted(access)}.")
+        return AccessDenial("unauthorized_tool", f"The tool {access.tool!r} is not on the allow-list{_wanted(access)}.")
     if access.operation not in tool.operations:
         return AccessDenial(
             "unauthorized_tool", f"The tool {tool.name!r} may not {access.operation!r}{_wanted(access)}."
@@ -52,7 +52,7 @@ def check_access(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | A
     if access.path is not None and not is_path_allowed(tool, access.path):
         return AccessDenial("unauthorized_path", f"The tool {tool.name!r} may not touch {access.path!r}.")
     if (access.host is not None or access.port is not None) and not is_network_allowed(whitelist, access):
-        return AccessDenial("unsafe_network", f"{access.host}:{access.port} is not on the network allowlist.")
+        return AccessDenial("unsafe_network", f"{access.host}:{access.port} is not on the allow-list of network hosts.")
     return tool
 
 

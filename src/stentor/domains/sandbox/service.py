@@ -1,6 +1,6 @@
 """Decide whether an agent may do something, and record it. Denials are violations; the third one quarantines the agent.
 
-Fails closed: nothing is allowed that was not recorded. The rules of allowlists are in `model`.
+Fails closed: nothing is allowed that was not recorded. The rules of allow-lists are in `model`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AccessDecision(msgspec.Struct, frozen=True):
 
 
 class SandboxService:
-    """Checks accesses. `rules` is the policy file, which can deny what the whitelist allows."""
+    """Checks accesses. `rules` is the policy file, which can deny what the allow-list allows."""
 
     def __init__(self, db: Database, registry: AgentRegistry, runlog: RunLog, rules: PolicySet | None = None) -> None:
         self._db = db

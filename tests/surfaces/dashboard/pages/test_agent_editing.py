@@ -55,6 +55,39 @@ async def test_a_form_that_is_refused_says_why_and_keeps_what_was_typed(site: Si
     await site.read("/agents/new", 403, key="WRITER")
 
 
+@requirement("dashboard.page-agent-settings")
+async def test_tier_key_and_scores_are_set_at_once_in_a_form_of_their_own(site: Site) -> None:
+    ann = await site.world.register("ann", trust_tier="human", accuracy_score=0.25)
+    page = await site.read(f"/agents/{ann}/edit")
+    assert 'value="0.25"' in page
+    assert "Each of its tasks waits until a person approves it." in page
+    path = f"/agents/{ann}/settings"
+    same = {"tier": "human", "key_name": "", "alignment": "0.5", "accuracy": "0.25", "efficiency": "0.5"}
+    assert "Nothing is changed." in (await site.send(path, 400, **same, reason="none")).text
+    refused = (await site.send(path, 400, **{**same, "tier": "auto", "key_name": "bob"})).text
+    assert "reason: required to change the tier from human to auto" in refused
+    assert re.search(r'name="tier" value="auto" checked', refused), "what was chosen stays"
+    assert 'name="key_name" value="bob"' in refused
+    assert "accuracy_score" in (await site.send(path, 400, **{**same, "accuracy": "often"})).text
+    answer = await site.send(
+        path, **{**same, "tier": "auto", "key_name": "Bob", "accuracy": "0.8"}, reason="It is safe."
+    )
+    assert answer.headers["location"] == f"/agents/{ann}?notice=edited"
+    made = await agent(site, ann)
+    assert (made["trust_tier"], made["key_name"], made["accuracy_score"]) == ("auto", "bob", 0.8)
+    await site.send(path, tier="monitored")
+    assert (await agent(site, ann))["key_name"] == "bob", "a field that was not sent stays"
+
+
+@requirement("dashboard.page-agent-settings", "registry.edit-needs-another-person")
+async def test_the_form_says_why_a_key_may_not_loosen_its_own_agent(site: Site) -> None:
+    ann = await site.world.register("ann", trust_tier="human", key_name="admin")
+    refused = await site.send(f"/agents/{ann}/settings", 403, tier="auto", reason="It is safe.")
+    assert "use the key of another person" in refused.text.replace("&#39;", "'")
+    assert (await agent(site, ann))["trust_tier"] == "human"
+    await site.send(f"/agents/{ann}/settings", 403, key="WRITER", tier="human")
+
+
 @requirement("dashboard.page-agent-editing")
 async def test_a_change_is_a_proposal_that_changes_nothing_by_itself(site: Site) -> None:
     options = {"model": "openai/gpt-5-mini", "system_prompt": "Be brief.\nCite."}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
@@ -25,7 +27,7 @@ from stentor.domains.messaging.model import (
     error_response,
     fixed_route,
 )
-from stentor.domains.registry.model import Agent, ScoreChanges
+from stentor.domains.registry.model import Agent, AgentChanges
 from stentor.domains.registry.service import AgentChange, AgentDraft, AgentRegistry
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the registry; no agent is needed.")
@@ -106,9 +108,8 @@ class RegistryZone:
         if field in SCORE_FIELDS:
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
                 raise InvalidRequest(f"{field} must be a number from 0 to 1.")
-            return self._registry.prepare_rescore(
-                tenant, agent_id, ScoreChanges(**{field: float(value)}), by, context.parent_event_id
-            )
+            changes = msgspec.structs.replace(AgentChanges(), **{field: float(value)})
+            return self._registry.prepare_edit(tenant, agent_id, changes, by, context.parent_event_id)
         if field == "status" and value == "suspended":
             return self._registry.prepare_suspend(
                 tenant, agent_id, "Suspended by a message.", by, context.parent_event_id

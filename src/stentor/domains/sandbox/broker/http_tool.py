@@ -1,4 +1,4 @@
-"""The tool `http_request`: requests to hosts of the agent's network allowlist, through the service's outbound guard."""
+"""The tool `http_request`: requests to hosts of the agent's allow-list, through the service's outbound guard."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class HttpRequest(TypedTool):
         return Access(self.name, method, host=url.raw_host, port=url.port)
 
     def complete_access(self, access: Access) -> Access:
-        """Add an empty host and port 0 where they are missing: no allowlist has them, so the access is denied."""
+        """Add an empty host and port 0 where they are missing: no allow-list has them, so the access is denied."""
         return msgspec.structs.replace(access, host=access.host or "", port=access.port or 0)
 
     async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:

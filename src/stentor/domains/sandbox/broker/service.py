@@ -73,7 +73,7 @@ class ToolDispatcher:
         if call.tool == LIST_TOOLS:
             return self._list_tools(run)
         tool = self._tools.get(call.tool)
-        # A tool on the allowlist that this service lacks is a mistake of the operator, not a violation of the agent.
+        # A tool on the allow-list that this service lacks is a mistake of the operator, not a violation of the agent.
         if tool is None and self._is_on_allowlist(run, call.tool):
             raise NotFound(f"This service has no tool {call.tool!r}.")
         access = tool.to_access(call) if tool else _access_to_unknown(call)
@@ -84,7 +84,7 @@ class ToolDispatcher:
             run.revoked.set()
         if decision.denial is not None:
             raise ToolDenied(f"{decision.denial.details} ({decision.denial.type})")
-        if tool is None:  # it was added to the allowlist after the check above
+        if tool is None:  # it was added to the allow-list after the check above
             raise NotFound(f"This service has no tool {call.tool!r}.")
         try:
             async with asyncio.timeout(tool.timeout_seconds):

@@ -1,4 +1,4 @@
-"""Forms that register an agent, and that propose a change of one: a change takes effect when it is approved."""
+"""Forms that register an agent, edit its tier, key and scores at once, and propose a change of anything else."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from starlette.responses import Response
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.pages.agents import TRUST_TIERS
-from stentor.surfaces.dashboard.presenters import whitelist_form
+from stentor.surfaces.dashboard.presenters import agent_view, whitelist_form
 from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
 from stentor.surfaces.dashboard.presenters.whitelist_form import split_words
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 KINDS = {
-    "worker": "a program of yours that asks for tasks",
-    "llm": "a model with a prompt, called by this service",
-    "http": "a web service that gets each task as a request",
+    "worker": ("Worker", "A program of yours that connects to this service and asks for tasks."),
+    "llm": ("Model", "A language model with a prompt, called by this service."),
+    "http": ("Web service", "This service sends each task as a request to your endpoint."),
 }
-EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt", "description"), "") | {
+EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt", "description", "key_name"), "") | {
     "kind": "worker",
     "tier": "monitored",
     **whitelist_form.read_fields(whitelist_form.EMPTY_WHITELIST),
@@ -37,8 +36,15 @@ def _render_new(
     page: PageRequest, form: dict[str, str] | None = None, problem: str = "", status: int = 200
 ) -> Response:
     form = EMPTY_FORM | (form or {})
-    rows = whitelist_form.count_rows(form)
-    return page.render("agent-new.html", status, form=form, rows=rows, problem=problem, kinds=KINDS, tiers=TRUST_TIERS)
+    return page.render(
+        "agent-new.html",
+        status,
+        form=form,
+        rows=whitelist_form.count_rows(form),
+        problem=problem,
+        kinds=KINDS,
+        tiers=agent_view.TIERS,
+    )
 
 
 async def create_agent(page: PageRequest) -> Response:
@@ -48,6 +54,7 @@ async def create_agent(page: PageRequest) -> Response:
         "capabilities": split_words(form.get("capabilities", "")),
         "trust_tier": form.get("tier", ""),
         "runtime": _runtime(form),
+        "key_name": form["key_name"].strip() or None,
         "sandbox_whitelist": whitelist_form.build_whitelist(EMPTY_FORM, form, whitelist_form.EMPTY_WHITELIST),
     }
     try:
@@ -75,7 +82,13 @@ async def show_edit(page: PageRequest) -> Response:
 
 
 def _render_edit(
-    page: PageRequest, agent: JsonObject, form: dict[str, str], problem: str = "", status: int = 200
+    page: PageRequest,
+    agent: JsonObject,
+    form: dict[str, str],
+    problem: str = "",
+    status: int = 200,
+    settings: dict[str, str] | None = None,
+    refusal: str = "",
 ) -> Response:
     runtime = agent["runtime"]
     origin = url_origin(runtime["endpoint"]) if runtime.get("endpoint") else ""
@@ -88,7 +101,59 @@ def _render_edit(
         problem=problem,
         kind=runtime["kind"],
         origin=origin,
+        settings=settings or read_settings(agent),
+        refusal=refusal,
+        tiers=agent_view.TIERS,
+        scores=agent_view.SCORES,
     )
+
+
+async def apply_settings(page: PageRequest) -> Response:
+    """Set what the first form changes at once, and show the agent."""
+    agent = await page.call("agents.get", agent_id=page.path_param("agent_id"))
+    form = await page.read_form()
+    before = read_settings(agent)
+    after = before | {name: form[name].strip() for name in before if name in form}
+    reason = form.get("reason", "").strip()
+    body = build_settings(before, after)
+
+    def refuse(message: str, status: int) -> Response:
+        values = read_values(agent) | {"description": ""}
+        return _render_edit(page, agent, values, "", status, after | {"reason": reason}, message)
+
+    if not body:
+        return refuse("Nothing is changed.", 400)
+    try:
+        await page.call("agents.edit", agent_id=agent["agent_id"], body=body | {"reason": reason})
+    except GatewayError as error:
+        if error.status not in (400, 403):
+            raise
+        return refuse(error.message, error.status)
+    return page.redirect(f"/agents/{quote_segment(agent['agent_id'])}", "edited")
+
+
+def read_settings(agent: JsonObject) -> dict[str, str]:
+    """Return the fields of the form that applies at once, as they are now."""
+    scores = {name: f"{agent[f'{name}_score']:g}" for name in agent_view.SCORES}
+    return {"tier": agent["trust_tier"], "key_name": agent["key_name"] or "", **scores}
+
+
+def build_settings(before: dict[str, str], after: dict[str, str]) -> JsonObject:
+    """Return the body of `agents.edit` with the fields that differ.
+
+    A score that is no number stays a text, which the gateway rejects with a message.
+    """
+    changed = {name: value for name, value in after.items() if value != before[name]}
+    body: JsonObject = {f"{name}_score": _number(changed[name]) for name in agent_view.SCORES if name in changed}
+    body |= {"trust_tier": changed["tier"]} if "tier" in changed else {}
+    return body | ({"key_name": changed["key_name"] or None} if "key_name" in changed else {})
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 async def propose_change(page: PageRequest) -> Response:
@@ -154,7 +219,7 @@ def describe_changes(name: str, before: dict[str, str], after: dict[str, str], w
 def build_patch(before: dict[str, str], after: dict[str, str], whitelist: JsonObject) -> JsonObject:
     """Return a JSON merge patch (RFC 7386) with the fields that differ; an emptied field is removed.
 
-    `whitelist` is the one before, whose unchanged tools stay as they are.
+    `whitelist` is the allow-list before, whose unchanged tools stay as they are.
     """
     changed = {name for name in before if before[name] != after[name]}
     patch: JsonObject = {}
@@ -181,4 +246,5 @@ ROUTES = [
     ("POST", "/agents/new", create_agent),
     ("GET", "/agents/{agent_id}/edit", show_edit),
     ("POST", "/agents/{agent_id}/edit", propose_change),
+    ("POST", "/agents/{agent_id}/settings", apply_settings),
 ]

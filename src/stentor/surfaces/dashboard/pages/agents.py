@@ -35,9 +35,7 @@ LISTED_TASKS, LISTED_HISTORY, LISTED_UPDATES = 10, 100, 5
 MAX_TRUST_CHANGES = 200
 FIGURE_DAYS = 7
 """Days of the figures in the list."""
-AGENT_STATUSES, TRUST_TIERS = ("active", "suspended", "quarantined"), ("auto", "monitored", "human")
-COLOR_STEPS = tuple(range(10))
-"""Colors of the heat map."""
+AGENT_STATUSES = ("active", "suspended", "quarantined")
 AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
 
@@ -73,7 +71,7 @@ async def list_agents(page: PageRequest) -> Response:
         else None,
         filters=filters,
         statuses=AGENT_STATUSES,
-        tiers=TRUST_TIERS,
+        tiers=agent_view.TIERS,
     )
 
 
@@ -127,15 +125,14 @@ async def show_weights(page: PageRequest) -> Response:
     await page.call("agents.list", limit=1)  # checks the permission: the query below does not
     after, now = _read_cursor(page), page.site.now()
     heat = await page.read(learning_queries.read_heat_map, after, now, PAGE_SIZE)
-    values = [cell.weight for row in heat.rows for cell in row[2].values()]
-    low, high = (min(values), max(values)) if values else (0.0, 0.0)
+    # With the weight of an agent without results, so that the colors of two close weights are close.
+    values = [1.0, *(cell.weight for row in heat.rows for cell in row[2].values())]
     return page.render(
         "weights.html",
         block="live",
         heat=heat,
-        low=low,
-        high=high,
-        bounds=[low + (high - low) * step / len(COLOR_STEPS) for step in COLOR_STEPS],
+        low=min(values),
+        high=max(values),
         more=_next_page_url("/agents/weights", {}, heat.last) if heat.last else None,
     )
 
@@ -155,14 +152,12 @@ def _next_page_url(path: str, filters: dict[str, str], last: tuple[int, str]) ->
 async def show_agent(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
-    violations, history, links, tasks, updates, computed, names, records, durations = await asyncio.gather(
+    violations, history, links, tasks, updates, names, records, durations = await asyncio.gather(
         page.call("agents.violations", agent_id=agent_id, include_cleared=True),
         page.call("learning.history", agent_id=agent_id, limit=LISTED_HISTORY),
         page.call("learning.connections", agent_id=agent_id),
         page.call("tasks.list", agent_id=agent_id, limit=LISTED_TASKS),
         page.call("updates.list", agent_id=agent_id, limit=LISTED_UPDATES),
-        # 422: there are not enough records to compute a score.
-        page.find("agents.compute_trust", missing=422, agent_id=agent_id, body={"persist": False}),
         page.read(registry_queries.read_names),
         page.read(_read_records, agent_id),
         page.read(chart_queries.read_agent_durations, agent_id),
@@ -177,7 +172,6 @@ async def show_agent(page: PageRequest) -> Response:
         connections=agent_view.present_connections(links["connections"], agent_id),
         tasks=tasks["tasks"],
         updates=updates["updates"],
-        computed=computed,
         names=names,
         runtime=agent_view.present_runtime(record["runtime"]),
         prompt=agent_view.present_prompt(record["runtime"]),
@@ -186,7 +180,9 @@ async def show_agent(page: PageRequest) -> Response:
         trust=agent_view.present_trust(record, changes, page.site.now()),
         weights=agent_view.present_weights(weights, history["history"], page.site.now(), page.site.sentinel_threshold),
         alerts=[agent_view.present_agent_alert(alert) for alert in alerts],
-        tiers=TRUST_TIERS,
+        threshold=round(100 * page.site.sentinel_threshold),
+        tiers=agent_view.TIERS,
+        scores=agent_view.SCORES,
     )
 
 

@@ -14,6 +14,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK, Redactor
 from stentor.domains.learning import model as learning
 from stentor.domains.learning.model import SentinelAlert, Weight
+from stentor.domains.registry.model import TrustTier
 from stentor.domains.trust import model as trust_model
 from stentor.domains.trust.model import TrustChange, TrustLevel
 
@@ -22,6 +23,16 @@ SVG_WIDTH, SVG_HEIGHT = 600, 100
 """Units of the drawing; the page stretches it."""
 MAX_DOTS = 40
 """With more points only the line is drawn."""
+TIERS: dict[TrustTier, str] = {
+    "auto": "Its tasks run at once, as in monitored; only rules of a policy file tell the two apart.",
+    "monitored": "Its tasks run at once. The default.",
+    "human": "Each of its tasks waits until a person approves it.",
+}
+SCORES = {
+    "alignment": "how well it follows instructions",
+    "accuracy": "how often it is right",
+    "efficiency": "how little time and cost it takes",
+}
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
 _redactor = Redactor()
 _OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed")

@@ -1,4 +1,4 @@
-"""The fields in which an agent's whitelist is edited: a row for each tool, hosts and ports. Pure.
+"""The fields in which an agent's allow-list is edited: a row for each tool, hosts and ports. Pure.
 
 Operations, hosts and ports are separated by commas or white space; paths, which may have both, stand one on a line.
 """
@@ -39,7 +39,7 @@ def count_rows(fields: Mapping[str, str]) -> int:
 
 
 def build_whitelist(before: Mapping[str, str], after: Mapping[str, str], whitelist: JsonObject) -> JsonObject:
-    """Return the whitelist of the edited fields. A row without a name is none; a row that nobody changed stays exactly.
+    """Return the allow-list of the edited fields. A row without a name is left out; an unchanged row stays.
 
     A number that is none stays a text, which the gateway rejects with a message.
     """

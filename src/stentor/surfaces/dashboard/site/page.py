@@ -77,6 +77,7 @@ NOTICES = {
     "suspended": "Agent suspended: no new tasks are assigned.",
     "activated": "Agent activated.",
     "registered": "Agent registered.",
+    "edited": "Changed. It applies from now on.",
     "proposed": "Proposed. It takes effect when it is approved.",
     "cleared": "Violations cleared.",
     "saved": "Saved.",
