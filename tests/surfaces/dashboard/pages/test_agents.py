@@ -234,6 +234,24 @@ async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -
 
 
 @requirement("dashboard.page-agents")
+async def test_a_new_worker_is_told_how_to_start_and_a_quarantined_one_how_to_get_back(site: Site) -> None:
+    ann = await site.world.register("ann", key_name="bob", trust_tier="human")
+    page = await site.read(f"/agents/{ann}")
+    assert "Next: start its program" in page
+    assert "It works with the key <b>bob</b>" in page
+    assert "Each of its tasks waits until a person approves it." in page
+    assert "Clear violations" not in page
+    for tool in ("shell", "files", "web"):
+        call = {"tool": tool, "operation": "read", "path": "/etc/passwd"}
+        await site.world.admin.post(f"/api/v1/registry/agents/{ann}/authorize", json=call)
+    page = await site.read(f"/agents/{ann}")
+    assert "<b>Quarantined: 3 violations.</b>" in page
+    assert "Clear violations" in page
+    assert "Next: start its program" not in page
+    assert "The tool 'web' is not on the allow-list (read '/etc/passwd')." in html.unescape(page)
+
+
+@requirement("dashboard.page-agents")
 async def test_an_agent_without_trust_is_unscored(site: Site) -> None:
     ann = await site.world.register("ann")
     page = await site.read(f"/agents/{ann}")

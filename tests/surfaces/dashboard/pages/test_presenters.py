@@ -26,7 +26,7 @@ def test_a_runtime_is_told_without_what_may_be_a_secret() -> None:
         "Program": "run, 2 arguments",
         "Model": "small",
         "Max tokens": "9",
-        "Other options": "api_key, system_prompt",
+        "Other options": "api_key",
     }
     assert url_origin("https://[bad") == MASK
 

@@ -215,7 +215,7 @@ def present_runtime(runtime: JsonObject) -> list[tuple[str, str]]:
     if command:
         rows.append(("Program", f"{str(command[0]).rsplit('/', 1)[-1]}, {len(command) - 1} arguments"))
     rows += [(name.replace("_", " ").capitalize(), str(options[name])) for name in _OPTIONS if name in options]
-    others = sorted(name for name in options if name not in _OPTIONS)
+    others = sorted(options.keys() - {*_OPTIONS, "system_prompt"})  # the prompt is shown by itself
     return rows + ([("Other options", ", ".join(others))] if others else [])
 
 
