@@ -1,0 +1,172 @@
+"""Durable steps of a task, over the worker SDK and HTTP: rate, latency, stored bytes, and a resumption."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.figures import Figure, at_least, at_most, percentile, spread
+from bench.service import KEY, Client, Service, serving
+from bench.sizes import Scale, say
+from bench.throughput import told
+from stentor_worker import Failed, Task, Worker
+
+TITLE = "Steps of tasks"
+TOGETHER = 32
+MESSAGE = 800
+"""Bytes of a message in the conversation."""
+TABLES = ("task_steps", "step_values")
+
+
+class Bench:
+    """A service and a worker for it, in this process."""
+
+    def __init__(self, service: Service, client: Client) -> None:
+        self._client = client
+        self.latencies: list[float] = []
+        self.first_new_step = 0.0
+        logging.getLogger("stentor_worker").addHandler(logging.NullHandler())
+        worker = Worker.register(
+            f"http://{service.host}:{service.port}", KEY, "stepper", ["step"], concurrency=TOGETHER
+        )
+        worker.handler(self._handle)
+        self._worker, self._thread = worker, threading.Thread(target=worker.run, daemon=True)
+
+    def _handle(self, task: Task) -> int:
+        kind, count = task.input["kind"], task.input["count"]
+        latencies = []
+        for n in range(count):
+            value = f"{n:06}" + "x" * (MESSAGE - 8) if kind == "conversation" else n
+            started = time.perf_counter()
+            task.step(f"step {n}", partial(_same, value))
+            latencies.append(time.perf_counter() - started)
+        self.latencies = latencies
+        if kind == "resumed" and task.epoch == 1:
+            raise Failed("the end of the first attempt")
+        if kind == "resumed":
+            task.step("new", lambda: self._note_new_step())
+        return int(count)
+
+    def _note_new_step(self) -> None:
+        self.first_new_step = time.perf_counter()
+
+    def run(self, tasks: int, steps: int, kind: str = "empty") -> tuple[float, list[str]]:
+        """Return how long the tasks took together, in seconds, and their ids."""
+        started = time.perf_counter()
+        ids = [self._submit({"kind": kind, "count": steps}) for _ in range(tasks)]
+        for task_id in ids:
+            self.wait(task_id)
+        return time.perf_counter() - started, ids
+
+    def retry(self, task_id: str) -> None:
+        self._client.send("POST", f"/api/v1/tasks/{task_id}/retry", b"{}")
+
+    def wait(self, task_id: str) -> str:
+        while (status := self._client.get(f"/api/v1/tasks/{task_id}")["status"]) in ("queued", "executing"):
+            time.sleep(0.02)
+        return str(status)
+
+    def _submit(self, task_input: dict[str, Any]) -> str:
+        body = {"type": "step", "input": task_input, "required_capabilities": ["step"]}
+        return str(json.loads(self._client.send("POST", "/api/v1/tasks", json.dumps(body).encode()))["task_id"])
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._worker.stop()
+            self._thread.join()
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def run(scale: Scale) -> list[Figure]:
+    with scale.scratch() as folder:
+        found: list[Figure] = []
+        with serving(folder / "data", {"SERVICE_MEMORY": "0"}) as service, service.connect() as client:
+            bench = Bench(service, client)
+            with bench.working():
+                bench.run(2, 20)
+                rates = {}
+                for together, steps in ((1, scale.pick(500, 50)), (TOGETHER, scale.pick(60, 5))):
+                    seconds = [bench.run(together, steps)[0] for _ in range(scale.pick(scale.rounds, 1))]
+                    rates[together] = [together * steps / one for one in seconds]
+                    say(f"steps: {together} at once, {median(rates[together]):,.0f} steps/s")
+                    found += _latency(bench) if together == 1 else []
+                found += _stored(bench, folder / "data" / "stentor.db", scale.pick(1_000, 50))
+                found += _resumed(bench, scale.pick(1_000, 50))
+        return [*_rates(scale, folder, rates), *found]
+
+
+def _latency(bench: Bench) -> list[Figure]:
+    every = [1_000 * one for one in bench.latencies]
+    how = "`task.step` of an empty function: SDK, HTTP, commit with its event and fsync; one task alone"
+    return [
+        Figure("added latency of a step, p50", median(every), "ms", how, at_most(2)),
+        Figure("added latency of a step, p95", percentile(every, 0.95), "ms", how),
+    ]
+
+
+def _rates(scale: Scale, folder: Path, rates: dict[int, list[float]]) -> Iterator[Figure]:
+    for together, ours in rates.items():
+        how = f"empty steps of {together} {'task' if together == 1 else 'tasks at once'}, SQLite; median of the rounds"
+        yield Figure(f"steps, {together} at once", median(ours), "/s", how, None, spread(ours))
+        steps = scale.pick(60, 5)
+        theirs = list(_peer(scale, folder, together, steps))
+        if theirs:
+            name = f"DBOS {theirs[0]['version']}: steps, {together} at once"
+            peers = [together * steps / one["seconds"] for one in theirs]
+            how = "a workflow of empty steps each, `DBOS.start_workflow`, its SQLite database as its documentation says"
+            yield Figure(name, median(peers), "/s", how, None, spread(peers))
+            how = "medians of the same run"
+            yield Figure(f"Stentor to DBOS, {together} at once", median(ours) / median(peers), "×", how, at_least(5))
+
+
+def _peer(scale: Scale, folder: Path, together: int, steps: int) -> Iterator[dict[str, Any]]:
+    if importlib.util.find_spec("dbos") is None:
+        say("steps: dbos is not installed (requirements/bench.txt), so there is no peer")
+        return
+    for n in range(scale.pick(scale.rounds, 1)):
+        command = [sys.executable, "-m", "bench.step_peer", str(folder / f"peer-{together}-{n}.db")]
+        yield told([*command, str(together), str(steps)])
+
+
+def _stored(bench: Bench, database: Path, calls: int) -> Iterator[Figure]:
+    """A conversation of so many model calls: each step has the new message alone."""
+    before = _size(database)
+    bench.run(1, calls, "conversation")
+    ratio = (_size(database) - before) / (calls * MESSAGE)
+    how = f"{calls:,} steps of {MESSAGE} bytes: growth of the journal's tables and indexes, by the bytes of the values"
+    yield Figure("stored bytes to distinct bytes", ratio, "×", how, at_most(1.2))
+
+
+def _size(database: Path) -> int:
+    with sqlite3.connect(database) as connection:
+        marks = ", ".join("?" * len(TABLES))
+        names = f"select name from sqlite_schema where tbl_name in ({marks})"
+        (size,) = connection.execute(f"select sum(pgsize) from dbstat where name in ({names})", TABLES).fetchone()
+    return int(size or 0)
+
+
+def _resumed(bench: Bench, steps: int) -> Iterator[Figure]:
+    _, (task_id,) = bench.run(1, steps, "resumed")
+    started = time.perf_counter()
+    bench.retry(task_id)
+    bench.wait(task_id)
+    how = f"a task with {steps:,} recorded steps: from the retry to its first new step, with the claim"
+    yield Figure("resumption", 1_000 * (bench.first_new_step - started), "ms", how, at_most(200))
