@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -282,3 +283,19 @@ async def test_worker_finds_its_agent_by_name_and_another_keys_agent_not(world: 
     ambiguous = await world.admin.get("/api/v1/agents/ann")
     assert ambiguous.status_code == 409
     assert "2 agents have the name 'ann'" in ambiguous.json()["error"]["message"]
+
+
+async def test_an_id_with_a_slash_is_reached_by_the_fast_routes_and_labelled_by_its_template(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(id="a/b c%2F")
+    claim = await world.claim(agent)
+    assert claim["task_id"] == task_id
+    path = f"/api/v1/tasks/{quote(task_id, safe='')}"
+    for verb, body in reports(claim["epoch"])[:3]:
+        assert (await world.admin.post(f"{path}/{verb}", json=body)).status_code == 200, verb
+    assert (await world.task(quote(task_id, safe="")))["status"] == "completed"
+    for odd in ("/api/v1/tasks//heartbeat", "/api/v1/tasks/heartbeat", "/api/v1//heartbeat"):
+        assert (await world.admin.post(odd, json={"epoch": 1})).status_code in (404, 405), odd
+    metrics = (await world.admin.get("/metrics")).text
+    assert 'route="/api/v1/tasks/{task_id}/heartbeat"' in metrics
+    assert "a/b" not in metrics

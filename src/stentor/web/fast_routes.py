@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
@@ -25,11 +25,23 @@ from stentor.web.unknown_fields import explain_unknown_fields
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 FastHandlers = dict[tuple[str, str], Handler]
+
+
+class FastTemplate(NamedTuple):
+    """A fast route with one path parameter, and the name of that."""
+
+    route: BaseRoute
+    parameter: str
+    handler: Handler
+
+
+FastTemplates = dict[tuple[str, str, str], FastTemplate]
 _NOT_HEADERS = {"request", "caller", "body"}
 
 
 class FastRoute(GatewayRoute):
-    """A route whose function takes, by name, any of `request`, `caller`, the model `body` and optional headers.
+    """A route whose function takes, by name, any of `request`, `caller`, the model `body`, path parameters and optional
+    headers.
 
     It returns a Response. A function without `body` reads the request itself.
     """
@@ -41,7 +53,9 @@ class FastRoute(GatewayRoute):
         body_type: Any = parameters["body"].annotation if "body" in parameters else None
         if body_type is not None:
             body_adapter = TypeAdapter(body_type)
-        headers = [OptionalHeader(name, parameters[name].annotation) for name in parameters.keys() - _NOT_HEADERS]
+        in_path = {name: TypeAdapter(parameters[name].annotation) for name in self.param_convertors}
+        named = parameters.keys() - _NOT_HEADERS - in_path.keys()
+        headers = [OptionalHeader(name, parameters[name].annotation) for name in named]
         takes_request, takes_caller = "request" in parameters, "caller" in parameters
 
         async def handle(request: Request) -> Response:
@@ -53,6 +67,8 @@ class FastRoute(GatewayRoute):
                 arguments["request"] = request
             if takes_caller:
                 arguments["caller"] = principal
+            for name, adapter in in_path.items():
+                arguments[name] = validate_value(adapter, request.path_params[name], ("path", name))
             if body_adapter is not None:
                 arguments["body"] = validate_value(body_adapter, await _read_json(request), body_type=body_type)
             for header in headers:
@@ -121,15 +137,31 @@ def collect_fast_handlers(routes: Iterable[BaseRoute]) -> FastHandlers:
     }
 
 
+def collect_fast_templates(routes: Iterable[BaseRoute]) -> FastTemplates:
+    """Return the fast routes whose last segment but one is their only path parameter, such as `/tasks/{task_id}/fail`.
+
+    By method, the path before the parameter, and the segment after it.
+    """
+    templates: FastTemplates = {}
+    for route in routes:
+        if isinstance(route, FastRoute) and len(route.param_convertors) == 1:
+            head, parameter, last = route.path.rsplit("/", 2)
+            (name,) = route.param_convertors
+            assert parameter == f"{{{name}}}", route.path
+            for method in route.methods or ():
+                templates[method, head, last] = FastTemplate(route, name, route.get_route_handler())
+    return templates
+
+
 class FastRouteMiddleware:
     """Handles fast routes and passes all other requests on. Unexpected errors propagate."""
 
-    def __init__(self, app: ASGIApp, handlers: FastHandlers) -> None:
+    def __init__(self, app: ASGIApp, handlers: FastHandlers, templates: FastTemplates) -> None:
         self._app = app
-        self._handlers = handlers
+        self._handlers, self._templates = handlers, templates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._handlers.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        handler = self._find(scope) if scope["type"] == "http" else None
         if handler is None:
             await self._app(scope, receive, send)
             return
@@ -142,3 +174,15 @@ class FastRouteMiddleware:
                 raise
             response = await error_handler(request, error)
         await response(scope, receive, send)
+
+    def _find(self, scope: Scope) -> Handler | None:
+        handler = self._handlers.get((scope["method"], scope["path"]))
+        if handler is not None:
+            return handler
+        head, value, last = ("", *scope["path"].rsplit("/", 2))[-3:]
+        template = self._templates.get((scope["method"], head, last)) if value else None
+        if template is None:
+            return None
+        # What the router would set: for the handler, and for the label of the request's duration.
+        scope["path_params"], scope["route"] = {template.parameter: value}, template.route
+        return template.handler

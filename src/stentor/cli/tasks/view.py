@@ -14,6 +14,9 @@ from stentor.cli.responses import RunEvent, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.core.jsontext import JsonObject
 
+MAX_DEPTH = 5
+"""Levels of the tree of events; each attempt and each wait of a task would add another one."""
+
 
 class SubmittedTask(msgspec.Struct, frozen=True):
     """A task that was submitted, retried or cancelled; `notice` is why it may have to wait."""
@@ -112,10 +115,11 @@ def show_activity(activity: TaskActivity) -> None:
     if activity.routing:
         decisions.show_decision(activity.routing)
     tree = Tree("Events")
-    nodes: dict[str | None, Tree] = {}
+    places: dict[str | None, list[Tree]] = {}
     for event in activity.events:
-        parent = nodes.get(event.parent_provenance_id, tree)
-        nodes[event.provenance_id] = parent.add(_format_event(event))
+        # The tree nodes from the root to the event that it follows from; deep chains go on at the last level.
+        above = places.get(event.parent_provenance_id, [tree])[:MAX_DEPTH]
+        places[event.provenance_id] = [*above, above[-1].add(_format_event(event))]
     console.print(tree)
 
 

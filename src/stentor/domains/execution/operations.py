@@ -160,9 +160,23 @@ OPERATIONS = [
     Operation("worker.agent", "write", WorkerOperations.agent, "GET /agents/{agent_id}", errors=_ERRORS),
     Operation("worker.claim", "write", WorkerOperations.claim, "POST /agents/{agent_id}/claims", errors=_ERRORS),
     Operation(
-        "worker.heartbeat", "write", WorkerOperations.heartbeat, "POST /tasks/{task_id}/heartbeat", errors=_ERRORS
+        "worker.heartbeat",
+        "write",
+        WorkerOperations.heartbeat,
+        "POST /tasks/{task_id}/heartbeat",
+        errors=_ERRORS,
+        fast=True,
     ),
-    Operation("worker.tokens", "write", WorkerOperations.tokens, "POST /tasks/{task_id}/tokens", errors=_ERRORS),
-    Operation("worker.complete", "write", WorkerOperations.complete, "POST /tasks/{task_id}/complete", errors=_ERRORS),
-    Operation("worker.fail", "write", WorkerOperations.fail, "POST /tasks/{task_id}/fail", errors=_ERRORS),
+    Operation(
+        "worker.tokens", "write", WorkerOperations.tokens, "POST /tasks/{task_id}/tokens", errors=_ERRORS, fast=True
+    ),
+    Operation(
+        "worker.complete",
+        "write",
+        WorkerOperations.complete,
+        "POST /tasks/{task_id}/complete",
+        errors=_ERRORS,
+        fast=True,
+    ),
+    Operation("worker.fail", "write", WorkerOperations.fail, "POST /tasks/{task_id}/fail", errors=_ERRORS, fast=True),
 ]

@@ -184,8 +184,10 @@ def recorded_out(task_id: str, entry: JournalEntry, **fields: Any) -> Recorded:
 
 _ERRORS = (404, 409)
 OPERATIONS = [
-    Operation("steps.record", "write", StepOperations.record, "POST /tasks/{task_id}/steps", errors=_ERRORS),
-    Operation("effects.begin", "write", StepOperations.begin, "POST /tasks/{task_id}/effects", errors=_ERRORS),
+    Operation("steps.record", "write", StepOperations.record, "POST /tasks/{task_id}/steps", errors=_ERRORS, fast=True),
+    Operation(
+        "effects.begin", "write", StepOperations.begin, "POST /tasks/{task_id}/effects", errors=_ERRORS, fast=True
+    ),
     Operation("steps.list", "read", StepOperations.list_steps, "GET /tasks/{task_id}/steps", errors=(404,)),
     Operation("steps.read", "read", StepOperations.read, "GET /tasks/{task_id}/steps/{key}", errors=(404, 500)),
 ]

@@ -49,10 +49,13 @@ def build(
     routes = [route for router in routers for route in router.routes]
     app.router.routes.extend(routes)
     openapi.install(app)
-    fast_handlers = fast_routes.collect_fast_handlers(routes)
+    fast_handlers, fast_templates = (
+        fast_routes.collect_fast_handlers(routes),
+        fast_routes.collect_fast_templates(routes),
+    )
     public = PUBLIC_PATHS | DOCUMENTS | SIGN_IN_PATHS
     protected = HeadMiddleware(
-        AuthMiddleware(FastRouteMiddleware(app, fast_handlers), keys, rate_limiter, public), public
+        AuthMiddleware(FastRouteMiddleware(app, fast_handlers, fast_templates), keys, rate_limiter, public), public
     )
     return RequestDurationMiddleware(
         RequestContextMiddleware(BodySizeMiddleware(protected, max_body, LARGE_BODY_PATHS)),
