@@ -75,15 +75,18 @@ def summaries(count: int, prefix: str = "sum") -> list[dict[str, Any]]:
     ]
 
 
+ENDED = ("completed", "failed", "aborted", "cancelled")
+
+
 def wait_for(client: httpx.Client, count: int, seconds: float = 90) -> None:
     """Until so many tasks have ended; an outage is waited out."""
     until, ended = time.monotonic() + seconds, -1
     while time.monotonic() < until:
         try:
-            found = [client.get("/api/v1/tasks", params={"status": s, "limit": 1}) for s in ("queued", "executing")]
-            every = client.get("/api/v1/tasks", params={"limit": 1})
-            if all(answer.status_code == 200 for answer in [*found, every]):
-                ended = every.json()["total"] - sum(answer.json()["total"] for answer in found)
+            # Not those that have not ended: one that is queued again between two requests would be in neither.
+            found = [client.get("/api/v1/tasks", params={"status": s, "limit": 1}) for s in ENDED]
+            if all(answer.status_code == 200 for answer in found):
+                ended = sum(answer.json()["total"] for answer in found)
                 if ended >= count:
                     return
         except httpx.TransportError:

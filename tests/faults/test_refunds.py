@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tests.databases import thorough
+from tests.faults.load import ENDED
 from tests.faults.refunds import Bank, run_bank
 from tests.patience import until
 from tests.requirements import requirement
@@ -60,11 +61,10 @@ def refunded(serve: Start, mode: str) -> Iterator[tuple[Bank, httpx.Client, list
 
             def ended() -> list[dict[str, Any]]:
                 crew.tend()
-                open_ones = sum(
-                    api.get("/api/v1/tasks", params={"status": status, "limit": 1}).json()["total"]
-                    for status in ("queued", "executing")
+                done = sum(
+                    api.get("/api/v1/tasks", params={"status": status, "limit": 1}).json()["total"] for status in ENDED
                 )
-                return [] if open_ones else [api.get(f"/api/v1/tasks/{task_id}").json() for task_id in ids]
+                return [] if done < REFUNDS else [api.get(f"/api/v1/tasks/{task_id}").json() for task_id in ids]
 
             yield bank, api, until(ended, seconds=60 + 5 * REFUNDS), crew
         finally:

@@ -179,8 +179,11 @@ class FastRouteMiddleware:
         handler = self._handlers.get((scope["method"], scope["path"]))
         if handler is not None:
             return handler
-        head, value, last = ("", *scope["path"].rsplit("/", 2))[-3:]
-        template = self._templates.get((scope["method"], head, last)) if value else None
+        segments = scope["path"].rsplit("/", 2)
+        if len(segments) != 3 or not segments[1]:
+            return None
+        head, value, last = segments
+        template = self._templates.get((scope["method"], head, last))
         if template is None:
             return None
         # What the router would set: for the handler, and for the label of the request's duration.

@@ -14,7 +14,7 @@ from stentor.cli.responses import RunEvent, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.core.jsontext import JsonObject
 
-MAX_DEPTH = 5
+MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
 
 
