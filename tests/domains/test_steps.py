@@ -231,6 +231,35 @@ async def test_only_attempts_that_are_lost_without_a_step_count(world: World) ->
     assert (await world.task(attempt.task_id))["error"]["code"] == "LEASE_LOST"
 
 
+@requirement("steps.progress")
+async def test_an_effect_that_kills_its_worker_each_time_is_given_up(world: World) -> None:
+    attempt = await begin_attempt(world)
+    agent = (await world.task(attempt.task_id))["assigned_agent"]
+    for _ in range(6):
+        assert (await attempt.begin("pay")).status_code == 200
+        world.clock.advance(seconds=31)
+        await world.kernel.tasks.reconciler.tick(0)
+        if (await world.task(attempt.task_id))["status"] == "failed":
+            break
+        attempt = Attempt(world, attempt.task_id, (await world.claim(agent))["epoch"])
+    assert (await world.task(attempt.task_id))["error"]["code"] == "LEASE_LOST"
+
+
+@requirement("steps.retry")
+async def test_an_error_that_something_final_was_built_on_stays_after_a_retry(world: World) -> None:
+    attempt = await begin_attempt(world)
+    for name in ("card", "other"):
+        await attempt.step(name, None, error={"message": "declined", "code": "DECLINED"})
+    assert (await attempt.begin("invoice", handled=["card", "unknown"])).json()["recorded"]
+    await attempt.step("invoice", 1, kind="effect")
+    second = await retry(attempt)
+    superseded = {step["key"]: step["superseded"] for step in (await second.journal())["steps"]}
+    assert superseded == {"card": False, "other": True, "invoice": False}
+    again = (await second.step("card", 1)).json()
+    assert (again["recorded"], again["error"]["code"]) == (False, "DECLINED")
+    assert (await second.step("other", 1)).json()["recorded"] is True
+
+
 @requirement("steps.effects")
 async def test_an_effect_begins_once_with_one_key_in_all_attempts(world: World) -> None:
     attempt = await begin_attempt(world)
@@ -268,7 +297,7 @@ async def test_a_person_records_whether_an_effect_happened(world: World, happene
         assert (begun["state"], begun["value"]) == ("completed", 5)
     else:
         assert (begun["state"], begun["recorded"]) == ("started", True)
-        assert begun["idempotency_key"] != key  # another one is sent, as the first one did not happen
+        assert begun["idempotency_key"] == key  # should the person be wrong, the other side still recognizes it
 
 
 @requirement("steps.unused")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core.db import Sql
 from stentor.core.errors import StoreUnavailable
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
@@ -140,7 +141,7 @@ async def test_a_task_goes_on_when_its_child_has_ended(world: World) -> None:
     attempt = await begin_attempt(world)
     child = await world.submit(metadata={"parent_task_id": attempt.task_id})
     stranger = await world.submit()
-    refused(await wait(attempt, "child", child_task_id=stranger), 404, "NOT_FOUND")
+    refused(await wait(attempt, "child", child_task_id=stranger), 400, "INVALID_REQUEST")
     assert (await wait(attempt, "child", child_task_id=child)).json()["state"] == "started"
     await suspend(attempt, "child")
     await world.kernel.tasks.wakeups.tick()
@@ -162,6 +163,67 @@ async def test_a_cancelled_task_cancels_the_child_that_it_waits_for(world: World
     await world.kernel.tasks.wakeups.tick()
     assert (await world.task(child))["status"] == "cancelled"
     assert await status(attempt) == "cancelled"
+
+
+@requirement("steps.mismatch")
+async def test_a_wait_for_something_else_is_told(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await wait(attempt, "question", question="Pay 5?", options=["yes", "no"])
+    refused(await wait(attempt, "question", question="Pay 5000?", options=["yes", "no"]), 409, "STEP_MISMATCH")
+    refused(await wait(attempt, "question", question="Pay 5?", options=["yes"]), 409, "STEP_MISMATCH")
+    await wait(attempt, "signal", signal="paid")
+    refused(await wait(attempt, "signal", signal="cancelled"), 409, "STEP_MISMATCH")
+    await wait(attempt, "sleep", seconds=5)
+    assert (await wait(attempt, "sleep", seconds=6)).status_code == 200  # it ends when it would have ended
+
+
+@requirement("steps.waits")
+async def test_waits_that_end_together_wake_their_task_once(world: World) -> None:
+    attempt = await begin_attempt(world)
+    for key in ("a", "b", "c"):
+        await wait(attempt, "signal", key=key, signal=key, together="a")
+    assert await suspend(attempt, "a", "b", "c") == "waiting"
+    path = f"/api/v1/tasks/{attempt.task_id}/signals"
+    for name, expected in (("b", "waiting"), ("a", "waiting"), ("c", "queued")):
+        await world.admin.post(path, json={"name": name})
+        assert await status(attempt) == expected
+    second = await resume(attempt)
+    assert await suspend(second, "a") == "queued"
+
+
+@requirement("steps.waits")
+async def test_an_error_ends_all_that_is_waited_for_together(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await wait(attempt, "signal", key="a", signal="a", together="a", seconds=60)
+    await wait(attempt, "signal", key="b", signal="b", together="a")
+    assert await suspend(attempt, "a", "b") == "waiting"
+    world.clock.advance(seconds=61)
+    await world.kernel.tasks.wakeups.tick()
+    assert await status(attempt) == "queued"
+
+
+@requirement("steps.waits")
+async def test_a_damaged_wait_stops_no_other(world: World) -> None:
+    attempts = [await begin_attempt(world, name=f"agent-{n}") for n in range(2)]
+    for attempt in attempts:
+        await wait(attempt, "sleep", seconds=1)
+        await suspend(attempt, "sleep")
+    damage = Sql("update task_steps set options = '{' where task_id = :task_id")
+    await world.kernel.infra.db.write(lambda tx: tx.run(damage, task_id=attempts[0].task_id))
+    world.clock.advance(seconds=2)
+    await world.kernel.tasks.wakeups.tick()
+    assert [await status(attempt) for attempt in attempts] == ["waiting", "queued"]
+
+
+@requirement("steps.waits")
+async def test_a_wait_of_a_cancelled_task_does_not_complete(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await wait(attempt, "sleep", seconds=1)
+    await suspend(attempt, "sleep")
+    assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/cancel")).status_code == 200
+    world.clock.advance(seconds=2)
+    await world.kernel.tasks.wakeups.tick()
+    assert [step["error"]["type"] for step in (await attempt.journal())["steps"]] == ["TaskEnded"]
 
 
 @requirement("steps.waits")

@@ -22,6 +22,7 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.service import LoadLookup
 from stentor.domains.steps.service import StepService
+from stentor.domains.steps.wait_endings import WaitEndings
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.steps.wakeups import WaitScheduler
 from stentor.domains.tasks.grades import GradeService
@@ -75,7 +76,8 @@ def open_tasks(
     search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)
     service = TaskService(db, runlog, router, dispatcher, grants, search)
-    waits = WaitService(db, runlog, registry, service, dispatcher, presence)
+    endings = WaitEndings(runlog, service, dispatcher)
+    waits = WaitService(db, runlog, registry, endings, presence)
     return TaskServices(
         submission=SubmissionService(db, runlog, router, dispatcher, grants),
         service=service,
@@ -86,7 +88,7 @@ def open_tasks(
         workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence),
         steps=StepService(db, runlog, registry),
         waits=waits,
-        wakeups=WaitScheduler(db, waits, hub),
+        wakeups=WaitScheduler(db, endings, hub),
         dispatcher=dispatcher,
         reconciler=Reconciler(db, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),

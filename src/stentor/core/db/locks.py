@@ -28,6 +28,11 @@ def task_lock(tenant: str, task_id: str) -> str:
     return f"task {tenant} {task_id}"
 
 
+def waits_lock(tenant: str, task_id: str) -> str:
+    """Protect what a task waits for: the suspension of the task and the end of a wait must see each other."""
+    return f"waits {tenant} {task_id}"
+
+
 def idempotency_lock(*scope: str) -> str:
     """Make sure that a request with an Idempotency-Key is executed once."""
     return " ".join(("key", *scope))

@@ -27,6 +27,10 @@ MAX_SIGNALS = 1_000
 """Signals of a task that nobody has waited for yet."""
 WAIT_TIMEOUT = "WaitTimeout"
 """The error of a wait that ended without what it waited for."""
+NOT_SENT = "NotSent"
+"""The error of an effect of which a person said that it did not happen."""
+CHILD_FAILED = "ChildFailed"
+"""The error of a wait for a child that did not complete."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -37,7 +41,8 @@ class Step(msgspec.Struct, frozen=True):
     is in `value_hash`. `size` is in bytes, `epoch` is the attempt that recorded it, times are in microseconds.
 
     A wait ends by itself at `wake_at`. It waits for `reference`: the name of a signal, the text of a question, whose
-    answer is one of `options` if there are any, or the id of a child.
+    answer is one of `options` if there are any, or the id of a child. The task goes on when all open waits with the
+    same `together` have ended; without it, when this one has. `handled`: the program went on after the step failed.
     """
 
     key: str
@@ -57,6 +62,8 @@ class Step(msgspec.Struct, frozen=True):
     wake_at: int | None = None
     reference: str | None = None
     options: tuple[Any, ...] | None = None
+    together: str | None = None
+    handled: int = 0
 
 
 class StepOutcome(msgspec.Struct, frozen=True):
@@ -91,7 +98,7 @@ class StepDraft(msgspec.Struct, frozen=True):
 
     `position` is its place among the steps of its scope that run one after another, None for one that runs beside
     others: by it the worker notices that its program has changed.
-    `seconds` is how long a wait may take; `reference` and `options` as in a Step.
+    `seconds` is how long a wait may take; `reference`, `options` and `together` as in a Step.
     """
 
     key: str
@@ -101,6 +108,7 @@ class StepDraft(msgspec.Struct, frozen=True):
     seconds: float | None = None
     reference: str | None = None
     options: tuple[Any, ...] | None = None
+    together: str | None = None
 
 
 def decode_value(encoding: Encoding, content: bytes) -> Any:
@@ -109,8 +117,20 @@ def decode_value(encoding: Encoding, content: bytes) -> Any:
 
 
 def is_superseded(step: Step, task: Task) -> bool:
-    """Return whether a failed step runs again, because the task was retried since. Other outcomes stay."""
-    return step.state == "failed" and step.epoch <= task.retry_epoch
+    """Return whether a failed step runs again, because the task was retried since.
+
+    Other outcomes stay, and an error after which the program went on: what it did then, such as a payment with another
+    card, would otherwise be done as well as what failed before.
+    """
+    return step.state == "failed" and step.epoch <= task.retry_epoch and not step.handled
+
+
+def replaced_event(step: Step, event_id: str) -> str:
+    """Return the `event_id` of a step that runs again: a new one, but for an effect of which a person said that it did
+    not happen. Should that be wrong, the other side still recognizes the key.
+    """
+    was_denied = step.error is not None and step.error.get("type") == NOT_SENT
+    return step.event_id if step.kind == "effect" and was_denied else event_id
 
 
 def timeout_outcome(step: Step) -> StepOutcome:
@@ -126,11 +146,19 @@ def timeout_outcome(step: Step) -> StepOutcome:
 
 
 def require_same_step(recorded: Step, draft: StepDraft) -> None:
-    """Raise StepMismatch if the journal has another step at this key."""
-    if (recorded.name, recorded.kind) != (draft.name, draft.kind):
+    """Raise StepMismatch if the journal has another step at this key, or a wait for something else."""
+    before, now = f"{recorded.kind} {recorded.name!r}", f"{draft.kind} {draft.name!r}"
+    if draft.kind in ("signal", "question", "child") and before == now:
+        # The answer to another question, or the end of another child, must not be taken for this one's.
+        before, now = _describe_wait(recorded), _describe_wait(draft)
+    if before != now:
         raise StepMismatch(
-            f"The journal has the {recorded.kind} {recorded.name!r} at this key, and the program runs the {draft.kind} "
-            f"{draft.name!r}: the program has changed since the task began. Start the old version and retry the task, "
-            "or submit it again.",
+            f"The journal has the {before} at this key, and the program runs the {now}: the program has changed since "
+            "the task began. Start the old version and retry the task, or submit it again.",
             {"key": draft.key, "recorded": recorded.name, "received": draft.name},
         )
+
+
+def _describe_wait(wait: Step | StepDraft) -> str:
+    options = f" with the options {', '.join(map(repr, wait.options))}" if wait.options else ""
+    return f"{wait.kind} {wait.reference!r}{options}"

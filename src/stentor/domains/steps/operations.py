@@ -33,29 +33,36 @@ from stentor.web.wire import (
 
 Key = Annotated[str, StringConstraints(min_length=1, max_length=model.MAX_KEY), AfterValidator(check_printable)]
 KeyInPath = Annotated[
-    str, Path(description="The step's key; encode a slash in it as %2F."), AfterValidator(decode_path_segment)
+    str,
+    Path(description="The step's key, encoded as one segment of a path: a slash as %2F, # as %23, % as %25."),
+    AfterValidator(decode_path_segment),
 ]
+MAX_HANDLED = 1_000
 Position = Annotated[int, Field(ge=0, le=2_000_000_000)]
 
 
 class StepError(RequestModel):
-    """The error that a step raised; `type` is the name of its class."""
+    """The error that a step raised: the name of its class, and what the task fails with if nothing handles it."""
 
     message: Text
     type: Name = "Error"
+    code: Name | None = None
+    outcome_class: Literal["agent_failure", "provider_failure"] | None = None
 
 
 class StepName(RequestModel):
     """`key` identifies the step within its task, in each attempt.
 
     `position` only helps to notice a changed program: its place among the steps of its scope that run one after
-    another, null for one that runs beside others.
+    another, null for one that runs beside others. `handled` are keys of failed steps after which the program came to
+    this one: they do not run again when a person retries the task. Give them with what cannot be undone.
     """
 
     epoch: Epoch
     key: Key
     name: Name
     position: Position | None = None
+    handled: Annotated[list[Key], Field(max_length=MAX_HANDLED)] = []
 
     def to_draft(self, kind: StepKind) -> StepDraft:
         return StepDraft(self.key, self.name, kind, self.position)
@@ -80,7 +87,7 @@ class StepIn(StepName):
 
     def to_outcome(self) -> StepOutcome:
         if self.error is not None:
-            return StepOutcome(error={"type": self.error.type, "message": self.error.message})
+            return StepOutcome(error=self.error.model_dump(exclude_none=True))
         return StepOutcome.of_value(self.value, self.encoding)
 
 
@@ -159,16 +166,15 @@ class StepOperations:
     async def record(self, caller: Caller, task_id: TaskId, body: StepIn) -> Recorded:
         """Record how a step ended; the next attempt gets the outcome from the journal. The first one stands."""
         draft, outcome = body.to_draft(body.kind), body.to_outcome()
-        return recorded_out(
-            task_id, await self._steps.record(caller, task_id, body.epoch, draft, outcome, body.duration_ms)
-        )
+        entry = await self._steps.record(caller, task_id, body.epoch, draft, outcome, body.duration_ms, body.handled)
+        return recorded_out(task_id, entry)
 
     async def begin(self, caller: Caller, task_id: TaskId, body: EffectIn) -> Recorded:
         """Record that an effect begins, before it is sent to another service with the `idempotency_key`.
 
         `recorded` is false if it began before. If it has no outcome, it is not known whether it happened.
         """
-        entry = await self._steps.begin(caller, task_id, body.epoch, body.to_draft("effect"))
+        entry = await self._steps.begin(caller, task_id, body.epoch, body.to_draft("effect"), body.handled)
         return recorded_out(task_id, entry, idempotency_key=entry.step.event_id)
 
 

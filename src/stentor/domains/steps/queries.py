@@ -1,19 +1,37 @@
-"""Counts of steps for the dashboard."""
+"""What people have to decide about steps: lists and counts for the API and the dashboard."""
 
 from __future__ import annotations
 
 from stentor.core.db import Sql, Tx
+from stentor.domains.steps.model import Step
+from stentor.domains.steps.store import COLUMNS_OF_OPEN, step_from_row
 
-_COUNT_DECISIONS = Sql(
-    """select count(*) from task_steps join tasks
-        on tasks.tenant = task_steps.tenant and tasks.task_id = task_steps.task_id
-    where task_steps.tenant = :tenant and task_steps.state = 'started'
+Decision = tuple[str, str, Step]
+"""Task, its title, and a step that waits for a person."""
+_FOR_PEOPLE = """from task_steps join tasks
+    on tasks.tenant = task_steps.tenant and tasks.task_id = task_steps.task_id
+    where task_steps.tenant = :tenant and task_steps.state = 'started' and task_steps.kind in ('question', 'effect')
         and (tasks.status = 'waiting' and task_steps.kind = 'question'
             or tasks.status not in ('executing', 'queued') and task_steps.kind = 'effect')"""
+_LIST_FOR_PEOPLE = Sql(
+    f"""select coalesce(tasks.title, tasks.type), {COLUMNS_OF_OPEN} {_FOR_PEOPLE}
+        and (cast(:key as text) is null or tasks.submitted_by = :key or tasks.assigned_agent in
+            (select agent_id from agents where tenant = :tenant and key_name = :key))
+    order by task_steps.event_id limit :limit"""
 )
+_COUNT_DECISIONS = Sql(f"select count(*) {_FOR_PEOPLE}")
 
 
 def count_decisions(tx: Tx, tenant: str) -> int:
     """Count the questions and the unknown effects that wait for a person."""
     row = tx.row(_COUNT_DECISIONS, tenant=tenant)
     return int(row[0]) if row else 0
+
+
+def list_for_people(tx: Tx, tenant: str, key: str | None, limit: int) -> list[Decision]:
+    """List open questions, and effects of which it is not known whether they happened, oldest first.
+
+    Only those of tasks that are visible to the key; None sees all.
+    """
+    rows = tx.rows(_LIST_FOR_PEOPLE, tenant=tenant, key=key, limit=limit)
+    return [(row[2], row[0], step_from_row(row[3:])) for row in rows]

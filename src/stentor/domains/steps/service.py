@@ -6,6 +6,7 @@ SHA-256 of the value. The first outcome of a step stands; who records another on
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -61,24 +62,36 @@ class StepService:
         return await self._db.read(read)
 
     async def record(
-        self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, outcome: StepOutcome, duration_ms: int
+        self,
+        principal: Principal,
+        task_id: str,
+        epoch: int,
+        draft: StepDraft,
+        outcome: StepOutcome,
+        duration_ms: int,
+        handled: Collection[str] = (),
     ) -> JournalEntry:
         """Record how a step ended. If it has an outcome already, that one is returned and stays.
 
+        `handled` are keys of failed steps after which the program went on.
         Raises LeaseLost, StepMismatch, and StepUnknown for an effect that has not begun.
         """
 
         def work(tx: Tx) -> JournalEntry:
             task = require_held(tx, self._agents, principal, task_id, epoch)
-            event_id = ids.new_id()
+            mark_handled(tx, task, handled)
+            event_id, started = ids.new_id(), tx.now - duration_ms * 1000
             if draft.kind == "effect":
                 is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
             else:
-                record_progress(tx, task)
-                is_new = store.insert_ended(tx, task, draft, event_id, outcome, tx.now - duration_ms * 1000)
+                is_new = store.insert_ended(tx, task, draft, event_id, outcome, started)
             step = find_same(tx, task, draft)
+            if not is_new and draft.kind != "effect" and model.is_superseded(step, task):
+                is_new = store.insert_ended(tx, task, draft, event_id, outcome, started, replaced=step)
+                step = find_same(tx, task, draft)
             if not is_new:
                 return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
+            note_progress(tx, task)
             parent = step.event_id if draft.kind == "effect" else task.head_id
             event = ended_event(step, outcome, event_id, task.assigned_agent, duration_ms)
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=parent)
@@ -86,7 +99,9 @@ class StepService:
 
         return await self._db.write(work, NO_LOCKS)
 
-    async def begin(self, principal: Principal, task_id: str, epoch: int, draft: StepDraft) -> JournalEntry:
+    async def begin(
+        self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, handled: Collection[str] = ()
+    ) -> JournalEntry:
         """Record that an effect begins, before it is sent. Raises LeaseLost and StepMismatch.
 
         If it began before, that is returned: without an outcome, nobody knows whether the effect happened.
@@ -94,19 +109,25 @@ class StepService:
 
         def work(tx: Tx) -> JournalEntry:
             task = require_held(tx, self._agents, principal, task_id, epoch)
-            return begin_step(tx, self._runlog, task, draft, f"Effect {draft.name} begins.")
+            return begin_step(tx, self._runlog, task, draft, f"Effect {draft.name} begins.", handled)
 
         return await self._db.write(work, NO_LOCKS)
 
 
-def begin_step(tx: Tx, runlog: RunLog, task: Task, draft: StepDraft, message: str) -> JournalEntry:
+def begin_step(
+    tx: Tx, runlog: RunLog, task: Task, draft: StepDraft, message: str, handled: Collection[str]
+) -> JournalEntry:
     """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch."""
+    mark_handled(tx, task, handled)
     event_id = ids.new_id()
-    record_progress(tx, task)
     is_new = store.insert_started(tx, task, draft, event_id)
     step = find_same(tx, task, draft)
+    if not is_new and model.is_superseded(step, task):
+        is_new = store.insert_started(tx, task, draft, model.replaced_event(step, event_id), replaced=step)
+        step = find_same(tx, task, draft)
     if not is_new:
         return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
+    note_progress(tx, task)
     meta: JsonObject = {"key": draft.key, "kind": draft.kind, "epoch": task.epoch}
     if draft.reference is not None:
         meta["waits_for"] = draft.reference
@@ -115,8 +136,18 @@ def begin_step(tx: Tx, runlog: RunLog, task: Task, draft: StepDraft, message: st
     return JournalEntry(step, is_new=True)
 
 
-def record_progress(tx: Tx, task: Task) -> None:
-    """Pin the task to its agent, whose program has these steps; count only attempts that are lost without a step."""
+def mark_handled(tx: Tx, task: Task, keys: Collection[str]) -> None:
+    """Record that the program went on after these steps had failed."""
+    for key in keys:
+        store.mark_handled(tx, task, key)
+
+
+def note_progress(tx: Tx, task: Task) -> None:
+    """Note that an attempt recorded something new.
+
+    From its first step on a task stays with its agent, whose program has these steps. Only attempts that are lost
+    without anything new count.
+    """
     if task.pinned_agent is None or task.attempt_epoch < task.epoch:
         tasks.record_progress(tx, task)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from typing import Any
 
 import msgspec
@@ -20,10 +21,9 @@ from stentor.domains.steps.model import (
 )
 from stentor.domains.tasks.model import Task
 
+log = logging.getLogger(__name__)
 OpenStep = tuple[str, str, Step]
 """Tenant, task and a step that has no outcome."""
-Decision = tuple[str, str, Step]
-"""Task, its title, and a step that waits for a person."""
 _FIELDS = Step.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _TASK = "tenant = :tenant and task_id = :task_id"
@@ -32,45 +32,41 @@ _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :af
 _INSERT = Sql(
     f"insert into task_steps (tenant, task_id, {_COLUMNS}) "
     f"values (:tenant, :task_id, {', '.join(':' + name for name in _FIELDS)}) "
-    f"on conflict (tenant, task_id, key) do update set {', '.join(f'{name} = excluded.{name}' for name in _FIELDS)} "
-    # A step that failed before the task was retried; see `model.is_superseded`.
-    "where task_steps.state = 'failed' and task_steps.epoch <= :retry_epoch "
-    "and task_steps.name = excluded.name and task_steps.kind = excluded.kind"
+    "on conflict (tenant, task_id, key) do nothing"
 )
+_REPLACE = Sql(
+    f"update task_steps set {', '.join(f'{name} = :{name}' for name in _FIELDS if name != 'key')} "
+    f"where {_TASK} and key = :key and state = 'failed' and epoch = :old_epoch"
+)
+_MARK_HANDLED = Sql(f"update task_steps set handled = 1 where {_TASK} and key = :key and state = 'failed'")
 _END = Sql(
     f"""update task_steps set state = :state, encoding = :encoding, value = :value,
         value_hash = :value_hash, size = :size, error = :error, ended_at = :now,
         epoch = (select epoch from tasks where {_TASK})
     where {_TASK} and key = :key and state = 'started'"""
 )
-_OPEN = f"task_steps.tenant, task_steps.task_id, {', '.join(f'task_steps.{name}' for name in _FIELDS)}"
+COLUMNS_OF_OPEN = f"task_steps.tenant, task_steps.task_id, {', '.join(f'task_steps.{name}' for name in _FIELDS)}"
 _LIST_DUE = Sql(
-    f"select {_OPEN} from task_steps where state = 'started' and wake_at is not null and wake_at <= :now "
+    f"select {COLUMNS_OF_OPEN} from task_steps where state = 'started' and wake_at is not null and wake_at <= :now "
     "order by wake_at limit :limit"
 )
+_HAS_DUE = Sql("select 1 from task_steps where state = 'started' and wake_at is not null and wake_at <= :now limit 1")
 _ENDED = "('completed', 'failed', 'aborted', 'cancelled')"
 _LIST_ENDED_CHILDREN = Sql(
-    f"select {_OPEN} from task_steps join tasks as child "
+    f"select {COLUMNS_OF_OPEN} from task_steps join tasks as child "
     "on child.tenant = task_steps.tenant and child.task_id = task_steps.reference "
     f"where task_steps.state = 'started' and task_steps.kind = 'child' and child.status in {_ENDED} limit :limit"
 )
 _LIST_ORPHANS = Sql(
-    f"select {_OPEN} from task_steps join tasks "
+    f"select {COLUMNS_OF_OPEN} from task_steps join tasks "
     "on tasks.tenant = task_steps.tenant and tasks.task_id = task_steps.task_id "
     "where task_steps.state = 'started' and task_steps.kind = 'child' and tasks.status = 'cancelled' limit :limit"
 )
 _HAS_OPEN_CHILDREN = Sql("select 1 from task_steps where state = 'started' and kind = 'child' limit 1")
-_LIST_OPEN = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and state = 'started' order by event_id")
-_LIST_FOR_PEOPLE = Sql(
-    f"""select coalesce(tasks.title, tasks.type), {_OPEN} from task_steps join tasks
-        on tasks.tenant = task_steps.tenant and tasks.task_id = task_steps.task_id
-    where task_steps.tenant = :tenant and task_steps.state = 'started' and task_steps.kind in ('question', 'effect')
-        and (tasks.status = 'waiting' and task_steps.kind = 'question'
-            or tasks.status not in ('executing', 'queued') and task_steps.kind = 'effect')
-        and (cast(:key as text) is null or tasks.submitted_by = :key or tasks.assigned_agent in
-            (select agent_id from agents where tenant = :tenant and key_name = :key))
-    order by task_steps.event_id limit :limit"""
+_HAS_OPEN_TOGETHER = Sql(
+    f"select 1 from task_steps where {_TASK} and state = 'started' and together = :together limit 1"
 )
+_LIST_OPEN = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and state = 'started' order by event_id")
 _INSERT_SIGNAL = Sql(
     "insert into task_signals (tenant, task_id, event_id, name, value) "
     "values (:tenant, :task_id, :event_id, :name, :value)"
@@ -87,23 +83,36 @@ _FIND_VALUE = Sql("select content from step_values where tenant = :tenant and ha
 
 def find(tx: Tx, tenant: str, task_id: str, key: str) -> Step | None:
     row = tx.row(_FIND, tenant=tenant, task_id=task_id, key=key)
-    return None if row is None else _step_from_row(row)
+    return None if row is None else step_from_row(row)
 
 
 def list_steps(tx: Tx, tenant: str, task_id: str, after: str, limit: int) -> list[Step]:
     """List the steps of a task that began after an event id, oldest first."""
-    return [_step_from_row(row) for row in tx.rows(_LIST, tenant=tenant, task_id=task_id, after=after, limit=limit)]
+    return [step_from_row(row) for row in tx.rows(_LIST, tenant=tenant, task_id=task_id, after=after, limit=limit)]
 
 
-def insert_started(tx: Tx, task: Task, draft: StepDraft, event_id: str) -> bool:
-    """Insert a step that has begun; False if the journal has it."""
-    return _insert(tx, task, draft, event_id, state="started", started_at=tx.now)
+def insert_started(tx: Tx, task: Task, draft: StepDraft, event_id: str, replaced: Step | None = None) -> bool:
+    """Insert a step that has begun, in the place of a failed one if it is given; False if the journal has one."""
+    return _insert(tx, task, draft, event_id, replaced, state="started", started_at=tx.now)
 
 
-def insert_ended(tx: Tx, task: Task, draft: StepDraft, event_id: str, outcome: StepOutcome, started: int) -> bool:
-    """Insert a step that has ended; False if the journal has it. `started` in microseconds."""
+def insert_ended(
+    tx: Tx,
+    task: Task,
+    draft: StepDraft,
+    event_id: str,
+    outcome: StepOutcome,
+    started: int,
+    replaced: Step | None = None,
+) -> bool:
+    """Do the same with a step that has ended. `started` in microseconds."""
     columns = _store_outcome(tx, task.tenant, outcome)
-    return _insert(tx, task, draft, event_id, started_at=started, ended_at=tx.now, **columns)
+    return _insert(tx, task, draft, event_id, replaced, started_at=started, ended_at=tx.now, **columns)
+
+
+def mark_handled(tx: Tx, task: Task, key: str) -> None:
+    """Record that the program went on after this step had failed."""
+    tx.run(_MARK_HANDLED, tenant=task.tenant, task_id=task.task_id, key=key)
 
 
 def end(tx: Tx, tenant: str, task_id: str, key: str, outcome: StepOutcome) -> bool:
@@ -112,19 +121,24 @@ def end(tx: Tx, tenant: str, task_id: str, key: str, outcome: StepOutcome) -> bo
     return tx.run(_END, tenant=tenant, task_id=task_id, key=key, now=tx.now, **columns) == 1
 
 
+def has_due(tx: Tx) -> bool:
+    """Return whether the time of any wait is over."""
+    return tx.row(_HAS_DUE, now=tx.now) is not None
+
+
 def list_due(tx: Tx, limit: int) -> list[OpenStep]:
     """List waits whose time is over, the longest overdue first."""
-    return [_open_from_row(row) for row in tx.rows(_LIST_DUE, now=tx.now, limit=limit)]
+    return _open_from_rows(tx.rows(_LIST_DUE, now=tx.now, limit=limit))
 
 
 def list_ended_children(tx: Tx, limit: int) -> list[OpenStep]:
     """List waits for a child that has ended."""
-    return [_open_from_row(row) for row in tx.rows(_LIST_ENDED_CHILDREN, limit=limit)]
+    return _open_from_rows(tx.rows(_LIST_ENDED_CHILDREN, limit=limit))
 
 
 def list_orphans(tx: Tx, limit: int) -> list[OpenStep]:
     """List waits for a child of tasks that were cancelled."""
-    return [_open_from_row(row) for row in tx.rows(_LIST_ORPHANS, limit=limit)]
+    return _open_from_rows(tx.rows(_LIST_ORPHANS, limit=limit))
 
 
 def has_open_children(tx: Tx) -> bool:
@@ -132,18 +146,14 @@ def has_open_children(tx: Tx) -> bool:
     return tx.row(_HAS_OPEN_CHILDREN) is not None
 
 
+def has_open_together(tx: Tx, tenant: str, task_id: str, together: str | None) -> bool:
+    """Return whether a wait of this group is open; never without a group."""
+    return tx.row(_HAS_OPEN_TOGETHER, tenant=tenant, task_id=task_id, together=together) is not None
+
+
 def list_open(tx: Tx, tenant: str, task_id: str) -> list[Step]:
     """List the steps of a task that have begun and have no outcome, oldest first."""
-    return [_step_from_row(row) for row in tx.rows(_LIST_OPEN, tenant=tenant, task_id=task_id)]
-
-
-def list_for_people(tx: Tx, tenant: str, key: str | None, limit: int) -> list[Decision]:
-    """List open questions, and effects of which it is not known whether they happened, oldest first.
-
-    Only those of tasks that are visible to the key; None sees all.
-    """
-    rows = tx.rows(_LIST_FOR_PEOPLE, tenant=tenant, key=key, limit=limit)
-    return [(row[2], row[0], _step_from_row(row[3:])) for row in rows]
+    return [step_from_row(row) for row in tx.rows(_LIST_OPEN, tenant=tenant, task_id=task_id)]
 
 
 def insert_signal(tx: Tx, tenant: str, task_id: str, event_id: str, name: str, value: Any) -> None:
@@ -175,16 +185,15 @@ def read_value(tx: Tx, tenant: str, step: Step) -> Any:
     return decode_value(step.encoding, content)
 
 
-def _insert(tx: Tx, task: Task, draft: StepDraft, event_id: str, **columns: Any) -> bool:
+def _insert(tx: Tx, task: Task, draft: StepDraft, event_id: str, replaced: Step | None, **columns: Any) -> bool:
     values: dict[str, Any] = {"encoding": "json", "value": None, "value_hash": None, "size": 0, "error": None}
-    values |= {"ended_at": None, "reference": draft.reference} | columns
+    values |= {"ended_at": None, "reference": draft.reference, "together": draft.together, "handled": 0} | columns
     values["wake_at"] = None if draft.seconds is None else tx.now + int(draft.seconds * SECOND)
     values["options"] = None if draft.options is None else jsontext.dump(draft.options)
     touched = tx.run(
-        _INSERT,
+        _INSERT if replaced is None else _REPLACE,
         tenant=task.tenant,
         task_id=task.task_id,
-        retry_epoch=task.retry_epoch,
         key=draft.key,
         event_id=event_id,
         name=draft.name,
@@ -192,6 +201,7 @@ def _insert(tx: Tx, task: Task, draft: StepDraft, event_id: str, **columns: Any)
         position=draft.position,
         epoch=task.epoch,
         **values,
+        **({} if replaced is None else {"old_epoch": replaced.epoch}),
     )
     return touched == 1
 
@@ -209,11 +219,18 @@ def _store_outcome(tx: Tx, tenant: str, outcome: StepOutcome) -> dict[str, Any]:
     return columns | {"size": len(outcome.content), "error": None}
 
 
-def _open_from_row(row: tuple[Any, ...]) -> OpenStep:
-    return row[0], row[1], _step_from_row(row[2:])
+def _open_from_rows(rows: list[tuple[Any, ...]]) -> list[OpenStep]:
+    """Return the steps of all rows but the damaged ones, which must not stop the waits of other tasks."""
+    steps: list[OpenStep] = []
+    for row in rows:
+        try:
+            steps.append((row[0], row[1], step_from_row(row[2:])))
+        except CorruptRecord as error:
+            log.error("steps: damaged wait task_id=%s error=%s", row[1], error)
+    return steps
 
 
-def _step_from_row(row: tuple[Any, ...]) -> Step:
+def step_from_row(row: tuple[Any, ...]) -> Step:
     values = dict(zip(_FIELDS, row, strict=True))
     try:
         for optional in ("value", "error", "options"):

@@ -18,12 +18,15 @@ from stentor.web.wire import Caller, Epoch, Name, ResponseModel, TaskId, Text
 
 Seconds = Annotated[float, Field(ge=0, le=model.MAX_WAIT_SECONDS, allow_inf_nan=False)]
 Option = Annotated[str, StringConstraints(min_length=1, max_length=255)]
-MAX_OPTIONS, MAX_WAITS, MAX_LISTED = 20, 1_000, 500
+MAX_OPTIONS, MAX_WAITS, MAX_LISTED = 20, 10_000, 500
 _NEEDED = {"sleep": "seconds", "signal": "signal", "question": "question", "child": "child_task_id"}
 
 
 class WaitIn(StepName):
-    """A wait that begins. `seconds` is how long a sleep lasts; any other wait fails after it, or never without it."""
+    """A wait that begins. `seconds` is how long a sleep lasts; any other wait fails after it, or never without it.
+
+    Give several waits the same `together` to be woken once, when all of them have ended.
+    """
 
     model_config = example_config(epoch=1, key="nap", name="nap", kind="sleep", seconds=3600)
 
@@ -33,6 +36,7 @@ class WaitIn(StepName):
     question: Annotated[Text, StringConstraints(min_length=1, max_length=4_096)] | None = None
     options: Annotated[list[Option], Field(min_length=1, max_length=MAX_OPTIONS)] | None = None
     child_task_id: TaskId | None = None
+    together: Key | None = None
 
     @model_validator(mode="after")
     def _has_what_it_waits_for(self) -> WaitIn:
@@ -49,7 +53,7 @@ class WaitIn(StepName):
     def to_wait(self) -> StepDraft:
         options = None if self.options is None else tuple(self.options)
         reference = self.signal or self.question or self.child_task_id
-        return StepDraft(self.key, self.name, self.kind, self.position, self.seconds, reference, options)
+        return StepDraft(self.key, self.name, self.kind, self.position, self.seconds, reference, options, self.together)
 
 
 class SuspendIn(RequestModel):
@@ -124,7 +128,8 @@ class WaitOperations:
 
         It may have ended at once, then the `state` says so. Otherwise suspend the task, or look again later.
         """
-        return recorded_out(task_id, await self._waits.begin(caller, task_id, body.epoch, body.to_wait()))
+        entry = await self._waits.begin(caller, task_id, body.epoch, body.to_wait(), body.handled)
+        return recorded_out(task_id, entry)
 
     async def suspend(self, caller: Caller, task_id: TaskId, body: SuspendIn) -> SuspendOut:
         """End an attempt until one of its waits has ended; then the task is queued again."""

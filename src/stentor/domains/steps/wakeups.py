@@ -16,7 +16,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
-from stentor.domains.steps.waits import BATCH_SIZE, WaitService
+from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
 
 INTERVAL_SECONDS = 1.0
 log = logging.getLogger(__name__)
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class WaitScheduler:
     """Background job that ends waits."""
 
-    def __init__(self, db: Database, waits: WaitService, hub: Hub) -> None:
-        self._db, self._waits = db, waits
+    def __init__(self, db: Database, endings: WaitEndings, hub: Hub) -> None:
+        self._db, self._endings = db, endings
         self._ended = asyncio.Event()
         self._has_children = False
         hub.listeners.append(self._note_end)
@@ -48,14 +48,14 @@ class WaitScheduler:
         """End everything that is due now."""
 
         def look(tx: Tx) -> tuple[bool, bool]:
-            return bool(store.list_due(tx, 1)), store.has_open_children(tx)
+            return store.has_due(tx), store.has_open_children(tx)
 
         is_due, self._has_children = await self._db.poll(look)
         if is_due:
-            await self._end_all(self._waits.end_due)
+            await self._end_all(self._endings.end_due)
         if self._has_children:
-            await self._end_all(self._waits.end_children)
-            await self._end_all(self._waits.cancel_children)
+            await self._end_all(self._endings.end_children)
+            await self._end_all(self._endings.cancel_children)
 
     async def _end_all(self, end: Callable[[Tx], int]) -> None:
         while await self._db.write(end, NO_LOCKS) == BATCH_SIZE:

@@ -1,0 +1,120 @@
+"""A task is suspended at one gateway while what it waits for comes in at another: nothing is missed or ends twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.patience import until
+from tests.processes.calls import claim, known, post, register, submit, task
+from tests.processes.conftest import Installation
+from tests.requirements import requirement
+
+pytestmark = [pytest.mark.xdist_group("processes"), pytest.mark.timeout(240)]
+ROUNDS = 40
+Call = Callable[[], httpx.Response]
+
+
+class Racers:
+    """Requests to both gateways at the same time, in either order."""
+
+    def __init__(self, installation: Installation, capability: str) -> None:
+        self.installation, self.capability = installation, capability
+        self.agent_id = register(installation.one, capability)
+        known(installation.other, self.agent_id)
+        self._clients = [service.client() for service in (installation.one, installation.other)]
+        self._pool = ThreadPoolExecutor(2)
+
+    def claim(self, **wait: Any) -> tuple[str, int]:
+        """Submit a task, claim it and begin a wait `w`; return its path and its epoch."""
+        submit(self.installation.one, type="x", required_capabilities=[self.capability])
+        taken = claim(self.installation.one, self.agent_id)
+        path = f"/api/v1/tasks/{taken['task_id']}"
+        if wait:
+            post(self.installation.one, f"{path}/waits", epoch=taken["epoch"], key="w", name="w", **wait)
+        return path, taken["epoch"]
+
+    def at_once(self, *requests: tuple[str, dict[str, Any]]) -> list[int]:
+        """Send a request to each gateway; return their status codes."""
+        sent = [
+            self._pool.submit(client.post, path, json=body)
+            for client, (path, body) in zip(self._clients, requests, strict=True)
+        ]
+        return [request.result().status_code for request in sent]
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture
+def racers(installation: Installation, request: pytest.FixtureRequest) -> Iterator[Racers]:
+    racers = Racers(installation, request.node.name)
+    yield racers
+    racers.close()
+
+
+@requirement("steps.waits")
+def test_a_signal_beside_the_suspension_wakes_the_task(racers: Racers) -> None:
+    for _ in range(ROUNDS):
+        path, epoch = racers.claim(kind="signal", signal="paid")
+        suspend, signal = {"epoch": epoch, "keys": ["w"]}, {"name": "paid"}
+        assert racers.at_once((f"{path}/suspend", suspend), (f"{path}/signals", signal)) == [200, 200]
+        assert task(racers.installation.one, path.rpartition("/")[2])["status"] == "queued"
+        claim(racers.installation.one, racers.agent_id)
+
+
+@requirement("steps.waits")
+def test_a_signal_beside_the_beginning_of_its_wait_is_not_lost(racers: Racers) -> None:
+    for _ in range(ROUNDS):
+        path, epoch = racers.claim()
+        wait = {"epoch": epoch, "key": "w", "name": "w", "kind": "signal", "signal": "paid"}
+        assert set(racers.at_once((f"{path}/waits", wait), (f"{path}/signals", {"name": "paid"}))) <= {200, 201}
+        post(racers.installation.one, f"{path}/suspend", epoch=epoch, keys=["w"])
+        assert task(racers.installation.one, path.rpartition("/")[2])["status"] == "queued"
+        claim(racers.installation.one, racers.agent_id)
+
+
+@requirement("steps.waits")
+def test_a_time_that_is_over_beside_the_suspension_wakes_the_task(racers: Racers) -> None:
+    for _ in range(3):
+        paths = [racers.claim(kind="sleep", seconds=0.9) for _ in range(12)]
+        for path, epoch in paths:
+            post(racers.installation.one, f"{path}/suspend", epoch=epoch, keys=["w"])
+        ids = [path.rpartition("/")[2] for path, _ in paths]
+        until(partial(all_queued, racers, ids))
+        for _ in ids:
+            claim(racers.installation.one, racers.agent_id)
+
+
+def all_queued(racers: Racers, ids: list[str]) -> bool:
+    return all(task(racers.installation.one, task_id)["status"] == "queued" for task_id in ids)
+
+
+@requirement("steps.questions")
+def test_of_two_answers_at_once_one_counts_and_the_other_is_told(racers: Racers) -> None:
+    for _ in range(ROUNDS):
+        path, epoch = racers.claim(kind="question", question="Well?")
+        post(racers.installation.one, f"{path}/suspend", epoch=epoch, keys=["w"])
+        answer = f"{path}/steps/w/answer"
+        assert sorted(racers.at_once((answer, {"value": "yes"}), (answer, {"value": "no"}))) == [200, 409]
+        claim(racers.installation.one, racers.agent_id)
+
+
+@requirement("steps.waits")
+def test_of_waits_that_end_together_at_once_the_last_wakes_the_task(racers: Racers) -> None:
+    for _ in range(ROUNDS):
+        path, epoch = racers.claim()
+        for key in ("a", "b"):
+            wait = {"key": key, "name": key, "kind": "signal", "signal": key, "together": "a"}
+            post(racers.installation.one, f"{path}/waits", epoch=epoch, **wait)
+        post(racers.installation.one, f"{path}/suspend", epoch=epoch, keys=["a", "b"])
+        assert racers.at_once((f"{path}/signals", {"name": "a"}), (f"{path}/signals", {"name": "b"})) == [200, 200]
+        assert task(racers.installation.one, path.rpartition("/")[2])["status"] == "queued"
+        claim(racers.installation.one, racers.agent_id)
