@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from tests.conftest import Service, serving
+from tests.processes.programs import Program
 
 Start = Callable[..., Service]
 
@@ -65,3 +66,17 @@ def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: str)
     folder = tmp_path_factory.mktemp("installation")
     with database(postgres_server) as url, starting(folder, url) as begin:
         yield Installation(begin("gateway"), begin("gateway"), begin("worker"))
+
+
+@pytest.fixture
+def program(serve_module: Callable[..., Service], running: list[Service]) -> Iterator[Program]:
+    if not running:
+        running.append(serve_module())
+    with running[0].client() as api:
+        yield Program(running[0], api)
+
+
+@pytest.fixture(scope="module")
+def running() -> list[Service]:
+    """The service of this module, once it runs."""
+    return []

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
 from stentor_worker import (
@@ -22,86 +19,12 @@ from stentor_worker import (
     Task,
     TaskCancelled,
     WaitTimeout,
-    Worker,
 )
 from tests.patience import until
+from tests.processes.programs import Handler, Program
 from tests.requirements import requirement
-from tests.service import Service
 
 pytestmark = pytest.mark.only("sqlite", reason="the SDK never sees the database")
-Handler = Callable[[Task], Any]
-_numbers = itertools.count()
-
-
-class Program:
-    """A worker's program whose handler may change from one attempt to the next, and one task for it."""
-
-    def __init__(self, service: Service, api: httpx.Client) -> None:
-        self.api, name = api, f"agent-{next(_numbers)}"
-        self.worker = Worker.register(service.address, service.key, name, [name])
-        self.body = {"type": "go", "input": "x", "required_capabilities": [name]}
-        self.task_id = self.submit()
-
-    def submit(self) -> str:
-        return str(self.call("POST", "/tasks", self.body)["task_id"])
-
-    def call(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.api.request(method, f"/api/v1{path}", json=body)
-        assert answer.is_success, answer.text
-        return answer.json()
-
-    def claim(self) -> Task:
-        tasks = until(self.worker._claim)
-        assert len(tasks) == 1
-        self.worker._free.release()
-        return tasks[0]
-
-    def attempt(self, handler: Handler) -> tuple[str, dict[str, Any]]:
-        """Claim a task, run the handler, report; return what was reported."""
-        self.worker.handler(handler)
-        task = self.claim()
-        verb, body = self.worker._execute(task)
-        task.post(verb, body)
-        return verb, body
-
-    def result(self, handler: Handler) -> Any:
-        verb, body = self.attempt(handler)
-        assert verb == "complete", body
-        return body["result"]
-
-    def error(self, handler: Handler) -> dict[str, Any]:
-        verb, body = self.attempt(handler)
-        assert verb == "fail", body
-        return dict(body["error"])
-
-    def retry(self) -> None:
-        self.call("POST", f"/tasks/{self.task_id}/retry")
-
-    def fail_once(self, handler: Handler) -> None:
-        """An attempt of which everything but its end goes well; then a person retries the task."""
-
-        def fails(task: Task) -> None:
-            result = handler(task)
-            if asyncio.iscoroutine(result):
-                asyncio.run(result)
-            raise RuntimeError("the end of this attempt")
-
-        assert self.error(fails)["message"] == "RuntimeError: the end of this attempt"
-        self.retry()
-
-
-@pytest.fixture
-def program(serve_module: Callable[..., Service], running: list[Service]) -> Iterator[Program]:
-    if not running:
-        running.append(serve_module())
-    with running[0].client() as api:
-        yield Program(running[0], api)
-
-
-@pytest.fixture(scope="module")
-def running() -> list[Service]:
-    """The service of this module, once it runs."""
-    return []
 
 
 @requirement("steps.sdk")

@@ -13,6 +13,7 @@ worker.run()
 
 from stentor_worker.client import ServiceError
 from stentor_worker.errors import (
+    AttemptEnded,
     ChildFailed,
     EffectFailed,
     EffectUnknown,
@@ -30,6 +31,7 @@ from stentor_worker.worker import Worker
 
 __version__ = "0.2.0"
 __all__ = [
+    "AttemptEnded",
     "Child",
     "ChildFailed",
     "EffectFailed",

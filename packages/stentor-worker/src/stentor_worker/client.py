@@ -23,6 +23,7 @@ class ServiceError(Exception):
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
+        self.message = message
         self.status = status
         self.code = code
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
+from collections.abc import Sequence
 from typing import Any
+
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+"""Python 3.10 has no groups."""
 
 
 class TaskCancelled(Exception):
@@ -26,13 +31,17 @@ class ProviderFailed(Failed):
 
 
 class StepFailed(Failed):
-    """The function of a step raised an error, in this attempt or in an earlier one. `kind` is the name of its class."""
+    """The function of a step raised an error, in this attempt or in an earlier one.
 
-    def __init__(self, name: str, kind: str, message: str) -> None:
-        super().__init__(f"Step {name!r} failed: {kind}: {message}", "STEP_FAILED")
-        self.name, self.kind = name, kind
-        if kind == ProviderFailed.__name__:
-            self.outcome_class = ProviderFailed.outcome_class
+    `kind` is the name of its class. If it was a Failed, this one has its code, and counts as it does.
+    """
+
+    def __init__(self, name: str, error: dict[str, Any]) -> None:
+        super().__init__(
+            f"Step {name!r} failed: {error['type']}: {error['message']}", error.get("code") or "STEP_FAILED"
+        )
+        self.name, self.kind = name, error["type"]
+        self.outcome_class = error.get("outcome_class") or self.outcome_class
 
 
 class WaitTimeout(Failed, TimeoutError):
@@ -49,14 +58,25 @@ class ChildFailed(Failed):
     def __init__(self, name: str, task_id: str, status: str, error: Any) -> None:
         reason = error.get("message", "") if isinstance(error, dict) else ""
         super().__init__(f"The child {name!r} ({task_id}) is {status}. {reason}".rstrip(), "CHILD_FAILED")
-        self.task_id, self.status, self.error = task_id, status, error
+        self.name, self.task_id, self.status, self.error = name, task_id, status, error
 
 
 class Suspended(BaseException):
     """Ends an attempt whose task waits. Not an Exception, so that no `except Exception` of a handler stops it."""
 
 
-class StepMismatch(Failed):
+class AttemptEnded(BaseException):
+    """Ends an attempt that must not go on, as what the program does next could be wrong. The task fails.
+
+    Not an Exception, so that no `except Exception` of a handler stops it.
+    """
+
+    def __init__(self, message: str, code: str, outcome_class: str = "agent_failure") -> None:
+        super().__init__(message)
+        self.code, self.outcome_class = code, outcome_class
+
+
+class StepMismatch(AttemptEnded):
     """The program has changed since the task began: the journal has another step where `received` runs now."""
 
     def __init__(self, recorded: str, received: str | None) -> None:
@@ -73,15 +93,43 @@ class EffectFailed(Failed):
     """Raise it in an effect that certainly did not happen, such as a declined payment. It is recorded as failed."""
 
 
-class EffectUnknown(Failed):
-    """An effect was sent, and it is not known whether it happened. It is not sent again: a person has to find out."""
+class EffectUnknown(AttemptEnded):
+    """An effect was sent, and it is not known whether it happened. `reason` is what went wrong, if anything did.
 
-    outcome_class = "provider_failure"
+    It is not sent again before a person retries the task; even then only if `is_safe`: the other side takes its key,
+    or can be asked.
+    """
 
-    def __init__(self, name: str, key: str) -> None:
-        super().__init__(
-            f"It is not known whether the effect {name!r} (idempotency key {key}) happened, and it is not sent again. "
-            "Find out, record it with `stentor task resolve`, then retry the task.",
-            "EFFECT_UNKNOWN",
+    def __init__(self, name: str, key: str, reason: Exception | None = None, *, is_safe: bool = False) -> None:
+        because = f" ({type(reason).__name__}: {reason})" if reason else ""
+        what_to_do = (
+            "Retry the task: it is then asked about, or sent again with the same key."
+            if is_safe
+            else "It is not sent again. Find out, record it with `stentor task resolve`, then retry the task."
         )
-        self.name, self.key = name, key
+        super().__init__(
+            f"It is not known whether the effect {name!r} (idempotency key {key}) happened{because}. {what_to_do}",
+            "EFFECT_UNKNOWN",
+            "provider_failure",
+        )
+        self.name, self.key, self.reason = name, key, reason
+
+
+def most_urgent(errors: Sequence[BaseException]) -> BaseException:
+    """Return the error that ends an attempt of which several parts ended with one, also in groups of errors.
+
+    A lost lease comes first: nothing may be reported then. A wait comes last: it would not lead past the other errors.
+    """
+    return min((single for error in errors for single in _flatten(error)), key=_urgency)
+
+
+def _flatten(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, _GROUP):
+        return [error]
+    return [single for part in error.exceptions for single in _flatten(part)]
+
+
+def _urgency(error: BaseException) -> int:
+    if isinstance(error, TaskCancelled):
+        return 0
+    return 1 if isinstance(error, AttemptEnded) else 3 if isinstance(error, Suspended) else 2

@@ -13,7 +13,8 @@ from typing import Any, ParamSpec, TypeVar, overload
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import TaskCancelled
 from stentor_worker.journal import Journal
-from stentor_worker.waits import Child, Duration, call, gather, gather_children, start_child, to_seconds
+from stentor_worker.steps import finish, finish_first, here, in_thread, run_effect, run_step
+from stentor_worker.waits import Child, Duration, Wait, call, gather, gather_children, start_child, to_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,13 +68,15 @@ class Task:
         """Run `function(*args, **kwargs)` once: a later attempt gets its value, or its error, from the journal.
 
         The value is JSON or bytes, and comes back as JSON has it: a tuple as a list. For a coroutine function, await
-        the result. Steps may nest, and run side by side.
-        Raises StepFailed for an error of the function, StepMismatch if the program has changed, TaskCancelled.
+        the result. Steps may nest, and run side by side. A worker that dies before the value is recorded runs the
+        function again.
+        Raises StepFailed for an error of the function, and TaskCancelled. A changed program ends the attempt
+        (StepMismatch, no Exception).
         """
-        call = partial(function, *args, **kwargs)
+        entry, run = self._journal.enter(name, "step"), partial(function, *args, **kwargs)
         if inspect.iscoroutinefunction(function):
-            return self._journal.run_async(name, call)
-        return self._journal.run(name, call)
+            return run_step(self._journal, entry, run, in_thread)
+        return finish(run_step(self._journal, entry, run, here))
 
     def effect(
         self,
@@ -89,14 +92,15 @@ class Task:
         `key` identifies the effect; it is stored before the function runs, and is the same whenever it is sent again.
         If an attempt ends between sending and recording, the next one sends it again with `idempotent=True`, which
         promises that the other side takes the key. With `check` it asks first: `check(key)` returns the value of an
-        effect that happened, and None for one that did not. With neither it raises EffectUnknown and sends nothing.
-        Raise EffectFailed in the function when the effect certainly did not happen. For coroutine functions, await
-        the result.
+        effect that happened, and None for one that did not. With neither nothing is sent. An error of the function
+        says nothing about whether the effect happened: raise EffectFailed if it certainly did not. For coroutine
+        functions, await the result; an effect that has begun is not cancelled, so give the function a timeout.
+        Raises StepFailed for an EffectFailed; an unknown effect ends the attempt (EffectUnknown, no Exception).
         """
+        entry, send = self._journal.enter(name, "effect", is_final=True), partial(_call_with_key, function, args)
         if inspect.iscoroutinefunction(function):
-            send = partial(_call_with_key, function, args)
-            return self._journal.run_effect_async(name, send, check, idempotent=idempotent)
-        return self._journal.run_effect(name, partial(_call_with_key, function, args), check, idempotent=idempotent)
+            return finish_first(run_effect(self._journal, entry, send, check, in_thread, idempotent=idempotent))
+        return finish(run_effect(self._journal, entry, send, check, here, idempotent=idempotent))
 
     def sleep(self, duration: Duration, *, name: str = "sleep") -> Any:
         """Wait `duration` (seconds or a timedelta). In a coroutine, await it.
@@ -131,15 +135,16 @@ class Task:
     def start_child(self, type_: str, input_: Any, *, capabilities: Iterable[str] = (), **fields: Any) -> Any:
         """Submit a child task, and return it as a Child. In a coroutine, await it.
 
-        `fields` are further fields of the submission. A child is submitted once, however often this runs; it is
-        cancelled with the task. Whether the worker's key may submit it is checked as for any other task.
+        `fields` are further fields of the submission. A child is submitted once, however often this runs. While the
+        task waits for it, it is cancelled with the task. Whether the worker's key may submit it is checked as for any
+        other task; StepFailed says that it may not.
         """
         return call(start_child(self._journal, self.id, type_, input_, tuple(capabilities), fields))
 
     def child(self, type_: str, input_: Any, *, capabilities: Iterable[str] = (), **fields: Any) -> Any:
         """Submit a child task, wait for its end and return its result. In a coroutine, await it. Raises ChildFailed."""
         start = start_child(self._journal, self.id, type_, input_, tuple(capabilities), fields)
-        return call(lambda: start().wait())
+        return call(lambda: start().begin().run()["result"])
 
     def gather(self, *items: Any) -> Any:
         """Wait for all children; in a coroutine, `await` it with any awaitables. Returns their results in order.
@@ -147,12 +152,11 @@ class Task:
         Unlike `asyncio.gather` it lets the others finish when one has to wait, so that no work is lost.
         """
         if all(isinstance(item, Child) for item in items):
-            return call(partial(gather_children, items))
+            return call(gather_children(items))
         return gather(items)
 
     def _wait(self, step_name: str, kind: str, /, **fields: Any) -> Any:
-        entry = self._journal.enter(step_name, kind)
-        return call(partial(self._journal.wait, entry, fields))
+        return call(Wait(self._journal, step_name, kind, fields).run)
 
     @property
     def waits(self) -> list[str]:

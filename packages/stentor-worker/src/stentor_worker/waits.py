@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
-from stentor_worker.client import ServiceError
-from stentor_worker.errors import ChildFailed, Suspended
-from stentor_worker.journal import Journal, Scope
+from stentor_worker.client import ServiceError, segment
+from stentor_worker.errors import AttemptEnded, ChildFailed, StepMismatch, Suspended, most_urgent
+from stentor_worker.journal import Journal, Recorded, ValueRejected
+from stentor_worker.scope import MAX_NAME, Entry, Scope
+from stentor_worker.steps import finish, here, run_step
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
+_REFERENCES = ("signal", "question", "child_task_id")
 
 
 def to_seconds(duration: Duration | None) -> float | None:
@@ -36,12 +39,67 @@ def call(function: Callable[[], Any]) -> Any:
     return asyncio.to_thread(function)
 
 
+class Wait:
+    """A wait in the order of the program: created where it begins, and run here or in a thread."""
+
+    def __init__(self, journal: Journal, name: str, kind: str, fields: dict[str, Any], scope: Scope | None = None):
+        self._journal, self._entry = journal, journal.enter(name, kind, scope)
+        self._fields = {key: value for key, value in fields.items() if value is not None}
+
+    def run(self, together: str | None = None) -> Any:
+        """Return what the task waited for. Raises Suspended while it waits, and the error with which the wait ended.
+
+        Waits that are named `together` wake the task when the last of them has ended.
+        """
+        entry = self._entry
+        step = self._journal.find(entry)
+        if step is None:
+            self._retry_child()
+            fields = self._fields | {"kind": entry.kind} | ({"together": together} if together else {})
+            try:
+                step = self._journal.post(entry, "/waits", fields)
+            except ValueRejected as error:
+                raise AttemptEnded(f"The wait {entry.name!r} was rejected: {error}", "STEP_REJECTED") from None
+        else:
+            self._require_same(step)
+        if step["state"] == "started":
+            self._journal.waits.append(entry.key)
+            raise Suspended
+        return self._journal.replay(entry, step)
+
+    def run_or_suspend(self, together: str | None) -> Any:
+        """Do the same, but return the class Suspended while it waits."""
+        try:
+            return self.run(together)
+        except Suspended:
+            return Suspended
+
+    @property
+    def key(self) -> str:
+        return self._entry.key
+
+    def _retry_child(self) -> None:
+        """Retry a child that failed, when the task was retried after that: both go on from where they failed."""
+        failed = self._journal.superseded(self._entry)
+        if failed is not None and failed["error"]["type"] == ChildFailed.__name__:
+            # It may be running again, or one that cannot be retried: its end says so.
+            with suppress(ServiceError):
+                self._journal.client.call("POST", f"/tasks/{segment(self._fields['child_task_id'])}/retry")
+
+    def _require_same(self, step: Recorded) -> None:
+        """Raise StepMismatch for a recorded wait for something else, such as the answer to another question."""
+        reference = next((self._fields[name] for name in _REFERENCES if name in self._fields), None)
+        if (step["waits_for"], step["options"]) != (reference, self._fields.get("options")):
+            raise StepMismatch(f"{step['name']}: {step['waits_for']}", f"{self._entry.name}: {reference}")
+
+
 class Child:
     """A task that another one started. `id` is its id."""
 
-    def __init__(self, journal: Journal, task_id: str, name: str, key: str) -> None:
-        self._journal, self._name = journal, name
-        self._scope = Scope(journal, key + "/")
+    def __init__(self, journal: Journal, started: Entry, task_id: str, type_: str) -> None:
+        self._journal, self._type = journal, type_
+        # Where the child was started, it is waited for in order.
+        self._scope = Scope(started.key + "/", outer=started.scope, home=started.place)
         self.id = task_id
 
     def result(self, timeout: Duration | None = None) -> Any:
@@ -49,15 +107,13 @@ class Child:
 
         Raises ChildFailed, and WaitTimeout after `timeout` (seconds or a timedelta).
         """
-        return call(partial(self.wait, to_seconds(timeout)))
+        wait = self.begin(timeout)
+        return call(lambda: wait.run()["result"])
 
-    def wait(self, seconds: float | None = None) -> Any:
-        """Do the same, blocking."""
-        entry = self._journal.enter("end", "child", self._scope)
-        end = self._journal.wait(entry, {"child_task_id": self.id, "seconds": seconds})
-        if end["status"] != "completed":
-            raise ChildFailed(self._name, self.id, end["status"], end["error"])
-        return end["result"]
+    def begin(self, timeout: Duration | None = None) -> Wait:
+        """Begin to wait for the end of the child."""
+        fields = {"child_task_id": self.id, "seconds": to_seconds(timeout)}
+        return Wait(self._journal, self._type[:MAX_NAME], "child", fields, self._scope)
 
 
 def start_child(
@@ -67,36 +123,42 @@ def start_child(
 
     The id of the child follows from the step, so a submission that is repeated gives the same child.
     """
-    entry = journal.enter(f"start {type_}", "step")
+    entry = journal.enter(f"start {type_}"[:MAX_NAME], "step", is_final=True)
     metadata = {**fields.pop("metadata", {}), "parent_task_id": parent_id}
-    body = {"type": type_, "input": input_, "required_capabilities": list(capabilities), "metadata": metadata, **fields}
+    task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{parent_id} {entry.key}"))
+    body = {
+        "id": task_id,
+        "type": type_,
+        "input": input_,
+        "required_capabilities": list(capabilities),
+        "metadata": metadata,
+        **fields,
+    }
 
-    def submit(key: str) -> str:
-        task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{parent_id} {key}"))
+    def submit() -> str:
         try:
-            journal.client.call("POST", "/tasks", {"id": task_id, **body})
+            journal.client.call("POST", "/tasks", body)
         except ServiceError as error:
             # A child that no agent may do is stored as failed: its end says why.
             if not error.code.startswith("ROUTING_"):
                 raise
         return task_id
 
-    return lambda: Child(journal, journal.run_keyed(entry, submit), type_, entry.key)
+    return lambda: Child(journal, entry, finish(run_step(journal, entry, submit, here)), type_)
 
 
-def gather_children(children: Iterable[Child]) -> list[Any]:
-    """Wait for all children, blocking."""
-    results = [_wait_or_suspend(child) for child in children]
-    if any(result is Suspended for result in results):
-        raise Suspended
-    return results
+def gather_children(children: Iterable[Child]) -> Callable[[], list[Any]]:
+    """Begin to wait for all children, and return the function that does, blocking. The first error ends it."""
+    waits = [child.begin() for child in children]
+    together = waits[0].key if len(waits) > 1 else None
 
+    def run() -> list[Any]:
+        results = [wait.run_or_suspend(together) for wait in waits]
+        if any(result is Suspended for result in results):
+            raise Suspended
+        return [result["result"] for result in results]
 
-def _wait_or_suspend(child: Child) -> Any:
-    try:
-        return child.wait()
-    except Suspended:
-        return Suspended
+    return run
 
 
 async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
@@ -104,6 +166,6 @@ async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     running = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
     results = await asyncio.gather(*running, return_exceptions=True)
     errors = [result for result in results if isinstance(result, BaseException)]
-    for error in sorted(errors, key=lambda error: isinstance(error, Suspended)):
-        raise error
+    if errors:
+        raise most_urgent(errors)
     return results

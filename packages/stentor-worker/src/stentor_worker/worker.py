@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
-from stentor_worker.errors import Failed, Suspended, TaskCancelled
+from stentor_worker.errors import AttemptEnded, Failed, Suspended, TaskCancelled, most_urgent
 from stentor_worker.task import Result, Task
 
 Handler = Callable[[Task], Any]
@@ -190,7 +190,7 @@ class Worker:
             finally:
                 self._reports.acquire()
                 self._free.release()
-            task.post(verb, body)
+            verb = self._report(task, verb, body)
             log.info("worker: task reported task_id=%s outcome=%s", task.id, verb)
         except TaskCancelled:
             log.info("worker: task cancelled task_id=%s", task.id)
@@ -200,24 +200,30 @@ class Worker:
             self._tasks.discard(task)
             self._reports.release()
 
+    def _report(self, task: Task, verb: str, body: dict[str, Any]) -> str:
+        """Report how an attempt ended, and that as a failure if the service rejects it; return what was reported.
+
+        Without a report, the task would be done again and again until its attempts are used up.
+        """
+        try:
+            task.post(verb, body)
+        except (ServiceError, TypeError, ValueError) as error:
+            # A result that is no JSON is a TypeError or a ValueError.
+            if verb == "fail" or (isinstance(error, ServiceError) and error.status not in (400, 413)):
+                raise
+            message = f"The {verb} of this attempt could not be reported: {error}"
+            task.post("fail", {"error": {"code": "REPORT_REJECTED", "message": message[:MAX_MESSAGE]}})
+            return "fail"
+        return verb
+
     def _execute(self, task: Task) -> tuple[str, dict[str, Any]]:
-        """Run the handler; return verb and body of the report. Raises TaskCancelled, ServiceError."""
+        """Run the handler; return verb and body of the report. Raises TaskCancelled."""
         try:
             result = self._call(task)
             task.flush()
             task.require_complete()
-        except (TaskCancelled, ServiceError):
-            raise
-        except Suspended:
-            return "suspend", {"keys": task.waits}
-        except Failed as failure:
-            error = {"code": failure.code, "message": str(failure)[:MAX_MESSAGE] or "no reason given"}
-            return "fail", {"error": error, "outcome_class": failure.outcome_class}
-        except Exception as error:
-            # An error of a handler ends its task, never the worker.
-            log.exception("worker: handler failed task_id=%s", task.id)
-            message = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
-            return "fail", {"error": {"code": "HANDLER_FAILED", "message": message}}
+        except BaseException as raised:  # noqa: BLE001 - what ends the worker is raised again
+            return _to_end(task, most_urgent([raised]))
         return "complete", _to_report(result)
 
     def _call(self, task: Task) -> Any:
@@ -238,6 +244,21 @@ def _stderr_handler() -> logging.Handler:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
     return handler
+
+
+def _to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
+    """Return verb and body of the report for an attempt that ended with an error. Raises what ends the worker."""
+    if isinstance(error, Suspended):
+        return "suspend", {"keys": task.waits}
+    if isinstance(error, Failed | AttemptEnded):
+        message = str(error)[:MAX_MESSAGE] or "no reason given"
+        return "fail", {"error": {"code": error.code, "message": message}, "outcome_class": error.outcome_class}
+    if isinstance(error, TaskCancelled) or not isinstance(error, Exception | asyncio.CancelledError):
+        raise error
+    # An error of a handler ends its task, never the worker.
+    log.error("worker: handler failed task_id=%s", task.id, exc_info=error)
+    message = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
+    return "fail", {"error": {"code": "HANDLER_FAILED", "message": message}}
 
 
 async def _awaited(task: Task, result: Any) -> Any:

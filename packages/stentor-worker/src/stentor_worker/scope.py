@@ -1,0 +1,118 @@
+"""How steps are identified: by their names, the steps that they run in, and how many of a name began before."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_NAME, MAX_KEY = 255, 1024
+# So that no name looks like a path or a count.
+_ESCAPED = str.maketrans({"%": "%25", "/": "%2F", "#": "%23"})
+Place = tuple[threading.Thread, "asyncio.Task[Any] | None"]
+"""The thread and the asyncio task in which something runs."""
+
+
+@dataclass(eq=False)
+class Entry:
+    """A step that runs. `position` is None for one that runs beside others.
+
+    `is_final` says that it cannot be undone: an effect, or the start of a child. `handled` are the keys of failed steps
+    after which the program came here. `recorded` is what the journal had when it began, None if nothing.
+    """
+
+    scope: Scope
+    key: str
+    name: str
+    kind: str
+    position: int | None
+    place: Place
+    handled: list[str]
+    is_final: bool
+    recorded: dict[str, Any] | None = None
+    began_at: float = field(default_factory=time.monotonic)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that name the step in a request."""
+        return {"key": self.key, "name": self.name, "position": self.position}
+
+
+class Scope:
+    """The steps that a handler, or another step, runs. Thread-safe.
+
+    Those that begin where the scope was opened, in its thread and its asyncio task, begin in the order of the program,
+    and have positions. Others run side by side, in an order that changes from one attempt to the next.
+    """
+
+    def __init__(self, prefix: str = "", outer: Scope | None = None, home: Place | None = None) -> None:
+        self.prefix, self._outer = prefix, outer
+        self._names: Counter[str] = Counter()
+        self._beside: set[str] = set()
+        """Names of steps that began elsewhere than at home."""
+        self._ordered = 0
+        self._failed: list[Entry] = []
+        """Steps whose error the program got, until it goes on to another step."""
+        self._lock = threading.Lock()
+        self._home = home or _place()
+
+    def open_here(self) -> None:
+        """Take the present thread and asyncio task for those of the program."""
+        self._home = _place()
+
+    def enter(self, name: str, kind: str, *, is_final: bool = False) -> Entry:
+        """Begin a step. Call it in the order of the program. Raises ValueError for a name that cannot be recorded."""
+        if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+            raise ValueError(f"The name of a step is 1 to {MAX_NAME} printable characters, not {name[:40]!r}.")
+        place = _place()
+        is_home = place == self._home
+        with self._lock:
+            count = self._names[name] + 1
+            if count > 1 and (not is_home or name in self._beside):
+                # Which one comes first is chance, so the next attempt could give each the value of the other.
+                raise ValueError(
+                    f"Steps that run side by side need names of their own, and {name!r} began before. Run what belongs "
+                    "together in a step with a name of its own, or put a number into the name."
+                )
+            key = self.prefix + name.translate(_ESCAPED) + (f"#{count}" if count > 1 else "")
+            if len(key) > MAX_KEY:
+                raise ValueError(f"The names of step {name[:40]!r} and of the steps around it are too long together.")
+            self._names[name] = count
+            if not is_home:
+                self._beside.add(name)
+            position = self._ordered if is_home else None
+            self._ordered += is_home
+            return Entry(self, key, name, kind, position, place, self._take_handled(place), is_final)
+
+    def note_failed(self, entry: Entry) -> None:
+        """Note that the program gets the error of a step."""
+        with self._lock:
+            self._failed.append(entry)
+        if self._outer is not None:
+            self._outer.note_failed(entry)
+
+    def _take_handled(self, place: Place) -> list[str]:
+        """Return the failed steps that were handled when a step begins in a place: those of this place, or all at home.
+
+        The others fail side by side with it.
+        """
+        if not self._failed:
+            return []
+        handled = [entry for entry in self._failed if place in (entry.place, self._home)]
+        self._failed = [entry for entry in self._failed if entry not in handled]
+        return [entry.key for entry in handled]
+
+
+def _place() -> Place:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.current_thread(), task
+
+
+current_scope: ContextVar[Scope | None] = ContextVar("stentor_scope", default=None)
+"""The scope of the step that runs here; None outside of steps."""

@@ -1,0 +1,158 @@
+"""Runs steps and effects: each once, and the next attempt gets its outcome from the journal.
+
+Everything here is a coroutine. For a handler that is none it runs to its end at once: with `here` nothing in it waits.
+For a coroutine the requests run in threads, so that steps side by side do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol
+
+from stentor_worker.errors import EffectFailed, EffectUnknown, TaskCancelled
+from stentor_worker.journal import Journal, Recorded, ValueRejected
+from stentor_worker.scope import Entry, Scope, current_scope
+
+Send = Callable[[str], Any]
+"""Sends an effect with an idempotency key, or asks about it."""
+
+
+class NotAwaited(TypeError):
+    """A function was taken for one that is no coroutine function, and returned an awaitable. It did not run."""
+
+
+class Caller(Protocol):
+    """Calls a function that blocks."""
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]: ...
+
+
+async def here(function: Callable[..., Any], /, *args: Any) -> Any:
+    """Call the function here: the Caller for a handler that is no coroutine."""
+    return function(*args)
+
+
+in_thread: Caller = asyncio.to_thread
+
+
+def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in which nothing waits, and return its value."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("A step outside of a coroutine waited for one.")
+
+
+async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
+    """Run a step, or return its recorded value. Raises StepFailed, also for a recorded error."""
+    with _nested(entry):
+        recorded = await _find(journal, entry, call)
+        if recorded is not None:
+            return await call(journal.replay, entry, recorded)
+        try:
+            value = await _value(entry, function(), call)
+        except Exception as error:
+            await call(journal.fail, entry, error)
+            raise
+        try:
+            return await call(journal.complete, entry, value)
+        except ValueRejected as error:
+            await call(journal.fail, entry, TypeError(f"Its value cannot be recorded: {error}"))
+            raise
+
+
+async def run_effect(
+    journal: Journal, entry: Entry, function: Send, check: Send | None, call: Caller, *, idempotent: bool
+) -> Any:
+    """Send an effect once, or return its recorded value. `function` and `check` get its idempotency key.
+
+    Raises StepFailed if it failed, and EffectUnknown.
+    """
+    with _nested(entry):
+        begun = await _find(journal, entry, call)
+        if begun is None or begun["state"] == "started":
+            begun = await call(journal.post, entry, "/effects", {})
+        if begun["state"] != "started":
+            return await call(journal.replay, entry, begun)
+        key: str = begun["idempotency_key"]
+        is_safe = idempotent or check is not None
+        if begun["epoch"] != journal.epoch:
+            # An earlier attempt sent it, and ended before it recorded an outcome.
+            if check is not None and (value := await _ask(entry, key, check, call)) is not None:
+                return await _complete(journal, entry, key, value, call, is_safe=is_safe)
+            if not is_safe:
+                raise EffectUnknown(entry.name, key)
+        try:
+            value = await _value(entry, function(key), call)
+        except (EffectFailed, NotAwaited) as error:
+            await call(journal.fail, entry, error)
+            raise
+        except TaskCancelled:
+            raise
+        except Exception as error:
+            # It may have been sent: a timeout says nothing about the other side.
+            value = None if check is None else await _ask(entry, key, check, call)
+            if value is None:
+                raise EffectUnknown(entry.name, key, error, is_safe=is_safe) from error
+        return await _complete(journal, entry, key, value, call, is_safe=is_safe)
+
+
+async def finish_first(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run an effect to its end although it is cancelled meanwhile, by a timeout for instance.
+
+    The program would go on without knowing whether the effect happened.
+    """
+    running = asyncio.ensure_future(coroutine)
+    while not running.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([running])
+    return running.result()
+
+
+@contextmanager
+def _nested(entry: Entry) -> Iterator[None]:
+    """Make the steps that begin meanwhile steps of this one."""
+    token = current_scope.set(Scope(entry.key + "/"))
+    try:
+        yield
+    finally:
+        current_scope.reset(token)
+
+
+async def _find(journal: Journal, entry: Entry, call: Caller) -> Recorded | None:
+    found: Recorded | None = journal.find(entry) if journal.is_loaded else await call(journal.find, entry)
+    return found
+
+
+async def _value(entry: Entry, value: Any, call: Caller) -> Any:
+    """Return what a function returned, or what it awaits in a coroutine."""
+    if not inspect.isawaitable(value):
+        return value
+    if call is not here:
+        return await value
+    if inspect.iscoroutine(value):
+        value.close()
+    raise NotAwaited(
+        f"The function of {entry.kind} {entry.name!r} returned an awaitable. Pass the coroutine function itself with "
+        f"its arguments: await task.{entry.kind}({entry.name!r}, function, argument)."
+    )
+
+
+async def _ask(entry: Entry, key: str, check: Send, call: Caller) -> Any:
+    try:
+        return await _value(entry, check(key), call)
+    except TaskCancelled:
+        raise
+    except Exception as error:
+        raise EffectUnknown(entry.name, key, error, is_safe=True) from error
+
+
+async def _complete(journal: Journal, entry: Entry, key: str, value: Any, call: Caller, *, is_safe: bool) -> Any:
+    try:
+        return await call(journal.complete, entry, value)
+    except ValueRejected as error:
+        raise EffectUnknown(entry.name, key, error, is_safe=is_safe) from error
