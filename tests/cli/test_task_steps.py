@@ -75,3 +75,17 @@ def test_a_signal_is_sent_and_an_effect_resolved(served: Served, work: Work) -> 
     resolved: Done = program("task", "resolve", work.task_id, "--step", "pay", "--happened", "--value", "5")
     assert resolved.out == "Recorded that 'pay' happened.\n"
     assert program("task", "steps", work.task_id, "--step", "pay", "--json").json["value"] == 5
+
+
+@requirement("tasks.start-at", "tasks.after")
+def test_a_task_is_submitted_for_later(served: Served, work: Work) -> None:
+    program, _ = served
+    submit = ("task", "submit", "--type", "trip", "--input", "Porto", "--capability", "trip")
+    later = program(*submit, "--start-at", "+2h", "--after", work.task_id[-8:])
+    assert later.out.endswith("is waiting.\n")
+    steps = program("task", "steps", later.out.split()[1]).out
+    assert "after Lisbon" in steps
+    assert program(*submit, "--start-at", "2026-01-01T00:00").out.endswith("is queued.\n")  # that time is over
+    for wrong in (("--start-at", "+2x"), ("--start-at", "+999999999d"), ("--after", "nothing")):
+        done = program(*submit, *wrong)
+        assert (done.code in (2, 3), done.out) == (True, "")

@@ -19,6 +19,7 @@ MOVES = {
     ("queued", "failed"),  # denied at dispatch
     ("queued", "aborted"),  # waited longer than its queue_timeout_seconds
     ("pending_approval", "queued"),
+    ("pending_approval", "waiting"),  # approved before its time
     ("pending_approval", "aborted"),
     ("pending_approval", "cancelled"),
     ("executing", "completed"),
@@ -29,6 +30,7 @@ MOVES = {
     ("executing", "waiting"),
     ("waiting", "queued"),
     ("waiting", "cancelled"),
+    ("waiting", "aborted"),  # a task that it comes after did not complete
     ("failed", "queued"),
     ("failed", "pending_approval"),
     ("aborted", "queued"),

@@ -31,6 +31,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "no time": {**GOOD, "timeout_seconds": 0},
     "no time in the queue": {**GOOD, "queue_timeout_seconds": 0},
     "more than a month in the queue": {**GOOD, "queue_timeout_seconds": 2_592_001},
+    "after a task that there is not": {**GOOD, "after": ["nothing"]},
+    "after many tasks": {**GOOD, "after": ["a"] * 101},
     "more than a day": {**GOOD, "timeout_seconds": 86_401},
     "a preference that is no id": {**GOOD, "agent_preference": "ann"},
     "a preference that nobody has": {**GOOD, "agent_preference": UUID},

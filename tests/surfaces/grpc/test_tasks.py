@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import StatusCode
 
 from stentor.core.clock import format_iso
@@ -54,6 +56,16 @@ def test_a_task_reads_the_same_over_both(client: Client) -> None:
         shown = http.get("/api/v1/tasks/both%20ways%2F%C3%A9").json()
     task = client.get(task_id)
     assert as_http(task) == shown
+
+
+@requirement("tasks.start-at")
+def test_a_task_is_submitted_for_later(client: Client) -> None:
+    now = int(time.time())
+    task_id = client.submit(start_at=Timestamp(seconds=now + 3_600))
+    assert client.get(task_id).status == pb.TASK_STATUS_WAITING
+    for seconds in (now + 20 * 365 * 86_400, 10**15):
+        with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"):
+            client.submit(start_at=Timestamp(seconds=seconds))
 
 
 def as_http(task: pb.Task) -> dict[str, Any]:

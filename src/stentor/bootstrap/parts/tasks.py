@@ -22,6 +22,7 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.service import LoadLookup
 from stentor.domains.steps.service import StepService
+from stentor.domains.steps.starts import StartWaits
 from stentor.domains.steps.wait_endings import WaitEndings
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.steps.wakeups import WaitScheduler
@@ -75,11 +76,12 @@ def open_tasks(
     dispatcher.offline_endpoints = presence.offline_endpoints
     search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)
-    service = TaskService(db, runlog, router, dispatcher, grants, search)
+    starts = StartWaits(runlog)
+    service = TaskService(db, runlog, router, dispatcher, grants, search, starts)
     endings = WaitEndings(runlog, service, dispatcher)
     waits = WaitService(db, runlog, registry, endings, presence)
     return TaskServices(
-        submission=SubmissionService(db, runlog, router, dispatcher, grants),
+        submission=SubmissionService(db, runlog, router, dispatcher, grants, starts),
         service=service,
         search=search,
         grants=grants,

@@ -5,8 +5,9 @@ The work is in `cli.tasks`.
 
 from __future__ import annotations
 
+import re
 import sys
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,6 +48,8 @@ def submit(
     prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when choosing the agent.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
     queue_timeout: Annotated[int | None, typer.Option(help="Maximum time in the queue in seconds.")] = None,
+    start_at: Annotated[str | None, typer.Option(help="Not before this time: ISO 8601, or +30m, +2h, +1d.")] = None,
+    after: Annotated[list[str], typer.Option(help="Not before this task has completed; repeatable.")] = [],  # noqa: B006
     title: Annotated[str | None, typer.Option(help="Title in lists; default: a text of the input.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,
@@ -61,6 +64,7 @@ def submit(
         "title": title,
         "timeout_seconds": timeout,
         "queue_timeout_seconds": queue_timeout,
+        "start_at": _parse_start(start_at),
         "metadata": omit_none({"priority": priority, "prefer": prefer}) or None,
     }
     body = {
@@ -71,8 +75,13 @@ def submit(
     }
     target = ServiceTarget(data_dir, url, key)
 
+    async def send(api: ServiceClient) -> Response[SubmittedTask]:
+        # Other commands take the beginning of an id, so this one does.
+        found = [await api.find_id(TaskList, ref) for ref in after]
+        return await api.post("/tasks", SubmittedTask, body | ({"after": found} if found else {}))
+
     async def submit_and_follow(api: ServiceClient) -> Response[StoredTask]:
-        submitted = (await api.post("/tasks", SubmittedTask, body)).value
+        submitted = (await send(api)).value
         task_view.show_notice(submitted)
         return await follow_task(api, submitted.task_id)
 
@@ -83,7 +92,7 @@ def submit(
     else:
         run_command(
             target,
-            lambda api: api.post("/tasks", SubmittedTask, body),
+            send,
             task_view.show_submitted,
             as_json=as_json,
             access="create",
@@ -281,6 +290,18 @@ def _read_input(text: str | None, as_json: str | None, file: Path | None) -> Any
         raise typer.BadParameter(f"{file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise typer.BadParameter(f"{file} is not valid UTF-8 text.") from None
+
+
+def _parse_start(text: str | None) -> str | None:
+    """Return the time, which may be given as the time from now: `+30m`. Raises BadParameter."""
+    delay = re.fullmatch(r"\+(\d{1,9})([smhd])", text or "")
+    if delay is None:
+        return _parse_time(text)
+    seconds = int(delay[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[delay[2]]
+    try:
+        return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        raise typer.BadParameter(f"{text} is too far ahead.") from None
 
 
 def _parse_time(text: str | None) -> str | None:

@@ -128,12 +128,17 @@ def begin_step(
     if not is_new:
         return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
     note_progress(tx, task)
+    event = started_event(task, draft, message, event_id)
+    runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
+    return JournalEntry(step, is_new=True)
+
+
+def started_event(task: Task, draft: StepDraft, message: str, event_id: str) -> EventDraft:
+    """Return the event of a step that begins."""
     meta: JsonObject = {"key": draft.key, "kind": draft.kind, "epoch": task.epoch}
     if draft.reference is not None:
         meta["waits_for"] = draft.reference
-    event = EventDraft("step_started", "steps", message, meta, task.assigned_agent, event_id=event_id)
-    runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
-    return JournalEntry(step, is_new=True)
+    return EventDraft("step_started", "steps", message, meta, task.assigned_agent, event_id=event_id)
 
 
 def mark_handled(tx: Tx, task: Task, keys: Collection[str]) -> None:

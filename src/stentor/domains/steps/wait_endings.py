@@ -10,6 +10,7 @@ from stentor.core.runlog import RunLog
 from stentor.domains.steps import model, store
 from stentor.domains.steps.model import Step, StepOutcome
 from stentor.domains.steps.service import ended_event
+from stentor.domains.steps.starts import is_start
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
 from stentor.domains.tasks.placement import TaskQueue
@@ -70,7 +71,9 @@ class WaitEndings:
         self._runlog.append(tx, tenant, [event], task_id=task_id, parent=cause or step.event_id)
         # An error ends a group at once, as the program does not wait for the others then.
         is_over = outcome.error is not None or not store.has_open_together(tx, tenant, task_id, step.together)
-        if step.kind != "effect" and is_over:
+        if outcome.error is not None and is_start(step.key):
+            self._tasks.abort_unstarted(tx, tenant, task_id, f"It comes {step.name!r}, which did not complete.")
+        elif step.kind != "effect" and is_over:
             self.resume(tx, tenant, task_id, step.name, event.event_id)
         return True
 

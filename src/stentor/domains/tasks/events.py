@@ -55,6 +55,8 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
     if placement.status == "pending_approval":
         meta = {"agent_id": decision.agent_id, "trust_tier": "human"}
         return [decided, EventDraft("approval_requested", "tasks", "Waiting for approval.", meta)]
+    if placement.status == "waiting":
+        return [decided, waiting_event()]
     return [decided, queued_event(priority)]
 
 
@@ -74,6 +76,11 @@ def rerouting_events(decision: RoutingDecision, priority: int, offline: Agent) -
 
 def queued_event(priority: int) -> EventDraft:
     return EventDraft("task_queued", "execution", "Queued.", {"priority": priority})
+
+
+def waiting_event() -> EventDraft:
+    """Return the event of a task that waits before its first attempt."""
+    return EventDraft("task_waiting", "tasks", "Waits for its start.", {"status": "waiting"})
 
 
 def denial_error(denial: RoutingDenied, **details: str) -> JsonObject:

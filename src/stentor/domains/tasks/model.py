@@ -68,7 +68,10 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskDraft(msgspec.Struct, frozen=True):
-    """A requested task, before it is routed and stored."""
+    """A requested task, before it is routed and stored.
+
+    It is queued not before `start_at` (microseconds), and when the tasks in `after` have completed.
+    """
 
     type: str
     input: Any
@@ -78,6 +81,8 @@ class TaskDraft(msgspec.Struct, frozen=True):
     agent_preference: str | None = None
     metadata: TaskMetadata = TaskMetadata()
     queue_timeout_seconds: int | None = None
+    start_at: int | None = None
+    after: tuple[str, ...] = ()
 
     @property
     def priority(self) -> int:
@@ -287,7 +292,12 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 def compute_body_hash(draft: TaskDraft) -> str:
     """Return a hash of the draft that does not depend on the order of its keys."""
-    return jsontext.sorted_digest(draft)
+    fields = msgspec.structs.asdict(draft)
+    for added_later in ("start_at", "after"):
+        # A task that is submitted again has the hash that an earlier version computed.
+        if not fields[added_later]:
+            del fields[added_later]
+    return jsontext.sorted_digest(fields)
 
 
 def estimate_times(now: int, ahead: int, mean_ms: float, concurrency: int) -> tuple[int, int]:

@@ -5,11 +5,13 @@ Inputs and outputs stand first, then the functions, then the table. Grants have 
 
 from __future__ import annotations
 
+import time
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import Query
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db.idempotency import IdempotencyKey
@@ -36,11 +38,15 @@ from stentor.web.wire import (
     StructFields,
     TaskId,
     Text,
+    Time,
     Timestamp,
     UuidText,
     decode_cursor,
     encode_cursor,
 )
+
+MAX_AFTER = 100
+MAX_DELAY_SECONDS = 10 * 365 * 86_400
 
 
 class MetadataIn(RequestModel):
@@ -71,6 +77,11 @@ class TaskIn(RequestModel):
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
     queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
+    start_at: Annotated[Time | None, Field(description="Not queued before this time, at most ten years ahead.")] = None
+    after: Annotated[
+        list[Name],
+        Field(max_length=MAX_AFTER, description="Queued when these tasks have completed; aborted if one does not."),
+    ] = []
     title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
     metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
 
@@ -94,7 +105,16 @@ class TaskIn(RequestModel):
                 title=self.title,
             ),
             self.queue_timeout_seconds,
+            None if self.start_at is None else micros_from_datetime(self.start_at),
+            tuple(dict.fromkeys(self.after)),
         )
+
+    @field_validator("start_at")
+    @classmethod
+    def _is_near(cls, moment: datetime | None) -> datetime | None:
+        if moment is not None and moment.timestamp() > time.time() + MAX_DELAY_SECONDS:
+            raise ValueError("must be at most ten years ahead")
+        return moment
 
 
 class RerunIn(RequestModel):

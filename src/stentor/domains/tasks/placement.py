@@ -38,6 +38,18 @@ class TaskQueue(Protocol):
         ...
 
 
+class StartConditions(Protocol):
+    """What new tasks wait for before they are queued, as seen by tasks."""
+
+    def begin(self, tx: Tx, principal: Principal, task: Task, draft: TaskDraft) -> None:
+        """Record what a task waits for that has just been stored. Raises InvalidRequest for an unknown task."""
+        ...
+
+    def has_open(self, tx: Tx, task: Task) -> bool:
+        """Return whether it waits for any of that still."""
+        ...
+
+
 class AuthorityResolver(Protocol):
     """The grants as seen by tasks."""
 

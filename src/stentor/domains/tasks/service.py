@@ -20,7 +20,14 @@ from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
-from stentor.domains.tasks.placement import AuthorityResolver, Placement, TaskQueue, TaskRouter, enqueue_after_commit
+from stentor.domains.tasks.placement import (
+    AuthorityResolver,
+    Placement,
+    StartConditions,
+    TaskQueue,
+    TaskRouter,
+    enqueue_after_commit,
+)
 from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]
@@ -38,6 +45,7 @@ class TaskService:
         dispatch: TaskQueue,
         grants: AuthorityResolver,
         search: TaskSearch,
+        starts: StartConditions,
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -45,6 +53,7 @@ class TaskService:
         self._dispatch = dispatch
         self._grants = grants
         self._search = search
+        self._starts = starts
 
     async def get(self, principal: Principal, task_id: str) -> Task:
         """Return a task. Raises NotFound, also for a task that the caller may not read."""
@@ -107,6 +116,15 @@ class TaskService:
         event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
         self._end_without_outcome(tx, task, "cancelled", None, event)
 
+    def abort_unstarted(self, tx: Tx, tenant: str, task_id: str, message: str) -> None:
+        """Abort a task that waits for its first attempt, because a task that it comes after did not complete."""
+        task = store.find(tx, tenant, task_id)
+        if task is None or task.epoch > 0 or task.status not in ("waiting", "pending_approval"):
+            return
+        error = {"code": "DEPENDENCY_FAILED", "message": message}
+        event = EventDraft("task_aborted", "tasks", message, {"code": error["code"], "status": "aborted"})
+        self._end_without_outcome(tx, task, "aborted", error, event)
+
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Approve a task that waits for approval; it is queued."""
         return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, task_id))
@@ -123,6 +141,8 @@ class TaskService:
             f"Approved by {principal.name}.",
             {"by": principal.name, "approved": True, **event_extra},
         )
+        if self._starts.has_open(tx, task):
+            return self._requeue(tx, task, "waiting", [approval, events.waiting_event()])
         return self._requeue(tx, task, "queued", [approval, events.queued_event(task.priority)])
 
     async def reject(self, principal: Principal, task_id: str, reason: str | None) -> Task:

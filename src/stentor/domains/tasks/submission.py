@@ -24,7 +24,14 @@ from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
-from stentor.domains.tasks.placement import AuthorityResolver, Placement, TaskQueue, TaskRouter, enqueue_after_commit
+from stentor.domains.tasks.placement import (
+    AuthorityResolver,
+    Placement,
+    StartConditions,
+    TaskQueue,
+    TaskRouter,
+    enqueue_after_commit,
+)
 from stentor.domains.tasks.titles import derive_title
 
 _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}
@@ -34,13 +41,20 @@ class SubmissionService:
     """Routes and stores new tasks."""
 
     def __init__(
-        self, db: Database, runlog: RunLog, router: TaskRouter, dispatch: TaskQueue, grants: AuthorityResolver
+        self,
+        db: Database,
+        runlog: RunLog,
+        router: TaskRouter,
+        dispatch: TaskQueue,
+        grants: AuthorityResolver,
+        starts: StartConditions,
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._router = router
         self._dispatch = dispatch
         self._grants = grants
+        self._starts = starts
         self._running: set[tuple[str, str, str, str]] = set()
         text = "Duration of a submission until it is stored, by result; a failed one stored nothing."
         self._durations = create_histogram("stentor_submit_duration_seconds", text, REQUEST_BUCKETS_S, "result")
@@ -140,11 +154,16 @@ class SubmissionService:
         cause: str | None,
         header: AtpHeader | None,
     ) -> StoredResponse:
+        waits = bool(draft.after) or (draft.start_at is not None and draft.start_at > tx.now)
+        if waits and placement.status == "queued":
+            placement = msgspec.structs.replace(placement, status="waiting")
         event_drafts = events.submission_events(principal, draft, placement, header)
         task = self._new_task(tx, principal, draft, placement, event_drafts, body_hash)
         store.insert(tx, task, draft)
         self._runlog.append(tx, task.tenant, event_drafts, task_id=task.task_id, parent=cause)
         queries.update_counts(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
+        if waits and placement.denial is None:
+            self._starts.begin(tx, principal, task, draft)
         enqueue_after_commit(tx, task, self._dispatch)
         return _first_response(tx, task, placement.decision)
 
@@ -157,7 +176,8 @@ class SubmissionService:
         event_drafts: list[EventDraft],
         body_hash: str,
     ) -> Task:
-        start, completion = self._router.estimate_times(tx.now, principal.tenant, placement.agent_id, draft.type)
+        begin = max(tx.now, draft.start_at or 0)
+        start, completion = self._router.estimate_times(begin, principal.tenant, placement.agent_id, draft.type)
         denial, queue_timeout = placement.denial, draft.queue_timeout_seconds
         deadline = tx.now + queue_timeout * SECOND if queue_timeout and placement.status == "queued" else None
         task_id, provenance_id = draft.id or ids.new_id(), event_drafts[0].event_id

@@ -110,6 +110,11 @@ def _to_value(field: Any, value: Any, annotation: Any, where: str) -> Any:
         if field.message_type is None:
             return list(value)
         return [to_fields(part, _model_in(annotation), f"{where}{field.name}.{i}.") for i, part in enumerate(value)]
+    if isinstance(value, Timestamp):
+        try:
+            return value.ToJsonString()
+        except ValueError as error:
+            raise _field_error(where + field.name, str(error)) from None
     if field.message_type is not None:
         return to_fields(value, _model_in(annotation), f"{where}{field.name}.")
     if field.enum_type is not None:

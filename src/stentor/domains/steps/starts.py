@@ -1,0 +1,61 @@
+"""What a new task waits for before its first attempt: a time, and the ends of other tasks.
+
+Each is a wait in the task's journal that no attempt began; the task is queued when all of them have ended.
+"""
+
+from __future__ import annotations
+
+from stentor.auth.principal import Principal
+from stentor.core import ids
+from stentor.core.clock import SECOND
+from stentor.core.db import Tx
+from stentor.core.errors import InvalidRequest, NotFound
+from stentor.core.runlog import RunLog
+from stentor.domains.steps import store
+from stentor.domains.steps.model import StepDraft
+from stentor.domains.steps.service import started_event
+from stentor.domains.tasks.model import Task, TaskDraft
+from stentor.domains.tasks.service import require_visible_task
+
+START = "#start"
+"""Key of the wait for a time. A worker's keys for its own steps do not begin like this."""
+AFTER = "#after/"
+"""Keys of the waits for tasks begin with it."""
+
+
+class StartWaits:
+    """Begins the waits of new tasks."""
+
+    def __init__(self, runlog: RunLog) -> None:
+        self._runlog = runlog
+
+    def begin(self, tx: Tx, principal: Principal, task: Task, draft: TaskDraft) -> None:
+        """Record what a task waits for that has just been stored. Raises InvalidRequest for an unknown task."""
+        waits = [_after(tx, principal, task, task_id) for task_id in draft.after]
+        if draft.start_at is not None and draft.start_at > tx.now:
+            seconds = (draft.start_at - tx.now) / SECOND
+            waits.append(StepDraft(START, "start", "sleep", seconds=seconds, together=START))
+        for wait in waits:
+            event_id = ids.new_id()
+            store.insert_started(tx, task, wait, event_id)
+            event = started_event(task, wait, f"Waits for its start: {wait.name}.", event_id)
+            self._runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
+
+    def has_open(self, tx: Tx, task: Task) -> bool:
+        """Return whether a task waits for any of that still."""
+        return store.has_open_together(tx, task.tenant, task.task_id, START)
+
+
+def is_start(key: str) -> bool:
+    """Return whether a wait is one before the first attempt."""
+    return key == START or key.startswith(AFTER)
+
+
+def _after(tx: Tx, principal: Principal, task: Task, task_id: str) -> StepDraft:
+    try:
+        other = require_visible_task(tx, principal, task_id)
+    except NotFound:
+        other = None
+    if other is None or other.task_id == task.task_id:
+        raise InvalidRequest(f"after: there is no other task with the id {task_id!r}.")
+    return StepDraft(AFTER + task_id, f"after {other.title}"[:255], "child", reference=task_id, together=START)
