@@ -12,7 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -54,9 +54,9 @@ class Operation:
     grpc: str | None = None
     has_own_route: bool = False
 
-    @cached_property
+    @property
     def signature(self) -> inspect.Signature:
-        return inspect.signature(self.run, eval_str=True)
+        return _signature(getattr(self.run, "__func__", self.run))
 
     @property
     def output(self) -> Any:
@@ -70,12 +70,19 @@ class Operation:
     def parameters(self) -> dict[str, TypeAdapter[Any]]:
         """What validates each parameter but the caller."""
         every = self.signature.parameters.items()
-        return {name: TypeAdapter(p.annotation) for name, p in every if name not in ("self", "caller")}
+        return {name: TypeAdapter(p.annotation) for name, p in every if name != "caller"}
 
     @property
     def response_model(self) -> Any:
         """The body over HTTP."""
         return Enveloped.__class_getitem__(self.output) if self.envelope else self.output
+
+
+@cache
+def _signature(run: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of an operation; of the function of a class, they are evaluated once for all instances."""
+    signature = inspect.signature(run, eval_str=True)
+    return signature.replace(parameters=[p for name, p in signature.parameters.items() if name != "self"])
 
 
 def bind(operations: Iterable[Operation], owner: object) -> list[Operation]:
