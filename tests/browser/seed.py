@@ -61,6 +61,7 @@ class Seeded:
     done: str = ""
     failed: str = ""
     waiting: str = ""
+    asking: str = ""
     update: str = ""
     message: str = ""
     webhook: str = ""
@@ -118,10 +119,36 @@ class Seed:
             while claimed := self.post(f"/agents/{self.made.agents[name]}/claims", {"max": 10})["tasks"]:
                 for task in claimed:
                     self._end(task, task["task_id"] in routed)
+        self.journal()
         for n in range(3):
             body = {"type": "write", "input": f"Later {n}", "required_capabilities": ["write"]}
             preferred = {"agent_preference": self.made.agents[NAMES[4 if n == 0 else 1]]}
             self.made.waiting = self.post("/tasks", body | preferred)["task_id"] if n else self.made.waiting
+
+    def journal(self) -> None:
+        """A task that asks a person after two steps, and one with a payment of which nothing is known."""
+        for title in ("Book the trip to Lisbon", "Pay the hotel"):
+            body: Body = {
+                "type": "trip",
+                "title": title,
+                "input": {"city": "Lisbon"},
+                "required_capabilities": ["write"],
+            }
+            self.post("/tasks", body | {"agent_preference": self.made.agents["archivist"]})
+            task = self.post(f"/agents/{self.made.agents['archivist']}/claims")["tasks"][0]
+            address, epoch = f"/tasks/{task['task_id']}", {"epoch": task["epoch"]}
+            plan = {"key": "plan", "name": "plan", "value": {"hotel": "Sol", "price": 240}, "duration_ms": 2}
+            self.post(f"{address}/steps", epoch | plan)
+            if title == "Pay the hotel":
+                self.post(f"{address}/effects", epoch | {"key": "pay", "name": "pay"})
+                error = {"code": "EFFECT_UNKNOWN", "message": "It is not known whether the effect 'pay' happened."}
+                self.post(f"{address}/fail", epoch | {"error": error, "outcome_class": "provider_failure"})
+            else:
+                question = {"question": "Book Sol for 240 EUR?", "options": ["yes", "no"]}
+                ask = {"key": "question", "name": "question", "kind": "question"} | question
+                self.post(f"{address}/waits", epoch | ask)
+                self.post(f"{address}/suspend", epoch | {"keys": ["question"]})
+                self.made.asking = task["task_id"]
 
     def _end(self, task: Body, routed: bool) -> None:
         address, epoch = f"/tasks/{task['task_id']}", {"epoch": task["epoch"]}
