@@ -187,6 +187,19 @@ def test_watching_a_task_that_is_cancelled_ends_with_1(served: Served) -> None:
     assert json.loads(out)["status"] == "cancelled"
 
 
+@requirement("tasks.approve-queues")
+def test_a_task_that_waits_for_approval_is_approved_or_rejected(served: Served) -> None:
+    program, _ = served
+    program("agent", "register", "ann", "--capability", "echo", "--tier", "human")
+    for name in ("good", "bad"):
+        assert "pending_approval" in _submit_echo(program, "--input", "x", "--id", name).out
+    assert program("task", "approve", "good").out == "Task good is queued.\n"
+    assert program("task", "reject", "bad", "--reason", "too dear").out == "Task bad is aborted.\n"
+    assert "too dear" in program("task", "show", "bad").out
+    again = program("task", "approve", "bad")
+    assert (again.code, "CONFLICT" in again.err) == (3, True)
+
+
 def test_tasks_and_agents_are_found_by_names_and_parts_of_ids(served: Served) -> None:
     program, _ = served
     agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]

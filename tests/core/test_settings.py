@@ -41,6 +41,7 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
         ("SERVICE_ROUTING_TRUST_FLOOR", "1.01"),
         ("SERVICE_ROUTING_TRUST_FLOOR", "nan"),
         ("SERVICE_BUILTIN_AGENTS", "maybe"),
+        ("SERVICE_LOG_LEVEL", "verbose"),
         ("SERVICE_RATE_LIMIT_PER_MINUTE", "-1"),
         ("SERVICE_RATE_LIMIT_PER_MINUTE", "1.5"),
         ("SERVICE_OIDC_ISSUER", "http://login.example.com"),

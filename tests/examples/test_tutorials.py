@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import until
 from tests.readme.blocks import ROOT, Block, blocks
 from tests.readme.checkout import Checkout, running_checkout
 from tests.requirements import requirement
@@ -42,11 +43,28 @@ def test_a_worker_of_the_tutorial_does_a_task_with_its_own_key(checkout: Checkou
     *before, create = register.text.splitlines()
     checkout.bash(Block("bash", "\n".join(before)))
     command = start.text.replace("PASTE_THE_KEY", made_key(checkout, Block("bash", create)))
-    with checkout.running(["bash", "-euc", command.replace("\npython", "\nexec python")]) as worker:
+    with checkout.running(["bash", "-euc", command.replace("\n.venv", "\nexec .venv")]) as worker:
         assert worker.stdout is not None
         connected = f"connected to http://127.0.0.1:{checkout.port} as slugger; waiting for tasks (slug)"
         assert connected in worker.stdout.readline()
         assert "ahead-of-its-field" in checkout.bash(submit)
+
+
+@requirement("documentation.tutorials-run")
+def test_an_agent_that_asks_goes_on_with_the_answer(checkout: Checkout) -> None:
+    program, register, start, ask = blocks(ROOT / "docs" / "long-running.md")[:4]
+    (checkout.folder / "traveller.py").write_text(checkout.text(program), "utf-8")
+    *before, create = register.text.splitlines()
+    checkout.bash(Block("bash", "\n".join(before)))
+    command = start.text.replace("PASTE_THE_KEY", made_key(checkout, Block("bash", create)))
+    submit, decisions, *rest = ask.text.splitlines()
+    with checkout.running(["bash", "-euc", command.replace("\n.venv", "\nexec .venv")]):
+        checkout.bash(Block("bash", submit))
+        until(lambda: "Book Hotel Lisbon" in checkout.bash(Block("bash", decisions)))
+        shown = checkout.bash(Block("bash", "\n".join(rest)))
+    assert "The task goes on" in shown
+    assert '"booked": true' in shown
+    assert shown.index("plan") < shown.index("book hotel") < shown.rindex("sleep")
 
 
 @requirement("documentation.tutorials-run")

@@ -196,6 +196,40 @@ def cancel(
 
 
 @app.command()
+def approve(
+    task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Approve a task that waits for approval."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/approve", SubmittedTask)),
+        task_view.show_submitted,
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
+def reject(
+    task_id: TaskId,
+    reason: Annotated[str | None, typer.Option(help="Why; the submitter sees it.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reject a task that waits for approval; it is aborted."""
+    body = omit_none({"reason": reason})
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/reject", SubmittedTask, body)),
+        task_view.show_submitted,
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
 def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Retry a failed or aborted task."""
     run_command(

@@ -91,12 +91,15 @@ def show_decisions(found: DecisionList) -> None:
             step.title,
             step.key,
             step.waits_for if step.kind == "question" else f"Did {step.name} happen?",
-            ", ".join(map(str, step.options)) if step.options else "any" if step.kind == "question" else "yes, no",
+            ", ".join(map(str, step.options)) if step.options else "any" if step.kind == "question" else "resolve it",
         )
         for step in found.steps
     ]
     console.print(output.render_table(("task", "title", "key", "question", "answers"), rows))
-    console.print("Answer with `stentor task answer` or, for an effect, `stentor task resolve`.", style="dim")
+    console.print(
+        "Answer with `stentor task answer TASK`; of an effect record `stentor task resolve TASK --step KEY`.",
+        style="dim",
+    )
 
 
 def show_signal(result: SignalResult) -> None:
@@ -107,7 +110,9 @@ def show_signal(result: SignalResult) -> None:
 
 def _format_step(step: StepRow) -> Text:
     line = Text(strip_controls(step.name), style="bold")
-    state = "waiting" if step.state == "started" and step.kind not in ("step", "effect") else step.state
+    state = step.state
+    if state == "started":
+        state = "without an outcome" if step.kind == "effect" else "waiting"
     line.append(f"  {step.kind} ", style="dim")
     line.append(state, style=STATUS_STYLES.get(state, "yellow" if step.state == "started" else ""))
     if step.error:

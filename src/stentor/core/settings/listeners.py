@@ -45,7 +45,12 @@ class ServerSettings:
         "through the API may use; by default they may use public addresses only.",
         parsers.host_list,
     )
-    log_level: str = setting("SERVICE_LOG_LEVEL", "info", "Log level: debug, info, warning or error.", parsers.text)
+    log_level: str = setting(
+        "SERVICE_LOG_LEVEL",
+        "info",
+        "Log level: debug, info, warning or error.",
+        parsers.choice("debug", "info", "warning", "error"),
+    )
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,17 @@ def line_list(value: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in value.splitlines() if line.strip())
 
 
+def choice(*choices: str) -> Callable[[str], str]:
+    """Return a parser of one of the choices, in any case."""
+
+    def parse(value: str) -> str:
+        if value.strip().lower() not in choices:
+            raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}")
+        return value.strip().lower()
+
+    return parse
+
+
 def choice_list(*choices: str) -> Callable[[str], tuple[str, ...]]:
     """Return a parser for a list of which each part is one of the choices."""
 

@@ -67,6 +67,17 @@ async def test_a_held_effect_is_decided_on_its_page(site: Site, happened: str, s
 
 
 @requirement("steps.pages")
+async def test_the_value_of_an_effect_may_be_typed_as_text(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    await attempt.begin("pay")
+    await attempt.fail()
+    fields = {"step": "pay", "happened": "yes", "reason": "seen in the bank", "value": "A-17"}
+    await site.send(f"/tasks/{attempt.task_id}/resolve", **fields)
+    step = (await site.world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/pay")).json()
+    assert step["value"] == "A-17"
+
+
+@requirement("steps.pages")
 async def test_a_page_says_what_a_task_waits_for(site: Site) -> None:
     attempt = await begin_attempt(site.world)
     await wait(attempt, "sleep", seconds=3600)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stentor.cli import service_runner
-from stentor.cli.output import console, error_console, print_json, report_errors
+from stentor.cli.output import console, print_json, print_notice, report_errors
 from stentor.cli.service_runner import StartupReport
 from stentor.core import settings
 from stentor.core.security import redaction
@@ -95,7 +95,7 @@ def _startup_document(report: StartupReport) -> dict[str, object]:
 
 def _print_startup(report: StartupReport) -> None:
     for warning in report.warnings:
-        error_console.print(f"[yellow]warning:[/] {warning}")
+        print_notice(f"warning: {warning}", "yellow")  # as text: `stentor[grpc]` would be read as markup
     console.print(f"[bold]Stentor[/] listens on [cyan]{report.gateway}[/]")
     for name, address in report.surfaces.items():
         key = f", key file: {report.key_files[name]}" if name in report.key_files else ""

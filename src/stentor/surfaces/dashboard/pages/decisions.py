@@ -25,11 +25,18 @@ async def resolve_effect(page: PageRequest) -> Response:
     text = form.get("value", "").strip()
     body: dict[str, object] = {"happened": form.get("happened") == "yes", "reason": form.get("reason", "")}
     if body["happened"]:
-        try:
-            body["value"] = jsontext.decode(text.encode()) if text else None
-        except InvalidRequest as error:
-            raise InvalidRequest(f"The value is not JSON: {error} A text needs quotes.") from None
+        body["value"] = _parse_value(text) if text else None
     return await _decide(page, "effects.resolve", form.get("step", ""), body, "recorded")
+
+
+def _parse_value(text: str) -> object:
+    """Return the JSON, or the text itself where nothing else can be meant. Raises InvalidRequest."""
+    try:
+        return jsontext.decode(text.encode())
+    except InvalidRequest as error:
+        if text[0] not in '{["':
+            return text
+        raise InvalidRequest(f"The value is not JSON: {error}") from None
 
 
 async def _decide(page: PageRequest, operation: str, key: str, body: dict[str, object], notice: str) -> Response:
