@@ -72,7 +72,7 @@ class Journal:
         with self._lock:
             if self._recorded is None:
                 self._recorded = self._load()
-            recorded = entry.recorded = self._recorded.get(entry.key)
+            recorded = self._recorded.get(entry.key)
             scope = self._expected.get(entry.scope.prefix, {})
             expected = None if entry.position is None else scope.pop(entry.position, None)
             if expected is not None and expected["key"] != entry.key:

@@ -22,7 +22,7 @@ class Entry:
     """A step that runs. `position` is None for one that runs beside others.
 
     `is_final` says that it cannot be undone: an effect, or the start of a child. `handled` are the keys of failed steps
-    after which the program came here. `recorded` is what the journal had when it began, None if nothing.
+    after which the program came here.
     """
 
     scope: Scope
@@ -33,7 +33,6 @@ class Entry:
     place: Place
     handled: list[str]
     is_final: bool
-    recorded: dict[str, Any] | None = None
     began_at: float = field(default_factory=time.monotonic)
 
     def fields(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Runs steps and effects: each once, and the next attempt gets its outcome from the journal.
 
-Everything here is a coroutine. For a handler that is none it runs to its end at once: with `here` nothing in it waits.
-For a coroutine the requests run in threads, so that steps side by side do not wait for each other.
+One piece of code serves both kinds of handlers. An ordinary one passes `here`, with which nothing is awaited, and
+`finish` runs the coroutine to its end at once. For a coroutine handler the requests run in threads (`in_thread`), so
+that steps side by side do not wait for each other.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands import task_steps
@@ -186,13 +185,7 @@ def cancel(
     task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Cancel a task that has not ended."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/cancel", SubmittedTask)),
-        lambda cancelled: output.print_line(f"Task {cancelled.task_id} is cancelled."),
-        as_json=as_json,
-        access="change",
-    )
+    _change(task_id, "cancel", ServiceTarget(data_dir, url, key), as_json=as_json)
 
 
 @app.command()
@@ -200,13 +193,7 @@ def approve(
     task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
     """Approve a task that waits for approval."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/approve", SubmittedTask)),
-        task_view.show_submitted,
-        as_json=as_json,
-        access="change",
-    )
+    _change(task_id, "approve", ServiceTarget(data_dir, url, key), as_json=as_json)
 
 
 @app.command()
@@ -219,26 +206,14 @@ def reject(
     as_json: AsJson = False,
 ) -> None:
     """Reject a task that waits for approval; it is aborted."""
-    body = omit_none({"reason": reason})
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/reject", SubmittedTask, body)),
-        task_view.show_submitted,
-        as_json=as_json,
-        access="change",
-    )
+    target = ServiceTarget(data_dir, url, key)
+    _change(task_id, "reject", target, omit_none({"reason": reason}), as_json=as_json)
 
 
 @app.command()
 def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """Retry a failed or aborted task."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/retry", SubmittedTask)),
-        task_view.show_submitted,
-        as_json=as_json,
-        access="change",
-    )
+    _change(task_id, "retry", ServiceTarget(data_dir, url, key), as_json=as_json)
 
 
 @app.command()
@@ -324,6 +299,17 @@ def _read_input(text: str | None, as_json: str | None, file: Path | None) -> Any
         raise typer.BadParameter(f"{file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise typer.BadParameter(f"{file} is not valid UTF-8 text.") from None
+
+
+def _change(task_id: str, verb: str, target: ServiceTarget, body: Any = None, *, as_json: bool) -> None:
+    """Post a verb that changes the status of a task, and print the new one."""
+    run_command(
+        target,
+        on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/{verb}", SubmittedTask, body)),
+        task_view.show_submitted,
+        as_json=as_json,
+        access="change",
+    )
 
 
 def _parse_start(text: str | None) -> str | None:
