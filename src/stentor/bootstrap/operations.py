@@ -36,35 +36,37 @@ from stentor.domains.trust import operations as trust
 from stentor.domains.webhooks import operations as webhooks
 from stentor.web.operations import Operation, bind
 
-OPERATIONS: list[Operation] = [
-    *tasks.OPERATIONS,
-    *bulk.OPERATIONS,
-    *activity.OPERATIONS,
-    *execution.OPERATIONS,
-    *steps.OPERATIONS,
-    *waits.OPERATIONS,
-    *grants.OPERATIONS,
-    *registry.OPERATIONS,
-    *sandbox.OPERATIONS,
-    *learning.OPERATIONS,
-    *learning.TRUST_OPERATIONS,
-    *trust.OPERATIONS,
-    *provenance.OPERATIONS,
-    *monitoring.OPERATIONS,
-    *alerts.OPERATIONS,
-    *audit.OPERATIONS,
-    *messaging.OPERATIONS,
-    *webhooks.OPERATIONS,
-    *keys.OPERATIONS,
-    *people.OPERATIONS,
-    *governance.OPERATIONS,
-    *llm.OPERATIONS,
-    *calls.OPERATIONS,
-    *model_settings.OPERATIONS,
-    *modelrouting.OPERATIONS,
-    *memory.OPERATIONS,
+TABLES: list[tuple[str, list[Operation]]] = [
+    ("tasks", tasks.OPERATIONS),
+    ("tasks", bulk.OPERATIONS),
+    ("tasks", activity.OPERATIONS),
+    ("workers", execution.OPERATIONS),
+    ("steps", steps.OPERATIONS),
+    ("steps", waits.OPERATIONS),
+    ("authority", grants.OPERATIONS),
+    ("registry", registry.OPERATIONS),
+    ("registry", sandbox.OPERATIONS),
+    ("hebbian", learning.OPERATIONS),
+    ("trust", learning.TRUST_OPERATIONS),
+    ("trust", trust.OPERATIONS),
+    ("provenance", provenance.OPERATIONS),
+    ("health", monitoring.OPERATIONS),
+    ("audit", audit.OPERATIONS),
+    ("alerts", alerts.OPERATIONS),
+    ("atp", messaging.OPERATIONS),
+    ("webhooks", webhooks.OPERATIONS),
+    ("governance", governance.OPERATIONS),
+    ("keys", keys.OPERATIONS),
+    ("people", people.OPERATIONS),
+    ("llm", llm.OPERATIONS),
+    ("llm", calls.OPERATIONS),
+    ("llm", model_settings.OPERATIONS),
+    ("llm", modelrouting.OPERATIONS),
+    ("memory", memory.OPERATIONS),
 ]
-"""All operations without their services, for clients that need to know only where an operation is."""
+"""All operations by their OpenAPI tag. Routes are matched in this order, so frequent ones come first."""
+OPERATIONS = [operation for _, table in TABLES for operation in table]
+"""The same without their services, for clients that need to know only where an operation is."""
 
 
 def task_operations(kernel: Kernel) -> list[Operation]:
@@ -76,70 +78,44 @@ def message_operations(kernel: Kernel) -> list[Operation]:
     return bind(messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service))
 
 
-def operations(kernel: Kernel, context: SurfaceContext) -> list[tuple[str, list[Operation]]]:
-    """Return all operations by their OpenAPI tag. Routes are matched in this order, so frequent ones come first."""
-    services, agents, parts = kernel.tasks, kernel.agents, kernel.governance
+def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
+    """Return by name all operations that a kernel has, bound to its services."""
+    services, agents, parts, infra = kernel.tasks, kernel.agents, kernel.governance, kernel.infra
     known_agents = agents.registry.agents
-    lessons = _learning_operations(agents)
-    tables: list[tuple[str, list[Operation], object]] = [
-        ("tasks", bulk.OPERATIONS, bulk.BulkOperations(services.service)),
-        ("tasks", activity.OPERATIONS, activity.ActivityOperations(services.activity, services.service.notice)),
-        ("workers", execution.OPERATIONS, execution.WorkerOperations(services.workers)),
-        ("steps", steps.OPERATIONS, steps.StepOperations(services.steps)),
-        ("steps", waits.OPERATIONS, waits.WaitOperations(services.waits)),
-        ("authority", grants.OPERATIONS, grants.GrantOperations(services.grants, known_agents)),
-        (
-            "registry",
-            registry.OPERATIONS,
-            registry.RegistryOperations(
-                agents.registry, agents.trust_score, kernel.command_agents.check_runtime, agents.last_seen
-            ),
+    owners: list[object] = [
+        tasks.TaskOperations(services.submission, services.service, services.grades),
+        bulk.BulkOperations(services.service),
+        activity.ActivityOperations(services.activity, services.service.notice),
+        execution.WorkerOperations(services.workers),
+        steps.StepOperations(services.steps),
+        waits.WaitOperations(services.waits),
+        grants.GrantOperations(services.grants, known_agents),
+        registry.RegistryOperations(
+            agents.registry, agents.trust_score, kernel.command_agents.check_runtime, agents.last_seen
         ),
-        ("registry", sandbox.OPERATIONS, sandbox.SandboxOperations(agents.sandbox, known_agents)),
-        ("hebbian", learning.OPERATIONS, lessons),
-        ("trust", learning.TRUST_OPERATIONS, lessons),
-        (
-            "trust",
-            trust.OPERATIONS,
-            trust.TrustOperations(
-                agents.trust, lambda caller, entity_id: agents.registry.authorize(caller, "trust", entity_id)
-            ),
+        sandbox.SandboxOperations(agents.sandbox, known_agents),
+        _learning_operations(agents),
+        trust.TrustOperations(
+            agents.trust, lambda caller, entity_id: agents.registry.authorize(caller, "trust", entity_id)
         ),
-        ("provenance", provenance.OPERATIONS, kernel.provenance.operations()),
-        ("health", monitoring.OPERATIONS, monitoring.HealthOperations(kernel.health)),
-        ("audit", audit.OPERATIONS, audit.AuditOperations(kernel.infra.db, kernel.infra.runlog)),
-        ("alerts", alerts.OPERATIONS, alerts.AlertOperations(kernel.alerts)),
-        ("atp", messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service)),
-        (
-            "webhooks",
-            webhooks.OPERATIONS,
-            webhooks.WebhookOperations(kernel.webhooks.service, kernel.webhooks.delivery_log),
-        ),
-        (
-            "governance",
-            governance.OPERATIONS,
-            governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring),
-        ),
-        ("keys", keys.OPERATIONS, keys.KeyOperations(kernel.keys, kernel.infra.clock)),
-        ("people", people.OPERATIONS, people.PeopleOperations(kernel.people, kernel.infra.clock)),
-        ("llm", llm.OPERATIONS, _llm_operations(kernel, context)),
-        (
-            "llm",
-            calls.OPERATIONS,
-            calls.CallOperations(kernel.infra.db, kernel.llm.contents, _acts_for(known_agents)),
-        ),
-        (
-            "llm",
-            model_settings.OPERATIONS,
-            model_settings.RuntimeSettingsOperations(kernel.llm.runtime_settings, kernel.infra.clock),
-        ),
-        ("llm", modelrouting.OPERATIONS, modelrouting.AnswerOperations(kernel.llm.answers)),
+        kernel.provenance.operations(),
+        monitoring.HealthOperations(kernel.health),
+        audit.AuditOperations(infra.db, infra.runlog),
+        alerts.AlertOperations(kernel.alerts),
+        messaging.MessageOperations(kernel.messaging.service),
+        webhooks.WebhookOperations(kernel.webhooks.service, kernel.webhooks.delivery_log),
+        governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring),
+        keys.KeyOperations(kernel.keys, infra.clock),
+        people.PeopleOperations(kernel.people, infra.clock),
+        _llm_operations(kernel, context),
+        calls.CallOperations(infra.db, kernel.llm.contents, _acts_for(known_agents)),
+        model_settings.RuntimeSettingsOperations(kernel.llm.runtime_settings, infra.clock),
+        modelrouting.AnswerOperations(kernel.llm.answers),
     ]
     if kernel.memory is not None:
         vaults = kernel.memory.registry(kernel.task_notes.maintenance if kernel.task_notes else None)
-        documents = memory.MemoryOperations(vaults, kernel.infra.settings.memory.tenant)
-        tables.append(("memory", memory.OPERATIONS, documents))
-    return [("tasks", task_operations(kernel)), *((tag, bind(table, owner)) for tag, table, owner in tables)]
+        owners.append(memory.MemoryOperations(vaults, infra.settings.memory.tenant))
+    return {row.name: row for row in bind(OPERATIONS, *owners)}
 
 
 def _acts_for(agents: AgentCache) -> Callable[[Principal, str], bool]:

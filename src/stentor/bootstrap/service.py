@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fastapi import APIRouter
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from stentor.auth import api_keys as key_files
 from stentor.auth.api_keys import LoadedKeys
 from stentor.bootstrap.kernel import Kernel, build
 from stentor.bootstrap.monitoring import scrape_function
-from stentor.bootstrap.operations import operations
+from stentor.bootstrap.operations import TABLES, operations
 from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
 from stentor.core import filesystem, migrations
 from stentor.core.clock import SystemClock, format_iso
@@ -31,7 +32,7 @@ from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.provenance import operations as provenance_operations
 from stentor.surfaces.gateway import app as gateway
 from stentor.surfaces.gateway import later
-from stentor.web.operations import operation_routes
+from stentor.web.operations import Operation, operation_route
 from stentor.web.request_context import RequestDurations
 
 
@@ -137,18 +138,26 @@ def application(kernel: Kernel, context: SurfaceContext) -> ASGIApp:
     """Return the gateway over a kernel; a process without that role serves only its health and its metrics."""
     durations = RequestDurations()
     metrics = monitoring_api.router(kernel.health, scrape_function(kernel, durations, context.grpc_durations))
-    routers = [*_routers(kernel, context, metrics)] if "gateway" in kernel.infra.settings.process.roles else [metrics]
+    is_gateway = "gateway" in kernel.infra.settings.process.roles
+    bound = operations(kernel, context) if is_gateway else {}
+    routes = _routes(kernel, context, bound, metrics) if is_gateway else metrics.routes
     max_body_bytes = kernel.infra.settings.server.max_body_mb * 1_000_000
-    return gateway.build(routers, context.keys, context.rate_limiter, max_body_bytes, durations)
+    return gateway.build(routes, bound, context.keys, context.rate_limiter, max_body_bytes, durations)
 
 
-def _routers(kernel: Kernel, context: SurfaceContext, metrics: APIRouter) -> list[APIRouter]:
-    """Return the routers in the order in which they are matched."""
+def _routes(
+    kernel: Kernel, context: SurfaceContext, bound: Mapping[str, Operation], metrics: APIRouter
+) -> list[BaseRoute]:
+    """Return the routes in the order in which they are matched."""
     streams, activity = context.stream_limit, kernel.tasks.activity
     missing = later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY
-    return [
-        provenance_operations.router(kernel.provenance.operations()),
-        *(operation_routes(table, tag) for tag, table in operations(kernel, context)),
+    of_operations = [
+        operation_route(row, tag)
+        for tag, table in TABLES
+        for row in table
+        if row.name in bound and not row.has_own_route
+    ]
+    others = [
         activity_operations.router(activity, streams),
         kernel.messaging.router(activity, streams),
         llm_streaming.router(context.chat, streams),
@@ -156,3 +165,5 @@ def _routers(kernel: Kernel, context: SurfaceContext, metrics: APIRouter) -> lis
         metrics,
         openai_api.router(kernel.llm.gateway, context.chat, streams),
     ]
+    checkpoints = provenance_operations.router(kernel.provenance.operations())
+    return [*checkpoints.routes, *of_operations, *(route for router in others for route in router.routes)]

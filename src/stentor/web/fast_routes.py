@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
+from functools import cached_property
 from typing import Annotated, Any, NamedTuple, get_args
 
 from fastapi import HTTPException
@@ -47,6 +48,10 @@ class FastRoute(GatewayRoute):
     """
 
     def get_route_handler(self) -> Handler:
+        return self._handler
+
+    @cached_property
+    def _handler(self) -> Handler:
         function, permission = self.endpoint, self.permission
         parameters = inspect.signature(function, eval_str=True).parameters
         body_adapter: TypeAdapter[Any] | None = None
@@ -165,6 +170,7 @@ class FastRouteMiddleware:
         if handler is None:
             await self._app(scope, receive, send)
             return
+        scope["app"] = self._app
         request = Request(scope, receive, send)
         try:
             response = await handler(request)
@@ -186,6 +192,6 @@ class FastRouteMiddleware:
         template = self._templates.get((scope["method"], head, last))
         if template is None:
             return None
-        # What the router would set: for the handler, and for the label of the request's duration.
+        # As the router does: for the handler, and for the label of the request's duration.
         scope["path_params"], scope["route"] = {template.parameter: value}, template.route
         return template.handler

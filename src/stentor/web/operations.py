@@ -16,7 +16,6 @@ from functools import cache, cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,14 +25,14 @@ from stentor.core.errors import Unauthorized
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute
-from stentor.web.routes import PUBLIC
+from stentor.web.routes import PUBLIC, GatewayRoute
 from stentor.web.unknown_fields import explain_unknown_fields
 from stentor.web.wire import API_PREFIX, Enveloped, ResponseModel, api_router, error_responses, next_link
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
-    """A row of the table of operations.
+    """A row of the table of operations; `run` is a function of a class, and once bound a method of its instance.
 
     `http` is a method and a path below /api/v1. `errors` are statuses beyond those that every operation may answer.
     `envelope` wraps the output as `{"success": true, "data": ...}`. `cancellable` work is cancelled when the caller
@@ -85,9 +84,15 @@ def _signature(run: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=[p for name, p in signature.parameters.items() if name != "self"])
 
 
-def bind(operations: Iterable[Operation], owner: object) -> list[Operation]:
-    """The operations of a class as those of one of its instances."""
-    return [replace(operation, run=getattr(owner, operation.run.__name__)) for operation in operations]
+def bind(operations: Iterable[Operation], *owners: object) -> list[Operation]:
+    """The operations of these instances' classes as those of the instances; all others are left out."""
+    by_class = {type(owner).__name__: owner for owner in owners}
+    bound = []
+    for row in operations:
+        name_of_class, _, name = row.run.__qualname__.partition(".")
+        if name_of_class in by_class:
+            bound.append(replace(row, run=getattr(by_class[name_of_class], name)))
+    return bound
 
 
 async def invoke(operation: Operation, caller: Principal | None, arguments: Mapping[str, Any]) -> Any:
@@ -127,61 +132,71 @@ def http_request(operation: Operation, arguments: Mapping[str, Any]) -> tuple[st
     return method, f"{API_PREFIX}{path}{query}", {} if body is None and method in ("POST", "PATCH") else body
 
 
-def operation_routes(operations: Iterable[Operation], *tags: str) -> APIRouter:
-    """Serve operations over HTTP, in the order of the table."""
-    api = api_router(tags=list(tags))
-    for operation in operations:
-        if operation.has_own_route:
-            continue
-        method, _, path = operation.http.partition(" ")
-        api.add_api_route(
-            path,
-            _fast_endpoint(operation) if operation.fast else _endpoint(operation),
-            methods=[method],
-            name=operation.run.__name__,
-            description=inspect.getdoc(operation.run),
-            status_code=operation.status,
-            response_model=operation.response_model,
-            responses=error_responses(*operation.errors),
-            openapi_extra={"x-permission": operation.permission},
-            route_class_override=FastRoute if operation.fast else None,
-        )
-    return api
+@cache
+def operation_route(operation: Operation, tag: str) -> GatewayRoute:
+    """The route of an operation over HTTP, the same in every application of the process.
+
+    FastAPI takes long to build one. So it calls the operation of the application that has the request, which
+    `app.state.operations` has by its name.
+    """
+    method, _, path = operation.http.partition(" ")
+    api = api_router(tags=[tag])
+    api.add_api_route(
+        path,
+        _fast_endpoint(operation) if operation.fast else _endpoint(operation),
+        methods=[method],
+        name=operation.run.__name__,
+        description=inspect.getdoc(operation.run),
+        status_code=operation.status,
+        response_model=operation.response_model,
+        responses=error_responses(*operation.errors),
+        openapi_extra={"x-permission": operation.permission},
+        route_class_override=FastRoute if operation.fast else None,
+    )
+    (route,) = api.routes
+    assert isinstance(route, GatewayRoute)
+    return route
 
 
 def _endpoint(operation: Operation) -> Callable[..., Any]:
-    """The operation's own function, wrapped only where HTTP has more to do with it."""
-    if not operation.envelope and not operation.cancellable and not _has_headers(operation.output):
-        return operation.run
+    """The operation as a function of a FastAPI route."""
 
     async def endpoint(request: Request, response: Response, **arguments: Any) -> Any:
-        work = operation.run(**arguments)
+        work = _of_application(request, operation).run(**arguments)
         output = await (cancel_on_disconnect(request, work) if operation.cancellable else work)
-        response.headers.update(response_headers(output, request))
+        if has_headers:
+            response.headers.update(response_headers(output, request))
         return {"success": True, "data": output} if operation.envelope else output
 
-    signature = inspect.signature(endpoint, eval_str=True)
-    http_only = [signature.parameters["request"], signature.parameters["response"]]
-    # FastAPI reads the signature and must see the operation's own parameters. All become keywords: any order is valid.
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*http_only, *operation.signature.parameters.values())]
-    endpoint.__signature__ = operation.signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return endpoint
+    has_headers = _has_headers(operation.output)
+    return _with_parameters(endpoint, operation, "request", "response")
 
 
 def _fast_endpoint(operation: Operation) -> Callable[..., Any]:
     """The operation as a function of a FastRoute, which hands over the request and takes a response."""
 
-    has_headers = _has_headers(operation.output)
-
     async def endpoint(request: Request, **arguments: Any) -> Response:
-        output = await operation.run(**arguments)
+        output = await _of_application(request, operation).run(**arguments)
         headers = response_headers(output, request) if has_headers else None
         return Response(
             operation.output_adapter.dump_json(output, by_alias=True), operation.status, headers, "application/json"
         )
 
-    request = inspect.signature(endpoint, eval_str=True).parameters["request"]
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (request, *operation.signature.parameters.values())]
+    has_headers = _has_headers(operation.output)
+    return _with_parameters(endpoint, operation, "request")
+
+
+def _of_application(request: Request, operation: Operation) -> Operation:
+    bound: Operation = request.app.state.operations[operation.name]
+    return bound
+
+
+def _with_parameters(endpoint: Callable[..., Any], operation: Operation, *http_only: str) -> Callable[..., Any]:
+    """Have FastAPI see the operation's parameters beside those of the endpoint: it reads the signature."""
+    own = inspect.signature(endpoint, eval_str=True).parameters
+    every = [*(own[name] for name in http_only), *operation.signature.parameters.values()]
+    # All become keywords: any order is valid.
+    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in every]
     endpoint.__signature__ = operation.signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return endpoint
 

@@ -56,7 +56,7 @@ def build(limit: RateLimiter | None = None) -> ASGIApp:
         parse_key_variable("SERVICE_API_KEY_TWO", "key-two:agent:read"),
     ]
     ring = KeyRing({digest_key(key): principal for key, principal in keys})
-    return gateway.build([api, root], ring, limit or RateLimiter(0), MAX_BODY)
+    return gateway.build([*api.routes, *root.routes], {}, ring, limit or RateLimiter(0), MAX_BODY)
 
 
 async def _half() -> AsyncIterator[bytes]:

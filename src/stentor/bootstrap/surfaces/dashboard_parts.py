@@ -51,7 +51,7 @@ def open_beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> 
 
     driver = kernel.infra.db.driver
     keys = context.keys
-    rows = {row.name: row for _, table in operations(kernel, context) for row in table}
+    rows = operations(kernel, context)
     caller = InProcessGatewayClient(rows, kernel.tasks.activity, lambda key: keys.development_admin or keys.find(key))
     audit = AuditService(kernel.infra.db, kernel.infra.runlog)
     record_refusals = partial(audit.record_refused_sign_ins, settings.dashboard.tenant, "dashboard")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
 from stentor import __version__
@@ -15,6 +16,7 @@ from stentor.surfaces.gateway import openapi
 from stentor.web import errors, fast_routes
 from stentor.web.fast_routes import FastRouteMiddleware
 from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddleware, RateLimiter
+from stentor.web.operations import Operation
 from stentor.web.request_context import RequestContextMiddleware, RequestDurationMiddleware, RequestDurations
 
 LARGE_BODY_PATHS = ("/api/v1/tasks", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
@@ -27,13 +29,18 @@ DESCRIPTION = (
 
 
 def build(
-    routers: Iterable[APIRouter],
+    routes: Sequence[BaseRoute],
+    operations: Mapping[str, Operation],
     keys: KeyRing,
     rate_limiter: RateLimiter,
     max_body: int,
     durations: RequestDurations | None = None,
 ) -> ASGIApp:
-    """Return the ASGI application. The routers contain complete paths; `max_body` is in bytes."""
+    """Return the ASGI application.
+
+    `routes` have complete paths and are tried in their order; those of operations call the ones in `operations`.
+    `max_body` is in bytes.
+    """
     app = FastAPI(
         title="Stentor",
         version=__version__,
@@ -44,9 +51,8 @@ def build(
         strict_content_type=False,
     )
     errors.install_error_handlers(app)
-    # The order of the routers counts: routes are tried one after the other, and tasks are requested most. Not with
-    # include_router, which builds every route a second time at the first request.
-    routes = [route for router in routers for route in router.routes]
+    app.state.operations = operations
+    # Not with include_router, which builds every route a second time at the first request.
     app.router.routes.extend(routes)
     openapi.install(app)
     fast_handlers, fast_templates = (

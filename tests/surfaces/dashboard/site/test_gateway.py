@@ -29,7 +29,7 @@ ADMIN, READER = "admin-key-7c1e", "reader-key-7c1e"
 @pytest.fixture(params=["in process", "over http"])
 async def caller(request: pytest.FixtureRequest, world: World) -> AsyncIterator[GatewayClient]:
     if request.param == "in process":
-        rows = {row.name: row for _, table in operations(world.kernel, world.context) for row in table}
+        rows = operations(world.kernel, world.context)
         yield InProcessGatewayClient(rows, world.kernel.tasks.activity, world.ring.find)
         return
     server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", lifespan="off"))
