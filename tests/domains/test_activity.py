@@ -30,6 +30,7 @@ OF_TASKS = set(get_args(EventType)) - {
         "version_named",
         "agent_logged",
         "key_changed",
+        "schedule_changed",
         "budget_changed",
         "model_route_changed",
         "webhook_changed",

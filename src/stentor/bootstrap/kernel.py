@@ -20,6 +20,7 @@ from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
 from stentor.bootstrap.parts.people import open_people
 from stentor.bootstrap.parts.provenance import ProvenanceParts
+from stentor.bootstrap.parts.schedules import Schedules, open_schedules
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import TaskServices, open_tasks
 from stentor.bootstrap.parts.webhooks import WebhookParts, open_webhooks
@@ -76,6 +77,7 @@ class Kernel:
     command_agents: CommandAgents
     governance: GovernanceParts
     messaging: MessagingParts
+    schedules: Schedules
     webhooks: WebhookParts
     provenance: ProvenanceParts
     health: HealthService
@@ -139,6 +141,8 @@ class Kernel:
             lambda: self.tasks.search.run(self.jobs_leader),
             lambda: self.llm.contents.run(self.jobs_leader),
         ]
+        if "gateway" in self.infra.settings.process.roles:
+            jobs.append(self.schedules.scheduler.run)
         if self.infra.is_single_process:
             jobs.append(self._watch_trust)
         else:
@@ -294,6 +298,7 @@ def build(
         command_agents=command_agents,
         governance=governance,
         messaging=open_messaging(infra, agents, tasks, memory, governance, command_agents.check_runtime),
+        schedules=open_schedules(infra, tasks.submission),
         webhooks=webhooks,
         provenance=provenance,
         health=health,

@@ -27,6 +27,7 @@ from stentor.domains.provenance import operations as provenance
 from stentor.domains.registry import operations as registry
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.sandbox import operations as sandbox
+from stentor.domains.schedules import operations as schedules
 from stentor.domains.steps import operations as steps
 from stentor.domains.steps import wait_operations as waits
 from stentor.domains.tasks import bulk_operations as bulk
@@ -43,6 +44,7 @@ TABLES: list[tuple[str, list[Operation]]] = [
     ("workers", execution.OPERATIONS),
     ("steps", steps.OPERATIONS),
     ("steps", waits.OPERATIONS),
+    ("schedules", schedules.OPERATIONS),
     ("authority", grants.OPERATIONS),
     ("registry", registry.OPERATIONS),
     ("registry", sandbox.OPERATIONS),
@@ -89,6 +91,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         execution.WorkerOperations(services.workers),
         steps.StepOperations(services.steps),
         waits.WaitOperations(services.waits),
+        schedules.ScheduleOperations(kernel.schedules.service, infra.clock),
         grants.GrantOperations(services.grants, known_agents),
         registry.RegistryOperations(
             agents.registry, agents.trust_score, kernel.command_agents.check_runtime, agents.last_seen

@@ -63,6 +63,9 @@ COMMANDS = {
         "stentor.cli.commands.installation:doctor", "Check the installation; the exit code is 1 if there is a problem."
     ),
     "task": Target("stentor.cli.commands.task:app", "Submit, list, follow and grade tasks."),
+    "schedule": Target(
+        "stentor.cli.commands.schedule:app", "Submit tasks again and again, at the times of a cron expression."
+    ),
     "agent": Target("stentor.cli.commands.agent:app", "Register, list, edit, suspend and reactivate agents."),
     "governance": Target("stentor.cli.commands.governance:app", "Propose, review and roll back updates of agents."),
     "policy": Target("stentor.cli.commands.policy:app", "Check a policy file, and test it with example requests."),

@@ -123,6 +123,7 @@ EventType = Literal[
     "rollback_completed",
     "rollback_failed",
     "history_accepted",
+    "schedule_changed",
 ]
 
 _EVENTS = AppendOnlyTable("events", EVENT_COLUMNS)

@@ -68,7 +68,7 @@ def submit(
     }
     body = {
         "type": type_,
-        "input": _read_input(text, input_json, file),
+        "input": read_input(text, input_json, file),
         "required_capabilities": list(capability),
         **omit_none(optional),
     }
@@ -280,7 +280,7 @@ async def _get_activity(api: ServiceClient, task_id: str) -> Response[TaskActivi
     return await api.get(f"{task_path(task_id)}/activity", TaskActivity, limit=500)
 
 
-def _read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:
+def read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:
     """Return the task's input from the one option that specifies it. Raises BadParameter."""
     if [text, as_json, file].count(None) != 2:
         raise typer.BadParameter("Pass the input with exactly one of --input, --input-json and --file.")

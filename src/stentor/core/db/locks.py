@@ -43,6 +43,11 @@ def webhook_lock(subscription_id: str) -> str:
     return f"webhook {subscription_id}"
 
 
+def schedule_lock(tenant: str, name: str) -> str:
+    """Protect a schedule: its next run and a change of it must see each other."""
+    return f"schedule {tenant} {name}"
+
+
 MESSAGES_LOCK = "messages"
 """Protects the choice of the next message."""
 RUN_LOG_NUMBERS_LOCK = "numbers"

@@ -23,7 +23,7 @@ PUBLIC_PATHS = frozenset(
 """Public routes of this module."""
 
 _GROUPS = (
-    *"tasks decisions bulk alerts audit atp memory governance trust hebbian llm webhooks keys people".split(),
+    *"tasks decisions schedules bulk alerts audit atp memory governance trust hebbian llm webhooks keys people".split(),
     *("provenance", "health"),
 )
 ENDPOINTS = {name: f"/api/v1/{name}" for name in (*_GROUPS, "whoami")} | {

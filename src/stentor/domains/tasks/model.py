@@ -46,7 +46,8 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
-    matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats.
+    matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats,
+    `schedule` the name of the schedule that submitted it.
     """
 
     user_id: str | None = None
@@ -60,6 +61,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     prefer: Preference | None = None
     title: str | None = None
     rerun_of: str | None = None
+    schedule: str | None = None
 
     @property
     def for_agent(self) -> TaskMetadata:

@@ -49,17 +49,22 @@ MAX_AFTER = 100
 MAX_DELAY_SECONDS = 10 * 365 * 86_400
 
 
-class MetadataIn(RequestModel):
+class TemplateMetadata(RequestModel):
     user_id: UuidText | None = None
     priority: Literal["high", "normal", "low"] | None = None
-    retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     tags: Annotated[list[Name], Field(max_length=64)] = []
-    parent_task_id: Name | None = None
-    grant_id: UuidText | None = None
     prefer: Preference | None = None
 
 
-class TaskIn(RequestModel):
+class MetadataIn(TemplateMetadata):
+    retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    parent_task_id: Name | None = None
+    grant_id: UuidText | None = None
+
+
+class TaskTemplate(RequestModel):
+    """What is said of a task that may be submitted more than once."""
+
     model_config = example_config(
         type="summarize",
         input={
@@ -70,43 +75,52 @@ class TaskIn(RequestModel):
         metadata={"priority": "high"},
     )
 
-    id: Name | None = None
     type: Name
     input: Any
     required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
     queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
-    start_at: Annotated[Time | None, Field(description="Not queued before this time, at most ten years ahead.")] = None
-    after: Annotated[
-        list[Name],
-        Field(max_length=MAX_AFTER, description="Queued when these tasks have completed; aborted if one does not."),
-    ] = []
     title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
-    metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
+    metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
 
     def to_draft(self) -> TaskDraft:
         meta = self.metadata
         return TaskDraft(
             self.type,
             self.input,
-            self.id,
-            tuple(dict.fromkeys(self.required_capabilities)),
-            self.timeout_seconds,
-            self.agent_preference,
-            TaskMetadata(
-                meta.user_id,
-                meta.priority,
-                meta.retry_count,
-                tuple(meta.tags),
-                meta.parent_task_id,
-                grant_id=meta.grant_id,
-                prefer=meta.prefer,
-                title=self.title,
+            required_capabilities=tuple(dict.fromkeys(self.required_capabilities)),
+            timeout_seconds=self.timeout_seconds,
+            agent_preference=self.agent_preference,
+            metadata=TaskMetadata(
+                meta.user_id, meta.priority, tags=tuple(meta.tags), prefer=meta.prefer, title=self.title
             ),
-            self.queue_timeout_seconds,
-            None if self.start_at is None else micros_from_datetime(self.start_at),
-            tuple(dict.fromkeys(self.after)),
+            queue_timeout_seconds=self.queue_timeout_seconds,
+        )
+
+
+class TaskIn(TaskTemplate):
+    id: Name | None = None
+    start_at: Annotated[Time | None, Field(description="Not queued before this time, at most ten years ahead.")] = None
+    after: Annotated[
+        list[Name],
+        Field(max_length=MAX_AFTER, description="Queued when these tasks have completed; aborted if one does not."),
+    ] = []
+    metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
+
+    def to_draft(self) -> TaskDraft:
+        draft, meta = super().to_draft(), self.metadata
+        return msgspec.structs.replace(
+            draft,
+            id=self.id,
+            metadata=msgspec.structs.replace(
+                draft.metadata,
+                retry_count=meta.retry_count,
+                parent_task_id=meta.parent_task_id,
+                grant_id=meta.grant_id,
+            ),
+            start_at=None if self.start_at is None else micros_from_datetime(self.start_at),
+            after=tuple(dict.fromkeys(self.after)),
         )
 
     @field_validator("start_at")

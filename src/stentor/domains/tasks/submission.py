@@ -104,9 +104,11 @@ class SubmissionService:
         return model.with_parent_task(draft, task_id), self._router.route(principal, draft, granted)
 
     def prepare_submit(
-        self, principal: Principal, draft: TaskDraft, cause: str, header: AtpHeader
+        self, principal: Principal, draft: TaskDraft, cause: str | None = None, header: AtpHeader | None = None
     ) -> Callable[[Tx], StoredResponse]:
-        """Route now and return the write for a message's transaction; `cause` is the event that the task follows from.
+        """Route now and return the write for a transaction of the caller's.
+
+        For a message, `cause` is the event that the task follows from, and `header` its header.
 
         The response is 202 with the fields of a SubmitResult, or the status of a denial and `{code, message, details}`.
         """

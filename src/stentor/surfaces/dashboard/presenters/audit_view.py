@@ -14,6 +14,7 @@ _UNKNOWN = "not signed in"
 _RECORDS = (("update_id", "update", "/governance/updates/"), ("rollback_id", "rollback", "/governance/rollbacks/"))
 _SUBJECTS = {
     "key_changed": ("name", "/keys/"),
+    "schedule_changed": ("name", "/schedules/"),
     "person_changed": ("name", None),
     "provider_changed": ("provider", None),
     "budget_changed": ("subject", None),

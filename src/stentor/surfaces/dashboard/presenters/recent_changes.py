@@ -80,10 +80,10 @@ def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> Change | No
         return Change(
             "Agent", _describe_agent(event, agent), f"/agents/{quote_segment(event.agent_id)}", event.happened_at
         )
-    if type_ == "key_changed":
-        name = str(meta.get("name"))
+    if type_ in ("key_changed", "schedule_changed"):
+        kind, name = type_.removesuffix("_changed"), str(meta.get("name"))
         text = f"{name} was {'made' if meta.get('change') == 'created' else meta.get('change')} by {meta.get('by')}"
-        return Change("Key", text, f"/keys/{quote_segment(name)}", event.happened_at)
+        return Change(kind.capitalize(), text, f"/{kind}s/{quote_segment(name)}", event.happened_at)
     if type_ == "provider_changed":
         text = f"{meta.get('provider')} was {'removed' if meta.get('removed') else 'set'} by {meta.get('by')}"
         return Change("Provider", text, "/models/providers", event.happened_at)

@@ -1,0 +1,223 @@
+"""`stentor schedule ...`: submit tasks again and again, at the times of a cron expression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import typer
+
+from stentor.cli import output
+from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.commands.agent import AgentList
+from stentor.cli.commands.task import Prefer, Priority, read_input
+from stentor.cli.output import console, format_age
+from stentor.cli.responses import Response
+from stentor.cli.tasks import view as task_view
+from stentor.cli.tasks.view import SubmittedTask
+from stentor.core.jsontext import JsonObject
+
+app = typer.Typer(help="Submit tasks again and again, at the times of a cron expression.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
+Missed = Literal["skip", "one", "all"]
+Overlap = Literal["allow", "skip"]
+BASE = "/schedules"
+
+
+class ScheduleRun(msgspec.Struct, frozen=True):
+    due_at: str
+    happened_at: str
+    outcome: str
+    task_id: str | None
+    reason: str | None
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    cron: str
+    description: str
+    timezone: str
+    paused: bool
+    paused_reason: str | None
+    next_at: str | None
+    type: str
+    last_run: ScheduleRun | None = None
+
+
+class ScheduleList(msgspec.Struct, frozen=True):
+    schedules: list[ScheduleRow]
+
+
+class ScheduleRuns(msgspec.Struct, frozen=True):
+    runs: list[ScheduleRun]
+
+
+class DeletedSchedule(msgspec.Struct, frozen=True):
+    name: str
+
+
+@app.command()
+def add(
+    name: Name,
+    cron: Annotated[str, typer.Option(help="Minute, hour, day of month, month, weekday: '30 6 * * MON-FRI'; @daily.")],
+    type_: Annotated[str, typer.Option("--type", help="Type of the task.")],
+    timezone: Annotated[str, typer.Option(help="Time zone of the expression, such as Europe/Rome.")] = "UTC",
+    capability: Annotated[list[str], typer.Option(help="A capability that the agent must have; repeatable.")] = [],  # noqa: B006
+    text: Annotated[str | None, typer.Option("--input", help="The input as text.")] = None,
+    input_json: Annotated[str | None, typer.Option(help="The input as JSON.")] = None,
+    file: Annotated[Path | None, typer.Option(help="File with the input as text; - for standard input.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="AGENT", help="Preferred agent: its name or id.")] = None,
+    priority: Annotated[Priority | None, typer.Option(help="Priority in the queue.")] = None,
+    prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when choosing the agent.")] = None,
+    timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the tasks; default: a text of the input.")] = None,
+    missed: Annotated[
+        Missed, typer.Option(help="Runs missed while no service ran: none, one for all, or each.")
+    ] = "one",
+    overlap: Annotated[Overlap, typer.Option(help="skip: no run while the task before has not ended.")] = "allow",
+    paused: Annotated[bool, typer.Option("--paused", help="Make it without starting it.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a schedule."""
+    task: dict[str, Any] = {
+        "type": type_,
+        "input": read_input(text, input_json, file),
+        "required_capabilities": list(capability),
+        **omit_none({"timeout_seconds": timeout, "title": title}),
+        "metadata": omit_none({"priority": priority, "prefer": prefer}),
+    }
+    body = {"name": name, "cron": cron, "timezone": timezone, "missed": missed, "overlap": overlap, "paused": paused}
+
+    async def send(api: ServiceClient) -> Response[ScheduleRow]:
+        preferred = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent)}
+        return await api.post(BASE, ScheduleRow, body | {"task": task | preferred})
+
+    run_command(ServiceTarget(data_dir, url, key), send, _show_state, as_json=as_json, access="create")
+
+
+@app.command("list")
+def list_schedules(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """List schedules with their next and their last run."""
+    run_command(ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, ScheduleList), _show_list, as_json=as_json)
+
+
+@app.command()
+def show(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Show one schedule with its task and its next times."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get(_path(name), JsonObject),
+        lambda record: console.print(output.render_record(record)),
+        as_json=as_json,
+    )
+
+
+@app.command()
+def runs(
+    name: Name,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of runs.")] = 20,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what was done at the last times of a schedule, the latest first."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get(f"{_path(name)}/runs", ScheduleRuns, limit=limit),
+        _show_runs,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def run(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Submit the task of a schedule now; its next time stays."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(f"{_path(name)}/run", SubmittedTask),
+        task_view.show_submitted,
+        as_json=as_json,
+        access="create",
+    )
+
+
+@app.command()
+def pause(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Pause a schedule."""
+    _change(name, {"paused": True}, ServiceTarget(data_dir, url, key), as_json=as_json)
+
+
+@app.command()
+def resume(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Resume a paused schedule; times that passed are not made up for."""
+    _change(name, {"paused": False}, ServiceTarget(data_dir, url, key), as_json=as_json)
+
+
+@app.command()
+def remove(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+    """Delete a schedule with the list of its runs; its tasks stay."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.request("DELETE", _path(name), DeletedSchedule),
+        lambda deleted: output.print_line(f"Deleted schedule {deleted.name}."),
+        as_json=as_json,
+        access="change",
+    )
+
+
+def _change(name: str, body: JsonObject, target: ServiceTarget, *, as_json: bool) -> None:
+    run_command(
+        target,
+        lambda api: api.request("PATCH", _path(name), ScheduleRow, body),
+        _show_state,
+        as_json=as_json,
+        access="change",
+    )
+
+
+def _path(name: str) -> str:
+    return f"{BASE}/{quote_segment(name)}"
+
+
+def _show_state(schedule: ScheduleRow) -> None:
+    if schedule.next_at is None:
+        output.print_line(f"{schedule.name} is paused.")
+        return
+    words = f"{schedule.description[0].lower()}{schedule.description[1:]}" if schedule.description else schedule.cron
+    output.print_line(f"{schedule.name} runs {words} ({schedule.timezone}); next {format_age(schedule.next_at)}.")
+
+
+def _show_list(page: ScheduleList) -> None:
+    if not page.schedules:
+        output.print_notice("There are no schedules yet. Make one with: stentor schedule add NAME --cron ...")
+        return
+    rows = [
+        [
+            each.name,
+            each.description,
+            each.timezone,
+            each.type,
+            _describe_next(each),
+            f"{each.last_run.outcome} {format_age(each.last_run.happened_at)}" if each.last_run else "-",
+        ]
+        for each in page.schedules
+    ]
+    console.print(output.render_table(["name", "times", "zone", "type", "next", "last"], rows))
+
+
+def _describe_next(schedule: ScheduleRow) -> str:
+    if schedule.next_at is not None:
+        return format_age(schedule.next_at)
+    return f"paused: {schedule.paused_reason}" if schedule.paused_reason else "paused"
+
+
+def _show_runs(page: ScheduleRuns) -> None:
+    rows = [[run.due_at[:19] + "Z", run.outcome, run.task_id, run.reason] for run in page.runs]
+    console.print(output.render_table(["due", "outcome", "task", "reason"], rows))

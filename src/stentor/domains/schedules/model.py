@@ -1,0 +1,162 @@
+"""A schedule, its runs, and the times of its cron expression. Pure.
+
+The times are those of Debian's cron, also where clocks change: a daily run in the hour that does not exist is made
+right after it, and one in the hour that comes twice is made once.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+from cronsim import CronSim, CronSimError
+
+from stentor.auth.principal import Principal
+from stentor.core.clock import MINUTE, SECOND, micros_from_datetime
+from stentor.core.errors import InvalidRequest
+from stentor.domains.tasks.model import TaskDraft
+
+NAME_PATTERN = r"[a-z0-9][a-z0-9_.-]{0,62}"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_SCHEDULES = 200
+"""Maximum of one key."""
+MAX_MISSED = 1_000
+"""Missed runs that are made up for; older ones are given up."""
+MISSED_AFTER_US = MINUTE
+"""A run that is later than this was missed."""
+RUNS_KEPT = 200
+"""Runs of a schedule that are kept."""
+
+Missed = Literal["skip", "one", "all"]
+Overlap = Literal["allow", "skip"]
+RunOutcome = Literal["submitted", "denied", "skipped"]
+ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+}
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A task that is submitted at the times of a cron expression. Times in microseconds.
+
+    `runs_as` is the key that last said what is submitted, and whose task it becomes. `next_at` is None while it is
+    paused; `paused_reason` says why the service itself paused it. `version` counts the writes: changes and runs.
+    """
+
+    tenant: str
+    name: str
+    cron: str
+    timezone: str
+    missed: Missed
+    overlap: Overlap
+    task: TaskDraft
+    paused: bool
+    paused_reason: str | None
+    next_at: int | None
+    created_by: str
+    runs_as: str
+    created_at: int
+    updated_at: int
+    version: int = 1
+
+    def is_visible_to(self, caller: Principal) -> bool:
+        """Return whether the caller may see and change it: a key bound to its agents sees its own alone."""
+        return self.tenant == caller.tenant and (not caller.is_bound_agent or self.created_by == caller.name)
+
+
+class ScheduleRun(msgspec.Struct, frozen=True):
+    """What was done for one time of a schedule. Times in microseconds; `reason` is None for a submitted task."""
+
+    run_id: str
+    due_at: int
+    happened_at: int
+    outcome: RunOutcome
+    task_id: str | None
+    reason: str | None
+
+
+class Occurrence(msgspec.Struct, frozen=True):
+    """What to do for a schedule that is due: a run for the time `due_at`, or none, and the time after it.
+
+    `given_up` is the first time for which nothing is done any more.
+    """
+
+    due_at: int | None
+    next_at: int
+    given_up: int | None
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for a name that no schedule may have."""
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise InvalidRequest(
+            "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, not beginning with a sign"
+        )
+
+
+class CronTimes:
+    """The times of a cron expression in a time zone. Raises InvalidRequest if one of the two is wrong."""
+
+    def __init__(self, cron: str, timezone: str) -> None:
+        self._cron = ALIASES.get(cron.strip().lower(), cron)
+        try:
+            self._zone = ZoneInfo(timezone)
+        except (ValueError, OSError, KeyError):  # a text that is no name, the name of a folder, an unknown name
+            raise InvalidRequest(
+                f"timezone: {timezone!r} is no time zone; expected one such as Europe/Rome or UTC"
+            ) from None
+        if len(self._cron.split()) != 5:
+            raise InvalidRequest(
+                "cron: must have five fields (minute, hour, day of the month, month, day of the week), such as "
+                f"`30 6 * * MON-FRI`, or be one of {', '.join(ALIASES)}"
+            )
+        try:
+            self.description = CronSim(self._cron, _EPOCH).explain()
+        except CronSimError as error:
+            raise InvalidRequest(f"cron: {cron!r} is no cron expression: {str(error).lower()}") from None
+        try:
+            self.after(0)
+        except StopIteration:
+            raise InvalidRequest(f"cron: {cron!r} names no time that ever comes") from None
+
+    def after(self, moment: int) -> int:
+        """Return the first time after a moment, both in microseconds."""
+        return self.list_after(moment, 1)[0]
+
+    def list_after(self, moment: int, count: int) -> list[int]:
+        """Return the next times after a moment."""
+        return [micros_from_datetime(found) for found in islice(CronSim(self._cron, self._local(moment)), count)]
+
+    def list_until(self, moment: int, count: int) -> list[int]:
+        """Return the last times that are not after a moment, the newest first."""
+        found = CronSim(self._cron, self._local(moment // SECOND * SECOND + SECOND), reverse=True)
+        return [micros_from_datetime(each) for each in islice(found, count)]
+
+    def _local(self, moment: int) -> datetime:
+        return (_EPOCH + timedelta(microseconds=moment)).astimezone(self._zone)
+
+
+def find_occurrence(schedule: Schedule, now: int) -> Occurrence:
+    """Return what to do for a schedule whose time `next_at` has come."""
+    times, first = CronTimes(schedule.cron, schedule.timezone), schedule.next_at
+    assert first is not None
+    if schedule.missed == "all":
+        due = first
+        # There cannot be more times than minutes.
+        if now - first > MAX_MISSED * MINUTE:
+            due = max(first, times.list_until(now, MAX_MISSED)[-1])
+        return Occurrence(due, times.after(due), first if due > first else None)
+    (newest,) = times.list_until(now, 1)
+    newest = max(newest, first)
+    if schedule.missed == "one":
+        return Occurrence(newest, times.after(now), None)
+    is_missed = now - newest > MISSED_AFTER_US
+    given_up = first if is_missed or newest > first else None
+    return Occurrence(None if is_missed else newest, times.after(now), given_up)

@@ -1,0 +1,210 @@
+"""Operations on schedules. Source: docs/schedules.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path, Query
+from pydantic import AfterValidator, Field, StringConstraints
+
+from stentor.core.clock import Clock
+from stentor.domains.schedules.model import CronTimes, Missed, Overlap, RunOutcome, Schedule, ScheduleRun
+from stentor.domains.schedules.service import ScheduleDraft, ScheduleService
+from stentor.domains.tasks import events
+from stentor.domains.tasks.model import TaskDraft
+from stentor.domains.tasks.operations import SubmittedOut, TaskTemplate
+from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Caller, Name, ResponseModel, StructFields, Timestamp
+
+NEXT_TIMES = 5
+ScheduleName = Annotated[str, Path(description="The schedule's name."), AfterValidator(decode_path_segment)]
+CronText = Annotated[
+    Name,
+    StringConstraints(max_length=200),
+    Field(description="Minute, hour, day of the month, month, day of the week; or @hourly, @daily, @weekly, @monthly."),
+]
+ZoneName = Annotated[
+    Name, StringConstraints(max_length=100), Field(description="The time zone of the expression, such as Europe/Rome.")
+]
+MissedChoice = Annotated[
+    Missed, Field(description="What happens to runs of a time at which no service ran: no run, one for all, or each.")
+]
+OverlapChoice = Annotated[
+    Overlap, Field(description="Whether a run is skipped while the task of the run before has not ended.")
+]
+_EXAMPLE_TASK = {"type": "summarize", "input": {"text": "The news of the day."}, "required_capabilities": ["summarize"]}
+
+
+class ScheduleIn(RequestModel):
+    model_config = example_config(
+        name="morning-report", cron="30 6 * * MON-FRI", timezone="Europe/Rome", task=_EXAMPLE_TASK
+    )
+
+    name: Annotated[Name, StringConstraints(max_length=63)]
+    cron: CronText
+    timezone: ZoneName = "UTC"
+    missed: MissedChoice = "one"
+    overlap: OverlapChoice = "allow"
+    paused: bool = False
+    task: TaskTemplate
+
+
+class ScheduleChange(RequestModel):
+    """Omitted fields stay unchanged. Who changes the task is whose task it becomes."""
+
+    model_config = example_config(paused=True)
+
+    cron: CronText | None = None
+    timezone: ZoneName | None = None
+    missed: MissedChoice | None = None
+    overlap: OverlapChoice | None = None
+    paused: bool | None = None
+    task: TaskTemplate | None = None
+
+
+class ScheduleRunOut(ResponseModel):
+    """What was done for a time. `reason` says why no task was submitted, or why it was denied."""
+
+    due_at: Timestamp
+    happened_at: Timestamp
+    outcome: RunOutcome
+    task_id: str | None
+    reason: str | None
+
+
+class ScheduleRuns(ResponseModel):
+    runs: list[ScheduleRunOut]
+    limit: int
+
+
+class TemplateOut(ResponseModel):
+    """The task that is submitted each time."""
+
+    type: str
+    input: Any
+    required_capabilities: list[str]
+    timeout_seconds: int
+    queue_timeout_seconds: int | None
+    agent_preference: str | None
+    title: str | None
+    metadata: StructFields
+
+
+class ScheduleRow(ResponseModel):
+    """`description` says the expression in words. `runs_as` is the key whose task it becomes."""
+
+    name: str
+    cron: str
+    description: str
+    timezone: str
+    missed: Missed
+    overlap: Overlap
+    paused: bool
+    paused_reason: str | None
+    next_at: Timestamp | None
+    type: str
+    created_by: str
+    runs_as: str
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class ListedSchedule(ScheduleRow):
+    last_run: ScheduleRunOut | None
+
+
+class ScheduleList(ResponseModel):
+    schedules: list[ListedSchedule]
+    total: int
+
+
+class ScheduleOut(ScheduleRow):
+    """`next_times` are the next times of the expression, none while it is paused."""
+
+    next_times: list[Timestamp]
+    task: TemplateOut
+
+
+class DeletedSchedule(ResponseModel):
+    name: str
+    deleted: bool
+
+
+class ScheduleOperations:
+    """Each method is an operation, see the table below."""
+
+    def __init__(self, schedules: ScheduleService, clock: Clock) -> None:
+        self._schedules, self._clock = schedules, clock
+
+    async def create(self, caller: Caller, body: ScheduleIn) -> ScheduleOut:
+        """Submit a task again and again, at the times of a cron expression in a time zone."""
+        fields = {name: getattr(body, name) for name in ScheduleDraft.__struct_fields__ if name != "task"}
+        return self._output(await self._schedules.create(caller, ScheduleDraft(**fields, task=body.task.to_draft())))
+
+    async def list_schedules(self, caller: Caller) -> ScheduleList:
+        """List schedules by name, each with its last run. A key that is bound to its agents sees its own alone."""
+        found = await self._schedules.list_schedules(caller)
+        rows = [
+            ListedSchedule.of(schedule, **_derived(schedule), last_run=None if run is None else ScheduleRunOut.of(run))
+            for schedule, run in found
+        ]
+        return ScheduleList(schedules=rows, total=len(rows))
+
+    async def read(self, caller: Caller, name: ScheduleName) -> ScheduleOut:
+        """Return a schedule with its task and its next times."""
+        return self._output(await self._schedules.get(caller, name))
+
+    async def change(self, caller: Caller, name: ScheduleName, body: ScheduleChange) -> ScheduleOut:
+        """Change a schedule, pause or resume it. Times that pass while it is paused are not made up for."""
+        changes: dict[str, Any] = {
+            field: getattr(body, field) for field in body.model_fields_set if getattr(body, field) is not None
+        }
+        if body.task is not None:
+            changes["task"] = body.task.to_draft()
+        return self._output(await self._schedules.change(caller, name, changes))
+
+    async def delete(self, caller: Caller, name: ScheduleName) -> DeletedSchedule:
+        """Delete a schedule with the list of its runs; its tasks stay."""
+        await self._schedules.delete(caller, name)
+        return DeletedSchedule(name=name, deleted=True)
+
+    async def run(self, caller: Caller, name: ScheduleName) -> SubmittedOut:
+        """Submit the task of a schedule at once, as the caller's task; its next time stays."""
+        result = await self._schedules.run_now(caller, name)
+        return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
+
+    async def runs(
+        self, caller: Caller, name: ScheduleName, limit: Annotated[int, Query(ge=1, le=200)] = 20
+    ) -> ScheduleRuns:
+        """List what was done at the last times of a schedule, the latest first."""
+        found: list[ScheduleRun] = await self._schedules.list_runs(caller, name, limit)
+        return ScheduleRuns(runs=[ScheduleRunOut.of(run) for run in found], limit=limit)
+
+    def _output(self, schedule: Schedule) -> ScheduleOut:
+        times = [] if schedule.next_at is None else _times(schedule).list_after(self._clock.now(), NEXT_TIMES)
+        return ScheduleOut.of(schedule, **_derived(schedule), next_times=times, task=_template(schedule.task))
+
+
+def _times(schedule: Schedule) -> CronTimes:
+    return CronTimes(schedule.cron, schedule.timezone)
+
+
+def _derived(schedule: Schedule) -> dict[str, Any]:
+    return {"description": _times(schedule).description, "type": schedule.task.type}
+
+
+def _template(draft: TaskDraft) -> TemplateOut:
+    return TemplateOut.of(draft, title=draft.metadata.title)
+
+
+OPERATIONS = [
+    Operation("schedules.create", "write", ScheduleOperations.create, "POST /schedules", 201, (409,)),
+    Operation("schedules.list", "read", ScheduleOperations.list_schedules, "GET /schedules"),
+    Operation("schedules.get", "read", ScheduleOperations.read, "GET /schedules/{name}", errors=(404,)),
+    Operation("schedules.change", "write", ScheduleOperations.change, "PATCH /schedules/{name}", errors=(404,)),
+    Operation("schedules.delete", "delete", ScheduleOperations.delete, "DELETE /schedules/{name}", errors=(404,)),
+    Operation("schedules.run", "write", ScheduleOperations.run, "POST /schedules/{name}/run", 202, (404, 409, 422)),
+    Operation("schedules.runs", "read", ScheduleOperations.runs, "GET /schedules/{name}/runs", errors=(404,)),
+]

@@ -1,0 +1,123 @@
+"""SQL of the schedules and of their runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from stentor.core import jsontext
+from stentor.core.db import Sql, Tx
+from stentor.domains.schedules.model import RUNS_KEPT, Schedule, ScheduleRun
+from stentor.domains.tasks.model import TaskDraft
+
+_FIELDS = Schedule.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_ONE = Sql(f"select {_COLUMNS} from schedules where tenant = :tenant and name = :name")
+_LIST = Sql(
+    f"""select {_COLUMNS} from schedules
+    where tenant = :tenant and (cast(:creator as text) is null or created_by = :creator) order by name"""
+)
+_COUNT = Sql("select count(*) from schedules where tenant = :tenant and created_by = :creator")
+_DUE = Sql(f"select {_COLUMNS} from schedules where next_at <= :now order by next_at limit :limit")
+_INSERT = Sql(f"insert into schedules ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_CHANGED = tuple(name for name in _FIELDS if name not in ("tenant", "name", "created_by", "created_at"))
+_UPDATE = Sql(
+    f"""update schedules set {", ".join(f"{name} = :{name}" for name in _CHANGED)}
+    where tenant = :tenant and name = :name"""
+)
+_DELETE = Sql("delete from schedules where tenant = :tenant and name = :name")
+
+_RUN_FIELDS = ScheduleRun.__struct_fields__
+_RUN_COLUMNS = ", ".join(_RUN_FIELDS)
+_INSERT_RUN = Sql(
+    f"""insert into schedule_runs (tenant, name, {_RUN_COLUMNS})
+    values (:tenant, :name, {", ".join(":" + name for name in _RUN_FIELDS)})"""
+)
+_RUNS = Sql(
+    f"""select {_RUN_COLUMNS} from schedule_runs
+    where tenant = :tenant and name = :name order by run_id desc limit :limit"""
+)
+_LAST_RUNS = Sql(
+    f"""select r.name, {", ".join("r." + name for name in _RUN_FIELDS)} from schedule_runs r where r.tenant = :tenant
+    and r.run_id = (select max(n.run_id) from schedule_runs n where n.tenant = r.tenant and n.name = r.name)"""
+)
+_LAST_TASK = Sql(
+    """select task_id from schedule_runs
+    where tenant = :tenant and name = :name and task_id is not null order by run_id desc limit 1"""
+)
+_TRIM_RUNS = Sql(
+    """delete from schedule_runs where tenant = :tenant and name = :name and run_id <= (
+        select run_id from schedule_runs where tenant = :tenant and name = :name
+        order by run_id desc limit 1 offset :kept)"""
+)
+_DELETE_RUNS = Sql("delete from schedule_runs where tenant = :tenant and name = :name")
+
+
+def find(tx: Tx, tenant: str, name: str) -> Schedule | None:
+    row = tx.row(_ONE, tenant=tenant, name=name)
+    return _schedule(row) if row else None
+
+
+def list_schedules(tx: Tx, tenant: str, creator: str | None) -> list[Schedule]:
+    """Return a tenant's schedules by name; with `creator` those that this key made."""
+    return [_schedule(row) for row in tx.rows(_LIST, tenant=tenant, creator=creator)]
+
+
+def count(tx: Tx, tenant: str, creator: str) -> int:
+    row = tx.row(_COUNT, tenant=tenant, creator=creator)
+    return int(row[0]) if row else 0
+
+
+def list_due(tx: Tx, limit: int) -> list[Schedule]:
+    """Return the schedules of all tenants whose time has come, those that are most late first."""
+    return [_schedule(row) for row in tx.rows(_DUE, now=tx.now, limit=limit)]
+
+
+def insert(tx: Tx, schedule: Schedule) -> None:
+    tx.run(_INSERT, **_row(schedule))
+
+
+def update(tx: Tx, schedule: Schedule) -> None:
+    row = _row(schedule)
+    tx.run(_UPDATE, **{name: row[name] for name in ("tenant", "name", *_CHANGED)})
+
+
+def delete(tx: Tx, tenant: str, name: str) -> None:
+    """Delete a schedule with its runs; the tasks stay."""
+    tx.run(_DELETE_RUNS, tenant=tenant, name=name)
+    tx.run(_DELETE, tenant=tenant, name=name)
+
+
+def insert_run(tx: Tx, schedule: Schedule, run: ScheduleRun) -> None:
+    """Record what was done for a time, and forget the oldest run."""
+    key = {"tenant": schedule.tenant, "name": schedule.name}
+    tx.run(_INSERT_RUN, **key, **msgspec.structs.asdict(run))
+    tx.run(_TRIM_RUNS, **key, kept=RUNS_KEPT)
+
+
+def list_runs(tx: Tx, schedule: Schedule, limit: int) -> list[ScheduleRun]:
+    """Return the runs of a schedule, the latest first."""
+    return [ScheduleRun(*row) for row in tx.rows(_RUNS, tenant=schedule.tenant, name=schedule.name, limit=limit)]
+
+
+def list_last_runs(tx: Tx, tenant: str) -> dict[str, ScheduleRun]:
+    """Return the last run of each schedule of a tenant that has one, by the schedule's name."""
+    return {name: ScheduleRun(*run) for name, *run in tx.rows(_LAST_RUNS, tenant=tenant)}
+
+
+def find_last_task(tx: Tx, schedule: Schedule) -> str | None:
+    """Return the id of the last task that a schedule submitted."""
+    row = tx.row(_LAST_TASK, tenant=schedule.tenant, name=schedule.name)
+    return row[0] if row else None
+
+
+def _row(schedule: Schedule) -> dict[str, Any]:
+    row = {name: getattr(schedule, name) for name in _FIELDS}
+    return row | {"task": jsontext.dump(schedule.task), "paused": int(schedule.paused)}
+
+
+def _schedule(row: tuple[Any, ...]) -> Schedule:
+    values = dict(zip(_FIELDS, row, strict=True))
+    values |= {"task": msgspec.json.decode(values["task"], type=TaskDraft), "paused": bool(values["paused"])}
+    return Schedule(**values)

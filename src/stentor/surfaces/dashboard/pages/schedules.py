@@ -1,0 +1,194 @@
+"""The schedule pages: list, a form that makes one, one schedule with its next times and its runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from starlette.responses import Response
+
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.site.page import PageRequest
+
+LISTED_RUNS = 50
+MISSED = {
+    "one": "one run for all that were missed",
+    "all": "each run, the newest 1,000",
+    "skip": "no run",
+}
+OVERLAP = {"allow": "start the next one all the same", "skip": "skip the next one"}
+EMPTY_FORM = {
+    "name": "",
+    "cron": "",
+    "timezone": "UTC",
+    "missed": "one",
+    "overlap": "allow",
+    "type": "",
+    "capability": "",
+    "title": "",
+    "input": "",
+}
+
+
+async def list_schedules(page: PageRequest) -> Response:
+    return await _render_list(page)
+
+
+async def _render_list(
+    page: PageRequest, problem: str = "", status: int = 200, fields: Mapping[str, str] | None = None
+) -> Response:
+    """Render the list; after a rejected form with the error and the submitted values."""
+    listed = await page.call("schedules.list")
+    return page.render(
+        "schedules.html",
+        status,
+        block="live",
+        schedules=listed["schedules"],
+        problem=problem,
+        fields=EMPTY_FORM | dict(fields or {}),
+        **_choices(),
+    )
+
+
+async def create_schedule(page: PageRequest) -> Response:
+    form = await page.read_form()
+    timing = {name: form.get(name, "") for name in ("name", "cron", "timezone", "missed", "overlap")}
+    try:
+        made = await page.call("schedules.create", body={**timing, "task": _read_task(form)})
+    except InvalidRequest as error:
+        return await _render_list(page, error.message, error.status, form)
+    except GatewayError as error:
+        return await _render_list(page, _require_form_error(error).message, error.status, form)
+    return page.redirect(_path(made["name"]), "saved")
+
+
+async def show_schedule(page: PageRequest) -> Response:
+    return await _render_schedule(page)
+
+
+async def _render_schedule(page: PageRequest, problem: str = "", status: int = 200) -> Response:
+    name = page.path_param("name")
+    schedule, runs = await asyncio.gather(
+        page.call("schedules.get", name=name), page.call("schedules.runs", name=name, limit=LISTED_RUNS)
+    )
+    return page.render(
+        "schedule.html",
+        status,
+        block="live",
+        schedule=schedule,
+        runs=runs["runs"],
+        most_runs=LISTED_RUNS,
+        base=_path(name),
+        problem=problem,
+        fields=_fields(schedule),
+        **_choices(),
+    )
+
+
+async def change_schedule(page: PageRequest) -> Response:
+    """Change what the form says differently; a task that stays the same keeps its owner."""
+    name, form = page.path_param("name"), await page.read_form()
+    schedule = await page.call("schedules.get", name=name)
+    before = _fields(schedule)
+    body: JsonObject = {field: form.get(field, "") for field in ("cron", "timezone", "missed", "overlap")}
+    try:
+        if any(form.get(field, "") != before[field] for field in ("type", "capability", "title", "input")):
+            kept = {
+                field: schedule["task"][field]
+                for field in ("timeout_seconds", "queue_timeout_seconds", "agent_preference")
+                if schedule["task"][field] is not None
+            }
+            meta = {key: value for key, value in schedule["task"]["metadata"].items() if key != "title"}
+            body["task"] = kept | _read_task(form) | {"metadata": meta}
+        await page.call("schedules.change", name=name, body=body)
+    except InvalidRequest as error:
+        return await _render_schedule(page, error.message, error.status)
+    except GatewayError as error:
+        return await _render_schedule(page, _require_form_error(error).message, error.status)
+    return page.redirect(_path(name), "saved")
+
+
+async def pause_schedule(page: PageRequest) -> Response:
+    await page.call("schedules.change", name=page.path_param("name"), body={"paused": True})
+    return page.redirect(_path(page.path_param("name")), "paused")
+
+
+async def resume_schedule(page: PageRequest) -> Response:
+    await page.call("schedules.change", name=page.path_param("name"), body={"paused": False})
+    return page.redirect(_path(page.path_param("name")), "resumed")
+
+
+async def run_schedule(page: PageRequest) -> Response:
+    """Submit the task now; a denied one is stored as failed, and listed with its reason."""
+    name = page.path_param("name")
+    try:
+        await page.call("schedules.run", name=name)
+    except GatewayError as error:
+        if error.status != 422:
+            raise
+        return page.redirect(_path(name), "run-denied")
+    return page.redirect(_path(name), "run")
+
+
+async def delete_schedule(page: PageRequest) -> Response:
+    await page.call("schedules.delete", name=page.path_param("name"))
+    return page.redirect("/schedules", "schedule-deleted")
+
+
+def _read_task(form: Mapping[str, str]) -> JsonObject:
+    """Return the task of the form. An input that begins like JSON must be JSON. Raises InvalidRequest."""
+    text = form.get("input", "")
+    value: object = text
+    if text[:1] in ("{", "["):
+        try:
+            value = jsontext.decode(text.encode())
+        except InvalidRequest as error:
+            raise InvalidRequest(f"The input begins like JSON and is none: {error}") from None
+    capabilities = [part.strip() for part in form.get("capability", "").split(",") if part.strip()]
+    task: JsonObject = {"type": form.get("type", ""), "input": value, "required_capabilities": capabilities}
+    if title := form.get("title"):
+        task["title"] = title
+    return task
+
+
+def _fields(schedule: JsonObject) -> dict[str, str]:
+    """Return a schedule as the values of the form."""
+    task = schedule["task"]
+    value = task["input"]
+    return {
+        **{name: schedule[name] for name in ("name", "cron", "timezone", "missed", "overlap")},
+        "type": task["type"],
+        "capability": ", ".join(task["required_capabilities"]),
+        "title": task["title"] or "",
+        "input": value if isinstance(value, str) else jsontext.dump(value),
+    }
+
+
+def _choices() -> dict[str, dict[str, str]]:
+    return {"missed_choices": MISSED, "overlap_choices": OVERLAP}
+
+
+def _require_form_error(error: GatewayError) -> GatewayError:
+    """Return an error that the form displays; raise any other."""
+    if error.status not in (400, 409, 413):
+        raise error
+    return error
+
+
+def _path(name: str) -> str:
+    return f"/schedules/{quote_segment(name)}"
+
+
+ROUTES = [
+    ("GET", "/schedules", list_schedules),
+    ("POST", "/schedules", create_schedule),
+    ("GET", "/schedules/{name}", show_schedule),
+    ("POST", "/schedules/{name}", change_schedule),
+    ("POST", "/schedules/{name}/pause", pause_schedule),
+    ("POST", "/schedules/{name}/resume", resume_schedule),
+    ("POST", "/schedules/{name}/run", run_schedule),
+    ("POST", "/schedules/{name}/delete", delete_schedule),
+]

@@ -1,0 +1,35 @@
+"""`stentor schedule ...` beside a running service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.cli.program import SUMMARIZE, TEXT, Program
+from tests.requirements import requirement
+
+
+@requirement("cli.schedules")
+def test_a_schedule_is_made_run_paused_and_removed(serve: Callable[..., Any]) -> None:
+    service = serve()
+    program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state})
+    assert "There are no schedules yet" in program("schedule", "list").err
+    made = program(
+        "schedule", "add", "morning", "--cron", "@daily", "--timezone", "Europe/Rome", *SUMMARIZE, "--input", TEXT
+    )
+    assert made.code == 0, made.err
+    assert made.out.startswith("morning runs at 00:00 every day (Europe/Rome); next in ")
+    task_id = program("schedule", "run", "morning", "--json").json["task_id"]
+    (run,) = program("schedule", "runs", "morning", "--json").json["runs"]
+    assert (run["task_id"], run["outcome"]) == (task_id, "submitted")
+    assert task_id in program("schedule", "runs", "morning").out
+    assert program("schedule", "pause", "morning").out == "morning is paused.\n"
+    assert "paused" in program("schedule", "list").out
+    assert program("schedule", "resume", "morning").out.startswith("morning runs ")
+    shown = program("schedule", "show", "morning", "--json").json
+    assert (len(shown["next_times"]), shown["task"]["type"]) == (5, "summarize")
+    assert program("schedule", "remove", "morning").out == "Deleted schedule morning.\n"
+    gone = program("schedule", "show", "morning")
+    assert (gone.code, "There is no schedule 'morning'" in gone.err) == (3, True)
+    wrong = program("schedule", "add", "x", "--cron", "now and then", *SUMMARIZE, "--input", TEXT)
+    assert (wrong.code, "cron: must have five fields" in wrong.err) == (3, True)
