@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.requirements import load
 
+pytestmark = pytest.mark.xdist_group("manifest")  # all read the sources, which takes seconds
 TESTS = Path(__file__).parent
 SLOW = {
     "dashboard.clipped-tables",

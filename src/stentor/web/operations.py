@@ -22,12 +22,20 @@ from starlette.responses import Response
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Unauthorized
+from stentor.core.jsontext import JsonObject
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute
 from stentor.web.routes import PUBLIC, GatewayRoute
 from stentor.web.unknown_fields import explain_unknown_fields
-from stentor.web.wire import API_PREFIX, Enveloped, ResponseModel, api_router, error_responses, next_link
+from stentor.web.wire import (
+    API_PREFIX,
+    COMMON_ERROR_RESPONSES,
+    Enveloped,
+    ResponseModel,
+    error_responses,
+    next_link,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,22 +148,25 @@ def operation_route(operation: Operation, tag: str) -> GatewayRoute:
     `app.state.operations` has by its name.
     """
     method, _, path = operation.http.partition(" ")
-    api = api_router(tags=[tag])
-    api.add_api_route(
-        path,
-        _fast_endpoint(operation) if operation.fast else _endpoint(operation),
-        methods=[method],
-        name=operation.run.__name__,
-        description=inspect.getdoc(operation.run),
-        status_code=operation.status,
-        response_model=operation.response_model,
-        responses=error_responses(*operation.errors),
-        openapi_extra={"x-permission": operation.permission},
-        route_class_override=FastRoute if operation.fast else None,
+
+    def describe(endpoint: Callable[..., Any]) -> JsonObject:
+        return {
+            "endpoint": endpoint,
+            "methods": [method],
+            "name": operation.run.__name__,
+            "description": inspect.getdoc(operation.run),
+            "status_code": operation.status,
+            "response_model": operation.response_model,
+            "responses": {**COMMON_ERROR_RESPONSES, **error_responses(*operation.errors)},
+            "openapi_extra": {"x-permission": operation.permission},
+            "tags": [tag],
+        }
+
+    if operation.fast:
+        return FastRoute(API_PREFIX + path, **describe(_fast_endpoint(operation)))
+    return GatewayRoute.described_later(
+        method, API_PREFIX + path, operation.permission, lambda: describe(_endpoint(operation))
     )
-    (route,) = api.routes
-    assert isinstance(route, GatewayRoute)
-    return route
 
 
 def _endpoint(operation: Operation) -> Callable[..., Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Self
 
 from fastapi import HTTPException
 from fastapi.exceptions import RequestValidationError
@@ -91,17 +91,28 @@ class GatewayRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         methods = options.get("methods") or ["GET"]
         extra = dict(options.get("openapi_extra") or {})
-        self.permission = extra.setdefault("x-permission", PERMISSION_BY_METHOD.get(next(iter(methods)), "write"))
-        self.path, self.endpoint, self.methods = path, endpoint, {method.upper() for method in methods}
+        permission = extra.setdefault("x-permission", PERMISSION_BY_METHOD.get(next(iter(methods)), "write"))
+        self.endpoint = endpoint
+        self._prepare(path, methods, permission, lambda: {"endpoint": endpoint, **options, "openapi_extra": extra})
+
+    @classmethod
+    def described_later(cls, method: str, path: str, permission: str, describe: Callable[[], JsonObject]) -> Self:
+        """Return a route whose endpoint and options, too, are made at its first use, by `describe`."""
+        route = cls.__new__(cls)
+        route._prepare(path, [method], permission, describe)
+        return route
+
+    def _prepare(self, path: str, methods: Iterable[str], permission: str, describe: Callable[[], JsonObject]) -> None:
+        self.permission, self.path, self.methods = permission, path, {method.upper() for method in methods}
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
-        self._rest: JsonObject | None = {**options, "openapi_extra": extra}
+        self._describe: Callable[[], JsonObject] | None = describe
 
     def __getattr__(self, name: str) -> Any:
         # Only called for attributes that do not exist yet: build the route, then look again.
         with _BUILD_LOCK:
-            if (rest := self.__dict__.get("_rest")) is not None:
-                self._rest = None
-                super().__init__(self.path, self.endpoint, **rest)
+            if (describe := self.__dict__.get("_describe")) is not None:
+                self._describe = None
+                super().__init__(self.path, **describe())
         try:
             return self.__dict__[name]
         except KeyError:

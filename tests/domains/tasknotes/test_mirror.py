@@ -125,7 +125,7 @@ async def test_only_tasks_of_the_tenant_that_owns_the_vault_have_notes(tasks: Ta
 @requirement("tasks.note-written-after-commit")
 async def test_a_burst_of_tasks_leaves_one_final_note_each(tasks: Tasks) -> None:
     agent_id = await tasks.world.register()
-    done = await asyncio.gather(*(tasks.world.submit() for _ in range(60)))
+    done = await asyncio.gather(*(tasks.world.submit() for _ in range(20)))
     for _ in range(3):
         answer = await tasks.world.admin.post(f"/api/v1/agents/{agent_id}/claims", json={"max": 20})
         for claim in answer.json()["tasks"]:
@@ -262,7 +262,7 @@ async def test_more_changes_than_memory_may_hold_are_read_from_the_run_log(tasks
         await tasks.until(lambda ids=ids: set(ids) <= set(tasks.statuses()))  # type: ignore[misc]
     await tasks.until(lambda: mirror.changes.is_idle)
     assert set(tasks.statuses().values()) == {"queued"}
-    assert len(tasks.files) == 120
+    assert len(tasks.files) == 40
 
 
 @requirement("tasks.note-written-after-commit")

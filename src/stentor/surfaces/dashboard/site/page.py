@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -277,7 +277,9 @@ def int_or_text(text: str) -> int | str:
 PageHandler = Callable[[PageRequest], Awaitable[Response]]
 
 
+@cache
 def _create_environment() -> Environment:
+    """Return the environment, which compiles a template once for the process."""
     environment = Environment(
         loader=FileSystemLoader(PACKAGE_DIR / "templates"),
         autoescape=True,
