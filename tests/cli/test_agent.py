@@ -104,3 +104,13 @@ def test_agents_of_every_runtime_are_registered(served: Served) -> None:
     unclosed = program("agent", "register", "shell", "--runtime", "command", "--command", "echo 'x")
     assert unclosed.code == 2
     assert "--command" in unclosed.err
+
+
+def test_a_second_agent_of_the_same_name_is_registered_with_a_warning(served: Served) -> None:
+    program, _ = served
+    first = program("agent", "register", "ann", "--json").json
+    assert first["notice"] is None
+    second = program("agent", "register", "ann")
+    assert second.code == 0
+    assert f"another agent has the name 'ann': {first['agent_id']}" in second.err
+    assert "another agent" not in program("agent", "register", "bob").err

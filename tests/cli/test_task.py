@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -24,9 +26,18 @@ def test_submit_and_wait_prints_the_result_and_nothing_else(served: Served) -> N
     assert done.code == 0
     assert json.loads(done.out)["summary"]
     assert "task_completed" in done.err
+    assert re.search("^Task .* is queued.$", done.err, re.MULTILINE), "its id, for other commands"
     as_json = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait", "--json").json
     assert as_json["status"] == "completed"
     assert as_json["result"]["summary"] in TEXT, "the sentences of the text itself"
+
+
+def test_a_capability_that_no_agent_has_is_refused_with_the_known_ones_and_the_command(served: Served) -> None:
+    program, _ = served
+    done = program("task", "submit", "--type", "a", "--capability", "fly", "--input", "a", "--wait")
+    assert done.code == 3
+    assert "None has 'fly'. Known capabilities: answer, search, summarize." in done.err
+    assert done.err.endswith("To register an agent: stentor agent register --help\n")
 
 
 def test_waiting_for_a_task_that_fails_ends_with_1(served: Served) -> None:
@@ -130,6 +141,8 @@ def test_list_filters_by_state_agent_and_time(served: Served) -> None:
     assert ids() == ["done", "t2", "t1", "t0"]
     assert ids("--status", "completed") == ["done"]
     assert ids("--agent", agent) == ["t2", "t1", "t0"]
+    unknown = program("task", "list", "--agent", "nope")
+    assert (unknown.code, unknown.err) == (3, "error: No agent has this name or id: nope\n")
     assert ids("--created-after", "2099-01-01") == []
     assert ids("--created-after", "2020-01-01T00:00:00+02:00", "--limit", "1") == ["done"]
     shown = program("task", "list", "--limit", "2").out
@@ -150,6 +163,19 @@ def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(served: Served
     denied = program("task", "submit", "--type", "x", "--capability", "unheard-of", "--input", "x", "--json")
     assert denied.code == 3
     assert denied.json["details"]["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
+
+
+def test_submit_and_wait_prints_how_to_approve_the_task(served: Served) -> None:
+    program, _ = served
+    program("agent", "register", "ann", "--capability", "echo", "--tier", "human")
+    words = ("--type", "echo", "--capability", "echo", "--input", "hello", "--id", "t 1", "--wait")
+    with program.start("task", "submit", *words) as waiting:
+        assert waiting.stderr is not None
+        commands = list(islice((line for line in waiting.stderr if "In another shell" in line), 2))
+        assert commands == [f"In another shell: stentor task {verb} 't 1'\n" for verb in ("approve", "reject")]
+        assert program("task", "reject", "t 1").code == 0
+        assert waiting.wait(60) == 1
+    assert "In another shell" not in program("task", "watch", "t 1").err, "the task waits no more"
 
 
 def test_watch_prints_what_a_worker_says_as_it_comes(served: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import httpx
@@ -52,6 +53,11 @@ def test_the_steps_are_a_tree_and_a_question_is_answered(served: Served, work: W
     assert "5,002 bytes" in tree
     assert "waiting for Book Sol?" in tree
     assert program("task", "steps", work.task_id, "--step", "plan/fetch").out == "x" * 5_000 + "\n"
+    with program.start("task", "watch", work.task_id) as watch:
+        assert watch.stderr is not None
+        command = next(line for line in watch.stderr if "In another shell" in line)
+        assert command == f"In another shell: stentor task answer {work.task_id} ANSWER --step question\n"
+        watch.send_signal(signal.SIGINT)
     listed = program("task", "decisions")
     assert "Book Sol?" in listed.out
     assert "Lisbon" in listed.out

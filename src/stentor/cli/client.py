@@ -44,6 +44,10 @@ MAX_LISTED_REFERENCES = 5
 """Records that an error about an ambiguous reference names."""
 MAX_RETRY_AFTER_SECONDS = 60
 """Upper bound for Retry-After, in seconds; the window of the rate limit is not longer."""
+HINTS = {
+    "ROUTING_CAPABILITY_UNAVAILABLE": " To register an agent: stentor agent register --help",
+}
+"""What the user can do, by error code; added to the message."""
 NO_KEY_MESSAGE = "The service requires an API key, and none was found: set SERVICE_CLIENT_KEY or pass --key."
 
 
@@ -274,14 +278,19 @@ class ServiceClient:
                 raise
         return await call(record_id)
 
-    async def find_id(self, kind: type[Referable], text: str) -> str:
-        """Return the id of the only record that `text` refers to, `text` itself without one. Raises CommandFailed."""
+    async def find_id(self, kind: type[Referable], text: str, *, unknown: str | None = None) -> str:
+        """Return the id of the only record that `text` refers to.
+
+        Without one return `text` itself, or raise CommandFailed with the message `unknown`. Raises it for several, too.
+        """
         try:
             labels = (await self.get(kind.path, kind, ref=text, limit=MAX_LISTED_REFERENCES + 1)).value.labels
         except RequestFailed:  # not a possible reference, or no permission to list
             return text
         if len(labels) > 1:
             raise _ambiguous_error(text, labels)
+        if not labels and unknown:
+            raise CommandFailed(f"{unknown}: {text}", EXIT_REFUSED)
         return next(iter(labels), text)
 
     @asynccontextmanager
@@ -324,6 +333,7 @@ class ServiceClient:
         error = body.get("error")
         if isinstance(error, dict):
             reason, message = str(error.get("code")), str(error.get("message"))
+            message += HINTS.get(reason, "")
             return RequestFailed(response.status_code, reason, message, error.get("details"))
         if response.status_code == 401:
             hint = f"The key came from {self._key_source}; set another one in SERVICE_CLIENT_KEY."

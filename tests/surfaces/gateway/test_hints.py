@@ -61,6 +61,12 @@ async def test_an_unknown_capability_is_named_with_the_known_ones(world: World) 
     assert "summarize" in error["details"]["known_capabilities"]
 
 
+@requirement("http.hints")
+async def test_without_agents_the_error_says_that_no_capability_is_known(world: World) -> None:
+    response = await world.admin.post("/api/v1/tasks", json=TASK | {"required_capabilities": ["fly"]})
+    assert response.json()["error"]["message"].endswith("None has 'fly'. No agent has any capability.")
+
+
 async def test_capabilities_that_no_agent_has_together_are_no_unknown_ones(world: World) -> None:
     await register(world, "summarizer", ["summarize"])
     await register(world, "translator", ["translate"])

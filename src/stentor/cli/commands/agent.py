@@ -31,7 +31,10 @@ class AgentStatus(msgspec.Struct, frozen=True):
 
 
 class RegisteredAgent(AgentStatus, frozen=True):
+    """A new agent; `notice` names another agent of the same name."""
+
     name: str
+    notice: str | None = None
 
 
 class AgentPresence(msgspec.Struct, frozen=True):
@@ -109,9 +112,7 @@ def register(
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.post(BASE, RegisteredAgent, body),
-        lambda agent: output.print_line(
-            f"Registered agent {agent.name} with id {agent.agent_id}, status {agent.status}."
-        ),
+        _show_registered,
         as_json=as_json,
         access="create",
     )
@@ -275,6 +276,12 @@ def _show_list(page: AgentList) -> None:
 def _show(record: JsonObject) -> None:
     agent = read_fields(record, AgentPresence)
     console.print(output.render_record(record | {"trust_score": _trust(agent.trust_score), "online": _presence(agent)}))
+
+
+def _show_registered(agent: RegisteredAgent) -> None:
+    output.print_line(f"Registered agent {agent.name} with id {agent.agent_id}, status {agent.status}.")
+    if agent.notice:
+        output.print_notice(f"Notice: {agent.notice}. Commands need the id of the one that you mean.", "yellow")
 
 
 def _show_status(agent: AgentStatus) -> None:

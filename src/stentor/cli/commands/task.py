@@ -17,6 +17,7 @@ from stentor.cli.client import ServiceClient, omit_none
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands import task_steps
 from stentor.cli.commands.agent import AgentList
+from stentor.cli.output import print_notice
 from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks import view as task_view
@@ -81,6 +82,7 @@ def submit(
 
     async def submit_and_follow(api: ServiceClient) -> Response[StoredTask]:
         submitted = (await send(api)).value
+        print_notice(f"Task {submitted.task_id} is {submitted.status}.", "dim")
         task_view.show_notice(submitted)
         return await follow_task(api, submitted.task_id)
 
@@ -265,7 +267,7 @@ def list_tasks(
     params |= {"created_after": _parse_time(created_after), "limit": limit}
 
     async def work(api: ServiceClient) -> Response[TaskList]:
-        agent_id = None if agent is None else await api.find_id(AgentList, agent)
+        agent_id = agent and await api.find_id(AgentList, agent, unknown="No agent has this name or id")
         return await api.get("/tasks", TaskList, agent_id=agent_id, **params)
 
     run_command(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, TextIO
 
@@ -16,6 +17,7 @@ import httpx
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice, strip_controls
 from stentor.cli.responses import AgentRecord, Response, StoredTask
+from stentor.cli.tasks.steps import StepPage, StepRow
 from stentor.core.jsontext import JsonObject
 
 MAX_EMPTY_CONNECTIONS = 10
@@ -45,6 +47,7 @@ async def follow_task(
             on_token(str(event.data.get("text", "")))
         elif event.kind in ("activity", "routing"):
             _print_event(event)
+            await _print_commands(api, task_id, event)
     ended = await api.get(path, StoredTask)
     if ended.value.status not in TERMINAL_STATUSES:
         raise CommandFailed(
@@ -150,3 +153,25 @@ def _print_event(event: StreamEvent) -> None:
     else:
         text = f"{data.get('event_type')}: {data.get('message')}"
     print_notice(text, "dim")
+
+
+async def _print_commands(api: ServiceClient, task_id: str, event: StreamEvent) -> None:
+    """Print the commands with which a person lets the task go on, if it still waits as this event says."""
+    path, kind = f"/tasks/{quote_segment(task_id)}", event.data.get("event_type")
+    commands: list[str] = []
+    if kind == "approval_requested" and (await api.get(path, StoredTask)).value.status == "pending_approval":
+        commands = [f"stentor task {verb} {shlex.quote(task_id)}" for verb in ("approve", "reject")]
+    elif kind == "task_waiting":
+        keys = event.data["metadata"].get("keys", ())
+        page = (await api.get(f"{path}/steps", StepPage)).value
+        commands = [_wait_command(task_id, step) for step in page.steps if step.key in keys and step.state == "started"]
+    for command in filter(None, commands):
+        print_notice(f"In another shell: {command}", "yellow")
+
+
+def _wait_command(task_id: str, step: StepRow) -> str:
+    """Return the command that ends a wait; an empty text for one that no person ends."""
+    task, key = shlex.quote(task_id), shlex.quote(step.key)
+    if step.kind == "question":
+        return f"stentor task answer {task} ANSWER --step {key}"
+    return f"stentor task signal {task} {shlex.quote(str(step.waits_for))}" if step.kind == "signal" else ""

@@ -32,10 +32,13 @@ class RegistryOperations:
         self._trust_of, self._check_runtime, self._presence_of = trust_of, check_runtime, presence_of
 
     async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
-        """Register an agent; it is active at once."""
+        """Register an agent; it is active at once. `notice` warns if another agent has its name."""
         draft = body.to_draft()
         self._check_runtime(draft.runtime)
-        return wire.Registered.of(await self._registry.register(caller.tenant, draft, caller))
+        agents = self._registry.agents.list_of_tenant(caller.tenant)
+        namesake = next((agent for agent in agents if agent.name == draft.name), None)
+        notice = namesake and f"another agent has the name {draft.name!r}: {namesake.agent_id}"
+        return wire.Registered.of(await self._registry.register(caller.tenant, draft, caller), notice=notice)
 
     async def list_agents(
         self,

@@ -167,10 +167,13 @@ class Suspend(RequestModel):
 
 
 class Registered(ResponseModel):
+    """The new agent. `notice` says which other agent has the same name, which is allowed."""
+
     agent_id: str
     name: str
     status: AgentStatus
     created_at: Timestamp
+    notice: str | None
 
 
 class ToolOut(ResponseModel):

@@ -241,6 +241,8 @@ def build_capability_denial(request: RoutingRequest, known: Collection[str]) -> 
         if known:
             named = sorted(known)[:MAX_NAMED_CAPABILITIES]
             message += f" Known capabilities: {', '.join(named)}{', ...' if len(known) > len(named) else '.'}"
+        else:
+            message += " No agent has any capability."
     details: JsonObject = {
         "required_capabilities": list(request.capabilities),
         "unknown_capabilities": unknown,

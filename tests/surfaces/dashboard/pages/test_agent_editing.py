@@ -48,6 +48,15 @@ async def test_an_agent_is_registered_in_a_form(site: Site, fields: dict[str, An
 
 
 @requirement("dashboard.page-agent-editing")
+async def test_the_page_of_an_agent_names_another_one_of_the_same_name(site: Site) -> None:
+    first, second = [last_part((await site.send("/agents/new", name="ann")).headers["location"]) for _ in range(2)]
+    page = await site.read(f"/agents/{second}")
+    assert f'Another agent has the same name: <a class="mono" href="/agents/{first}">' in page
+    bob = last_part((await site.send("/agents/new", name="bob")).headers["location"])
+    assert "the same name" not in await site.read(f"/agents/{bob}")
+
+
+@requirement("dashboard.page-agent-editing")
 async def test_a_form_that_is_refused_says_why_and_keeps_what_was_typed(site: Site) -> None:
     page = (await site.send("/agents/new", 400, name="ann", kind="http", tier="human", capabilities="dig")).text
     assert "an http runtime needs an endpoint" in page

@@ -173,6 +173,7 @@ async def show_agent(page: PageRequest) -> Response:
         tasks=tasks["tasks"],
         updates=updates["updates"],
         names=names,
+        namesakes=[other for other, name in names.items() if name == record["name"] and other != agent_id],
         runtime=agent_view.present_runtime(record["runtime"]),
         prompt=agent_view.present_prompt(record["runtime"]),
         durations=durations,
