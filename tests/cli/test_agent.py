@@ -71,7 +71,7 @@ def test_edit_makes_an_agent_need_approval_and_takes_that_away_with_a_reason(ser
     ] == ("pending_approval")
     refused = program("agent", "edit", "ann", "--tier", "auto")
     assert refused.code == 3
-    assert "reason: required to change the tier from human to auto" in refused.err
+    assert "reason: required to change the trust tier from human to auto" in refused.err
     assert program("agent", "edit", "ann").code == 2
     assert program("agent", "edit", "ann", "--reason", "none").code == 2
     assert program("agent", "edit", "ann", "--tier", "auto", "--key-name", "", "--reason", "It is safe.").code == 0

@@ -71,7 +71,8 @@ def register(
     accuracy: Score = None,
     efficiency: Score = None,
     tier: Annotated[
-        Tier | None, typer.Option(help="human: each of its tasks waits for a person's approval; default: monitored.")
+        Tier | None,
+        typer.Option(help="Trust tier; human: each of its tasks waits for a person's approval. Default: monitored."),
     ] = None,
     runtime: Annotated[
         Literal["worker", "builtin", "http", "llm", "command"],
@@ -155,7 +156,7 @@ def edit(
     agent_id: AgentId,
     tier: Annotated[
         Tier | None,
-        typer.Option(help="human: each new task waits for a person's approval; monitored, auto: tasks run at once."),
+        typer.Option(help="Trust tier; human: each new task waits for a person's approval; else it runs at once."),
     ] = None,
     key_name: Annotated[
         str | None, typer.Option(help="Name of the API key that may act for it; '' removes it.")
@@ -163,13 +164,13 @@ def edit(
     alignment: NewScore = None,
     accuracy: NewScore = None,
     efficiency: NewScore = None,
-    reason: Annotated[str | None, typer.Option(help="Why; required for a tier with less review.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Why; required for a trust tier with less approval.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the tier, the key or the declared scores of an agent at once.
+    """Change the trust tier, the key or the declared scores of an agent at once.
 
     Capabilities, runtime and allow-list change by a proposal: stentor governance propose --help.
     """

@@ -87,7 +87,7 @@ class UpdateReview(msgspec.Struct, frozen=True):
 @app.command("list")
 def list_updates(
     status: Annotated[Status | None, typer.Option(help="Only updates with this status.")] = None,
-    tier: Annotated[Tier | None, typer.Option(help="Only updates of this tier.")] = None,
+    tier: Annotated[Tier | None, typer.Option(help="Only updates of this review tier.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only updates of this agent.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of updates.")] = 100,
     data_dir: DataDir = None,
@@ -109,7 +109,7 @@ def list_updates(
 def show(
     update_id: UpdateId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Show one update, with the reasons for its tier and the diff of its patch."""
+    """Show one update, with the reasons for its review tier and the diff of its patch."""
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.get(_path(update_id), JsonObject),
@@ -132,7 +132,7 @@ def propose(
         ServiceTarget(data_dir, url, key),
         lambda api: api.post(BASE, UpdateStatus, body),
         lambda update: output.print_line(
-            f"Update {update.update_id} is {update.status}; its tier is {TIERS[update.tier]}."
+            f"Update {update.update_id} is {update.status}; its review tier is {TIERS[update.tier]}."
         ),
         as_json=as_json,
         access="change",
@@ -213,10 +213,10 @@ def _path(update_id: str) -> str:
 
 def _show_list(page: UpdateList) -> None:
     rows = [
-        (u.update_id, u.agent_id, u.update_type, TIERS[u.tier], u.status, output.format_age(u.submitted_at))
+        (u.update_id, output.shorten_id(u.agent_id), u.update_type, TIERS[u.tier], u.status, output.format_age(u.submitted_at))
         for u in page.updates
     ]
-    console.print(output.render_table(("id", "agent", "type", "tier", "status", "proposed"), rows))
+    console.print(output.render_table(("id", "agent", "type", "review tier", "status", "proposed"), rows))
 
 
 def _show(record: JsonObject) -> None:
@@ -224,7 +224,7 @@ def _show(record: JsonObject) -> None:
     hidden = ("diff", "changes", "reasons", "risks")
     shown = {name: value for name, value in record.items() if name not in hidden}
     console.print(output.render_record(shown | {"tier": TIERS[update.tier]}))
-    for title, lines in (("Reasons for the tier", update.reasons), ("Risks to override", update.risks)):
+    for title, lines in (("Reasons for the review tier", update.reasons), ("Risks to override", update.risks)):
         if lines:
             console.print(f"\n{title}", style="bold")
             for line in lines:

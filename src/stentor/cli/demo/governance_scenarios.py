@@ -120,7 +120,7 @@ def render_governance(quarantine: Quarantine, update: UndoneUpdate) -> Panel:
     ]
     lines.append(Text(f"Released with the key {quarantine.cleared_by!r}: {quarantine.status} again.\n", style="dim"))
     lines += [
-        Text.assemble("Update of ", ("quick", "bold"), f", tier {update.tier}: {'; '.join(update.reasons)}."),
+        Text.assemble("Update of ", ("quick", "bold"), f", review tier {update.tier}: {'; '.join(update.reasons)}."),
         Text(f"Approved with a second key, then {update.status}: options {update.during}."),
         Text(f"Rolled back: options {update.after}, verified {update.verified}."),
     ]

@@ -46,7 +46,7 @@ class GovernanceOperations:
     async def propose(
         self, caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None
     ) -> wire.ProposedOut:
-        """Propose an update of an agent. Returns the tier that must approve it, and the deadline."""
+        """Propose an update of an agent. Returns its review tier and the deadline."""
         proposal = body.to_proposal()
         has_id = "update_id" in body.model_fields_set
         digest = proposal.body_hash if has_id else canonical_json.digest(body.model_dump(exclude={"update_id"}))
@@ -74,7 +74,10 @@ class GovernanceOperations:
         )
 
     async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateDetail:
-        """Return an update with the basis of its tier and the diff of its patch. Without `admin` only one's own."""
+        """Return an update with the basis of its review tier and the diff of its patch.
+
+        Without `admin` only one's own.
+        """
         update = await self._updates.get_visible(caller, update_id)
         return wire.UpdateDetail.of(
             update, **_basis(update), may_approve=await self._updates.may_approve(caller, update)

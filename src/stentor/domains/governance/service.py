@@ -98,7 +98,7 @@ class UpdateService:
             decision = {"reason": reviewed.rejection_reason}
             return self._reject(tx, update, model.SYSTEM_ACTOR, decision)
         if update.tier == model.AUTO:
-            return self._approve(tx, update, model.SYSTEM_ACTOR, {"rationale": "Its tier is auto."})
+            return self._approve(tx, update, model.SYSTEM_ACTOR, {"rationale": "Its review tier is auto."})
         return update
 
     async def approve(self, principal: Principal, update_id: str, approval: Approval) -> Update:

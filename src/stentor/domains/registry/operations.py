@@ -88,10 +88,10 @@ class RegistryOperations:
         }
 
     async def edit(self, caller: Caller, agent_id: AgentId, body: wire.Edit) -> wire.Scores:
-        """Change the declared scores, the tier or the key of an agent at once.
+        """Change the declared scores, the trust tier or the key of an agent at once.
 
-        Capabilities, runtime and allow-list change by a proposal (`POST /governance/updates`). A looser tier needs a
-        reason; it and another key need the key of a person that is not the agent's own.
+        Capabilities, runtime and allow-list change by a proposal (`POST /governance/updates`). A looser trust tier
+        needs a reason; it and another key need the key of a person that is not the agent's own.
         """
         agent = await self._registry.edit(
             caller.tenant, agent_id, body.to_changes(), caller, reason=body.reason.strip()
@@ -106,7 +106,7 @@ class RegistryOperations:
         return wire.Violations.of(agent, violations=violations)
 
     async def clear(self, caller: Caller, agent_id: AgentId, body: wire.Clear) -> wire.Cleared:
-        """Clear the violations: set the count to 0, lift the quarantine and override the tier."""
+        """Clear the violations: set the count to 0, lift the quarantine and override the trust tier."""
         agent = await self._registry.clear_violations(
             caller.tenant, agent_id, body.override_tier, body.rationale, caller
         )

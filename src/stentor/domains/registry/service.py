@@ -171,9 +171,9 @@ class AgentRegistry:
                 authorization.authorize_edit(by, agent, changes)
             if changes.trust_tier and model.is_looser(agent.trust_tier, changes.trust_tier) and not reason:
                 raise InvalidRequest(
-                    f"reason: required to change the tier from {agent.trust_tier} to {changes.trust_tier}, which needs "
-                    "less review",
-                    {"fields": {"reason": "required for a looser tier"}},
+                    f"reason: required to change the trust tier from {agent.trust_tier} to {changes.trust_tier}, which "
+                    "needs less approval",
+                    {"fields": {"reason": "required for a looser trust tier"}},
                 )
             return fields
 
@@ -198,7 +198,7 @@ class AgentRegistry:
         return self._status_change(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
     async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: Actor) -> Agent:
-        """Set the count to 0, lift a quarantine and override the tier; a suspension stays. Raises Forbidden."""
+        """Set the count to 0, lift a quarantine and override the trust tier; a suspension stays. Raises Forbidden."""
 
         def change(agent: Agent) -> dict[str, Any]:
             _authorize(by, "clear_violations", agent)

@@ -74,7 +74,7 @@ async def test_tier_key_and_scores_are_set_at_once_in_a_form_of_their_own(site: 
     same = {"tier": "human", "key_name": "", "alignment": "0.5", "accuracy": "0.25", "efficiency": "0.5"}
     assert "Nothing is changed." in (await site.send(path, 400, **same, reason="none")).text
     refused = (await site.send(path, 400, **{**same, "tier": "auto", "key_name": "bob"})).text
-    assert "reason: required to change the tier from human to auto" in refused
+    assert "reason: required to change the trust tier from human to auto" in refused
     assert re.search(r'name="tier" value="auto" checked', refused), "what was chosen stays"
     assert 'name="key_name" value="bob"' in refused
     assert "accuracy_score" in (await site.send(path, 400, **{**same, "accuracy": "often"})).text
