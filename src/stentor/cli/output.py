@@ -24,6 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stentor.core import jsontext
+from stentor.core.clock import format_relative_time
 from stentor.core.errors import StentorError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
@@ -103,7 +104,6 @@ STATUS_STYLES = {
     "executing": "cyan",
 }
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-AGE_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def render_cell(value: Any) -> Text:
@@ -141,14 +141,11 @@ def shorten_id(record_id: str) -> str:
     return record_id.rpartition("-")[2] if _UUID.fullmatch(record_id) else record_id
 
 
-def format_age(moment: str | None, now: datetime | None = None) -> str:
+def format_age(moment: str | None) -> str:
     """Format an ISO 8601 time as `3 min ago`, or `-` for None."""
     if moment is None:
         return "-"
-    seconds = int(((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds())
-    size, unit = next(((s, u) for s, u in AGE_UNITS if abs(seconds) >= s), (1, "s"))
-    number = f"{abs(seconds) // size} {unit}"
-    return f"in {number}" if seconds < 0 else f"{number} ago"
+    return format_relative_time((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds())
 
 
 def print_value(value: Any) -> None:

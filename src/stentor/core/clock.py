@@ -11,6 +11,7 @@ SECOND = 1_000_000
 DAY = 86_400 * SECOND
 HOUR = 3_600 * SECOND
 MINUTE = 60 * SECOND
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 class Clock(Protocol):
@@ -48,3 +49,23 @@ def micros_from_datetime(moment: datetime) -> int:
     """Return the microseconds of an aware datetime, exactly; `timestamp()` would round as a float."""
     delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
+
+
+def format_relative_time(seconds: float) -> str:
+    """Format as `3 min ago`, `in 2 d 23 h` or `just now`; negative seconds lie in the future.
+
+    A time in the future may be a deadline, so a small amount gets a second unit.
+    """
+    size = int(abs(seconds))
+    if size < 1:
+        return "just now"
+    place = next(place for place, (_, unit) in enumerate(_UNITS) if size >= unit)
+    name, unit = _UNITS[place]
+    amount, rest = divmod(size, unit)
+    if seconds > 0:
+        return f"{amount} {name} ago"
+    text = f"in {amount} {name}"
+    if amount < 10 and place + 1 < len(_UNITS):
+        name, unit = _UNITS[place + 1]
+        text += f" {rest // unit} {name}" if rest >= unit else ""
+    return text

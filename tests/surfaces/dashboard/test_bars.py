@@ -10,7 +10,7 @@ def test_the_largest_come_first_and_the_others_are_one_bar() -> None:
     assert [bar.name for bar in bars] == ["m12", "m11", "m10", "m9", "m8", "m7", "m6", "m5", "4 others"]
     others = bars[-1]
     assert (others.dollars, others.tokens, others.calls) == (10.0, 100, 4)
-    assert (bars[0].percent, round(sum(bar.share for bar in bars))) == (100, 100)
+    assert (round(bars[0].share, 1), round(sum(bar.share for bar in bars))) == (15.4, 100)
 
 
 def test_others_are_counted_that_were_not_read() -> None:
@@ -19,6 +19,6 @@ def test_others_are_counted_that_were_not_read() -> None:
 
 
 def test_without_prices_tokens_make_the_length() -> None:
-    assert [(bar.name, bar.percent) for bar in rank([Bar("a", 0, 5), Bar("b", 0, 10)])] == [("b", 100), ("a", 50)]
+    assert [(bar.name, bar.share) for bar in rank([Bar("a", 0, 5), Bar("b", 0, 15)])] == [("b", 75), ("a", 25)]
     assert rank([]) == []
-    assert rank([Bar("a", 0, 0)])[0].percent == 0
+    assert rank([Bar("a", 0, 0)])[0].share == 0

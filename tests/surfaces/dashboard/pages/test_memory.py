@@ -181,6 +181,14 @@ async def test_looking_at_the_health_leaves_nothing_in_the_run_log(site: Site) -
     assert await events() == before
 
 
+@requirement("dashboard.page-memory")
+async def test_a_memory_without_a_model_by_choice_is_called_keyword_only(site: Site) -> None:
+    health = await site.part("/memory/health")
+    assert '<span class="status keyword only">keyword only</span>' in health
+    assert "because <code>SERVICE_EMBEDDING_MODEL</code> is <code>none</code>" in health
+    assert "degraded" not in health
+
+
 def test_an_excerpt_has_words_and_no_marks_of_markdown() -> None:
     line = "… # Plan See [[launch|the launch]], [[a/b]] - today. > [!warning]- Not - [ ] ask - [x] done C# a > b"
     assert note_rendering.strip_markup(line) == "… Plan See the launch, a/b - today. Not ask done C# a b"

@@ -106,7 +106,9 @@ async def show_health(page: PageRequest) -> Response:
 
 
 async def _read_health(page: PageRequest, vault: str) -> JsonObject:
-    return dict(await page.call("memory.health", vault=vault))
+    health = await page.call("memory.health", vault=vault)
+    detail = health["components"]["vector_store"]["detail"]
+    return {**health, "keyword_only": detail.startswith("no embedding model")}
 
 
 class SearchHit(TypedDict):

@@ -10,7 +10,7 @@ MAX_BARS = 8
 class Bar(msgspec.Struct, frozen=True):
     """What a model, a key or an agent cost. `calls` is None if it is not known, `filter` selects its calls.
 
-    `percent` is the length of the bar, of the longest one; `share` is the part of the total in percent.
+    `share` is the part of the total in percent, and the length of the bar.
     """
 
     name: str
@@ -18,7 +18,6 @@ class Bar(msgspec.Struct, frozen=True):
     tokens: int
     calls: int | None = None
     filter: dict[str, str] = {}
-    percent: float = 0
     share: float = 0
 
 
@@ -46,8 +45,5 @@ def rank(
     def size(bar: Bar) -> float:
         return bar.dollars if total.dollars else bar.tokens
 
-    longest, whole = max(map(size, shown), default=0) or 1, size(total) or 1
-    return [
-        msgspec.structs.replace(bar, percent=round(100 * size(bar) / longest, 1), share=100 * size(bar) / whole)
-        for bar in shown
-    ]
+    whole = size(total) or 1
+    return [msgspec.structs.replace(bar, share=100 * size(bar) / whole) for bar in shown]

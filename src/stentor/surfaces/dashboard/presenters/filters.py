@@ -11,13 +11,14 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
+from stentor.core.clock import format_relative_time
+
 UNSCORED = "unscored"
 EMPTY_VALUE = "–"
 MAX_MARKDOWN_CHARACTERS, MAX_TEXT_CHARACTERS = 50_000, 200_000
 """Characters of a text that is rendered as Markdown, and of one that is displayed as plain text."""
 MAX_BRACKETS = 2_000
 """Opening brackets of a text that is rendered as Markdown."""
-_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60))
 
 
 def format_time(value: str | None, now: int) -> Markup:
@@ -28,16 +29,6 @@ def format_time(value: str | None, now: int) -> Markup:
     label = format_relative_time(now / 1e6 - exact.timestamp())
     title = exact.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(value, title, label)
-
-
-def format_relative_time(seconds: float) -> str:
-    """Format as `3 min ago`, `in 2 h` or `just now`; negative seconds lie in the future."""
-    size = abs(seconds)
-    if size < 1:
-        return "just now"
-    name, unit = next(((name, unit) for name, unit in _UNITS if size >= unit), ("s", 1))
-    amount = f"{int(size // unit)} {name}"
-    return f"{amount} ago" if seconds > 0 else f"in {amount}"
 
 
 def format_date(value: str, now: int) -> Markup:

@@ -1,0 +1,26 @@
+"""Times as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from stentor.core.clock import DAY, HOUR, MINUTE, SECOND, format_relative_time
+
+
+@pytest.mark.parametrize(
+    ("distance", "text"),
+    [
+        (0, "just now"),
+        (-SECOND / 2, "just now"),
+        (5 * SECOND, "5 s ago"),
+        (3 * DAY + 23 * HOUR, "3 d ago"),
+        (-(2 * DAY + 23 * HOUR + 59 * MINUTE), "in 2 d 23 h"),
+        (-3 * DAY, "in 3 d"),
+        (-(3 * DAY + 5 * MINUTE), "in 3 d"),
+        (-(4 * MINUTE + 30 * SECOND), "in 4 min 30 s"),
+        (-(12 * HOUR + 30 * MINUTE), "in 12 h"),
+        (-9 * SECOND, "in 9 s"),
+    ],
+)
+def test_a_time_is_told_by_its_distance_and_a_near_deadline_with_two_units(distance: float, text: str) -> None:
+    assert format_relative_time(distance / SECOND) == text
