@@ -206,6 +206,25 @@ def test_parts_are_asked_for_every_thirty_seconds_though_nothing_is_heard(tab: T
         page.clock.fast_forward(30_500)
 
 
+@requirement("dashboard.page-selection")
+def test_the_buttons_for_several_tasks_or_agents_need_a_selection(tab: Tab) -> None:
+    page = tab.open("/tasks").page
+    cancel = page.get_by_role("button", name="Cancel", exact=True)
+    expect(cancel).to_be_disabled()
+    page.locator("[data-select]").first.check()
+    expect(cancel).to_be_enabled()
+    expect(page.get_by_text("1 selected")).to_be_visible()
+    page.get_by_label("Select all shown tasks").check()
+    page.get_by_label("Select all shown tasks").uncheck()
+    expect(cancel).to_be_disabled()
+    tab.open("/agents")
+    compare, boxes = page.get_by_role("button", name="Compare"), page.locator("input[name=agent]")
+    boxes.nth(0).check()
+    expect(compare).to_be_disabled()
+    boxes.nth(1).check()
+    expect(compare).to_be_enabled()
+
+
 @requirement("dashboard.keyboard")
 def test_the_pages_are_used_by_keyboard(tab: Tab) -> None:
     page = tab.open("/").live().page

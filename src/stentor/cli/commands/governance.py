@@ -213,7 +213,14 @@ def _path(update_id: str) -> str:
 
 def _show_list(page: UpdateList) -> None:
     rows = [
-        (u.update_id, output.shorten_id(u.agent_id), u.update_type, TIERS[u.tier], u.status, output.format_age(u.submitted_at))
+        (
+            u.update_id,
+            output.shorten_id(u.agent_id),
+            u.update_type,
+            TIERS[u.tier],
+            u.status,
+            output.format_age(u.submitted_at),
+        )
         for u in page.updates
     ]
     console.print(output.render_table(("id", "agent", "type", "review tier", "status", "proposed"), rows))

@@ -87,6 +87,7 @@ async def test_what_will_happen_is_said_first_and_then_done(site: Site) -> None:
     waiting = [await site.world.submit() for _ in range(3)]
     page = await site.read("/tasks")
     assert page.count("data-select ") == 4
+    assert " disabled" not in page, "the buttons work without JavaScript"
     asked = await post(site, "/tasks/selected", action="cancel", task=[*waiting, ended])
     assert "Cancel 3 tasks?" in asked.text
     assert "Left as they are: 1 completed." in asked.text

@@ -128,12 +128,24 @@
   });
 
   // Selection. The box for all is of no use without this program, so it is hidden until then.
-  const selectAll = () => all("[data-select-all]").forEach((box) => { box.hidden = false; });
+  const countSelected = () => all("form.selected").forEach((form) => { // without this program the buttons are always on
+    const n = [...form.elements].filter((one) => one.checked).length;
+    const { least = 1, most = Infinity } = form.dataset;
+    all("button", form).forEach((button) => { button.disabled = n < least || n > most; });
+    all("[data-count]", form).forEach((text) => { text.textContent = `${n} selected`; });
+  });
+  const selectAll = () => {
+    all("[data-select-all]").forEach((box) => { box.hidden = false; });
+    countSelected();
+  };
   selectAll();
   document.addEventListener("htmx:afterSettle", selectAll);
+  window.addEventListener("pageshow", countSelected); // "back" restores the boxes
   document.addEventListener("change", (event) => {
-    if (!event.target.matches("[data-select-all]")) return;
-    all("[data-select]", event.target.closest("table")).forEach((box) => { box.checked = event.target.checked; });
+    if (event.target.matches("[data-select-all]")) {
+      all("[data-select]", event.target.closest("table")).forEach((box) => { box.checked = event.target.checked; });
+    }
+    countSelected();
   });
 
   // Browsers have a clipboard on HTTPS and localhost only.
