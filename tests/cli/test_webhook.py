@@ -20,7 +20,9 @@ def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[
     url = f"http://127.0.0.1:{port}"
     made = program("webhook", "add", url, "--event", "agent.*", "--description", "for tests", "--json").json
     hook, secret = made["id"], made["secret"]
+    assert "0" in program("webhook", "list").out.split()
     assert program("webhook", "test", hook).code == 1, "nobody answers yet"
+    assert "1, last" in program("webhook", "list").out
     with receiving(int(port)):
         program("agent", "register", "ann")
         log: list[dict[str, Any]] = []

@@ -82,6 +82,21 @@ async def test_webhooks_can_be_listed_changed_and_deleted(hooks: Hooks) -> None:
     assert (await hooks.request("PATCH", f"/{first['id']}", json={})).status_code == 400
 
 
+@requirement("webhooks.manage")
+async def test_the_list_counts_failed_deliveries_and_names_the_newest(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
+    (row,) = (await hooks.request_json("GET"))["webhooks"]
+    assert (row["failed"], row["last_failure"]) == (0, None)
+    hooks.receiver.statuses = [500, 503]
+    pings = [await hooks.request_json("POST", f"/{webhook['id']}/test") for _ in range(3)]
+    assert [ping["status"] for ping in pings] == ["failed", "failed", "delivered"]
+    (row,) = (await hooks.request_json("GET"))["webhooks"]
+    assert row["failed"] == 2
+    last = row["last_failure"]
+    assert (last["delivery_id"], last["status_code"]) == (pings[1]["id"], 503)
+    assert last["created_at"] == pings[1]["created_at"]
+
+
 @requirement("webhooks.manage", "webhooks.replay-since")
 async def test_missed_events_of_a_disabled_webhook_can_be_replayed(hooks: Hooks) -> None:
     webhook = await hooks.subscribe("agent.registered")

@@ -26,11 +26,17 @@ class WebhookState(msgspec.Struct, frozen=True):
     enabled: bool
 
 
+class LastFailure(msgspec.Struct, frozen=True):
+    created_at: str
+
+
 class WebhookRow(WebhookState, frozen=True):
     url: str
     events: list[str]
     disabled_reason: str | None
     description: str
+    failed: int = 0
+    last_failure: LastFailure | None = None
 
 
 class WebhookPage(msgspec.Struct, frozen=True):
@@ -257,8 +263,17 @@ def _last_outcome(delivery: ListedDelivery) -> str:
 
 
 def _show_list(page: WebhookPage) -> None:
-    rows = [(w.id, w.url, ", ".join(w.events), w.disabled_reason or _state(w), w.description) for w in page.webhooks]
-    console.print(output.render_table(("id", "address", "events", "state", "description"), rows))
+    rows = [
+        (w.id, w.url, ", ".join(w.events), w.disabled_reason or _state(w), _describe_failures(w), w.description)
+        for w in page.webhooks
+    ]
+    console.print(output.render_table(("id", "address", "events", "state", "failed", "description"), rows))
+
+
+def _describe_failures(webhook: WebhookRow) -> str:
+    """Return the number of failed deliveries, and the time of the last one; `webhook deliveries` has the reasons."""
+    last = webhook.last_failure
+    return f"{webhook.failed}, last {output.format_age(last.created_at)}" if last else "0"
 
 
 def _show_deliveries(page: DeliveryPage) -> None:

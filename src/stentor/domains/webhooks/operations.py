@@ -40,9 +40,12 @@ class WebhookOperations:
         return wire.Subscribed.of(subscription, secret=secret)
 
     async def list_webhooks(self, caller: Caller) -> wire.Webhooks:
-        """List webhooks, oldest first, without their secrets."""
-        subscriptions = await self._webhooks.list_subscriptions(caller.tenant)
-        return wire.Webhooks.of(webhooks=subscriptions, total=len(subscriptions))
+        """List webhooks, oldest first, without their secrets; with the failures among their newest deliveries."""
+        webhooks = [
+            wire.ListedWebhook.of(subscription, failed=failed, last_failure=last)
+            for subscription, failed, last in await self._webhooks.list_subscriptions(caller.tenant)
+        ]
+        return wire.Webhooks(webhooks=webhooks, total=len(webhooks))
 
     async def read(self, caller: Caller, webhook_id: WebhookId) -> wire.WebhookOut:
         """Return a webhook without its secret."""

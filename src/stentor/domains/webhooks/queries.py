@@ -70,6 +70,12 @@ _FIND_NEXT_DUE = Sql(
     """select created_at from webhook_deliveries where subscription_id = :subscription_id and tenant = :tenant
     and status = 'waiting' order by due_at, delivery_id limit 1"""
 )
+# Of the newest ones, or the count would grow with the log; a delivery that waits for a retry has failed before.
+_FIND_FAILURES = Sql(
+    f"""select count(*), max(delivery_id) from (select delivery_id, status, attempts from webhook_deliveries
+        where {_WHERE} order by delivery_id desc limit {MAX_COUNTED_DELIVERIES}) as newest
+    where status = 'failed' or (status <> 'delivered' and attempts > 0)"""
+)
 _COUNT_DISABLED = Sql(
     "select count(*) from webhook_subscriptions where tenant = :tenant and disabled_reason is not null"
 )
@@ -118,6 +124,12 @@ def read_backlogs(tx: Tx, tenant: str, subscription_ids: Iterable[str]) -> dict[
         row = tx.row(_FIND_NEXT_DUE, **params) if count else None
         backlogs[subscription_id] = WebhookBacklog(count, format_iso(row[0]) if row else None)
     return backlogs
+
+
+def read_failures(tx: Tx, tenant: str, subscription_id: str) -> tuple[int, Delivery | None]:
+    """Count the deliveries of a subscription whose last attempt failed, and return the newest of them."""
+    count, delivery_id = tx.rows(_FIND_FAILURES, tenant=tenant, subscription_id=subscription_id)[0]
+    return int(count), find_delivery(tx, tenant, subscription_id, delivery_id) if count else None
 
 
 def count_disabled(tx: Tx, tenant: str) -> int:

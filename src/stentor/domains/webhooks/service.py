@@ -114,9 +114,14 @@ class WebhookService:
         sealed_secret = self._sealer.seal(secret, *subscription.seal_context)
         return msgspec.structs.replace(subscription, sealed_secret=sealed_secret)
 
-    async def list_subscriptions(self, tenant: str) -> list[WebhookSubscription]:
-        """Return a tenant's subscriptions, oldest first."""
-        return await self._db.read(lambda tx: store.list_subscriptions(tx, tenant))
+    async def list_subscriptions(self, tenant: str) -> list[tuple[WebhookSubscription, int, Delivery | None]]:
+        """Return a tenant's subscriptions, oldest first, each with the count and the newest of its failures."""
+
+        def read(tx: Tx) -> list[tuple[WebhookSubscription, int, Delivery | None]]:
+            subscriptions = store.list_subscriptions(tx, tenant)
+            return [(one, *queries.read_failures(tx, tenant, one.subscription_id)) for one in subscriptions]
+
+        return await self._db.read(read)
 
     async def get(self, tenant: str, subscription_id: str) -> WebhookSubscription:
         """Return a subscription. Raises NotFound, also for one of another tenant."""

@@ -94,8 +94,24 @@ class Rotated(ResponseModel):
     old_secret_until: Timestamp | None
 
 
+class LastFailure(ResponseModel):
+    """The newest delivery whose last attempt failed."""
+
+    delivery_id: str
+    created_at: Timestamp
+    status_code: Annotated[int | None, Field(validation_alias="last_status")]
+    error: Annotated[str | None, Field(validation_alias="last_error")]
+
+
+class ListedWebhook(WebhookOut):
+    """`failed` counts the deliveries whose last attempt failed, among the newest 1,000."""
+
+    failed: int
+    last_failure: LastFailure | None
+
+
 class Webhooks(ResponseModel):
-    webhooks: list[WebhookOut]
+    webhooks: list[ListedWebhook]
     total: int
 
 

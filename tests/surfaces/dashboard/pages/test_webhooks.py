@@ -98,6 +98,8 @@ async def test_deliveries_are_listed_filtered_and_shown_with_attempts_and_body(s
     assert '<span class="wrong">500</span>' in one
     assert f"&#34;task_id&#34;: &#34;{task_id}&#34;" in one
     assert "Deliver again" not in one  # it has not come to its end
+    link = f'<a class="wrong" href="/webhooks/{hook["id"]}/deliveries/{failing["id"]}" title="">1</a>'
+    assert link in await site.read("/webhooks"), "a delivery that is retried has failed before"
 
 
 @requirement("dashboard.page-webhooks")
