@@ -10,6 +10,7 @@ from stentor.auth.principal import RoleRegistry
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StartRefused
+from stentor.core.extras import install_command
 from stentor.core.fanout import CacheInvalidated, Fanout, FanoutTransport
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.live import Hub
@@ -88,7 +89,7 @@ def _transport(module: str, name: str, *arguments: str) -> FanoutTransport:
     try:
         transport: FanoutTransport = getattr(importlib.import_module(f"stentor.core.fanout.{module}"), name)(*arguments)
     except ImportError:
-        raise StartRefused("SERVICE_NATS_URL needs the extra: pip install 'stentor[nats]'.") from None
+        raise StartRefused(f"SERVICE_NATS_URL needs the extra: {install_command('nats')}.") from None
     return transport
 
 

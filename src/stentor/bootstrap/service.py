@@ -22,6 +22,7 @@ from stentor.core.db import Database, database_url
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
+from stentor.core.extras import install_command
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
@@ -125,7 +126,7 @@ def open_driver(settings: Settings) -> Driver:
     try:
         module = importlib.import_module("stentor.core.db.postgres")
     except ImportError:
-        raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
+        raise StartRefused(f"PostgreSQL needs the extra: {install_command('postgres')}.") from None
     try:
         parsed = database_url.parse_postgres_url(settings.storage.database_url)
     except ValueError as error:

@@ -476,7 +476,7 @@ def test_without_the_extra_the_log_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
     assert isinstance(wiring.open_tracer(chosen, Redactor().add_secret), NoopTracer)
-    assert "pip install 'stentor[otel]'" in caplog.text
+    assert "pip install '.[otel]' in a checkout" in caplog.text
 
 
 PROGRAM = """

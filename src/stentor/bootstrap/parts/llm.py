@@ -12,6 +12,7 @@ from typing import Any
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.memory import open_embedder
 from stentor.core.errors import StartRefused
+from stentor.core.extras import install_command
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.security.content_redaction import ContentRedactor
 from stentor.core.security.pattern_process import PatternProcess
@@ -148,7 +149,7 @@ def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTr
         tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_tracer(endpoint, add_secret)
     except ModuleNotFoundError:
         # The variable may be set for every program of the machine, so it does not stop the start.
-        log.warning("a collector of OpenTelemetry is set; to send spans: pip install 'stentor[otel]'")
+        log.warning("a collector of OpenTelemetry is set; to send spans: %s", install_command("otel"))
         return NoopTracer()
     except (ValueError, OSError) as error:
         raise StartRefused(f"A variable of OpenTelemetry (OTEL_...) is invalid: {error}.") from None

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from stentor.bootstrap.operations import message_operations, task_operations
 from stentor.bootstrap.service import Service
+from stentor.core.extras import install_command
 from stentor.core.settings import Settings
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
     from stentor.web.server.certificate import ServedCertificate
 
-MISSING = "gRPC is not served, because the package {} is missing: pip install 'stentor[grpc]'."
-FAULTY = "gRPC is not served, because anybody could end it with one call to grpcio {}: pip install 'stentor[grpc]'."
+MISSING = "gRPC is not served, because the package {} is missing: {}."
+FAULTY = "gRPC is not served, because anybody could end it with one call to grpcio {}: {}."
 WRONG_KEY = "gRPC clients cannot connect: gRPC needs a certificate with a key of RSA, P-256 or P-384."
 
 
@@ -27,10 +28,10 @@ async def bind(settings: Settings, warnings: list[str], tls: ServedCertificate |
     try:
         from stentor.surfaces.grpc.server import VERSION, Server, ServerLimits, can_serve, is_version_safe
     except ModuleNotFoundError as error:
-        warnings.append(MISSING.format(error.name))
+        warnings.append(MISSING.format(error.name, install_command("grpc")))
         return None
     if not is_version_safe(VERSION):
-        warnings.append(FAULTY.format(VERSION))
+        warnings.append(FAULTY.format(VERSION, install_command("grpc")))
         return None
     if tls is not None and not can_serve(tls.loaded):
         warnings.append(WRONG_KEY)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from stentor.auth.api_keys import KEY_VARIABLE_PREFIX as KEY_PREFIX
 from stentor.auth.api_keys import WELL_KNOWN_KEYS, admin_key_file
 from stentor.cli.inspection import CheckContext, CheckFinding
+from stentor.core.extras import install_command
 from stentor.core.settings import config_file, setting_infos
 
 MIN_PYTHON = (3, 11)
@@ -50,7 +51,7 @@ def check_grpc(context: CheckContext) -> Iterator[CheckFinding]:
     elif _is_installed(EXTRAS["grpc"]):
         yield CheckFinding("ok", "gRPC", f"Served on port {port}.")
     else:
-        reason = f"Not served on port {port}, because its packages are missing: pip install 'stentor[grpc]'."
+        reason = f"Not served on port {port}, because its packages are missing: {install_command('grpc')}."
         yield CheckFinding("warning", "gRPC", reason)
 
 

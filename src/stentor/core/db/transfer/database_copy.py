@@ -16,6 +16,7 @@ from stentor.core.db.driver import Row
 from stentor.core.db.transfer.model import CopiedTable, CopyPlan, RowValidator, Side, Table, plan_copy
 from stentor.core.db.transfer.sqlite import SqliteSide
 from stentor.core.errors import StartRefused
+from stentor.core.extras import install_command
 
 ROWS_PER_PROGRESS = 1_000
 """Rows between two progress reports."""
@@ -112,6 +113,6 @@ def open_side(address: DatabaseUrl, *, write: bool) -> Side:
     try:
         module = importlib.import_module("stentor.core.db.transfer.postgres")
     except ImportError:
-        raise StartRefused("PostgreSQL needs the extra: pip install 'stentor[postgres]'.") from None
+        raise StartRefused(f"PostgreSQL needs the extra: {install_command('postgres')}.") from None
     side: Side = module.PostgresSide(address, write=write)
     return side

@@ -102,7 +102,7 @@ class LocalEmbedder:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise EmbeddingUnavailable(f"The package {error.name} is missing: pip install 'stentor'.") from None
+            raise EmbeddingUnavailable(f"The package {error.name} is missing: pip install . in a checkout.") from None
         files = find_model_files(self._folder)
         path, identity = ensure_graph(files, self._cache)
         # A cached graph that cannot be loaded is damaged: it is exported once more.
