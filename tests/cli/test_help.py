@@ -8,12 +8,18 @@ import sys
 import pytest
 
 from stentor.cli.main import COMMANDS, LazyCommand
+from tests.cli.program import Program
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_what_the_command_says_of_itself(name: str) -> None:
     help_text = LazyCommand(name, COMMANDS[name]).load().help or ""
     assert " ".join(help_text.split("\n\n")[0].split()) == COMMANDS[name].help
+
+
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(program: Program) -> None:
+    done = program("tsak")
+    assert (done.code, "Did you mean 'task'?" in done.err) == (2, True)
 
 
 def test_the_list_of_commands_imports_none_of_them() -> None:

@@ -29,6 +29,11 @@ def run_once(handler: Callable[[Task], Any], reply: Callable[[str], Reply] | Non
         return service.reports
 
 
+def test_an_address_without_http_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="must be a URL such as"):
+        Worker("127.0.0.1:8080", "key", "agent")
+
+
 def raise_in_handler(error: Exception) -> Callable[[Task], Any]:
     def handler(task: Task) -> Any:
         raise error

@@ -113,12 +113,9 @@ class LazyCommand(TyperCommand):
 
 
 class LazyGroup(TyperGroup):
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> LazyCommand | None:
-        target = COMMANDS.get(cmd_name)
-        return None if target is None else LazyCommand(cmd_name, target)
+    def __init__(self, **settings: Any) -> None:
+        commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
+        super().__init__(**settings | {"commands": commands})
 
 
 app = typer.Typer(

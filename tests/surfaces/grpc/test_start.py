@@ -163,7 +163,7 @@ def test_the_doctor_tells_what_is_missing(without: Program) -> None:
     without.environ["SERVICE_GRPC_PORT"] = "50051"
     found = without("doctor", "--json").json["checks"]
     assert [one["level"] for one in found if one["check"] == "gRPC"] == ["warning"]
-    assert any("stentor[grpc]" in one["message"] for one in found)
+    assert any("pip install '.[grpc]'" in one["message"] for one in found)
 
 
 @requirement("scale.grpc-optional")

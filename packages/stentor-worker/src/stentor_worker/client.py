@@ -32,10 +32,12 @@ class Client:
     """Calls the service for one worker; thread-safe.
 
     `ca_file` has the certificates that it trusts, in PEM; without it SSL_CERT_FILE, else those of public authorities.
-    Raises OSError if it cannot be used.
+    Raises OSError if it cannot be used, and ValueError for a `url` without http or https.
     """
 
     def __init__(self, url: str, key: str, stopping: threading.Event, ca_file: str | None = None) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"The address of the service must be a URL such as http://127.0.0.1:8080, not {url!r}.")
         self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
         self._trust = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)

@@ -114,14 +114,15 @@ class ProvenanceParts:
     async def check(self) -> HealthComponent:
         """Return the health: whether events are numbered and signed."""
         lag, age = await self._lag()
+        waiting = "1 event waits for its number" if lag == 1 else f"{lag} events wait for their numbers"
         if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.delivery_problem:
             return HealthComponent("unavailable", problem)
         if age > MAX_LAG_US and self._tasks:
-            return HealthComponent("unavailable", f"{lag} events wait for their numbers, the oldest {age // SECOND} s")
+            return HealthComponent("unavailable", f"{waiting}, the oldest {age // SECOND} s")
         witnessed, witnesses = self.witnesses.status()
         if not witnessed:
             return HealthComponent("unavailable", witnesses)
-        return HealthComponent("available", f"{lag} events wait for their numbers, {witnesses}")
+        return HealthComponent("available", f"{waiting}, {witnesses}")
 
     async def _lag(self) -> tuple[int, int]:
         lag = await self._db.read(store.numbering_lag)

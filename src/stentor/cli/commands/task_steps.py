@@ -9,7 +9,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.output import CommandFailed
+from stentor.cli.output import EXIT_REFUSED, CommandFailed
 from stentor.cli.responses import Response
 from stentor.cli.tasks import steps as view
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
@@ -142,7 +142,7 @@ async def _find_question(api: ServiceClient, task_id: str) -> str:
     keys = [step.key for step in page.steps if step.kind == "question" and step.state == "started"]
     if len(keys) != 1:
         found = f"The task asks {len(keys)} questions; choose one with --step." if keys else "The task asks nothing."
-        raise CommandFailed(found)
+        raise CommandFailed(found, EXIT_REFUSED)
     return keys[0]
 
 

@@ -24,7 +24,7 @@ SVG_WIDTH, SVG_HEIGHT = 600, 100
 MAX_DOTS = 40
 """With more points only the line is drawn."""
 TIERS: dict[TrustTier, str] = {
-    "auto": "Its tasks run at once, as in monitored; only rules of a policy file tell the two apart.",
+    "auto": "Its tasks run at once. Only rules of a policy file tell it from monitored.",
     "monitored": "Its tasks run at once. The default.",
     "human": "Each of its tasks waits until a person approves it.",
 }
