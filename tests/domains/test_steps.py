@@ -315,3 +315,25 @@ async def test_a_task_without_steps_asks_no_table_of_the_journal(world: World, m
     await world.do(agent)
     assert any("tasks" in sql for sql in asked)
     assert not [sql for sql in asked if "task_steps" in sql and "state = 'started'" not in sql]
+
+
+@requirement("tasks.rerun-from")
+async def test_a_task_goes_on_from_a_step_with_what_was_recorded_before_it(world: World) -> None:
+    attempt = await begin_attempt(world)
+    for name in ("a", "b", "c"):
+        await attempt.step(name, name * 5_000)
+    await attempt.begin("pay")
+    await attempt.fail()
+    path = f"/api/v1/tasks/{attempt.task_id}/rerun"
+    refused(await world.admin.post(path, json={"from_step": "z"}), 404, "NOT_FOUND")
+    refused(await world.clients["OTHER"].post(path, json={"from_step": "c"}), 404, "NOT_FOUND")
+    assert (await world.admin.get("/api/v1/tasks")).json()["total"] == 1
+    for key, taken in (("c", ["a", "b"]), ("a", []), ("pay", ["a", "b", "c"])):
+        answer = await world.admin.post(path, json={"from_step": key})
+        assert answer.status_code == 202, answer.text
+        again = Attempt(world, answer.json()["task_id"], 0)
+        assert [step["key"] for step in (await again.journal())["steps"]] == taken
+        meta = (await world.task(again.task_id))["metadata"]
+        assert (meta["rerun_of"], meta["rerun_from"]) == (attempt.task_id, key)
+    whole = await world.admin.get(f"/api/v1/tasks/{again.task_id}/steps/b")
+    assert whole.json()["value"] == "b" * 5_000

@@ -454,3 +454,28 @@ def test_children_are_submitted_once_and_their_results_gathered(program: Program
 def _ended(program: Program) -> Any:
     task = program.call("GET", f"/tasks/{program.task_id}")
     return task if task["status"] in ("completed", "failed") else None
+
+
+@requirement("tasks.rerun-from")
+def test_a_task_runs_again_from_one_of_its_steps(program: Program) -> None:
+    ran: list[str] = []
+
+    def handler(task: Task) -> Any:
+        first = task.step("first", noted, ran, "first")
+        try:
+            task.step("broken", fail)
+        except StepFailed:
+            ran.append("went on")
+        paid = task.effect("pay", lambda key: noted(ran, "paid"))
+        return [first, paid, task.step("last", noted, ran, "last")]
+
+    assert program.result(handler) == ["first", "paid", "last"]
+    answer = program.call("POST", f"/tasks/{program.task_id}/rerun", {"from_step": "last"})
+    assert answer["task_id"] != program.task_id
+    ran.clear()
+    assert program.result(handler) == ["first", "paid", "last"]
+    assert ran == ["went on", "last"]
+
+
+def fail() -> None:
+    raise ValueError("no")

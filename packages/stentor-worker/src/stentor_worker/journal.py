@@ -35,11 +35,12 @@ class ValueRejected(Exception):
 class Journal:
     """The journal of one task in one attempt. Thread-safe."""
 
-    def __init__(self, client: Client, task_id: str, epoch: int, on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self, client: Client, task_id: str, epoch: int, on_lost: Callable[[], None], *, is_empty: bool = False
+    ) -> None:
         self.client, self.epoch, self._on_lost = client, epoch, on_lost
         self._path = f"/tasks/{segment(task_id)}"
-        # A first attempt has nothing to read.
-        self._recorded: dict[str, Recorded] | None = {} if epoch == 1 else None
+        self._recorded: dict[str, Recorded] | None = {} if is_empty else None
         self._superseded: dict[str, Recorded] = {}
         """Failed steps that run again, because a person retried the task."""
         self._expected: dict[str, dict[int, Recorded]] = {}

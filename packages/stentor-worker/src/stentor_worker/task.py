@@ -51,7 +51,9 @@ class Task:
         self.metadata: dict[str, Any] = claim["metadata"]
         self.timeout_seconds: int = claim["timeout_seconds"]
         self.idempotency_key: str = claim["idempotency_key"]
-        self._journal = Journal(client, self.id, self.epoch, self._lost.set)
+        # A first attempt has nothing to read, unless the task goes on from a step of another one.
+        is_empty = self.epoch == 1 and "rerun_from" not in self.metadata
+        self._journal = Journal(client, self.id, self.epoch, self._lost.set, is_empty=is_empty)
 
     @property
     def cancelled(self) -> bool:

@@ -222,15 +222,19 @@ def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key =
 def rerun(
     task_id: TaskId,
     agent: Annotated[str | None, typer.Option(metavar="AGENT", help="The agent to run it: its name or id.")] = None,
+    from_step: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Go on from this step; see `stentor task steps`.")
+    ] = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a task again as a new one, with the same input."""
+    """Submit a task again as a new one, with the same input, or from one of its steps on."""
 
     async def submit(api: ServiceClient, found: str) -> Response[SubmittedTask]:
-        body = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent)}
+        preferred = None if agent is None else await api.find_id(AgentList, agent)
+        body = omit_none({"agent_preference": preferred, "from_step": from_step})
         return await api.post(f"{task_path(found)}/rerun", SubmittedTask, body)
 
     run_command(

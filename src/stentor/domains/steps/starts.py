@@ -1,6 +1,7 @@
-"""What a new task waits for before its first attempt: a time, and the ends of other tasks.
+"""The journal with which a new task begins: what it waits for before its first attempt, and what it takes over.
 
-Each is a wait in the task's journal that no attempt began; the task is queued when all of them have ended.
+It waits for a time, and for the ends of other tasks. Each is a wait in the journal that no attempt began; the task is
+queued when all of them have ended.
 """
 
 from __future__ import annotations
@@ -40,6 +41,16 @@ class StartWaits:
             store.insert_started(tx, task, wait, event_id)
             event = started_event(task, wait, f"Waits for its start: {wait.name}.", event_id)
             self._runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
+
+    def take_over(self, tx: Tx, task: Task) -> None:
+        """Copy the steps that ended before the one from which the task goes on. Raises NotFound for an unknown step."""
+        source, key = task.metadata.rerun_of, task.metadata.rerun_from
+        assert source is not None
+        assert key is not None
+        step = store.find(tx, task.tenant, source, key)
+        if step is None:
+            raise NotFound(f"The journal of the task has no step {key!r}.")
+        store.copy_before(tx, task, source, step)
 
     def has_open(self, tx: Tx, task: Task) -> bool:
         """Return whether a task waits for any of that still."""

@@ -38,6 +38,13 @@ _REPLACE = Sql(
     f"update task_steps set {', '.join(f'{name} = :{name}' for name in _FIELDS if name != 'key')} "
     f"where {_TASK} and key = :key and state = 'failed' and epoch = :old_epoch"
 )
+# A program that went on after a failed step does so again: the copy is not to run anew.
+_COPIED = {"epoch": "0", "handled": "case when state = 'failed' then 1 else 0 end"}
+_COPY_BEFORE = Sql(
+    f"insert into task_steps (tenant, task_id, {_COLUMNS}) "
+    f"select tenant, :target, {', '.join(_COPIED.get(name, name) for name in _FIELDS)} from task_steps "
+    f"where {_TASK} and state <> 'started' and event_id < :before"
+)
 _MARK_HANDLED = Sql(f"update task_steps set handled = 1 where {_TASK} and key = :key and state = 'failed'")
 _END = Sql(
     f"""update task_steps set state = :state, encoding = :encoding, value = :value,
@@ -108,6 +115,11 @@ def insert_ended(
     """Do the same with a step that has ended. `started` in microseconds."""
     columns = _store_outcome(tx, task.tenant, outcome)
     return _insert(tx, task, draft, event_id, replaced, started_at=started, ended_at=tx.now, **columns)
+
+
+def copy_before(tx: Tx, task: Task, source: str, step: Step) -> None:
+    """Copy into a new task the steps of another one that began before a step and have ended."""
+    tx.run(_COPY_BEFORE, tenant=task.tenant, task_id=source, target=task.task_id, before=step.event_id)
 
 
 def mark_handled(tx: Tx, task: Task, key: str) -> None:

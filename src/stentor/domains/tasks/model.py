@@ -47,7 +47,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
     matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats,
-    `schedule` the name of the schedule that submitted it.
+    `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it.
     """
 
     user_id: str | None = None
@@ -61,6 +61,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     prefer: Preference | None = None
     title: str | None = None
     rerun_of: str | None = None
+    rerun_from: str | None = None
     schedule: str | None = None
 
     @property
@@ -91,20 +92,27 @@ class TaskDraft(msgspec.Struct, frozen=True):
         return PRIORITIES[self.metadata.priority or "normal"]
 
 
-def draft_rerun(task: Task, task_input: Any, agent_preference: str | None) -> TaskDraft:
+def draft_rerun(task: Task, task_input: Any, agent_preference: str | None, from_step: str | None) -> TaskDraft:
     """Return the draft of a new task that repeats a task; without `agent_preference` it has the preference again.
 
-    It is no subtask and uses no grant: those belong to the first run.
+    From a step on it prefers the agent that wrote the journal, whose program has these steps. It is no subtask and uses
+    no grant: those belong to the first run.
     """
-    meta = task.metadata
+    meta, writer = task.metadata, task.assigned_agent if from_step is not None else None
     return TaskDraft(
         task.type,
         task_input,
         required_capabilities=task.required_capabilities,
         timeout_seconds=task.timeout_seconds,
-        agent_preference=agent_preference or task.agent_preference,
+        agent_preference=agent_preference or writer or task.agent_preference,
         metadata=TaskMetadata(
-            meta.user_id, meta.priority, tags=meta.tags, prefer=meta.prefer, title=meta.title, rerun_of=task.task_id
+            meta.user_id,
+            meta.priority,
+            tags=meta.tags,
+            prefer=meta.prefer,
+            title=meta.title,
+            rerun_of=task.task_id,
+            rerun_from=from_step,
         ),
         queue_timeout_seconds=task.queue_timeout_seconds,
     )

@@ -135,6 +135,10 @@ class RerunIn(RequestModel):
     model_config = example_config(agent_preference="0190f5f0-0000-7000-8000-000000000000")
 
     agent_preference: UuidText | None = None
+    from_step: Annotated[
+        Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None,
+        Field(description="The key of a step: what was recorded before it is taken over, and it runs anew."),
+    ] = None
 
 
 class RejectTask(RequestModel):
@@ -313,9 +317,13 @@ class TaskOperations:
         return CancelledOut(task_id=task_id, status="cancelled", cancelled_at=await self._tasks.cancel(caller, task_id))
 
     async def rerun(self, caller: Caller, task_id: TaskId, body: RerunIn | None = None) -> SubmittedOut:
-        """Submit a task again as a new task with the same input, in any status, on another agent if one is given."""
-        agent = body.agent_preference if body else None
-        result = await self._submission.submit(caller, await self._tasks.prepare_rerun(caller, task_id, agent))
+        """Submit a task again as a new task with the same input, in any status, on another agent if one is given.
+
+        With `from_step` the new task goes on from that step, with the outcomes of those before it.
+        """
+        body = body or RerunIn()
+        draft = await self._tasks.prepare_rerun(caller, task_id, body.agent_preference, body.from_step)
+        result = await self._submission.submit(caller, draft)
         return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
 
     async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:

@@ -39,10 +39,14 @@ class TaskQueue(Protocol):
 
 
 class StartConditions(Protocol):
-    """What new tasks wait for before they are queued, as seen by tasks."""
+    """The journals of new tasks: what they wait for before they are queued, and take over; as seen by tasks."""
 
     def begin(self, tx: Tx, principal: Principal, task: Task, draft: TaskDraft) -> None:
         """Record what a task waits for that has just been stored. Raises InvalidRequest for an unknown task."""
+        ...
+
+    def take_over(self, tx: Tx, task: Task) -> None:
+        """Copy what is recorded before the step from which the task goes on. Raises NotFound for an unknown step."""
         ...
 
     def has_open(self, tx: Tx, task: Task) -> bool:

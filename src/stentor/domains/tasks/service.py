@@ -163,15 +163,18 @@ class TaskService:
         """Route a failed or aborted task again and queue it. Raises RoutingDenied, and Conflict for another status."""
         return await self._db.write(await self.prepare_retry(principal, task_id))
 
-    async def prepare_rerun(self, principal: Principal, task_id: str, agent_preference: str | None) -> model.TaskDraft:
+    async def prepare_rerun(
+        self, principal: Principal, task_id: str, agent_preference: str | None, from_step: str | None = None
+    ) -> model.TaskDraft:
         """Return the draft of a new task that repeats a task, with another preferred agent if one is given.
 
-        Raises NotFound.
+        With `from_step` it takes over what is recorded before that step. Raises NotFound.
         """
 
         def read(tx: Tx) -> model.TaskDraft:
             task = require_visible_task(tx, principal, task_id)
-            return model.draft_rerun(task, queries.read_whole_input(tx, principal.tenant, task_id), agent_preference)
+            task_input = queries.read_whole_input(tx, principal.tenant, task_id)
+            return model.draft_rerun(task, task_input, agent_preference, from_step)
 
         return await self._db.read(read)
 

@@ -25,8 +25,9 @@ MAX_TEXT_CHARACTERS = 20_000
 
 async def rerun_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
-    agent_id = (await page.read_form()).get("agent")
-    body = {"agent_preference": agent_id} if agent_id else {}
+    form = await page.read_form()
+    given = {"agent_preference": form.get("agent"), "from_step": form.get("step")}
+    body = {name: value for name, value in given.items() if value}
     try:
         submitted = await page.call("tasks.rerun", task_id=task_id, body=body)
     except GatewayError as error:
