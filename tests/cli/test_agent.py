@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from tests.cli.program import Program
@@ -37,6 +39,21 @@ def test_register_describes_the_runtime(served: Served) -> None:
     assert inside.code == 3
     assert program("agent", "register", "fourth", "--alignment", "1.5").code == 2
     assert program("agent", "register", "fourth", "--runtime", "nothing").code == 2
+
+
+def test_register_reads_the_allow_list_of_a_file(served: Served, tmp_path: Path) -> None:
+    program, _ = served
+    file = tmp_path / "allowed.json"
+    tools = [{"name": "http_request", "operations": ["get"]}]
+    file.write_text(json.dumps({"tools": tools, "network": {"allowlist": ["api.example.com"], "ports": [443]}}))
+    words = ["--runtime", "llm", "--prompt", "Look things up.", "--allow-list", str(file)]
+    made = program("agent", "register", "scout", *words, "--json").json
+    allowed = program("agent", "show", made["agent_id"], "--json").json["sandbox_whitelist"]
+    assert (allowed["tools"][0]["name"], allowed["network"]["allowlist"]) == ("http_request", ["api.example.com"])
+    file.write_text("[]")
+    for wrong in (file, tmp_path / "none.json"):
+        refused = program("agent", "register", "scout", "--allow-list", str(wrong))
+        assert (refused.code, wrong.name in refused.err) == (2, True), refused.err
 
 
 def test_an_agent_is_shown_as_online_with_when_its_worker_was_seen(served: Served) -> None:

@@ -45,6 +45,7 @@ from stentor.domains.monitoring.service import HealthService, agents_check, data
 from stentor.domains.people.service import PeopleService
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft
+from stentor.domains.steps.service import StepService
 
 REFRESH_OVERLAP_US = 5 * SECOND
 """How far a refresh looks back: a row may become visible after later ones, by the time its commit took."""
@@ -265,13 +266,14 @@ def build(
     command_agents = open_command_agents(infra, agents, memory, llm)
     librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
     builtin = BuiltinDriver(librarian)
+    steps = StepService(infra.db, infra.runlog, agents.registry.agents)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,
         "http": HttpDriver(infra.outbound, agents.presence),
-        "llm": LlmDriver(llm.gateway),
+        "llm": LlmDriver(llm.gateway, command_agents.tools, steps),
         "command": command_agents.driver,
     }
-    tasks = open_tasks(infra, agents, drivers, report_lookup(memory, settings.memory.tenant))
+    tasks = open_tasks(infra, agents, drivers, steps, report_lookup(memory, settings.memory.tenant))
     governance = open_governance(infra, agents, builtin.names, command_agents.check_runtime)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)

@@ -36,6 +36,8 @@ class CommandAgents:
     sandbox: ProcessSandbox
     command: CommandDriver | None
     outbound: OutboundHttp
+    tools: ToolDispatcher
+    """The tools of all agents in this service: of programs, and of models."""
 
     @property
     def driver(self) -> CommandDriver | DisabledDriver:
@@ -85,20 +87,21 @@ def open_command_agents(
     """Open the sandbox if command agents are switched on. Raises StartRefused for an invalid setting."""
     settings, outbound = infra.settings, infra.outbound
     sandbox = process_sandbox(settings)
+    registry = agents.registry.agents
     if not settings.sandbox.command_agents:
-        return CommandAgents(sandbox, None, outbound)
+        dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
+        return CommandAgents(sandbox, None, outbound, dispatcher)
     sandbox.open()
     if not sandbox.is_enabled:
         log.warning("sandbox: SERVICE_CAGE=off, command agents run with NO SANDBOX and all rights of this user")
     elif sandbox.problem is not None:
         log.error("sandbox: unavailable, command agents are refused reason=%s", sandbox.problem)
-    registry = agents.registry.agents
     dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
     broker = ToolBroker(dispatcher, sandbox.give_to_sandbox_user)
     # A run ends as soon as its agent is suspended or quarantined.
     registry.listeners.append(broker.handle_agent_change)
     driver = CommandDriver(sandbox, broker, infra.db, infra.runlog, infra.redactor.redact)
-    return CommandAgents(sandbox, driver, outbound)
+    return CommandAgents(sandbox, driver, outbound, dispatcher)
 
 
 def _tools(infra: Infrastructure, sandbox: ProcessSandbox, memory: Memory | None, llm: LlmParts) -> dict[str, Tool]:

@@ -58,7 +58,11 @@ class TaskServices:
 
 
 def open_tasks(
-    infra: Infrastructure, agents: AgentServices, drivers: Mapping[str, RuntimeDriver], find_reports: ReportLookup
+    infra: Infrastructure,
+    agents: AgentServices,
+    drivers: Mapping[str, RuntimeDriver],
+    steps: StepService,
+    find_reports: ReportLookup,
 ) -> TaskServices:
     """`drivers` execute the tasks of agents, by the kind of the agent's runtime."""
     settings, db, clock, runlog, hub = infra.settings, infra.db, infra.clock, infra.runlog, infra.hub
@@ -88,7 +92,7 @@ def open_tasks(
         grades=GradeService(db, runlog, agents.learning, eligibility),
         activity=ActivityService(db, hub, registry, find_reports),
         workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence),
-        steps=StepService(db, runlog, registry),
+        steps=steps,
         waits=waits,
         wakeups=WaitScheduler(db, endings, hub),
         dispatcher=dispatcher,

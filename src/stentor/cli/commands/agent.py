@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -13,6 +14,8 @@ from stentor.cli.client import omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import console
 from stentor.cli.responses import read_fields
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Register, list, edit, suspend and reactivate agents.", no_args_is_help=True)
@@ -88,6 +91,9 @@ def register(
     command: Annotated[
         str | None, typer.Option(help="Program and arguments, quoted as for a shell, for --runtime command.")
     ] = None,
+    allow_list: Annotated[
+        Path | None, typer.Option(help="JSON file with the tools and hosts that it may use; default: none.")
+    ] = None,
     key_name: Annotated[str | None, typer.Option(help="Name of the API key that may act for it.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
@@ -108,6 +114,7 @@ def register(
         "efficiency_score": efficiency,
         "trust_tier": tier,
         "key_name": key_name,
+        "sandbox_whitelist": None if allow_list is None else _read_json(allow_list),
     }
     body = {"name": name, "capabilities": list(capability), "runtime": omit_none(runtime_fields), **omit_none(optional)}
     run_command(
@@ -277,6 +284,19 @@ def _show_list(page: AgentList) -> None:
 def _show(record: JsonObject) -> None:
     agent = read_fields(record, AgentPresence)
     console.print(output.render_record(record | {"trust_score": _trust(agent.trust_score), "online": _presence(agent)}))
+
+
+def _read_json(path: Path) -> JsonObject:
+    """Return the JSON object in a file. Raises BadParameter."""
+    try:
+        content = jsontext.decode(path.read_bytes())
+    except OSError as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}.") from None
+    except InvalidRequest as error:
+        raise typer.BadParameter(f"{path}: {error.message}") from None
+    if not isinstance(content, dict):
+        raise typer.BadParameter(f"{path} must have a JSON object, such as the `sandbox_whitelist` in docs/sandbox.md.")
+    return content
 
 
 def _show_registered(agent: RegisteredAgent) -> None:

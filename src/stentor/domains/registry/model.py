@@ -43,7 +43,11 @@ class SandboxWhitelist(msgspec.Struct, frozen=True):
 
 
 class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of the runtime `llm`. Without `model`, the gateway's default; `max_tokens` also limits callers."""
+    """Options of the runtime `llm`. Without `model`, the gateway's default; `max_tokens` also limits callers.
+
+    An agent with tools in its allow-list may call its model `max_calls` times for a task, and use `max_total_tokens`
+    and `max_cost_usd` in all. The answer must match `output_schema`, a JSON Schema.
+    """
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     system_prompt: Annotated[str, msgspec.Meta(max_length=100_000)] = ""
@@ -52,6 +56,10 @@ class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     top_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     stop: Annotated[tuple[str, ...], msgspec.Meta(max_length=16)] = ()
     seed: int | None = None
+    max_calls: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 50
+    max_total_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
+    max_cost_usd: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
+    output_schema: JsonObject | None = None
 
 
 class Runtime(msgspec.Struct, frozen=True):

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
+from stentor.core import json_schema
+from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry.model import (
     AgentChanges,
@@ -78,6 +80,11 @@ def _check_llm(options: JsonObject) -> None:
         raise ValueError(f"the options of an llm runtime are invalid: {error}") from None
     if llm_options.model is not None and llm_options.model.startswith("agent:"):
         raise ValueError("the model of an agent cannot be an agent")
+    if llm_options.output_schema is not None:
+        try:
+            json_schema.check_schema(llm_options.output_schema)
+        except InvalidRequest as error:
+            raise ValueError(f"output_schema: {error.message}") from None
 
 
 class Register(RequestModel):

@@ -10,10 +10,13 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stentor.core.db import Tx
+from stentor.core.errors import LeaseLost
 from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
+from stentor.domains.tasks.service import require_task
 
 EmitToken = Callable[[str], None]
 """Publishes one output token to the readers of the task's live stream."""
@@ -56,3 +59,14 @@ def parse_outcome(reply: Any) -> AttemptOutcome:
         )
     kind = "degraded_success" if reply.get("degraded") is True else "success"
     return AttemptOutcome(kind, reply["result"], performance=performance, cost=cost)  # type: ignore[arg-type]
+
+
+def lease_check(claim: TaskClaim) -> Callable[[Tx], None]:
+    """Return the check that the broker makes before each call: an outdated attempt may do nothing more."""
+
+    def check(tx: Tx) -> None:
+        task = require_task(tx, claim.tenant, claim.task_id)
+        if task.status != "executing" or task.epoch != claim.epoch:
+            raise LeaseLost("You no longer hold the lease of this task.", {"epoch": claim.epoch})
+
+    return check

@@ -15,7 +15,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Database, Tx
-from stentor.core.errors import InvalidRequest, LeaseLost, SandboxUnavailable, StentorError
+from stentor.core.errors import InvalidRequest, SandboxUnavailable, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution import runtimes
@@ -29,7 +29,6 @@ from stentor.domains.sandbox.bubblewrap import RunPlan, find_program_folder
 from stentor.domains.sandbox.process import OutputTooLarge, SandboxedProcess
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox, RunFolders
 from stentor.domains.tasks.model import TaskClaim
-from stentor.domains.tasks.service import require_task
 
 MAX_OUTPUT_BYTES = 10 * 1024 * 1024
 """Longest output of a run, standard error included; more ends the run."""
@@ -86,7 +85,7 @@ class CommandDriver:
             claim.submitted_by,
             claim.head_id,
             folders.work_folder,
-            _lease_check(claim),
+            runtimes.lease_check(claim),
         )
         # The broker listens before the program starts, so that its first call finds the socket.
         async with self.broker.serve(run, folders.socket_path), self._sandbox.start(plan, MAX_OUTPUT_BYTES) as process:
@@ -216,14 +215,3 @@ async def _unless_revoked(run: SandboxRun, reading: Coroutine[Any, Any, int]) ->
         for task in (work, revoked):
             task.cancel()
         await asyncio.gather(work, revoked, return_exceptions=True)
-
-
-def _lease_check(claim: TaskClaim) -> Callable[[Tx], None]:
-    """Return the check that the broker makes before each call: a program of an outdated attempt may do nothing more."""
-
-    def check(tx: Tx) -> None:
-        task = require_task(tx, claim.tenant, claim.task_id)
-        if task.status != "executing" or task.epoch != claim.epoch:
-            raise LeaseLost("You no longer hold the lease of this task.", {"epoch": claim.epoch})
-
-    return check

@@ -8,33 +8,53 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
+from stentor.domains.execution.journal import AttemptJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
-from stentor.domains.execution.runtimes import EmitToken
+from stentor.domains.execution.runtimes import EmitToken, lease_check
+from stentor.domains.execution.runtimes.llm_loop import ToolLoop
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest, ChatRole, LlmMessage, ReplyBuilder, TextPart
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import Agent, LlmOptions
+from stentor.domains.sandbox.broker.model import SandboxRun
+from stentor.domains.sandbox.broker.service import ToolDispatcher
+from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import TaskClaim
 
 ROLES: dict[str, ChatRole] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
 class LlmDriver:
-    """Runs a task as one chat completion.
+    """Runs a task as one chat completion; with tools in the agent's allow-list, or an output schema, as a loop.
 
     Input: a string, `{messages [{role, content}]}`, `{text}`, or any JSON, which the model reads as JSON. Result:
-    `{text, model, usage {input_tokens, output_tokens}, finish_reason}`. Every error of the gateway, also an exhausted
+    `{text, model, usage {input_tokens, output_tokens}, finish_reason}`, of a loop also `model_calls`, `tool_calls` and,
+    with a schema, `output`. Every error of the gateway, also an exhausted
     budget, is a provider failure, so that it does not count against the agent.
     """
 
-    def __init__(self, gateway: LlmGateway) -> None:
-        self._gateway = gateway
+    def __init__(self, gateway: LlmGateway, tools: ToolDispatcher, steps: StepService) -> None:
+        self._gateway, self._tools, self._steps = gateway, tools, steps
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
-        request = _request(claim.input, parse_llm_options(agent))
+        options = parse_llm_options(agent)
+        request = _request(claim.input, options)
         caller = LlmCaller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
         try:
-            return await self._complete(caller, request, emit)
+            if not agent.sandbox_whitelist.tools and options.output_schema is None:
+                return await self._complete(caller, request, emit)
+            run = SandboxRun(
+                claim.tenant,
+                agent.agent_id,
+                agent.name,
+                claim.task_id,
+                claim.submitted_by,
+                claim.head_id,
+                None,
+                lease_check(claim),
+            )
+            journal = AttemptJournal(self._steps, claim)
+            return await ToolLoop(self._gateway, self._tools, journal, caller, run, options, emit).run(request)
         except StentorError as error:
             raise ProviderFailed(error.code, error.message) from None
 

@@ -49,6 +49,7 @@ class CommandTool(Tool):
     """Runs a command of the operator in the agent's work folder, without a tool broker."""
 
     operations = (RUN_OPERATION,)
+    needs_work_folder = True
 
     def __init__(self, name: str, template: CommandTemplate, sandbox: ProcessSandbox) -> None:
         self.name = name
@@ -72,8 +73,13 @@ class CommandTool(Tool):
     def complete_access(self, access: Access) -> Access:
         return msgspec.structs.replace(access, capability=self._template.capability)
 
+    def is_repeatable(self, call: ToolRequest) -> bool:
+        return False
+
     async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
         template, values = self._template, self._parse_values(call)
+        if run.work_folder is None:
+            raise InvalidRequest(f"The tool {self.name!r} runs in a work folder, which only programs have.")
         plan = RunPlan(template.fill(values), run.work_folder, template.options, template.timeout_seconds)
         output = bytearray()
         try:

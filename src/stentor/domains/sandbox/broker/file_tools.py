@@ -85,6 +85,8 @@ class _FileTool(TypedTool):
     def _locate(self, run: SandboxRun, path: str, *, writing: bool = False) -> tuple[Path, list[str]]:
         """Return the root of a path and the names below it. Raises NotFound, Forbidden."""
         if not path.startswith("/"):
+            if run.work_folder is None:
+                raise InvalidRequest("This agent has no work folder: the path must begin with a mapped one, /ROOT/...")
             return run.work_folder, [part for part in path.split("/") if part != "."]
         name, *parts = path[1:].split("/")
         if name not in self._roots:

@@ -13,7 +13,14 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
-from stentor.domains.sandbox.broker.model import SandboxRun, ToolFailed, ToolRequest, TypedTool, encode_content
+from stentor.domains.sandbox.broker.model import (
+    SandboxRun,
+    ToolFailed,
+    ToolInterrupted,
+    ToolRequest,
+    TypedTool,
+    encode_content,
+)
 from stentor.domains.sandbox.model import Access
 
 if TYPE_CHECKING:
@@ -22,6 +29,8 @@ else:
     aiohttp = lazy_module("aiohttp")
 
 MAX_BODY_BYTES = 1 << 20
+_NOT_REPEATABLE = frozenset(("post", "patch"))
+"""The methods that HTTP (RFC 9110, 9.2.2) does not call idempotent."""
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 # Headers that would change the connection or the framing of the request.
 _FORBIDDEN_HEADERS = {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "expect"}
@@ -57,6 +66,16 @@ class HttpRequest(TypedTool):
         url = _parse_url(arguments.url)
         return Access(self.name, method, host=url.raw_host, port=url.port)
 
+    def is_repeatable(self, call: ToolRequest) -> bool:
+        return str(call.arguments.get("method", "get")).lower() not in _NOT_REPEATABLE
+
+    def with_key(self, call: ToolRequest, key: str) -> ToolRequest:
+        headers = call.arguments.get("headers") or {}
+        if not isinstance(headers, dict) or any(str(name).lower() == "idempotency-key" for name in headers):
+            return call
+        arguments = call.arguments | {"headers": headers | {"Idempotency-Key": key}}
+        return msgspec.structs.replace(call, arguments=arguments)
+
     def complete_access(self, access: Access) -> Access:
         """Add an empty host and port 0 where they are missing: no allow-list has them, so the access is denied."""
         return msgspec.structs.replace(access, host=access.host or "", port=access.port or 0)
@@ -74,7 +93,7 @@ class HttpRequest(TypedTool):
                 raise ToolFailed("The host's address is not public.") from None
             raise ToolFailed("The host cannot be reached.") from None
         except (aiohttp.ClientError, ValueError) as error:
-            raise ToolFailed(f"The request failed ({type(error).__name__}).") from None
+            raise ToolInterrupted(f"The request failed ({type(error).__name__}).") from None
 
     async def _send(self, arguments: HttpRequestArguments, url: URL) -> JsonObject:
         data = arguments.body.encode() if arguments.body is not None else None

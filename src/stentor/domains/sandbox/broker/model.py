@@ -35,11 +35,15 @@ class ToolFailed(StentorError):
     code, status = "TOOL_FAILED", 502
 
 
+class ToolInterrupted(ToolFailed):
+    """The tool failed, and may have had its effect all the same."""
+
+
 class SandboxRun:
     """One attempt of an agent at a task that the key `submitted_by` submitted.
 
     `parent_event_id` is the parent of the events of its calls; `guard` raises in the transaction of a call when the
-    attempt is over.
+    attempt is over. `work_folder` is None for an agent that is no program.
     """
 
     def __init__(
@@ -50,7 +54,7 @@ class SandboxRun:
         task_id: str,
         submitted_by: str,
         parent_event_id: str,
-        work_folder: Path,
+        work_folder: Path | None,
         guard: Callable[[Tx], None],
     ) -> None:
         self.tenant, self.agent_id, self.agent_name = tenant, agent_id, agent_name
@@ -69,6 +73,7 @@ class Tool(ABC):
     description: str
     operations: tuple[str, ...]
     timeout_seconds: float = 30.0
+    needs_work_folder = False
 
     @property
     @abstractmethod
@@ -82,6 +87,14 @@ class Tool(ABC):
     def complete_access(self, access: Access) -> Access:
         """Add what the tool needs to an access that a client described instead of calling the tool. Idempotent."""
         return access
+
+    def is_repeatable(self, call: ToolRequest) -> bool:
+        """Return whether a call may be made again when nobody knows whether it was made."""
+        return True
+
+    def with_key(self, call: ToolRequest, key: str) -> ToolRequest:
+        """Return the call with an idempotency key, if the tool has a place for one."""
+        return call
 
     @abstractmethod
     async def execute(self, run: SandboxRun, call: ToolRequest) -> Any:

@@ -71,7 +71,7 @@ class ToolDispatcher:
     async def call(self, run: SandboxRun, call: ToolRequest) -> Any:
         """Check and execute a call. Raises StentorError; ToolDenied for what the agent may not do."""
         if call.tool == LIST_TOOLS:
-            return self._list_tools(run)
+            return {"tools": self.list_tools(run)}
         tool = self._tools.get(call.tool)
         # A tool on the allow-list that this service lacks is a mistake of the operator, not a violation of the agent.
         if tool is None and self._is_on_allowlist(run, call.tool):
@@ -100,17 +100,25 @@ class ToolDispatcher:
         agent = self._find_agent(run.tenant, run.agent_id)
         return agent is not None and any(tool.name == name for tool in agent.sandbox_whitelist.tools)
 
-    def _list_tools(self, run: SandboxRun) -> JsonObject:
+    def is_repeatable(self, call: ToolRequest) -> bool:
+        """Return whether a call may be made again; one of a tool that does not exist is only denied again."""
+        tool = self._tools.get(call.tool)
+        return tool is None or tool.is_repeatable(call)
+
+    def with_key(self, call: ToolRequest, key: str) -> ToolRequest:
+        """Return the call with an idempotency key, if its tool has a place for one."""
+        tool = self._tools.get(call.tool)
+        return call if tool is None else tool.with_key(call, key)
+
+    def list_tools(self, run: SandboxRun) -> list[JsonObject]:
         """Return the tools that the agent may use. Not recorded, because it accesses nothing."""
         agent = self._find_agent(run.tenant, run.agent_id)
         if agent is None or agent.status != "active":
             raise ToolDenied("The agent is not active.")
         allowed = {tool.name: tool for tool in agent.sandbox_whitelist.tools}
-        return {
-            "tools": [
-                _describe_tool(self._tools[name], allowed[name]) for name in sorted(allowed) if name in self._tools
-            ]
-        }
+        found = [(self._tools[name], allowed[name]) for name in sorted(allowed) if name in self._tools]
+        has_folder = run.work_folder is not None
+        return [_describe_tool(tool, entry) for tool, entry in found if has_folder or not tool.needs_work_folder]
 
 
 def _access_to_unknown(call: ToolRequest) -> Access:

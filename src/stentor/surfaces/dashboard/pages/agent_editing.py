@@ -16,7 +16,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 
 KINDS = {
     "worker": ("Worker", "A program of yours that connects to this service and asks for tasks."),
-    "llm": ("Model", "A language model with a prompt, called by this service."),
+    "llm": ("Model", "A language model with a prompt, called by this service, with the tools of its allow-list."),
     "http": ("Web service", "This service sends each task as a request to your endpoint."),
 }
 EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt", "description", "key_name"), "") | {

@@ -1,0 +1,90 @@
+"""The journal of an attempt that runs in this service: what an earlier attempt did is taken from there, not done again.
+
+The same for workers is in their SDK; both write to `domains/steps`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from stentor.auth.principal import Principal
+from stentor.domains.execution.model import ProviderFailed
+from stentor.domains.steps.model import MAX_PAGE, StepDraft, StepKind, StepOutcome
+from stentor.domains.steps.service import JournalEntry, StepService
+from stentor.domains.tasks.model import TaskClaim
+
+
+class EffectUnknown(ProviderFailed):
+    """A call was sent that must not be repeated, and nobody knows whether it had its effect. A person finds out."""
+
+    def __init__(self, name: str, key: str) -> None:
+        super().__init__(
+            "EFFECT_UNKNOWN",
+            f"It is not known whether the effect {name!r} (idempotency key {key}) happened. It is not sent again. Find "
+            "out, record it with `stentor task resolve`, then retry the task.",
+        )
+
+
+class AttemptJournal:
+    """Steps and effects of one attempt. Their keys must be the same in every attempt."""
+
+    def __init__(self, steps: StepService, claim: TaskClaim) -> None:
+        self._steps, self._claim = steps, claim
+        self._principal = Principal("stentor", "admin", frozenset(("admin",)), claim.tenant)
+        self._recorded: dict[str, JournalEntry] = {}
+
+    async def load(self) -> None:
+        """Read what earlier attempts recorded, or the task from which this one goes on."""
+        after = ""
+        while self._claim.epoch > 1 or self._claim.metadata.rerun_from is not None:
+            page = await self._steps.list_page(self._principal, self._claim.task_id, after, MAX_PAGE)
+            self._recorded |= {entry.step.key: entry for entry in page}
+            if len(page) < MAX_PAGE:
+                return
+            after = page[-1].step.event_id
+
+    async def step(self, key: str, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the recorded value of a step; without one do it and record what it returns, a JSON value.
+
+        An error of `work` is not recorded: the next attempt tries again.
+        """
+        entry = self._recorded.get(key)
+        if entry is not None:
+            return await self._value(entry)
+        started = time.perf_counter()
+        return await self._record(key, name, "step", started, await work())
+
+    async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any:
+        """Do the same with work that must not be repeated; it gets an idempotency key.
+
+        Raises EffectUnknown if it began in an earlier attempt and has no outcome. When `work` raises, its effect is
+        unknown as well.
+        """
+        entry = self._recorded.get(key)
+        if entry is None or entry.is_superseded:
+            draft = StepDraft(key, name, "effect")
+            began = await self._steps.begin(self._principal, self._claim.task_id, self._claim.epoch, draft)
+            if began.is_new:
+                started = time.perf_counter()
+                return await self._record(key, name, "effect", started, await work(began.step.event_id))
+            entry = began
+        if entry.step.state == "started":
+            raise EffectUnknown(name, entry.step.event_id)
+        return await self._value(entry)
+
+    async def _record(self, key: str, name: str, kind: StepKind, started: float, value: Any) -> Any:
+        duration_ms = int((time.perf_counter() - started) * 1000)
+        claim, outcome = self._claim, StepOutcome.of_value(value)
+        draft = StepDraft(key, name, kind)
+        await self._steps.record(self._principal, claim.task_id, claim.epoch, draft, outcome, duration_ms)
+        return value
+
+    async def _value(self, entry: JournalEntry) -> Any:
+        step = entry.step
+        if step.error is not None:
+            return {"error": step.error}
+        if step.value_hash is None:
+            return entry.value
+        return (await self._steps.get(self._principal, self._claim.task_id, step.key)).value
