@@ -143,13 +143,14 @@ async def test_a_model_calls_its_tools_and_answers_with_what_it_learned(
     assert [message["role"] for message in said] == ["system", "user", "assistant", "tool"]
     assert json.loads(said[-1]["content"])["body"] == "42"
     assert said[-1]["tool_call_id"] == said[-2]["tool_calls"][0]["id"]
-    kinds = [event["event_type"] for event in await world.events(task["task_id"])]
+    events = await world.events(task["task_id"])
+    kinds = [event["event_type"] for event in events]
     assert kinds.count("llm_called") == 2
     assert kinds.count("tool_called") == 1
     assert [(s["key"], s["name"], s["kind"]) for s in await steps(world, task["task_id"])] == [
-        ("model/1", "model 1", "step"),
-        ("model/1/tool/1", "http_request", "step"),
-        ("model/2", "model 2", "step"),
+        ("model 1", "model 1", "step"),
+        ("model 1/tool 1", "http_request", "step"),
+        ("model 2", "model 2", "step"),
     ]
 
 
@@ -303,7 +304,9 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(
     again = await world.ended(task["task_id"])
     assert (again["error"]["code"], len(site.requests)) == ("EFFECT_UNKNOWN", sent)
     body = {"happened": True, "value": {"status": 200}, "reason": "The bank says so."}
-    answer = await world.admin.post(f"{path}/steps/{held['key'].replace('/', '%2F')}/resolve", json=body)
+    answer = await world.admin.post(
+        f"{path}/steps/{held['key'].replace('/', '%2F').replace(' ', '%20')}/resolve", json=body
+    )
     assert answer.status_code == 200, answer.text
     assert (await world.admin.post(f"{path}/retry")).status_code == 202
     done = await world.ended(task["task_id"])
@@ -334,13 +337,13 @@ async def test_a_run_goes_on_from_a_step_with_another_model(world: World, upstre
         **agent_body(site) | {"name": "other", "runtime": {"kind": "llm", "options": {"model": "openai/sea-small"}}}
     )
     path = f"/api/v1/tasks/{first['task_id']}/rerun"
-    answer = await world.admin.post(path, json={"from_step": "model/2", "agent_preference": other})
+    answer = await world.admin.post(path, json={"from_step": "model 2", "agent_preference": other})
     assert answer.status_code == 202, answer.text
     second = await world.ended(answer.json()["task_id"])
     assert (second["status"], second["result"]["text"]) == ("completed", "It is 42."), second
     assert [call["body"]["model"] for call in upstream.asked] == ["sea-large", "sea-large", "sea-small"]
     assert len(site.requests) == 1, "the request was not sent again"
-    assert [step["key"] for step in await steps(world, second["task_id"])] == ["model/1", "model/1/tool/1", "model/2"]
+    assert [step["key"] for step in await steps(world, second["task_id"])] == ["model 1", "model 1/tool 1", "model 2"]
 
 
 async def test_an_agent_without_tools_has_no_journal(world: World, upstream: Upstream) -> None:

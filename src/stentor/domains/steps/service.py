@@ -179,6 +179,8 @@ def ended_event(
 ) -> EventDraft:
     """Return the event of a step that ended."""
     meta: JsonObject = {"key": step.key, "kind": step.kind, "epoch": step.epoch}
+    if not step.key.endswith(step.name):
+        meta["name"] = step.name
     meta |= {"error": outcome.error} if outcome.error else {"size": len(outcome.content), "sha256": outcome.sha256}
     event_type: EventType = "step_failed" if outcome.error else "step_completed"
     message = f"{step.kind.capitalize()} {step.name} {outcome.state}."

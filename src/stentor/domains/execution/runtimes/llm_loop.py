@@ -112,7 +112,7 @@ class ToolLoop:
     async def _ask(self, request: ChatRequest) -> Turn:
         self._check_limits()
         number = len(self._turns) + 1
-        value = await self._journal.step(f"model/{number}", f"model {number}", lambda: self._call_model(request))
+        value = await self._journal.step(f"model {number}", f"model {number}", lambda: self._call_model(request))
         self._turns.append(msgspec.convert(value, Turn))
         return self._turns[-1]
 
@@ -134,7 +134,7 @@ class ToolLoop:
     async def _use(self, call: ToolCall, number: int) -> str:
         """Make a call of a tool and return its result as the model gets it."""
         self._tool_calls += 1
-        key = f"model/{len(self._turns)}/tool/{number}"
+        key = f"model {len(self._turns)}/tool {number}"
         try:
             arguments = jsontext.decode(call.arguments.encode()) if call.arguments.strip() else {}
             if not isinstance(arguments, dict):

@@ -102,7 +102,7 @@ def _point(kind: BarKind, event: JsonObject, at: int) -> Bar:
         label = f"{metadata.get('model', 'model')}{tokens}"
     start = at - int((event["duration_ms"] or 0) * 1000)
     if kind == "step":
-        label = str(metadata.get("key", label))
+        label = str(metadata.get("name") or metadata.get("key", label))
     failed = event["event_type"] in ("tool_denied", "step_failed") or metadata.get("outcome", "ok") not in (
         "ok",
         "success",
