@@ -23,6 +23,8 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),
         Shown("task-asking", f"/tasks/{made.asking}", "Book Sol for 240 EUR?"),
         Shown("decisions", "/decisions", "Pay the hotel"),
+        Shown("schedules", "/schedules", "weekly-review"),
+        Shown("schedule", "/schedules/morning-report", "At 06:30 on Monday through Friday"),
         Shown("people", "/people", "People"),
         Shown("compare", f"/tasks/{made.done}/compare?with={made.failed}", "Compare runs"),
         Shown("console", "/console", "New task"),

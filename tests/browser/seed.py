@@ -205,5 +205,14 @@ class Seed:
         self.post("/keys", {"name": "nightly", "role": "agent", "expires_at": "2099-01-01T00:00:00Z"})
         self.post("/keys", {"name": "old-laptop", "role": "operator"})
         self.post("/keys/old-laptop/revoke")
+        daily: Body = {
+            "name": "morning-report",
+            "cron": "30 6 * * MON-FRI",
+            "timezone": "Europe/Rome",
+            "overlap": "skip",
+        }
+        daily["task"] = {"type": "write", "input": {"text": "The day."}, "required_capabilities": ["write"]}
+        self.post("/schedules", daily)
+        self.post("/schedules", daily | {"name": "weekly-review", "cron": "@weekly", "paused": True})
         self.made.webhook = self.post("/webhooks", hook)["id"]
         self.made.delivery = self.post(f"/webhooks/{self.made.webhook}/test")["id"]

@@ -95,12 +95,14 @@ def test_a_worker_that_comes_back_at_the_same_moment_and_the_other_do_each_task_
     with service.client() as client:
         one, two = registered(client, "one", 0.9), registered(client, "two", 0.6)
         ids = submitted(client, 30)
-        # Nobody has polled yet, so both go offline together; then both come at once, and both may have all of it.
+        # Nobody has polled yet, so both go offline, one after the other on a busy machine; then both come at once, and
+        # both may have all of it.
         until(lambda: client.get(f"/api/v1/tasks/{ids[0]}").json()["notice"] == "no worker online")
+        before = {task_id: len(moves(client, task_id)) for task_id in ids}
         with working(service, one), working(service, two):
             ends = [done(client, task_id) for task_id in ids]
         assert all(end["attempts"] == 1 for end in ends)
-        assert all(len(moves(client, task_id)) <= 1 for task_id in ids)
+        assert all(len(moves(client, task_id)) <= before[task_id] + 1 for task_id in ids)
     service.kill()
     assert check(service.database, ids) == []
 

@@ -125,7 +125,7 @@ async def test_only_tasks_of_the_tenant_that_owns_the_vault_have_notes(tasks: Ta
 @requirement("tasks.note-written-after-commit")
 async def test_a_burst_of_tasks_leaves_one_final_note_each(tasks: Tasks) -> None:
     agent_id = await tasks.world.register()
-    done = await asyncio.gather(*(tasks.world.submit() for _ in range(20)))
+    done = await asyncio.gather(*(tasks.world.submit() for _ in range(60)))
     for _ in range(3):
         answer = await tasks.world.admin.post(f"/api/v1/agents/{agent_id}/claims", json={"max": 20})
         for claim in answer.json()["tasks"]:
@@ -258,7 +258,7 @@ async def test_more_changes_than_memory_may_hold_are_read_from_the_run_log(tasks
     mirror.changes._max_tasks = 5
     await tasks.world.register()
     for _ in range(2):
-        ids = await asyncio.gather(*(tasks.world.submit() for _ in range(60)))
+        ids = await asyncio.gather(*(tasks.world.submit() for _ in range(20)))
         await tasks.until(lambda ids=ids: set(ids) <= set(tasks.statuses()))  # type: ignore[misc]
     await tasks.until(lambda: mirror.changes.is_idle)
     assert set(tasks.statuses().values()) == {"queued"}

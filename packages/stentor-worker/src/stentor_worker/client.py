@@ -9,13 +9,16 @@ import ssl
 import threading
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-import httpx
+import urllib3
+from urllib3.exceptions import HTTPError
 
 log = logging.getLogger(__name__)
 MAX_PAUSE = 10.0
 """Maximum backoff in seconds."""
+KEPT_CONNECTIONS = 256
+"""More than these at once are closed after their use, each with a warning of urllib3."""
 
 
 class ServiceError(Exception):
@@ -40,16 +43,16 @@ class Client:
             raise ValueError(f"The address of the service must be a URL such as http://127.0.0.1:8080, not {url!r}.")
         self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
         self._trust = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        timeout = httpx.Timeout(30, read=90)
-        self._http = httpx.Client(
-            base_url=url,
+        options = {"ssl_context": self._trust} if url.startswith("https://") else {}
+        self._pool = urllib3.connection_from_url(
+            url,
+            maxsize=KEPT_CONNECTIONS,
             headers={"Authorization": f"Bearer {key}"},
-            limits=limits,
-            timeout=timeout,
-            verify=self._trust or True,
-            trust_env=False,
+            timeout=urllib3.Timeout(connect=30, read=90),
+            retries=False,
+            **options,
         )
+        self._prefix = f"{urlsplit(url).path.rstrip('/')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True
         self.url = url
@@ -64,18 +67,18 @@ class Client:
         while True:
             tries -= 1
             try:
-                response = self._http.request(method, f"/api/v1{path}", json=body)
-            except httpx.TransportError as error:
+                response = self._request(method, path, body)
+            except HTTPError as error:
                 failure = ServiceError(0, "UNREACHABLE", _describe(error))
                 wait = pause
                 self._log_outage(failure)
                 self._trust_renewed_certificate()
             else:
                 self._is_reachable = True
-                if response.is_success:
+                if response.status < 300:
                     return response.json()
                 failure = _to_error(response)
-                if response.status_code not in (429, 502, 503, 504):
+                if response.status not in (429, 502, 503, 504):
                     raise failure
                 wait = _retry_after(response) or pause
             if tries <= 0:
@@ -83,6 +86,11 @@ class Client:
             if self._stopping.wait(wait * random.uniform(0.8, 1.2)):  # noqa: S311 - jitter, not a secret
                 tries = min(tries, 3)
             pause = min(MAX_PAUSE, pause * 2)
+
+    def _request(self, method: str, path: str, body: Any) -> urllib3.BaseHTTPResponse:
+        if body is None:
+            return self._pool.request(method, self._prefix + path, redirect=False)
+        return self._pool.request(method, self._prefix + path, json=body, redirect=False)
 
     def _log_outage(self, failure: ServiceError) -> None:
         """Log the first failure of an outage, not each retry."""
@@ -97,7 +105,7 @@ class Client:
                 self._trust.load_verify_locations(self._ca_file)
 
     def close(self) -> None:
-        self._http.close()
+        self._pool.close()
 
 
 def segment(text: str) -> str:
@@ -105,13 +113,13 @@ def segment(text: str) -> str:
     return quote(text, safe="")
 
 
-def _describe(error: httpx.TransportError) -> str:
+def _describe(error: HTTPError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "The certificate of the service is not trusted: name its file with ca_file or SSL_CERT_FILE."
     return f"The service is unreachable ({type(error).__name__})."
 
 
-def _to_error(response: httpx.Response) -> ServiceError:
+def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
     try:
         body = response.json()
     except ValueError:
@@ -119,12 +127,12 @@ def _to_error(response: httpx.Response) -> ServiceError:
     error = body.get("error")
     # An object in the error envelope; a text in the bodies of 401 and 429.
     if isinstance(error, dict):
-        return ServiceError(response.status_code, str(error.get("code")), str(error.get("message")))
-    unnamed = "UNAUTHORIZED" if response.status_code == 401 else f"HTTP_{response.status_code}"
+        return ServiceError(response.status, str(error.get("code")), str(error.get("message")))
+    unnamed = "UNAUTHORIZED" if response.status == 401 else f"HTTP_{response.status}"
     code = str(body.get("code", unnamed))
-    return ServiceError(response.status_code, code, str(body.get("message", error or "no reason given")))
+    return ServiceError(response.status, code, str(body.get("message", error or "no reason given")))
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isdigit() else 0.0
