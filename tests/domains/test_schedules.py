@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 import httpx
 import pytest
 
+from stentor.auth.principal import Principal
 from stentor.bootstrap.parts.schedules import open_schedules
 from stentor.core.db import Sql
 from tests.conftest import MakeWorld, World
@@ -157,7 +159,7 @@ async def test_a_schedule_whose_key_was_revoked_is_paused_and_says_why(world: Wo
     (task,) = await tasks(world)
     assert (await world.admin.get("/api/v1/tasks", params={"submitted_by": "nightly"})).json()["total"] == 1
     ok(await world.admin.post("/api/v1/keys/nightly/revoke"))
-    await later(world, MINUTE)
+    await later(world, 2 * MINUTE)
     paused = await read(world)
     assert (paused["paused"], paused["next_at"], paused["next_times"]) == (True, None, [])
     assert paused["paused_reason"] == "The key 'nightly', as which it runs, is not valid or may not write."
@@ -178,8 +180,26 @@ async def test_a_key_that_expired_or_may_not_write_any_more_submits_nothing(worl
     if "expires_at" in loss:
         loss = {"expires_at": (await read(world))["next_at"]}
     ok(await world.admin.patch("/api/v1/keys/k", json=loss))
-    await later(world, MINUTE)
+    await later(world, 2 * MINUTE)
     assert (await tasks(world), (await read(world))["paused"]) == ([], True)
+
+
+@requirement("schedules.key")
+async def test_a_key_that_another_process_has_just_made_is_waited_for(world: World) -> None:
+    await world.register()
+    await create(world, who="WRITER")
+    roles, writer = world.kernel.infra.roles, Principal("writer", "admin", frozenset(("read", "write")))
+    roles.set_role(writer, is_active=False, expires_at=None)
+    await later(world, until(await read(world)) - world.clock.now() / 1e6 + 1)
+    assert ((await read(world))["paused"], await runs(world)) == (False, [])
+    roles.set_role(writer, is_active=True, expires_at=None)
+    await world.kernel.schedules.scheduler.tick()
+    assert len(await runs(world)) == 1
+
+
+def until(schedule: Any) -> float:
+    """The next time of a schedule, in seconds since 1970."""
+    return datetime.fromisoformat(schedule["next_at"]).timestamp()
 
 
 @requirement("schedules.change")

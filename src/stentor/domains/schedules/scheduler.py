@@ -13,6 +13,7 @@ import msgspec
 
 from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core import ids
+from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StentorError, StoreUnavailable
 from stentor.core.runlog import RunLog
@@ -26,6 +27,8 @@ from stentor.domains.tasks.submission import SubmissionService
 
 BATCH_SIZE = 100
 """Schedules that one look acts on."""
+KEY_PATIENCE_US = 30 * SECOND
+"""How long after its time a schedule waits for its key to become known."""
 Write = Callable[[Tx], None]
 log = logging.getLogger(__name__)
 
@@ -49,19 +52,21 @@ class Scheduler:
                 log.exception("schedules: tick failed")
 
     async def tick(self) -> None:
-        """Do what is due now, until nothing is."""
+        """Do what is due now, until nothing is that can be done."""
         now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
-        while due:
-            for schedule in due:
-                await self._run(schedule, now)
+        while [schedule for schedule in due if await self._run(schedule, now)]:
             now, due = await self._db.read(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
 
-    async def _run(self, schedule: Schedule, now: int) -> None:
+    async def _run(self, schedule: Schedule, now: int) -> bool:
+        """Do one occurrence of a schedule; return False to look again later."""
         principal = self._roles.find_active(schedule.tenant, schedule.runs_as)
         if principal is None or not principal.may("write"):
+            # A key that was made or changed at another process a moment ago is not known here yet.
+            if schedule.next_at is None or now - schedule.next_at < KEY_PATIENCE_US:
+                return False
             reason = f"The key {schedule.runs_as!r}, as which it runs, is not valid or may not write."
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
-            return
+            return True
         occurrence = model.find_occurrence(schedule, now)
         try:
             await self._write(schedule, self._prepare(schedule, occurrence, principal))
@@ -73,6 +78,7 @@ class Scheduler:
             # Its transaction is undone. Without the next time it would be tried again every second.
             text = error.message if isinstance(error, StentorError) else "The task could not be submitted; see the log."
             await self._write(schedule, lambda tx: _record_failure(tx, schedule, occurrence, text))
+        return True
 
     async def _write(self, schedule: Schedule, work: Write) -> None:
         """Do it unless another process has, or somebody has changed the schedule in the meantime."""
