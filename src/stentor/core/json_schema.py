@@ -1,10 +1,12 @@
 """JSON Schema (draft 2020-12): whether a schema is one, and whether a value matches it.
 
-References to other documents are refused: nothing is fetched.
+A schema comes from somebody who registers an agent, a value from a model, and neither may hold up the service: nothing
+is fetched, patterns take time in proportion to the text, and references are followed a limited number of times.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from stentor.core.errors import InvalidRequest
@@ -12,17 +14,20 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 
 jsonschema: Any = lazy_module("jsonschema")
+re2: Any = lazy_module("re2")
 referencing: Any = lazy_module("referencing")
 MAX_MESSAGE_CHARACTERS = 500
+MAX_REFERENCES = 10_000
+"""References that are followed for one value: a few that refer to each other twice could take for ever."""
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Raise InvalidRequest for what is no JSON Schema, or refers to another document."""
+    """Raise InvalidRequest for what is no JSON Schema, or has what is not applied here."""
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
-        # A reference is only followed when a value needs it, so a wrong one would be found too late.
-        if reference := _find_foreign_reference(schema):
-            raise InvalidRequest(f"the reference {reference!r} leads out of the schema.")
+        # References and patterns are only used when a value needs them, so a wrong one would be found too late.
+        for keyword, content in _walk(schema):
+            _check_keyword(keyword, content)
     except jsonschema.exceptions.SchemaError as error:
         raise InvalidRequest(f"no JSON Schema: {error.message[:MAX_MESSAGE_CHARACTERS]}.") from None
     except RecursionError:
@@ -31,21 +36,52 @@ def check_schema(schema: JsonObject) -> None:
 
 def check_value(value: Any, schema: JsonObject) -> None:
     """Raise InvalidRequest, with the place and what is wrong there, for a value that does not match."""
-    validator = jsonschema.Draft202012Validator(schema, registry=referencing.Registry())
+    base, followed = jsonschema.Draft202012Validator, 0
+
+    def follow(keyword: str) -> Any:
+        def check(validator: Any, reference: str, instance: Any, schema: JsonObject) -> Iterator[Any]:
+            nonlocal followed
+            followed += 1
+            if followed > MAX_REFERENCES:
+                raise InvalidRequest("The references of the schema lead too far.")
+            yield from base.VALIDATORS[keyword](validator, reference, instance, schema) or ()
+
+        return check
+
+    keywords = {"pattern": _match, "$ref": follow("$ref"), "$dynamicRef": follow("$dynamicRef")}
+    kind = jsonschema.validators.extend(base, keywords)
     try:
-        error = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        error = jsonschema.exceptions.best_match(kind(schema, registry=referencing.Registry()).iter_errors(value))
     except (RecursionError, referencing.exceptions.Unresolvable) as problem:
         raise InvalidRequest(f"The schema cannot be applied: {type(problem).__name__}.") from None
     if error is not None:
         raise InvalidRequest(f"{error.json_path}: {error.message[:MAX_MESSAGE_CHARACTERS]}.")
 
 
-def _find_foreign_reference(schema: Any) -> str | None:
+def _match(validator: Any, pattern: str, instance: Any, _: JsonObject) -> Iterator[Any]:
+    if validator.is_type(instance, "string") and not re2.search(pattern, instance):
+        yield jsonschema.exceptions.ValidationError(f"{instance[:100]!r} does not match {pattern!r}")
+
+
+def _check_keyword(keyword: str, content: Any) -> None:
+    if keyword in ("$ref", "$dynamicRef") and isinstance(content, str) and not content.startswith("#"):
+        raise InvalidRequest(f"the reference {content!r} leads out of the schema.")
+    if keyword == "patternProperties":
+        raise InvalidRequest("patternProperties is not supported; name the properties.")
+    if keyword == "pattern" and isinstance(content, str):
+        try:
+            re2.compile(content)
+        except re2.error:
+            raise InvalidRequest(
+                f"the pattern {content!r} is not supported (no lookaround, no back reference)."
+            ) from None
+
+
+def _walk(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every member of every object in a schema."""
     if isinstance(schema, dict):
-        for name, value in schema.items():
-            if name in ("$ref", "$dynamicRef") and isinstance(value, str) and not value.startswith("#"):
-                return value
+        yield from schema.items()
         schema = list(schema.values())
     if isinstance(schema, list):
-        return next(filter(None, map(_find_foreign_reference, schema)), None)
-    return None
+        for part in schema:
+            yield from _walk(part)

@@ -7,6 +7,7 @@ it, so a long run stores each message once.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -95,7 +96,9 @@ class ToolLoop:
             if schema is None:
                 return self._outcome(turn)
             try:
-                return self._outcome(turn, output=parse_output(turn.content, schema))
+                # In a thread: the model may answer with a megabyte.
+                output = await asyncio.to_thread(parse_output, turn.content, schema)
+                return self._outcome(turn, output=output)
             except InvalidRequest as error:
                 if corrections == MAX_CORRECTIONS:
                     raise AgentFailed(
