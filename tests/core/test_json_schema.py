@@ -49,6 +49,15 @@ def test_a_pattern_takes_time_in_proportion_to_the_text() -> None:
 
 
 @requirement("execution.llm-schema")
+def test_many_items_are_compared_in_one_pass() -> None:
+    items = [{"a": n} for n in range(30_000)]
+    check_value(items, {"uniqueItems": True})
+    with pytest.raises(InvalidRequest, match="not unique"):
+        check_value([*items, {"a": 7}], {"uniqueItems": True})
+    check_value([1, True, "1", None, [1]], {"uniqueItems": True})
+
+
+@requirement("execution.llm-schema")
 @pytest.mark.parametrize("word", ["allOf", "anyOf"])
 def test_references_that_double_are_given_up(word: str) -> None:
     defined: dict[str, Any] = {f"a{n}": {word: [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(60)}

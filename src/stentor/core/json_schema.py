@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
@@ -48,7 +49,12 @@ def check_value(value: Any, schema: JsonObject) -> None:
 
         return check
 
-    keywords = {"pattern": _match, "$ref": follow("$ref"), "$dynamicRef": follow("$dynamicRef")}
+    keywords = {
+        "pattern": _match,
+        "uniqueItems": _check_unique,
+        "$ref": follow("$ref"),
+        "$dynamicRef": follow("$dynamicRef"),
+    }
     kind = jsonschema.validators.extend(base, keywords)
     try:
         error = jsonschema.exceptions.best_match(kind(schema, registry=referencing.Registry()).iter_errors(value))
@@ -61,6 +67,16 @@ def check_value(value: Any, schema: JsonObject) -> None:
 def _match(validator: Any, pattern: str, instance: Any, _: JsonObject) -> Iterator[Any]:
     if validator.is_type(instance, "string") and not re2.search(pattern, instance):
         yield jsonschema.exceptions.ValidationError(f"{instance[:100]!r} does not match {pattern!r}")
+
+
+def _check_unique(validator: Any, wanted: bool, instance: Any, _: JsonObject) -> Iterator[Any]:
+    """Compare by a digest: the library compares each item with each."""
+    if (
+        wanted
+        and validator.is_type(instance, "array")
+        and len({*map(jsontext.sorted_digest, instance)}) < len(instance)
+    ):
+        yield jsonschema.exceptions.ValidationError("the items are not unique")
 
 
 def _check_keyword(keyword: str, content: Any) -> None:
