@@ -73,8 +73,8 @@ def test_the_last_times_are_those_that_came_next_before(cron: str, zone: str, se
     following = times.list_after(moment, 4)
     assert following == sorted(set(following))
     assert following[0] > moment
-    assert times.list_until(following[-1], 4) == following[::-1]
-    assert times.list_until(following[0] - 1, 1)[0] <= moment
+    assert times.list_until(following[-1], 4, following[0]) == following[::-1]
+    assert times.list_until(following[0] - 1, 1, 0)[0] <= moment
 
 
 @requirement("schedules.times")
@@ -97,6 +97,8 @@ def test_the_last_times_are_those_that_came_next_before(cron: str, zone: str, se
         ("0 0 * * *", "/etc/passwd", "timezone: "),
         ("0 0 * * *", "Europe", "timezone: "),
         ("0 0 * * *", "x" * 5_000, "timezone: "),
+        ("0 0 * * *", "localtime", "timezone: "),
+        ("0 0 * * *", "right/Europe/Rome", "timezone: "),
     ],
 )
 def test_what_is_wrong_is_named(cron: str, zone: str, problem: str) -> None:
@@ -152,6 +154,18 @@ def test_of_very_many_missed_runs_the_newest_are_made() -> None:
     assert found == Occurrence(now - (MAX_MISSED - 1) * MINUTE, now - (MAX_MISSED - 2) * MINUTE, NOON)
     daily = schedule(missed="all", cron="0 12 * * *")
     assert find_occurrence(daily, now) == Occurrence(NOON, NOON + 24 * HOUR, None)
+
+
+@requirement("schedules.missed")
+@pytest.mark.parametrize("missed", ["skip", "one", "all"])
+def test_times_that_are_years_apart_are_made_up_for(missed: Any) -> None:
+    for cron, first in (
+        ("0 0 29 2 *", datetime(2028, 2, 29, tzinfo=UTC)),
+        ("@yearly", datetime(2027, 1, 1, tzinfo=UTC)),
+    ):
+        due = micros_from_datetime(first)
+        found = find_occurrence(schedule(cron=cron, next_at=due, missed=missed), due + 48 * HOUR)
+        assert found.due_at == (None if missed == "skip" else due)
 
 
 def test_a_description_says_the_expression_in_words() -> None:

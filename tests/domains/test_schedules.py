@@ -12,6 +12,7 @@ import pytest
 from stentor.auth.principal import Principal
 from stentor.bootstrap.parts.schedules import open_schedules
 from stentor.core.db import Sql
+from stentor.domains.schedules import model, store
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -138,6 +139,52 @@ async def test_a_run_is_skipped_while_the_task_before_has_not_ended(world: World
     assert (await runs(world))[0]["outcome"] == "submitted"
 
 
+@requirement("schedules.overlap")
+async def test_a_task_that_lasts_is_remembered_however_many_runs_are_skipped(world: World) -> None:
+    await world.register()
+    await create(world, overlap="skip")
+    for _ in range(210):
+        await later(world, MINUTE)
+    assert len(await tasks(world)) == 1
+    # A run at once is another matter.
+    ran = (await world.admin.post(f"{PATH}/s/run")).json()["task_id"]
+    await world.admin.post(f"/api/v1/tasks/{ran}/cancel")
+    await later(world, MINUTE)
+    assert len(await tasks(world)) == 2
+
+
+@requirement("schedules.once")
+async def test_a_schedule_whose_times_cannot_be_computed_stops_no_other(world: World, monkeypatch: Any) -> None:
+    await world.register()
+    await create(world, "broken", cron="* * * * *")
+    await create(world, "other", cron="* * * * *")
+    whole = model.find_occurrence
+
+    def find(schedule: model.Schedule, now: int) -> model.Occurrence:
+        if schedule.name == "broken":
+            raise OverflowError("date value out of range")
+        return whole(schedule, now)
+
+    monkeypatch.setattr(model, "find_occurrence", find)
+    await later(world, MINUTE)
+    assert len(await runs(world, "other")) == 1
+    assert "cannot be computed" in (await read(world, "broken"))["paused_reason"]
+
+
+@requirement("schedules.once")
+async def test_a_schedule_that_is_made_anew_while_the_old_one_is_due_stays_as_it_is(world: World) -> None:
+    await world.register()
+    await create(world, "s")
+    scheduler, db = world.kernel.schedules.scheduler, world.kernel.infra.db
+    world.clock.advance(seconds=MINUTE)
+    (due,) = await db.read(lambda tx: store.list_due(tx, 10))
+    await world.admin.delete(f"{PATH}/s")
+    made = await create(world, "s", "WRITER", cron="@yearly", task={**TASK, "input": "new"})
+    await scheduler._run(due, world.clock.now())
+    assert await read(world) == made
+    assert await tasks(world) == []
+
+
 async def test_a_denied_task_is_a_run_with_its_reason(world: World) -> None:
     await create(world)
     await later(world, MINUTE)
@@ -202,6 +249,17 @@ def until(schedule: Any) -> float:
     return datetime.fromisoformat(schedule["next_at"]).timestamp()
 
 
+@requirement("schedules.key")
+async def test_a_key_that_only_other_processes_know_is_left_to_them(world: World) -> None:
+    await world.register()
+    await create(world, who="WRITER")
+    del world.kernel.infra.roles._keys["default", "writer"]
+    await later(world, 2 * MINUTE)
+    assert (await read(world))["paused"] is False
+    await later(world, 10 * MINUTE)
+    assert ((await read(world))["paused"], await tasks(world)) == (True, [])
+
+
 @requirement("schedules.change")
 async def test_a_paused_schedule_rests_and_makes_up_for_nothing(world: World) -> None:
     await world.register()
@@ -259,6 +317,16 @@ async def test_a_bound_key_has_its_own_schedules_alone(world: World) -> None:
     # Whatever a key of an agent made it may pause; to delete needs the permission for it, as everywhere.
     assert (await bob.delete(f"{PATH}/bobs")).status_code == 403
     assert (await change(world, "bobs", "BOB", paused=True))["paused"] is True
+
+
+@requirement("schedules.visibility", "schedules.key")
+async def test_an_agents_schedule_whose_task_an_admin_changed_is_the_admins(world: World) -> None:
+    await create(world, who="BOB")
+    assert (await change(world, task={**TASK, "input": "secret"}))["runs_as"] == "admin"
+    bob = world.clients["BOB"]
+    assert ok(await bob.get(PATH))["total"] == 0
+    for answer in (await bob.get(f"{PATH}/s"), await bob.patch(f"{PATH}/s", json={"cron": "* * * * *"})):
+        assert answer.status_code == 404, answer.text
 
 
 @requirement("schedules.run-now")

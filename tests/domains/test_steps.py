@@ -337,3 +337,34 @@ async def test_a_task_goes_on_from_a_step_with_what_was_recorded_before_it(world
         assert (meta["rerun_of"], meta["rerun_from"]) == (attempt.task_id, key)
     whole = await world.admin.get(f"/api/v1/tasks/{again.task_id}/steps/b")
     assert whole.json()["value"] == "b" * 5_000
+
+
+@requirement("tasks.rerun-from")
+async def test_an_effect_of_which_nothing_is_known_is_not_left_behind(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await attempt.begin("pay")
+    await attempt.step("summarize", 1)
+    await attempt.fail()
+    path = f"/api/v1/tasks/{attempt.task_id}"
+    refused(await world.admin.post(f"{path}/rerun", json={"from_step": "summarize"}), 409, "CONFLICT")
+    body = {"happened": True, "value": "paid", "reason": "The bank says so."}
+    assert (await world.admin.post(f"{path}/steps/pay/resolve", json=body)).status_code == 200
+    answer = await world.admin.post(f"{path}/rerun", json={"from_step": "summarize"})
+    (step,) = (await Attempt(world, answer.json()["task_id"], 0).journal())["steps"]
+    assert (step["key"], step["value"]) == ("pay", "paid")
+    assert (await world.admin.post(f"{path}/rerun", json={"from_step": "a\0b"})).status_code == 400
+
+
+@requirement("tasks.rerun-from")
+async def test_what_ran_within_the_step_and_what_failed_run_anew_but_no_effect_does(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await attempt.step("fetch", 1)
+    await attempt.step("broken", error={"type": "E", "message": "no"})
+    await attempt.step("charge/a", 1)
+    await attempt.begin("charge/pay")
+    await attempt.post("steps", key="charge/pay", name="charge/pay", kind="effect", value="paid")
+    await attempt.step("charge", 1)
+    await attempt.fail()
+    answer = await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/rerun", json={"from_step": "charge"})
+    again = Attempt(world, answer.json()["task_id"], 0)
+    assert [step["key"] for step in (await again.journal())["steps"]] == ["fetch", "charge/pay"]

@@ -63,8 +63,8 @@ class RoleRegistry:
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
-        self._active: dict[tuple[str, str], tuple[Principal, int | None]] = {}
-        """The valid keys, and when each expires."""
+        self._keys: dict[tuple[str, str], tuple[Principal | None, int | None]] = {}
+        """The holder of each key, None for a revoked one, and when it expires."""
         self._people: set[tuple[str, str]] = set()
         self._approvers: dict[tuple[str, str], int | None] = {}
         """When the key of each person who may approve expires, in microseconds; None for never."""
@@ -80,9 +80,7 @@ class RoleRegistry:
     def set_role(self, principal: Principal, *, is_active: bool, expires_at: int | None) -> None:
         """Set what a key is. What a revoked key of a person did stays the work of a person."""
         key = (principal.tenant, principal.name)
-        self._active.pop(key, None)
-        if is_active:
-            self._active[key] = principal, expires_at
+        self._keys[key] = principal if is_active else None, expires_at
         self._approvers.pop(key, None)
         self._agents_with_admin.discard(key)
         self._people.discard(key)
@@ -104,8 +102,12 @@ class RoleRegistry:
 
     def find_active(self, tenant: str, name: str) -> Principal | None:
         """Return the holder of a key by its name, for work that it ordered earlier; None unless the key is valid."""
-        principal, expires_at = self._active.get((tenant, name), (None, None))
+        principal, expires_at = self._keys.get((tenant, name), (None, None))
         return None if expires_at is not None and expires_at <= self._now() else principal
+
+    def is_known(self, tenant: str, name: str) -> bool:
+        """Return whether this process knows a key by this name, valid or not."""
+        return (tenant, name) in self._keys
 
     def is_person(self, tenant: str, name: str) -> bool:
         """Return whether the key has a person's role. Fails closed: an unknown name counts as an agent."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from stentor.core import ids, trace_context
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
-from stentor.core.errors import LeaseLost, NotFound, RoutingDenied
+from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution.model import TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
@@ -124,6 +124,9 @@ class TaskExecutor:
             return failure.outcome
         except TimeoutError:
             return TIMEOUT_OUTCOME
+        except (LeaseLost, StoreUnavailable):
+            # Without an outcome the lease runs out, and the task is taken again.
+            raise
         except Exception:
             # Any exception of a driver counts as a failure of the agent; the service goes on.
             log.exception("executor: agent failed unexpectedly agent=%s task=%s", agent.name, claim.task_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -31,6 +31,9 @@ MISSED_AFTER_US = MINUTE
 RUNS_KEPT = 200
 """Runs of a schedule that are kept."""
 
+_NO_ZONES = frozenset(("localtime", "posixrules", "Factory"))
+"""Files beside the zones: each machine may have other ones."""
+
 Missed = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip"]
 RunOutcome = Literal["submitted", "denied", "skipped"]
@@ -48,6 +51,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
     `runs_as` is the key that last said what is submitted, and whose task it becomes. `next_at` is None while it is
     paused; `paused_reason` says why the service itself paused it. `version` counts the writes: changes and runs.
+    `last_task_id` is the last task that was submitted at one of its times.
     """
 
     tenant: str
@@ -65,10 +69,19 @@ class Schedule(msgspec.Struct, frozen=True):
     created_at: int
     updated_at: int
     version: int = 1
+    last_task_id: str | None = None
 
     def is_visible_to(self, caller: Principal) -> bool:
-        """Return whether the caller may see and change it: a key bound to its agents sees its own alone."""
-        return self.tenant == caller.tenant and (not caller.is_bound_agent or self.created_by == caller.name)
+        """Return whether the caller may see and change it.
+
+        A key that is bound to its agents sees its own alone, and no more once somebody else says what is submitted.
+        """
+        is_own = self.created_by == self.runs_as == caller.name
+        return self.tenant == caller.tenant and (is_own or not caller.is_bound_agent)
+
+    def is_same(self, other: Schedule | None) -> bool:
+        """Return whether nothing has happened to it: a schedule that was made anew has the versions of the old one."""
+        return other is not None and (self.created_at, self.version) == (other.created_at, other.version)
 
 
 class ScheduleRun(msgspec.Struct, frozen=True):
@@ -107,6 +120,8 @@ class CronTimes:
     def __init__(self, cron: str, timezone: str) -> None:
         self._cron = ALIASES.get(cron.strip().lower(), cron)
         try:
+            if timezone in _NO_ZONES or timezone.startswith(("right/", "posix/")):
+                raise KeyError(timezone)
             self._zone = ZoneInfo(timezone)
         except (ValueError, OSError, KeyError):  # a text that is no name, the name of a folder, an unknown name
             raise InvalidRequest(
@@ -134,10 +149,11 @@ class CronTimes:
         """Return the next times after a moment."""
         return [micros_from_datetime(found) for found in islice(CronSim(self._cron, self._local(moment)), count)]
 
-    def list_until(self, moment: int, count: int) -> list[int]:
-        """Return the last times that are not after a moment, the newest first."""
+    def list_until(self, moment: int, count: int, first: int) -> list[int]:
+        """Return the last times that are not after a moment, the newest first, and none before `first`."""
         found = CronSim(self._cron, self._local(moment // SECOND * SECOND + SECOND), reverse=True)
-        return [micros_from_datetime(each) for each in islice(found, count)]
+        times = takewhile(lambda each: each >= first, map(micros_from_datetime, found))
+        return list(islice(times, count))
 
     def _local(self, moment: int) -> datetime:
         return (_EPOCH + timedelta(microseconds=moment)).astimezone(self._zone)
@@ -151,10 +167,10 @@ def find_occurrence(schedule: Schedule, now: int) -> Occurrence:
         due = first
         # There cannot be more times than minutes.
         if now - first > MAX_MISSED * MINUTE:
-            due = max(first, times.list_until(now, MAX_MISSED)[-1])
+            due = ([first, *times.list_until(now, MAX_MISSED, first)])[-1]
         return Occurrence(due, times.after(due), first if due > first else None)
-    (newest,) = times.list_until(now, 1)
-    newest = max(newest, first)
+    # None where the times backwards are not those forwards, as in zones that move by half an hour.
+    newest = max(times.list_until(now, 1, first), default=first)
     if schedule.missed == "one":
         return Occurrence(newest, times.after(now), None)
     is_missed = now - newest > MISSED_AFTER_US

@@ -27,8 +27,8 @@ from stentor.domains.tasks.submission import SubmissionService
 
 BATCH_SIZE = 100
 """Schedules that one look acts on."""
-KEY_PATIENCE_US = 30 * SECOND
-"""How long after its time a schedule waits for its key to become known."""
+STALE_KEY_US, UNKNOWN_KEY_US = 30 * SECOND, 600 * SECOND
+"""How long after its time a schedule waits whose key is not valid here, and one whose key is not known here."""
 Write = Callable[[Tx], None]
 log = logging.getLogger(__name__)
 
@@ -61,57 +61,71 @@ class Scheduler:
         """Do one occurrence of a schedule; return False to look again later."""
         principal = self._roles.find_active(schedule.tenant, schedule.runs_as)
         if principal is None or not principal.may("write"):
-            # A key that was made or changed at another process a moment ago is not known here yet.
-            if schedule.next_at is None or now - schedule.next_at < KEY_PATIENCE_US:
-                return False
-            reason = f"The key {schedule.runs_as!r}, as which it runs, is not valid or may not write."
+            return await self._pause_without_key(schedule, now)
+        try:
+            occurrence = model.find_occurrence(schedule, now)
+        except Exception:
+            # It must not stop the schedules behind it.
+            log.exception("schedules: times cannot be computed tenant=%s schedule=%s", schedule.tenant, schedule.name)
+            reason = "Its next time cannot be computed; the log of the service has the reason. Change its times."
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
             return True
-        occurrence = model.find_occurrence(schedule, now)
         try:
             await self._write(schedule, self._prepare(schedule, occurrence, principal))
         except StoreUnavailable:
             raise
         except Exception as error:
             if not isinstance(error, StentorError):
-                log.exception("schedules: run failed schedule=%s", schedule.name)
+                log.exception("schedules: run failed tenant=%s schedule=%s", schedule.tenant, schedule.name)
             # Its transaction is undone. Without the next time it would be tried again every second.
             text = error.message if isinstance(error, StentorError) else "The task could not be submitted; see the log."
             await self._write(schedule, lambda tx: _record_failure(tx, schedule, occurrence, text))
+        return True
+
+    async def _pause_without_key(self, schedule: Schedule, now: int) -> bool:
+        """Pause a schedule whose key is not valid; return False while it may only be unknown here.
+
+        A key that was made or changed at another process a moment ago is not known here yet, and one of the environment
+        may be known to other gateways alone.
+        """
+        is_known = self._roles.is_known(schedule.tenant, schedule.runs_as)
+        patience = STALE_KEY_US if is_known else UNKNOWN_KEY_US
+        if schedule.next_at is None or now - schedule.next_at < patience:
+            return False
+        reason = f"The key {schedule.runs_as!r}, as which it runs, is not valid or may not write."
+        await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
         return True
 
     async def _write(self, schedule: Schedule, work: Write) -> None:
         """Do it unless another process has, or somebody has changed the schedule in the meantime."""
 
         def write(tx: Tx) -> None:
-            found = store.find(tx, schedule.tenant, schedule.name)
-            if found is not None and found.version == schedule.version:
+            if schedule.is_same(store.find(tx, schedule.tenant, schedule.name)):
                 work(tx)
 
         await self._db.write(write, (locks.schedule_lock(schedule.tenant, schedule.name),))
 
     def _prepare(self, schedule: Schedule, occurrence: Occurrence, principal: Principal) -> Write:
         """Route the task now, and return the write of all that is done for the occurrence."""
-        task_id = ids.new_id()
+        task_id, due_at = ids.new_id(), occurrence.due_at
         submit = None
-        if occurrence.due_at is not None:
+        if due_at is not None:
             draft = msgspec.structs.replace(task_of(schedule), id=task_id)
             submit = self._submission.prepare_submit(principal, draft)
 
         def write(tx: Tx) -> None:
-            _advance(tx, schedule, occurrence)
             if occurrence.given_up is not None:
                 _record(tx, schedule, occurrence.given_up, "skipped", None, "Missed: no service ran at this time.")
-            if submit is None or occurrence.due_at is None:
-                return
-            if schedule.overlap == "skip" and (running := _find_running(tx, schedule)):
-                text = f"The task of the run before, {running}, has not ended."
-                _record(tx, schedule, occurrence.due_at, "skipped", None, text)
-                return
-            response = submit(tx)
-            is_denied = response.status_code != 202
-            reason = response.body["message"] if is_denied else None
-            _record(tx, schedule, occurrence.due_at, "denied" if is_denied else "submitted", task_id, reason)
+            submitted = None
+            if submit is not None and due_at is not None:
+                if schedule.overlap == "skip" and (running := _find_running(tx, schedule)):
+                    text = f"The task of the run before, {running}, has not ended."
+                    _record(tx, schedule, due_at, "skipped", None, text)
+                else:
+                    response, submitted = submit(tx), task_id
+                    reason = None if response.status_code == 202 else response.body["message"]
+                    _record(tx, schedule, due_at, "denied" if reason else "submitted", task_id, reason)
+            store.advance(tx, schedule, occurrence.next_at, submitted)
 
         return write
 
@@ -123,18 +137,13 @@ class Scheduler:
 
 
 def _record_failure(tx: Tx, schedule: Schedule, occurrence: Occurrence, text: str) -> None:
-    _advance(tx, schedule, occurrence)
+    store.advance(tx, schedule, occurrence.next_at, None)
     _record(tx, schedule, occurrence.due_at or occurrence.next_at, "denied", None, text)
-
-
-def _advance(tx: Tx, schedule: Schedule, occurrence: Occurrence) -> None:
-    store.update(tx, msgspec.structs.replace(schedule, next_at=occurrence.next_at, version=schedule.version + 1))
 
 
 def _find_running(tx: Tx, schedule: Schedule) -> str | None:
     """Return the last task of a schedule if it has not ended."""
-    task_id = store.find_last_task(tx, schedule)
-    task = tasks.find(tx, schedule.tenant, task_id) if task_id is not None else None
+    task = None if schedule.last_task_id is None else tasks.find(tx, schedule.tenant, schedule.last_task_id)
     return None if task is None or task.status in TERMINAL_STATUSES else task.task_id
 
 

@@ -16,7 +16,8 @@ _COLUMNS = ", ".join(_FIELDS)
 _ONE = Sql(f"select {_COLUMNS} from schedules where tenant = :tenant and name = :name")
 _LIST = Sql(
     f"""select {_COLUMNS} from schedules
-    where tenant = :tenant and (cast(:creator as text) is null or created_by = :creator) order by name"""
+    where tenant = :tenant and (cast(:creator as text) is null or created_by = :creator and runs_as = :creator)
+    order by name"""
 )
 _COUNT = Sql("select count(*) from schedules where tenant = :tenant and created_by = :creator")
 _DUE = Sql(f"select {_COLUMNS} from schedules where next_at <= :now order by next_at limit :limit")
@@ -24,6 +25,10 @@ _INSERT = Sql(f"insert into schedules ({_COLUMNS}) values ({', '.join(':' + name
 _CHANGED = tuple(name for name in _FIELDS if name not in ("tenant", "name", "created_by", "created_at"))
 _UPDATE = Sql(
     f"""update schedules set {", ".join(f"{name} = :{name}" for name in _CHANGED)}
+    where tenant = :tenant and name = :name"""
+)
+_ADVANCE = Sql(
+    """update schedules set next_at = :next_at, version = version + 1, last_task_id = coalesce(:task_id, last_task_id)
     where tenant = :tenant and name = :name"""
 )
 _DELETE = Sql("delete from schedules where tenant = :tenant and name = :name")
@@ -41,10 +46,6 @@ _RUNS = Sql(
 _LAST_RUNS = Sql(
     f"""select r.name, {", ".join("r." + name for name in _RUN_FIELDS)} from schedule_runs r where r.tenant = :tenant
     and r.run_id = (select max(n.run_id) from schedule_runs n where n.tenant = r.tenant and n.name = r.name)"""
-)
-_LAST_TASK = Sql(
-    """select task_id from schedule_runs
-    where tenant = :tenant and name = :name and task_id is not null order by run_id desc limit 1"""
 )
 _TRIM_RUNS = Sql(
     """delete from schedule_runs where tenant = :tenant and name = :name and run_id <= (
@@ -83,6 +84,11 @@ def update(tx: Tx, schedule: Schedule) -> None:
     tx.run(_UPDATE, **{name: row[name] for name in ("tenant", "name", *_CHANGED)})
 
 
+def advance(tx: Tx, schedule: Schedule, next_at: int, task_id: str | None) -> None:
+    """Store the next time, and the task that was submitted, if one was."""
+    tx.run(_ADVANCE, tenant=schedule.tenant, name=schedule.name, next_at=next_at, task_id=task_id)
+
+
 def delete(tx: Tx, tenant: str, name: str) -> None:
     """Delete a schedule with its runs; the tasks stay."""
     tx.run(_DELETE_RUNS, tenant=tenant, name=name)
@@ -104,12 +110,6 @@ def list_runs(tx: Tx, schedule: Schedule, limit: int) -> list[ScheduleRun]:
 def list_last_runs(tx: Tx, tenant: str) -> dict[str, ScheduleRun]:
     """Return the last run of each schedule of a tenant that has one, by the schedule's name."""
     return {name: ScheduleRun(*run) for name, *run in tx.rows(_LAST_RUNS, tenant=tenant)}
-
-
-def find_last_task(tx: Tx, schedule: Schedule) -> str | None:
-    """Return the id of the last task that a schedule submitted."""
-    row = tx.row(_LAST_TASK, tenant=schedule.tenant, name=schedule.name)
-    return row[0] if row else None
 
 
 def _row(schedule: Schedule) -> dict[str, Any]:

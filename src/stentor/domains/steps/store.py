@@ -38,12 +38,18 @@ _REPLACE = Sql(
     f"update task_steps set {', '.join(f'{name} = :{name}' for name in _FIELDS if name != 'key')} "
     f"where {_TASK} and key = :key and state = 'failed' and epoch = :old_epoch"
 )
-# A program that went on after a failed step does so again: the copy is not to run anew.
-_COPIED = {"epoch": "0", "handled": "case when state = 'failed' then 1 else 0 end"}
+_COPIED = {"epoch": "0"}
+# Failed steps run again as after a retry, unless the program did something after them. What ran within the step itself
+# runs again with it, but for effects.
 _COPY_BEFORE = Sql(
     f"insert into task_steps (tenant, task_id, {_COLUMNS}) "
     f"select tenant, :target, {', '.join(_COPIED.get(name, name) for name in _FIELDS)} from task_steps "
-    f"where {_TASK} and state <> 'started' and event_id < :before"
+    f"where {_TASK} and (state = 'completed' or state = 'failed' and handled = 1) and event_id < :before "
+    "and (kind = 'effect' or substr(key, 1, length(cast(:inside as text))) <> :inside)"
+)
+_FIND_OPEN_EFFECT = Sql(
+    f"select name from task_steps where {_TASK} and state = 'started' and kind = 'effect' "
+    "and event_id < :before limit 1"
 )
 _MARK_HANDLED = Sql(f"update task_steps set handled = 1 where {_TASK} and key = :key and state = 'failed'")
 _END = Sql(
@@ -118,8 +124,21 @@ def insert_ended(
 
 
 def copy_before(tx: Tx, task: Task, source: str, step: Step) -> None:
-    """Copy into a new task the steps of another one that began before a step and have ended."""
-    tx.run(_COPY_BEFORE, tenant=task.tenant, task_id=source, target=task.task_id, before=step.event_id)
+    """Copy into a new task what is recorded in another one before a step."""
+    tx.run(
+        _COPY_BEFORE,
+        tenant=task.tenant,
+        task_id=source,
+        target=task.task_id,
+        before=step.event_id,
+        inside=f"{step.key}/",
+    )
+
+
+def find_open_effect(tx: Tx, tenant: str, task_id: str, step: Step) -> str | None:
+    """Return the name of an effect without an outcome that began before a step; None without one."""
+    row = tx.row(_FIND_OPEN_EFFECT, tenant=tenant, task_id=task_id, before=step.event_id)
+    return row[0] if row else None
 
 
 def mark_handled(tx: Tx, task: Task, key: str) -> None:

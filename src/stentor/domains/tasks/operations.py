@@ -136,7 +136,7 @@ class RerunIn(RequestModel):
 
     agent_preference: UuidText | None = None
     from_step: Annotated[
-        Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None,
+        Annotated[Text, StringConstraints(min_length=1, max_length=1024)] | None,
         Field(description="The key of a step: what was recorded before it is taken over, and it runs anew."),
     ] = None
 

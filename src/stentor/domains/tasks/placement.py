@@ -46,7 +46,7 @@ class StartConditions(Protocol):
         ...
 
     def take_over(self, tx: Tx, task: Task) -> None:
-        """Copy what is recorded before the step from which the task goes on. Raises NotFound for an unknown step."""
+        """Copy what is recorded before the step from which the task goes on. Raises NotFound and Conflict."""
         ...
 
     def has_open(self, tx: Tx, task: Task) -> bool:

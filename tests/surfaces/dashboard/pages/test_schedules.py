@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.requirements import requirement
@@ -18,6 +19,11 @@ async def stored(site: Site, name: str = "morning") -> dict[str, Any]:
     answer = await site.world.admin.get(f"{PATH}/{name}")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
+
+
+async def change(site: Site, status: int = 303, /, **fields: str) -> httpx.Response:
+    """Send the form that changes a schedule, as the browser has it now."""
+    return await site.send("/schedules/morning", status, seen=(await stored(site))["updated_at"], **fields)
 
 
 @requirement("dashboard.page-schedules")
@@ -65,10 +71,10 @@ async def test_a_schedule_is_run_paused_resumed_changed_and_deleted(site: Site) 
     await site.send("/schedules/morning/pause")
     assert "None while it is paused" in await site.read("/schedules/morning")
     await site.send("/schedules/morning/resume")
-    await site.send("/schedules/morning", **FORM | {"cron": "@daily", "title": "The day"})
+    await change(site, **FORM | {"cron": "@daily", "title": "The day"})
     changed = await stored(site)
     assert (changed["cron"], changed["task"]["title"], changed["paused"]) == ("@daily", "The day", False)
-    wrong = await site.send("/schedules/morning", 400, **FORM | {"cron": "61 * * * *"})
+    wrong = await change(site, 400, **FORM | {"cron": "61 * * * *"})
     assert "is no cron expression: bad minute" in wrong.text
     assert (await site.send("/schedules/morning/delete")).headers["location"] == "/schedules?notice=schedule-deleted"
     await site.read("/schedules/morning", 404)
@@ -79,10 +85,10 @@ async def test_a_changed_time_leaves_the_task_to_its_owner_and_a_changed_task_do
     body = {"name": "morning", "cron": "@daily", "task": {"type": "echo", "input": "hello", "timeout_seconds": 7}}
     body["task"] |= {"metadata": {"priority": "high"}, "required_capabilities": ["echo"]}  # type: ignore[operator]
     assert (await site.world.clients["WRITER"].post(PATH, json=body)).status_code == 201
-    await site.send("/schedules/morning", **FORM)
+    await change(site, **FORM)
     first = await stored(site)
     assert (first["cron"], first["runs_as"]) == (FORM["cron"], "writer")
-    await site.send("/schedules/morning", **FORM | {"input": "other"})
+    await change(site, **FORM | {"input": "other"})
     second = await stored(site)
     assert (second["runs_as"], second["task"]["input"], second["task"]["timeout_seconds"]) == ("admin", "other", 7)
     assert second["task"]["metadata"] == {"priority": "high"}
@@ -104,3 +110,27 @@ async def test_who_only_reads_is_offered_no_action(site: Site) -> None:
         assert '<form method="post" action="/schedules' not in page
     for path in ("/schedules/morning/pause", "/schedules/morning/run", "/schedules/morning/delete"):
         await site.send(path, 403, key="READER")
+
+
+@requirement("dashboard.page-schedules", "schedules.key")
+async def test_an_input_that_stays_is_sent_as_it_is_stored(site: Site) -> None:
+    for text in ("line one\nline two", '{"a": 1}', " 5"):
+        task = {"type": "echo", "input": text, "required_capabilities": ["a,b"]}
+        body = {"name": "morning", "cron": "@daily", "task": task}
+        assert (await site.world.clients["WRITER"].post(PATH, json=body)).status_code == 201
+        shown = {"type": "echo", "capability": "a,b", "title": "", "input": text.strip().replace("\n", "\r\n")}
+        await change(site, **FORM | shown)
+        kept = await stored(site)
+        assert (kept["cron"], kept["task"]["input"], kept["runs_as"]) == (FORM["cron"], text, "writer")
+        await site.world.admin.delete(f"{PATH}/morning")
+
+
+@requirement("dashboard.page-schedules")
+async def test_a_form_that_is_older_than_the_schedule_changes_nothing(site: Site) -> None:
+    await site.send("/schedules", **FORM)
+    seen = (await stored(site))["updated_at"]
+    site.world.clock.advance(seconds=1)
+    assert (await site.world.admin.patch(f"{PATH}/morning", json={"overlap": "skip"})).status_code == 200
+    late = await site.send("/schedules/morning", 409, seen=seen, **FORM | {"cron": "@daily"})
+    assert "Somebody has changed it meanwhile" in late.text
+    assert (await stored(site))["cron"] == FORM["cron"]

@@ -22,6 +22,7 @@ create table schedules (
     created_at bigint not null,
     updated_at bigint not null,
     version integer not null check (version > 0),
+    last_task_id text,
     primary key (tenant, name),
     check ((paused = 1) = (next_at is null))
 );

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.errors import StentorError
+from stentor.core.errors import LeaseLost, StentorError, StoreUnavailable
 from stentor.domains.execution.journal import AttemptJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken, lease_check
@@ -55,6 +55,8 @@ class LlmDriver:
             )
             journal = AttemptJournal(self._steps, claim)
             return await ToolLoop(self._gateway, self._tools, journal, caller, run, options, emit).run(request)
+        except (LeaseLost, StoreUnavailable):
+            raise  # the attempt ends, not the task
         except StentorError as error:
             raise ProviderFailed(error.code, error.message) from None
 

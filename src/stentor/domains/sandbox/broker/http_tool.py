@@ -104,7 +104,7 @@ class HttpRequest(TypedTool):
             async for chunk in response.content.iter_chunked(65_536):
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:
-                    raise ToolFailed(f"The response is larger than {MAX_BODY_BYTES} bytes.")
+                    raise ToolInterrupted(f"The response is larger than {MAX_BODY_BYTES} bytes.")
             headers = {name.lower(): value for name, value in response.headers.items()}
             text, encoding = encode_content(bytes(body))
             return {"status": response.status, "headers": headers, "body": text, "encoding": encoding}

@@ -77,6 +77,8 @@ class ToolDispatcher:
         if tool is None and self._is_on_allowlist(run, call.tool):
             raise NotFound(f"This service has no tool {call.tool!r}.")
         access = tool.to_access(call) if tool else _access_to_unknown(call)
+        if any("\0" in part for part in (access.tool, access.operation, access.path or "", access.host or "")):
+            raise InvalidRequest("The name and the arguments of a tool must not contain the character NUL.")
         decision = await self._sandbox.authorize(
             run.tenant, run.agent_id, access, task_id=run.task_id, parent=run.parent_event_id, guard=run.guard
         )

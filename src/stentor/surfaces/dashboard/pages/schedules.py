@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from starlette.responses import Response
 
@@ -14,6 +14,8 @@ from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_RUNS = 50
+TIMING = ("cron", "timezone", "missed", "overlap")
+TASK_FIELDS = frozenset(("type", "capability", "title", "input"))
 MISSED = {
     "one": "one run for all that were missed",
     "all": "each run, the newest 1,000",
@@ -54,8 +56,8 @@ async def _render_list(
 
 
 async def create_schedule(page: PageRequest) -> Response:
-    form = await page.read_form()
-    timing = {name: form.get(name, "") for name in ("name", "cron", "timezone", "missed", "overlap")}
+    form = await _read_form(page)
+    timing = {name: form.get(name, "") for name in ("name", *TIMING)}
     try:
         made = await page.call("schedules.create", body={**timing, "task": _read_task(form)})
     except InvalidRequest as error:
@@ -90,25 +92,29 @@ async def _render_schedule(page: PageRequest, problem: str = "", status: int = 2
 
 async def change_schedule(page: PageRequest) -> Response:
     """Change what the form says differently; a task that stays the same keeps its owner."""
-    name, form = page.path_param("name"), await page.read_form()
+    name, form = page.path_param("name"), await _read_form(page)
     schedule = await page.call("schedules.get", name=name)
+    if form.get("seen") != schedule["updated_at"]:
+        return await _render_schedule(page, "Somebody has changed it meanwhile. Look at it, and change it again.", 409)
     before = _fields(schedule)
-    body: JsonObject = {field: form.get(field, "") for field in ("cron", "timezone", "missed", "overlap")}
+    # The form comes without the space around its texts.
+    changed = {field: form[field] for field in before if field in form and form[field] != before[field].strip()}
     try:
-        if any(form.get(field, "") != before[field] for field in ("type", "capability", "title", "input")):
-            kept = {
-                field: schedule["task"][field]
-                for field in ("timeout_seconds", "queue_timeout_seconds", "agent_preference")
-                if schedule["task"][field] is not None
-            }
-            meta = {key: value for key, value in schedule["task"]["metadata"].items() if key != "title"}
-            body["task"] = kept | _read_task(form) | {"metadata": meta}
+        body: JsonObject = {field: changed[field] for field in TIMING if field in changed}
+        if task := _read_task(form, changed.keys() & TASK_FIELDS):
+            body["task"] = _kept(schedule["task"]) | task
         await page.call("schedules.change", name=name, body=body)
     except InvalidRequest as error:
         return await _render_schedule(page, error.message, error.status)
     except GatewayError as error:
         return await _render_schedule(page, _require_form_error(error).message, error.status)
     return page.redirect(_path(name), "saved")
+
+
+def _kept(task: JsonObject) -> JsonObject:
+    """Return a task as it is submitted, without what was not said of it."""
+    meta = {key: value for key, value in task["metadata"].items() if key != "title"}
+    return {field: value for field, value in task.items() if value is not None} | {"metadata": meta}
 
 
 async def pause_schedule(page: PageRequest) -> Response:
@@ -138,20 +144,33 @@ async def delete_schedule(page: PageRequest) -> Response:
     return page.redirect("/schedules", "schedule-deleted")
 
 
-def _read_task(form: Mapping[str, str]) -> JsonObject:
-    """Return the task of the form. An input that begins like JSON must be JSON. Raises InvalidRequest."""
-    text = form.get("input", "")
-    value: object = text
-    if text[:1] in ("{", "["):
-        try:
-            value = jsontext.decode(text.encode())
-        except InvalidRequest as error:
-            raise InvalidRequest(f"The input begins like JSON and is none: {error}") from None
-    capabilities = [part.strip() for part in form.get("capability", "").split(",") if part.strip()]
-    task: JsonObject = {"type": form.get("type", ""), "input": value, "required_capabilities": capabilities}
-    if title := form.get("title"):
-        task["title"] = title
+async def _read_form(page: PageRequest) -> dict[str, str]:
+    """Return the form with line breaks as they were typed: browsers send them as on Windows."""
+    return {name: value.replace("\r\n", "\n") for name, value in (await page.read_form()).items()}
+
+
+def _read_task(form: Mapping[str, str], fields: Collection[str] = TASK_FIELDS) -> JsonObject:
+    """Return these fields of the form's task. An input that begins like JSON must be JSON. Raises InvalidRequest."""
+    task: JsonObject = {}
+    if "type" in fields:
+        task["type"] = form.get("type", "")
+    if "input" in fields:
+        task["input"] = _read_input(form.get("input", ""))
+    if "capability" in fields:
+        parts = form.get("capability", "").split(",")
+        task["required_capabilities"] = [part.strip() for part in parts if part.strip()]
+    if "title" in fields:
+        task["title"] = form.get("title") or None
     return task
+
+
+def _read_input(text: str) -> object:
+    if text[:1] not in ("{", "["):
+        return text
+    try:
+        return jsontext.decode(text.encode())
+    except InvalidRequest as error:
+        raise InvalidRequest(f"The input begins like JSON and is none: {error}") from None
 
 
 def _fields(schedule: JsonObject) -> dict[str, str]:
@@ -159,7 +178,7 @@ def _fields(schedule: JsonObject) -> dict[str, str]:
     task = schedule["task"]
     value = task["input"]
     return {
-        **{name: schedule[name] for name in ("name", "cron", "timezone", "missed", "overlap")},
+        **{name: schedule[name] for name in ("name", *TIMING)},
         "type": task["type"],
         "capability": ", ".join(task["required_capabilities"]),
         "title": task["title"] or "",
