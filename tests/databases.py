@@ -55,6 +55,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/governance/test_scores.py",
     "tests/domains/llm/test_contents.py",
     "tests/domains/llm/test_docs.py",
+    "tests/domains/llm/test_tool_loop.py",
     "tests/domains/llm/test_runtime_settings.py",
     "tests/domains/messaging/test_processor.py",
     "tests/domains/messaging/test_contract_bodies.py",

@@ -23,12 +23,24 @@ from tests.requirements import requirement
         ({"pattern": "("}, ""),
         ({"patternProperties": {"^(a+)+$": {}}}, "patternProperties"),
         ({"$dynamicRef": "other.json#x"}, "leads out of the schema"),
+        ({"$ref": "#/$defs/none"}, "leads nowhere"),
+        ({"$defs": {"a": {"allOf": [{}]}}, "$ref": "#/$defs/a/allOf/1"}, "leads nowhere"),
+        ({"allOf": [{}] * 40_000}, "more than"),
     ],
 )
 def test_what_cannot_be_applied_is_refused(schema: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_schema(schema)
     assert problem in refused.value.message
+
+
+def test_data_in_a_schema_is_no_schema() -> None:
+    schema = {
+        "const": {"$ref": "x", "pattern": "("},
+        "$defs": {"a/b": {"enum": [{"$ref": "y"}]}},
+        "anyOf": [{"$ref": "#/$defs/a~1b"}],
+    }
+    check_schema(schema)
 
 
 def test_a_deep_schema_is_refused() -> None:

@@ -7,7 +7,9 @@ is fetched, patterns take time in proportion to the text, and references are fol
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -20,15 +22,25 @@ referencing: Any = lazy_module("referencing")
 MAX_MESSAGE_CHARACTERS = 500
 MAX_REFERENCES = 10_000
 """References that are followed for one value: a few that refer to each other twice could take for ever."""
+MAX_PARTS = 500
+"""Objects and lists of a schema: to check one takes half a millisecond."""
+_DATA = frozenset(("const", "enum", "default", "examples"))
+"""Keywords whose content is data, and no schema."""
+
+
+class SchemaUnusable(InvalidRequest):
+    """The schema cannot be applied to this value, whatever the value is."""
 
 
 def check_schema(schema: JsonObject) -> None:
     """Raise InvalidRequest for what is no JSON Schema, or has what is not applied here."""
     try:
+        if sum(1 for _ in islice(_parts(schema), MAX_PARTS + 1)) > MAX_PARTS:
+            raise InvalidRequest(f"it has more than {MAX_PARTS} objects and lists.")
         jsonschema.Draft202012Validator.check_schema(schema)
         # References and patterns are only used when a value needs them, so a wrong one would be found too late.
         for keyword, content in _walk(schema):
-            _check_keyword(keyword, content)
+            _check_keyword(keyword, content, schema)
     except jsonschema.exceptions.SchemaError as error:
         raise InvalidRequest(f"no JSON Schema: {error.message[:MAX_MESSAGE_CHARACTERS]}.") from None
     except RecursionError:
@@ -36,7 +48,10 @@ def check_schema(schema: JsonObject) -> None:
 
 
 def check_value(value: Any, schema: JsonObject) -> None:
-    """Raise InvalidRequest, with the place and what is wrong there, for a value that does not match."""
+    """Raise InvalidRequest, with the place and what is wrong there, for a value that does not match.
+
+    Raises SchemaUnusable if the schema is what is wrong.
+    """
     base, followed = jsonschema.Draft202012Validator, 0
 
     def follow(keyword: str) -> Any:
@@ -44,7 +59,7 @@ def check_value(value: Any, schema: JsonObject) -> None:
             nonlocal followed
             followed += 1
             if followed > MAX_REFERENCES:
-                raise InvalidRequest("The references of the schema lead too far.")
+                raise SchemaUnusable("The references of the schema lead too far.")
             yield from base.VALIDATORS[keyword](validator, reference, instance, schema) or ()
 
         return check
@@ -59,7 +74,7 @@ def check_value(value: Any, schema: JsonObject) -> None:
     try:
         error = jsonschema.exceptions.best_match(kind(schema, registry=referencing.Registry()).iter_errors(value))
     except (RecursionError, referencing.exceptions.Unresolvable) as problem:
-        raise InvalidRequest(f"The schema cannot be applied: {type(problem).__name__}.") from None
+        raise SchemaUnusable(f"The schema cannot be applied ({type(problem).__name__}).") from None
     if error is not None:
         raise InvalidRequest(f"{error.json_path}: {error.message[:MAX_MESSAGE_CHARACTERS]}.")
 
@@ -79,9 +94,12 @@ def _check_unique(validator: Any, wanted: bool, instance: Any, _: JsonObject) ->
         yield jsonschema.exceptions.ValidationError("the items are not unique")
 
 
-def _check_keyword(keyword: str, content: Any) -> None:
-    if keyword in ("$ref", "$dynamicRef") and isinstance(content, str) and not content.startswith("#"):
-        raise InvalidRequest(f"the reference {content!r} leads out of the schema.")
+def _check_keyword(keyword: str, content: Any, schema: JsonObject) -> None:
+    if keyword in ("$ref", "$dynamicRef") and isinstance(content, str):
+        if not content.startswith("#"):
+            raise InvalidRequest(f"the reference {content!r} leads out of the schema.")
+        if content.startswith("#/") and not _has_place(schema, content):
+            raise InvalidRequest(f"the reference {content!r} leads nowhere.")
     if keyword == "patternProperties":
         raise InvalidRequest("patternProperties is not supported; name the properties.")
     if keyword == "pattern" and isinstance(content, str):
@@ -93,11 +111,35 @@ def _check_keyword(keyword: str, content: Any) -> None:
             ) from None
 
 
-def _walk(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every member of every object in a schema."""
-    if isinstance(schema, dict):
-        yield from schema.items()
-        schema = list(schema.values())
-    if isinstance(schema, list):
-        for part in schema:
-            yield from _walk(part)
+def _has_place(schema: JsonObject, pointer: str) -> bool:
+    """Return whether a JSON pointer leads to something in the schema."""
+    place: Any = schema
+    for part in pointer[2:].split("/"):
+        name = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(place, list) and name.isdecimal() and int(name) < len(place):
+            place = place[int(name)]
+        elif isinstance(place, dict) and name in place:
+            place = place[name]
+        else:
+            return False
+    return True
+
+
+def _walk(schema: JsonObject) -> Iterator[tuple[str, Any]]:
+    """Yield every member of every object in a schema, but of data."""
+    for part in _parts(schema):
+        if isinstance(part, dict):
+            yield from part.items()
+
+
+def _parts(schema: Any) -> Iterator[Any]:
+    """Yield a schema and every object and list in it, but those of data."""
+    pending = [schema]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            yield part
+            pending += [value for name, value in part.items() if name not in _DATA]
+        elif isinstance(part, list):
+            yield part
+            pending += part

@@ -235,6 +235,80 @@ async def test_an_answer_that_never_matches_fails_with_what_is_wrong(world: Worl
 
 
 @requirement("execution.llm-schema")
+async def test_a_retry_asks_again_for_an_answer_that_matches(world: World, upstream: Upstream) -> None:
+    await thinker(world, output_schema=SCHEMA)
+    Script(upstream, "no", "no", "no", '{"n": 1}')
+    task = await think(world)
+    assert task["error"]["code"] == "ANSWER_INVALID"
+    assert (await world.admin.post(f"/api/v1/tasks/{task['task_id']}/retry")).status_code == 202
+    done = await world.ended(task["task_id"])
+    assert (done["status"], done["result"]["output"], len(upstream.asked)) == ("completed", {"n": 1}, 4), done
+
+
+@requirement("execution.llm-schema")
+async def test_a_schema_that_cannot_be_applied_costs_one_call(world: World, upstream: Upstream) -> None:
+    await thinker(world, output_schema={"$ref": "#"})
+    Script(upstream, "1", "2", "3")
+    task = await think(world)
+    assert (task["error"]["code"], len(upstream.asked)) == ("AGENT_MISCONFIGURED", 1)
+
+
+@requirement("execution.llm-limits")
+async def test_a_limit_of_cost_needs_a_price(world: World, upstream: Upstream, site: Site) -> None:
+    await thinker(world, site, max_cost_usd=0.01)
+    Script(upstream, *(get(site) for _ in range(5)))
+    task = await think(world)
+    assert (task["error"]["code"], len(upstream.asked)) == ("PRICE_UNKNOWN", 1)
+
+
+@requirement("execution.llm-tools")
+async def test_a_reply_calls_a_hundred_tools_at_most(world: World, upstream: Upstream, site: Site) -> None:
+    await thinker(world, site)
+    Script(upstream, [get(site)] * 130, "Done.")
+    task = await think(world)
+    assert (task["status"], len(site.requests)) == ("completed", 100)
+    assert "call the others later" in messages(upstream)[-1]["content"]
+
+
+@requirement("execution.llm-tools")
+@pytest.mark.parametrize(
+    "call", [{"name": "a\0b", "args": {}}, {"name": "http_request", "args": {"url": "http://127.0.0.1\0/"}}]
+)
+async def test_a_call_with_nul_is_told_to_the_model(world: World, upstream: Upstream, call: dict[str, Any]) -> None:
+    await thinker(world)
+    Script(upstream, call, "Never mind.")
+    task = await think(world)
+    assert task["status"] == "completed", task
+    assert "error" in json.loads(messages(upstream)[-1]["content"])
+
+
+@requirement("execution.llm-resume")
+async def test_an_outage_of_the_store_ends_the_attempt_and_not_the_task(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    await thinker(world, site)
+    script = Script(upstream, get(site), "It is 42.")
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        world.runlog.broken = len(script.turns) == 1 and len(upstream.asked) == 2
+        response = await script.answer(request)
+        upstream.mood = answer
+        return response
+
+    upstream.mood = answer
+    task_id = await world.submit(type="think", input="What is it?", required_capabilities=["think"])
+    await soon(lambda: world.runlog.broken)
+    await soon(lambda: not world.kernel.tasks.dispatcher.count_running())
+    world.runlog.broken = False
+    assert (await world.task(task_id))["status"] == "executing"
+    script.turns.append("It is 42.")
+    world.clock.advance(seconds=120)
+    await world.kernel.tasks.reconciler.tick(0)
+    task = await world.ended(task_id)
+    assert (task["status"], task["attempts"], len(site.requests)) == ("completed", 2, 1), task
+
+
+@requirement("execution.llm-schema")
 @pytest.mark.parametrize(
     "schema",
     [{"type": "text"}, {"$ref": "http://127.0.0.1:1/secret"}, {"properties": {"a": {"$ref": "file:///etc/passwd"}}}],
@@ -343,6 +417,7 @@ async def test_a_run_goes_on_from_a_step_with_another_model(world: World, upstre
     assert (second["status"], second["result"]["text"]) == ("completed", "It is 42."), second
     assert [call["body"]["model"] for call in upstream.asked] == ["sea-large", "sea-large", "sea-small"]
     assert len(site.requests) == 1, "the request was not sent again"
+    assert second["result"]["usage"] == {"input_tokens": 11, "output_tokens": 7}, "the first two were paid for before"
     assert [step["key"] for step in await steps(world, second["task_id"])] == ["model 1", "model 1/tool 1", "model 2"]
 
 

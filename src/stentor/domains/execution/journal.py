@@ -45,6 +45,10 @@ class AttemptJournal:
                 return
             after = page[-1].step.event_id
 
+    def is_taken_over(self, key: str) -> bool:
+        """Return whether a step was recorded for another task, from which this one goes on."""
+        return key in self._recorded and self._recorded[key].step.epoch == 0
+
     async def step(self, key: str, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Return the recorded value of a step; without one do it and record what it returns, a JSON value.
 

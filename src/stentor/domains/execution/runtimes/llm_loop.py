@@ -38,12 +38,19 @@ from stentor.domains.sandbox.broker.service import ToolDispatcher
 
 MAX_RESULT_CHARACTERS = 100_000
 """Characters of a tool's result that the model gets."""
+MAX_TOOL_CALLS = 100
+"""Calls of tools in one reply."""
+MAX_ANSWER_CHARACTERS = 200_000
+"""Characters of an answer that has a schema."""
 MAX_CORRECTIONS = 2
 """How often an answer that does not match the schema is asked for again."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One reply of a model. `cost` in US dollars, None if the model has no price."""
+    """One reply of a model. `cost` in US dollars, None if the model has no price.
+
+    `problem` says why an answer does not match the schema.
+    """
 
     content: str
     tool_calls: tuple[ToolCall, ...]
@@ -52,6 +59,7 @@ class Turn(msgspec.Struct, frozen=True):
     usage: TokenUsage
     cost: float | None
     degraded: bool
+    problem: str | None = None
 
     @property
     def message(self) -> LlmMessage:
@@ -74,6 +82,8 @@ class ToolLoop:
         self._gateway, self._tools, self._journal = gateway, tools, journal
         self._caller, self._run, self._options, self._emit = caller, run, options, emit
         self._turns: list[Turn] = []
+        self._own_turns: list[Turn] = []
+        """Without those that were taken over from another task, which has paid for them."""
         self._tool_calls = 0
 
     async def run(self, request: ChatRequest) -> AttemptOutcome:
@@ -84,29 +94,18 @@ class ToolLoop:
         if schema is not None:
             wrapped = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
             request = msgspec.structs.replace(request, response_format=wrapped)
-        messages, corrections = list(request.messages), 0
+        messages = list(request.messages)
         while True:
             turn = await self._ask(msgspec.structs.replace(request, messages=tuple(messages)))
             messages.append(turn.message)
             for number, call in enumerate(turn.tool_calls, 1):
                 text = await self._use(call, number)
                 messages.append(LlmMessage("tool", (TextPart(text),), tool_call_id=call.id))
-            if turn.tool_calls:
-                continue
-            if schema is None:
-                return self._outcome(turn)
-            try:
-                # In a thread: the model may answer with a megabyte.
-                output = await asyncio.to_thread(parse_output, turn.content, schema)
-                return self._outcome(turn, output=output)
-            except InvalidRequest as error:
-                if corrections == MAX_CORRECTIONS:
-                    raise AgentFailed(
-                        "ANSWER_INVALID", f"The answer does not match the output schema: {error.message}"
-                    ) from None
-                corrections += 1
-                text = f"This answer does not match the schema: {error.message} Answer again with nothing but the JSON."
+            if turn.problem is not None:
+                text = f"This answer does not match the schema: {turn.problem} Answer again with nothing but the JSON."
                 messages.append(LlmMessage("user", (TextPart(text),)))
+            elif not turn.tool_calls:
+                return self._outcome(turn)
 
     def _definitions(self) -> tuple[ToolDefinition, ...]:
         allowed = self._tools.list_tools(self._run)
@@ -114,12 +113,18 @@ class ToolLoop:
 
     async def _ask(self, request: ChatRequest) -> Turn:
         self._check_limits()
-        number = len(self._turns) + 1
-        value = await self._journal.step(f"model {number}", f"model {number}", lambda: self._call_model(request))
-        self._turns.append(msgspec.convert(value, Turn))
-        return self._turns[-1]
+        key = f"model {len(self._turns) + 1}"
+        turn = msgspec.convert(await self._journal.step(key, key, lambda: self._call_model(request)), Turn)
+        self._turns.append(turn)
+        if not self._journal.is_taken_over(key):
+            self._own_turns.append(turn)
+        return turn
 
     async def _call_model(self, request: ChatRequest) -> Any:
+        """Return a turn as JSON. Raises AgentFailed for the last answer that does not match the schema.
+
+        That one is not recorded, so that a retry asks again.
+        """
         stream = await self._gateway.stream(self._caller, request)
         builder = ReplyBuilder()
         try:
@@ -130,26 +135,49 @@ class ToolLoop:
         finally:
             await stream.close()
         reply = with_reasoning_fallback(builder.build(stream.name))
+        problem = None if reply.tool_calls else await self._find_problem(reply.content)
+        if problem is not None and sum(turn.problem is not None for turn in self._turns) == MAX_CORRECTIONS:
+            raise AgentFailed("ANSWER_INVALID", f"The answer does not match the output schema: {problem}")
         usage = usage_or_estimate(request, reply)
-        turn = Turn(reply.content, reply.tool_calls, reply.finish, stream.name, usage, stream.cost, stream.degraded)
+        cost, degraded = stream.cost, stream.degraded
+        turn = Turn(reply.content, reply.tool_calls, reply.finish, stream.name, usage, cost, degraded, problem)
         return msgspec.to_builtins(turn)
+
+    async def _find_problem(self, answer: str) -> str | None:
+        """Return why an answer does not match the schema. Raises AgentFailed if the schema is what is wrong."""
+        schema = self._options.output_schema
+        if schema is None:
+            return None
+        if len(answer) > MAX_ANSWER_CHARACTERS:
+            return f"It has more than {MAX_ANSWER_CHARACTERS:,} characters."
+        try:
+            # In a thread: an answer may be long.
+            await asyncio.to_thread(lambda: json_schema.check_value(read_json(answer), schema))
+        except json_schema.SchemaUnusable as error:
+            raise AgentFailed("AGENT_MISCONFIGURED", f"output_schema: {error.message}") from None
+        except InvalidRequest as error:
+            return error.message
+        return None
 
     async def _use(self, call: ToolCall, number: int) -> str:
         """Make a call of a tool and return its result as the model gets it."""
         self._tool_calls += 1
         key = f"model {len(self._turns)}/tool {number}"
         try:
+            if number > MAX_TOOL_CALLS:
+                raise InvalidRequest(f"One reply may call {MAX_TOOL_CALLS} tools; call the others later.")
+            if not call.name or len(call.name) > 255 or "\0" in call.name:
+                raise InvalidRequest("There is no tool with this name.")
             arguments = jsontext.decode(call.arguments.encode()) if call.arguments.strip() else {}
             if not isinstance(arguments, dict):
                 raise InvalidRequest("The arguments must be a JSON object.")
         except InvalidRequest as error:
             return _to_text({"error": {"code": error.code, "message": error.message}})
         request = ToolRequest(call.name, arguments=arguments)
-        name = call.name[:255] or "tool"
         if self._tools.is_repeatable(request):
-            value = await self._journal.step(key, name, lambda: self._call_tool(request))
+            value = await self._journal.step(key, call.name, lambda: self._call_tool(request))
         else:
-            value = await self._journal.effect(key, name, lambda effect: self._send(request, name, effect))
+            value = await self._journal.effect(key, call.name, lambda effect: self._send(request, effect))
         if self._run.revoked.is_set():
             raise AgentFailed("AGENT_QUARANTINED", "The agent was quarantined or suspended while it ran.")
         return _to_text(value)
@@ -163,12 +191,12 @@ class ToolLoop:
         except StentorError as error:
             return {"error": {"code": error.code, "message": error.message}}
 
-    async def _send(self, request: ToolRequest, name: str, key: str) -> JsonObject:
+    async def _send(self, request: ToolRequest, key: str) -> JsonObject:
         """Do the same with a call that must not be repeated. Raises EffectUnknown if it may have had its effect."""
         try:
             return {"result": await self._tools.call(self._run, self._tools.with_key(request, key))}
         except (Timeout, ToolInterrupted):
-            raise EffectUnknown(name, key) from None
+            raise EffectUnknown(request.tool, key) from None
         except (LeaseLost, StoreUnavailable):
             raise
         except StentorError as error:
@@ -176,7 +204,13 @@ class ToolLoop:
 
     def _check_limits(self) -> None:
         options, tokens, cost = self._options, self._count_tokens(), self._cost or 0
-        if len(self._turns) >= options.max_calls:
+        unpriced = next((turn.model for turn in self._own_turns if turn.cost is None), None)
+        if options.max_cost_usd is not None and unpriced is not None:
+            raise AgentFailed(
+                "PRICE_UNKNOWN",
+                f"{unpriced} has no price, so that max_cost_usd cannot be kept: set SERVICE_LLM_PRICES, or remove it.",
+            )
+        if len(self._own_turns) >= options.max_calls:
             reached = f"max_calls ({options.max_calls} calls of the model)"
         elif options.max_total_tokens is not None and tokens >= options.max_total_tokens:
             reached = f"max_total_tokens ({options.max_total_tokens}; it has used {tokens})"
@@ -187,29 +221,29 @@ class ToolLoop:
         raise AgentFailed("LIMIT_REACHED", f"The agent reached its limit {reached} before it had an answer.")
 
     def _count_tokens(self) -> int:
-        return sum(turn.usage.input_tokens + turn.usage.output_tokens for turn in self._turns)
+        return sum(turn.usage.input_tokens + turn.usage.output_tokens for turn in self._own_turns)
 
     @property
     def _cost(self) -> float | None:
-        costs = [turn.cost for turn in self._turns if turn.cost is not None]
+        costs = [turn.cost for turn in self._own_turns if turn.cost is not None]
         return sum(costs) if costs else None
 
-    def _outcome(self, turn: Turn, **fields: Any) -> AttemptOutcome:
+    def _outcome(self, turn: Turn) -> AttemptOutcome:
         usage = {
-            "input_tokens": sum(each.usage.input_tokens for each in self._turns),
-            "output_tokens": sum(each.usage.output_tokens for each in self._turns),
+            "input_tokens": sum(each.usage.input_tokens for each in self._own_turns),
+            "output_tokens": sum(each.usage.output_tokens for each in self._own_turns),
         }
         result: JsonObject = {"text": turn.content, "model": turn.model, "usage": usage, "finish_reason": turn.finish}
-        result |= {"model_calls": len(self._turns), "tool_calls": self._tool_calls, **fields}
+        result |= {"model_calls": len(self._turns), "tool_calls": self._tool_calls}
+        if self._options.output_schema is not None:
+            result["output"] = read_json(turn.content)
         kind = "degraded_success" if any(each.degraded for each in self._turns) else "success"
         return AttemptOutcome(kind, result, cost=self._cost)  # type: ignore[arg-type]
 
 
-def parse_output(text: str, schema: JsonObject) -> Any:
-    """Return the JSON of an answer. Raises InvalidRequest, with what is wrong with it."""
-    value = jsontext.decode(_without_fence(text).encode())
-    json_schema.check_value(value, schema)
-    return value
+def read_json(answer: str) -> Any:
+    """Return the JSON of an answer. Raises InvalidRequest."""
+    return jsontext.decode(_without_fence(answer).encode())
 
 
 def _without_fence(text: str) -> str:
