@@ -178,7 +178,7 @@ async def test_what_is_wrong_with_a_call_is_told_to_the_model(world: World, upst
     assert "invalid" in told[1]
 
 
-@requirement("execution.llm-tools", "sandbox.violations")
+@requirement("execution.llm-tools", "sandbox.third-violation-ends-run")
 async def test_a_model_that_goes_beyond_its_tools_is_quarantined(world: World, upstream: Upstream, site: Site) -> None:
     agent_id = await thinker(world, site)
     beyond = {"name": "write_file", "args": {"path": "/etc/passwd", "content": "x"}}
