@@ -29,6 +29,7 @@ from tests import forkserver
 from tests.authority import Authority
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.patience import until
+from tests.ports import free_port
 from tests.requirements import requirement
 from tests.service import ADMIN, Service
 from tests.surfaces.edge.sockets import LIVE, connected, is_alive, until_end
@@ -249,7 +250,8 @@ def test_the_vault_alone_has_one_port_with_tls(tmp_path: Path) -> None:
 
 @requirement("http.tls-clients")
 def test_a_worker_trusts_a_file_and_follows_a_renewal(start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    service = start(**ON)
+    port = str(free_port())
+    service = start(**ON, SERVICE_GATEWAY_PORT=port)
     with pytest.raises(ServiceError, match="not trusted: name its file with ca_file"):
         Client(service.address, service.key, threading.Event()).call("GET", "/tasks", tries=1)
     worker = Worker.register(
@@ -265,7 +267,7 @@ def test_a_worker_trusts_a_file_and_follows_a_renewal(start: Start, caplog: pyte
         service.process.terminate()
         service.process.wait(60)
         (service.data_dir / "keys/tls.pem").unlink()
-        again = start(**ON, SERVICE_GATEWAY_PORT=str(urlsplit(service.address).port))
+        again = start(**ON, SERVICE_GATEWAY_PORT=port)
         assert again.ready["certificate_sha256"] != service.ready["certificate_sha256"]
         assert program(*submit).json["result"] == len(TEXT)
     finally:

@@ -1,8 +1,8 @@
 """The loop of a model with tools: it is asked, its calls are made, and it gets the results, until it answers.
 
 Each call of the model and of a tool is a step of the task's journal, so that an attempt after a crash goes on where the
-last one ended: nothing is paid for twice, and a call that must not be repeated is not. A step has only what was new in
-it, so a long run stores each message once.
+last one ended: what was recorded is not paid for again, and a call that must not be repeated is not. A step has only
+what was new in it, so a long run stores each message once.
 """
 
 from __future__ import annotations
@@ -114,7 +114,13 @@ class ToolLoop:
     async def _ask(self, request: ChatRequest) -> Turn:
         self._check_limits()
         key = f"model {len(self._turns) + 1}"
-        turn = msgspec.convert(await self._journal.step(key, key, lambda: self._call_model(request)), Turn)
+        value = await self._journal.step(key, key, lambda: self._call_model(request))
+        try:
+            turn = msgspec.convert(value, Turn)
+        except msgspec.ValidationError:
+            raise AgentFailed(
+                "STEP_MISMATCH", f"The journal has another program's step {key!r}: run the task again from the start."
+            ) from None
         self._turns.append(turn)
         if not self._journal.is_taken_over(key):
             self._own_turns.append(turn)
