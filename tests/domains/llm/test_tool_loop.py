@@ -19,6 +19,7 @@ from tests.domains.llm.conftest import Gate
 from tests.domains.llm.upstream import Upstream
 from tests.patience import PATIENCE_SECONDS, soon
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 
 
 @dataclass
@@ -326,6 +327,7 @@ async def test_a_killed_service_goes_on_where_it_was(
     serve: Callable[..., Service], upstream: Upstream, site: Site
 ) -> None:
     environ = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": upstream.v1, "SERVICE_OUTBOUND_ALLOW": "127.0.0.1"}
+    environ |= SHORT_LEASE
     service = await asyncio.to_thread(lambda: serve(**environ))
     script = Script(upstream, get(site, method="POST"), get(site), "It is 42.")
     arrived = asyncio.Event()
