@@ -111,7 +111,9 @@ def test_what_is_wrong_is_named(cron: str, zone: str, problem: str) -> None:
 def test_no_text_breaks_the_times(cron: str, zone: str) -> None:
     for expression, name in ((cron, "UTC"), ("0 0 * * *", zone)):
         try:
-            CronTimes(expression, name).after(NOON)
+            times = CronTimes(expression, name)
+            assert times.after(NOON) > NOON
+            assert times.description
         except InvalidRequest:
             continue
 

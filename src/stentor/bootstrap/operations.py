@@ -71,15 +71,6 @@ OPERATIONS = [operation for _, table in TABLES for operation in table]
 """The same without their services, for clients that need to know only where an operation is."""
 
 
-def task_operations(kernel: Kernel) -> list[Operation]:
-    services = kernel.tasks
-    return bind(tasks.OPERATIONS, tasks.TaskOperations(services.submission, services.service, services.grades))
-
-
-def message_operations(kernel: Kernel) -> list[Operation]:
-    return bind(messaging.OPERATIONS, messaging.MessageOperations(kernel.messaging.service))
-
-
 def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
     """Return by name all operations that a kernel has, bound to its services."""
     services, agents, parts, infra = kernel.tasks, kernel.agents, kernel.governance, kernel.infra

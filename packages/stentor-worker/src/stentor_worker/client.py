@@ -67,7 +67,7 @@ class Client:
         while True:
             tries -= 1
             try:
-                response = self._request(method, path, body)
+                response = self._pool.request(method, self._prefix + path, json=body, redirect=False)
             except HTTPError as error:
                 failure = ServiceError(0, "UNREACHABLE", _describe(error))
                 wait = pause
@@ -86,11 +86,6 @@ class Client:
             if self._stopping.wait(wait * random.uniform(0.8, 1.2)):  # noqa: S311 - jitter, not a secret
                 tries = min(tries, 3)
             pause = min(MAX_PAUSE, pause * 2)
-
-    def _request(self, method: str, path: str, body: Any) -> urllib3.BaseHTTPResponse:
-        if body is None:
-            return self._pool.request(method, self._prefix + path, redirect=False)
-        return self._pool.request(method, self._prefix + path, json=body, redirect=False)
 
     def _log_outage(self, failure: ServiceError) -> None:
         """Log the first failure of an outage, not each retry."""

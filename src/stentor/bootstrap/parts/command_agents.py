@@ -88,15 +88,14 @@ def open_command_agents(
     settings, outbound = infra.settings, infra.outbound
     sandbox = process_sandbox(settings)
     registry = agents.registry.agents
+    dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
     if not settings.sandbox.command_agents:
-        dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
         return CommandAgents(sandbox, None, outbound, dispatcher)
     sandbox.open()
     if not sandbox.is_enabled:
         log.warning("sandbox: SERVICE_CAGE=off, command agents run with NO SANDBOX and all rights of this user")
     elif sandbox.problem is not None:
         log.error("sandbox: unavailable, command agents are refused reason=%s", sandbox.problem)
-    dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
     broker = ToolBroker(dispatcher, sandbox.give_to_sandbox_user)
     # A run ends as soon as its agent is suspended or quarantined.
     registry.listeners.append(broker.handle_agent_change)

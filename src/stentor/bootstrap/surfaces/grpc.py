@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from stentor.bootstrap.operations import message_operations, task_operations
+from stentor.bootstrap.operations import operations
 from stentor.bootstrap.service import Service
 from stentor.core.extras import install_command
 from stentor.core.settings import Settings
+from stentor.domains.messaging import operations as messaging
+from stentor.domains.tasks import operations as tasks
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
@@ -51,9 +53,10 @@ async def start(server: Server, service: Service) -> None:
     from stentor.surfaces.grpc.services import LlmServicer, TaskServicer, build_gate
 
     kernel, context = service.kernel, service.context
+    bound = operations(kernel, context)
     gate = build_gate(
-        TaskServicer(task_operations(kernel), kernel.tasks.activity),
-        message_operations(kernel),
+        TaskServicer([bound[row.name] for row in tasks.OPERATIONS], kernel.tasks.activity),
+        [bound[row.name] for row in messaging.OPERATIONS],
         LlmServicer(context.chat),
         context.keys,
         context.rate_limiter,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from typing import Literal
 
 import msgspec
 
 from stentor.auth.principal import PERMISSIONS, ROLE_PERMISSIONS, Principal, Role
+from stentor.core import names
 from stentor.core.errors import InvalidRequest
 
-NAME_PATTERN = r"[a-z0-9][a-z0-9_.-]{0,62}"
 RESERVED_NAMES = frozenset(("dashboard", "development", "system", "stentor", "shared"))
 """Names that the service itself acts under, and the namespace that all keys share."""
 MAX_ACTIVE_KEYS = 1_000
@@ -67,10 +66,7 @@ def budget_entries(name: str, budgets: Collection[str]) -> list[str]:
 
 def check_name(name: str, configured: Collection[str]) -> None:
     """Raise InvalidRequest for a name that no key may have; `configured` are the names of the environment's keys."""
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise InvalidRequest(
-            "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, not beginning with a sign"
-        )
+    names.check_name(name)
     if name in RESERVED_NAMES:
         raise InvalidRequest(f"name: {name!r} is reserved for the service itself; choose another one")
     if name in configured:

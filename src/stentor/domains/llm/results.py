@@ -119,6 +119,21 @@ class ChatStream:
             yield ReplyDelta(content=noted.content)
         yield ReplyDelta(finish=reply.finish, usage=usage, id=reply.id, is_last=True)
 
+    async def read_reply(self, on_content: Callable[[str], None]) -> ChatReply:
+        """Read the stream to its end and return the whole reply, with its usage; `on_content` gets each piece of text.
+
+        Raises like the iteration; closes the stream whatever happens.
+        """
+        builder = ReplyBuilder()
+        try:
+            async for delta in self:
+                builder.add(delta)
+                if delta.content:
+                    on_content(delta.content)
+        finally:
+            await self.close()
+        return builder.build(self.name)
+
     @property
     def cost(self) -> float | None:
         """What the call cost in US dollars, known once the stream has ended; None if the price is unknown."""

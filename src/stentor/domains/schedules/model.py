@@ -6,7 +6,6 @@ right after it, and one in the hour that comes twice is made once.
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Literal
@@ -20,7 +19,6 @@ from stentor.core.clock import MINUTE, SECOND, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.domains.tasks.model import TaskDraft
 
-NAME_PATTERN = r"[a-z0-9][a-z0-9_.-]{0,62}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_SCHEDULES = 200
 """Maximum of one key."""
@@ -106,14 +104,6 @@ class Occurrence(msgspec.Struct, frozen=True):
     given_up: int | None
 
 
-def check_name(name: str) -> None:
-    """Raise InvalidRequest for a name that no schedule may have."""
-    if not re.fullmatch(NAME_PATTERN, name):
-        raise InvalidRequest(
-            "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, not beginning with a sign"
-        )
-
-
 class CronTimes:
     """The times of a cron expression in a time zone. Raises InvalidRequest if one of the two is wrong."""
 
@@ -133,13 +123,18 @@ class CronTimes:
                 f"`30 6 * * MON-FRI`, or be one of {', '.join(ALIASES)}"
             )
         try:
-            self.description = CronSim(self._cron, _EPOCH).explain()
+            self._parsed = CronSim(self._cron, _EPOCH)
         except CronSimError as error:
             raise InvalidRequest(f"cron: {cron!r} is no cron expression: {str(error).lower()}") from None
         try:
             self.after(0)
         except StopIteration:
             raise InvalidRequest(f"cron: {cron!r} names no time that ever comes") from None
+
+    @property
+    def description(self) -> str:
+        """The expression in words."""
+        return self._parsed.explain()
 
     def after(self, moment: int) -> int:
         """Return the first time after a moment, both in microseconds."""

@@ -11,7 +11,6 @@ from stentor.core.clock import Clock
 from stentor.domains.schedules.model import CronTimes, Missed, Overlap, RunOutcome, Schedule, ScheduleRun
 from stentor.domains.schedules.service import ScheduleDraft, ScheduleService
 from stentor.domains.tasks import events
-from stentor.domains.tasks.model import TaskDraft
 from stentor.domains.tasks.operations import SubmittedOut, TaskTemplate
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
@@ -147,7 +146,11 @@ class ScheduleOperations:
         """List schedules by name, each with its last run. A key that is bound to its agents sees its own alone."""
         found = await self._schedules.list_schedules(caller)
         rows = [
-            ListedSchedule.of(schedule, **_derived(schedule), last_run=None if run is None else ScheduleRunOut.of(run))
+            ListedSchedule.of(
+                schedule,
+                **_derived(schedule, CronTimes(schedule.cron, schedule.timezone)),
+                last_run=None if run is None else ScheduleRunOut.of(run),
+            )
             for schedule, run in found
         ]
         return ScheduleList(schedules=rows, total=len(rows))
@@ -183,20 +186,14 @@ class ScheduleOperations:
         return ScheduleRuns(runs=[ScheduleRunOut.of(run) for run in found], limit=limit)
 
     def _output(self, schedule: Schedule) -> ScheduleOut:
-        times = [] if schedule.next_at is None else _times(schedule).list_after(self._clock.now(), NEXT_TIMES)
-        return ScheduleOut.of(schedule, **_derived(schedule), next_times=times, task=_template(schedule.task))
+        times = CronTimes(schedule.cron, schedule.timezone)
+        following = [] if schedule.next_at is None else times.list_after(self._clock.now(), NEXT_TIMES)
+        task = TemplateOut.of(schedule.task, title=schedule.task.metadata.title)
+        return ScheduleOut.of(schedule, **_derived(schedule, times), next_times=following, task=task)
 
 
-def _times(schedule: Schedule) -> CronTimes:
-    return CronTimes(schedule.cron, schedule.timezone)
-
-
-def _derived(schedule: Schedule) -> dict[str, Any]:
-    return {"description": _times(schedule).description, "type": schedule.task.type}
-
-
-def _template(draft: TaskDraft) -> TemplateOut:
-    return TemplateOut.of(draft, title=draft.metadata.title)
+def _derived(schedule: Schedule, times: CronTimes) -> dict[str, str]:
+    return {"description": times.description, "type": schedule.task.type}
 
 
 OPERATIONS = [

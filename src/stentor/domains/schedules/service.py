@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.core import ids
+from stentor.core import ids, names
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenied
 from stentor.core.runlog import EventDraft, RunLog
@@ -37,7 +37,7 @@ class ScheduleService:
 
     async def create(self, caller: Principal, draft: ScheduleDraft) -> Schedule:
         """Make a schedule. Raises InvalidRequest, and Conflict for a name that is taken and for too many."""
-        model.check_name(draft.name)
+        names.check_name(draft.name)
         times = CronTimes(draft.cron, draft.timezone)
 
         def work(tx: Tx) -> Schedule:

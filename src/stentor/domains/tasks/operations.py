@@ -137,7 +137,7 @@ class RerunIn(RequestModel):
     agent_preference: UuidText | None = None
     from_step: Annotated[
         Annotated[Text, StringConstraints(min_length=1, max_length=1024)] | None,
-        Field(description="The key of a step: what was recorded before it is taken over, and it runs anew."),
+        Field(description="The key of a step. The outcomes before it are kept; it and the steps after it run again."),
     ] = None
 
 

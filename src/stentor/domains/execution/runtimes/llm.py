@@ -13,7 +13,7 @@ from stentor.domains.execution.model import AgentFailed, AttemptOutcome, Provide
 from stentor.domains.execution.runtimes import EmitToken, lease_check
 from stentor.domains.execution.runtimes.llm_loop import ToolLoop
 from stentor.domains.llm.call_guard import LlmCaller
-from stentor.domains.llm.model import ChatRequest, ChatRole, LlmMessage, ReplyBuilder, TextPart
+from stentor.domains.llm.model import ChatRequest, ChatRole, LlmMessage, TextPart
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import Agent, LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun
@@ -62,15 +62,7 @@ class LlmDriver:
 
     async def _complete(self, caller: LlmCaller, request: ChatRequest, emit: EmitToken) -> AttemptOutcome:
         stream = await self._gateway.stream(caller, request)
-        builder = ReplyBuilder()
-        try:
-            async for delta in stream:
-                builder.add(delta)
-                if delta.content:
-                    emit(delta.content)
-        finally:
-            await stream.close()
-        reply = builder.build(stream.name)
+        reply = await stream.read_reply(emit)
         usage = msgspec.to_builtins(reply.usage) if reply.usage else {}
         counts = {name: usage[name] for name in ("input_tokens", "output_tokens") if name in usage}
         result = {"text": reply.content, "model": stream.name, "usage": counts, "finish_reason": reply.finish}

@@ -23,13 +23,10 @@ from stentor.domains.llm.model import (
     ChatRequest,
     FinishReason,
     LlmMessage,
-    ReplyBuilder,
     TextPart,
     TokenUsage,
     ToolCall,
     ToolDefinition,
-    usage_or_estimate,
-    with_reasoning_fallback,
 )
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import LlmOptions
@@ -132,20 +129,11 @@ class ToolLoop:
         That one is not recorded, so that a retry asks again.
         """
         stream = await self._gateway.stream(self._caller, request)
-        builder = ReplyBuilder()
-        try:
-            async for delta in stream:
-                builder.add(delta)
-                if delta.content:
-                    self._emit(delta.content)
-        finally:
-            await stream.close()
-        reply = with_reasoning_fallback(builder.build(stream.name))
+        reply = await stream.read_reply(self._emit)
         problem = None if reply.tool_calls else await self._find_problem(reply.content)
         if problem is not None and sum(turn.problem is not None for turn in self._turns) == MAX_CORRECTIONS:
             raise AgentFailed("ANSWER_INVALID", f"The answer does not match the output schema: {problem}")
-        usage = usage_or_estimate(request, reply)
-        cost, degraded = stream.cost, stream.degraded
+        usage, cost, degraded = reply.usage or TokenUsage(), stream.cost, stream.degraded
         turn = Turn(reply.content, reply.tool_calls, reply.finish, stream.name, usage, cost, degraded, problem)
         return msgspec.to_builtins(turn)
 
@@ -178,35 +166,31 @@ class ToolLoop:
             if not isinstance(arguments, dict):
                 raise InvalidRequest("The arguments must be a JSON object.")
         except InvalidRequest as error:
-            return _to_text({"error": {"code": error.code, "message": error.message}})
+            return _to_text(_describe(error))
         request = ToolRequest(call.name, arguments=arguments)
         if self._tools.is_repeatable(request):
             value = await self._journal.step(key, call.name, lambda: self._call_tool(request))
         else:
-            value = await self._journal.effect(key, call.name, lambda effect: self._send(request, effect))
+            value = await self._journal.effect(key, call.name, lambda effect: self._call_tool(request, effect))
         if self._run.revoked.is_set():
             raise AgentFailed("AGENT_QUARANTINED", "The agent was quarantined or suspended while it ran.")
         return _to_text(value)
 
-    async def _call_tool(self, request: ToolRequest) -> JsonObject:
-        """Return `{result}` or `{error}`, which the model gets too. Raises LeaseLost and StoreUnavailable."""
-        try:
-            return {"result": await self._tools.call(self._run, request)}
-        except (LeaseLost, StoreUnavailable):
-            raise
-        except StentorError as error:
-            return {"error": {"code": error.code, "message": error.message}}
+    async def _call_tool(self, request: ToolRequest, effect: str | None = None) -> JsonObject:
+        """Return `{result}` or `{error}`, which the model gets too.
 
-    async def _send(self, request: ToolRequest, key: str) -> JsonObject:
-        """Do the same with a call that must not be repeated. Raises EffectUnknown if it may have had its effect."""
+        `effect` is the idempotency key of a call that must not be repeated. Raises EffectUnknown if that may have had
+        its effect, LeaseLost and StoreUnavailable.
+        """
+        call = request if effect is None else self._tools.with_key(request, effect)
         try:
-            return {"result": await self._tools.call(self._run, self._tools.with_key(request, key))}
-        except (Timeout, ToolInterrupted):
-            raise EffectUnknown(request.tool, key) from None
+            return {"result": await self._tools.call(self._run, call)}
         except (LeaseLost, StoreUnavailable):
             raise
         except StentorError as error:
-            return {"error": {"code": error.code, "message": error.message}}
+            if effect is not None and isinstance(error, Timeout | ToolInterrupted):
+                raise EffectUnknown(request.tool, effect) from None
+            return _describe(error)
 
     def _check_limits(self) -> None:
         options, tokens, cost = self._options, self._count_tokens(), self._cost or 0
@@ -258,6 +242,10 @@ def _without_fence(text: str) -> str:
     if text.startswith("```") and text.endswith("```") and "\n" in text:
         return text.partition("\n")[2].removesuffix("```").strip()
     return text
+
+
+def _describe(error: StentorError) -> JsonObject:
+    return {"error": {"code": error.code, "message": error.message}}
 
 
 def _to_text(value: Any) -> str:
