@@ -182,7 +182,9 @@ def test_what_is_no_public_key_is_refused(data: bytes) -> None:
         parse_public_key_file(data)
 
 
-@pytest.mark.parametrize("data", [json.dumps(HOLDER.as_dict(private=True)).encode(), HOLDER.as_pem(private=True)])
+@pytest.mark.parametrize(
+    "data", [json.dumps(HOLDER.as_dict(private=True)).encode(), HOLDER.as_pem(private=True)], ids=["json", "pem"]
+)
 def test_a_private_key_is_not_taken_for_a_public_one(data: bytes) -> None:
     with pytest.raises(ReceiptError, match="private"):
         parse_public_key_file(data)

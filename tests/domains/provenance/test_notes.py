@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import stat
 from hashlib import sha256
 from pathlib import Path
@@ -104,6 +105,7 @@ def test_note_may_carry_witness_signatures() -> None:
         NOTE + NOTE,
         NOTE + NOTE.rpartition("\n\n")[2] * 20,
     ],
+    ids=itertools.count(),
 )
 def test_malformed_note_is_rejected(text: str) -> None:
     with pytest.raises(NoteError):
