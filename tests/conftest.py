@@ -27,14 +27,14 @@ from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
 from tests import certificates
-from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores
+from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough
 from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
 
 __all__ = ["ADMIN", "KEYS", "MakeWorld", "Service", "World", "serving"]
 
 # Nothing is timed: a machine that is busy elsewhere is no reason for a property to fail.
-hypothesis.settings.register_profile("stentor", deadline=None)
+hypothesis.settings.register_profile("stentor", deadline=None, max_examples=100 if thorough() else 30)
 hypothesis.settings.load_profile("stentor")
 
 
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leaves out what need not run on both databases, and skips what is marked `only` for one of them on the other, by
     name.
     """
-    left_out = {item for item in items if not _only(item) and needless(item.nodeid, _database(item))}
+    left_out = {item for item in items if not _only(item) and needless(item.nodeid, _database(item), _variant(item))}
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
@@ -97,6 +97,12 @@ def _database(item: pytest.Item) -> str | None:
     """The database that a test is for; None for one that runs once."""
     callspec = getattr(item, "callspec", None)
     return callspec.params.get("database") if callspec else None
+
+
+def _variant(item: pytest.Item) -> bool:
+    """Whether other arguments of the same test come before its own."""
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and any(place for name, place in callspec.indices.items() if name != "database")
 
 
 @pytest.fixture(scope="session")

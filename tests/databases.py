@@ -88,6 +88,8 @@ WHERE_THEY_DIFFER = (
 """Tests that run on PostgreSQL too when nothing is said: of locks, dispatch, transfer, faults and search, and of each
 store the ones that ask the most of it. That PostgreSQL takes every statement, tests/core/test_sql.py shows besides.
 """
+IN_EVERY_VARIANT = ("tests/conformance/", "tests/core/", "tests/faults/", "tests/processes/")
+"""Of these, tests with several arguments run with each of them on PostgreSQL, of the others with the first."""
 
 
 def chosen() -> tuple[str, ...]:
@@ -103,10 +105,13 @@ def thorough() -> bool:
     return os.environ.get("SERVICE_TEST_DATABASE") == "both"
 
 
-def needless(path: str, database: str | None) -> bool:
-    """Whether a test, by its file and the database that it is for, is left out when nothing is said."""
-    said = "SERVICE_TEST_DATABASE" in os.environ
-    return database == "postgresql" and not said and not path.startswith(WHERE_THEY_DIFFER)
+def needless(path: str, database: str | None, variant: bool) -> bool:
+    """Whether a test, by its file and the database that it is for, is left out when nothing is said. `variant` says
+    that it has other arguments than the first of its function, which are for all the tests but IN_EVERY_VARIANT.
+    """
+    if "SERVICE_TEST_DATABASE" in os.environ or database != "postgresql":
+        return False
+    return not path.startswith(WHERE_THEY_DIFFER) or (variant and not path.startswith(IN_EVERY_VARIANT))
 
 
 def fastest_folder() -> Path:

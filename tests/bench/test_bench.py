@@ -36,6 +36,7 @@ def test_the_quick_benches_print_their_figures_as_json(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_unknown_bench_is_refused_with_its_name() -> None:
     done = bench("decide", "speed")
     assert done.returncode == 2

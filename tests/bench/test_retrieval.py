@@ -30,6 +30,7 @@ def test_the_figures_are_those_of_the_definitions() -> None:
     assert recall([], grades) == 0.0
 
 
+@pytest.mark.slow
 async def test_a_small_set_is_measured_in_both_forms_of_judgements(tmp_path: Path, model_cache: Path) -> None:
     assert model_cache.is_dir()  # the model is there
     corpus, queries = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"

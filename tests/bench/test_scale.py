@@ -105,6 +105,7 @@ def test_no_remedy_makes_the_installation_carry_less() -> None:
     assert [s.limit for s in stages(SMALL, UNITS, (nothing,))] == [model.limit(SMALL, UNITS)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
 def test_the_simulation_of_one_core_waits_as_an_m_d_1_queue(load: float) -> None:
     service = 0.001

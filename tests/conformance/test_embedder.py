@@ -117,6 +117,7 @@ async def test_the_local_model_knows_meanings(model_cache: Path) -> None:
     await local.close()
 
 
+@pytest.mark.slow
 async def test_eight_bits_are_nearly_as_good_as_thirty_two(model_cache: Path) -> None:
     import onnxruntime
     from tokenizers import Tokenizer
@@ -163,6 +164,7 @@ async def test_the_safe_products_give_the_same_vectors(model_cache: Path, monkey
     assert float(vectors[0] @ vectors[1]) > 0.98
 
 
+@pytest.mark.slow
 async def test_a_damaged_graph_is_made_again(model_cache: Path, tmp_path: Path) -> None:
     for file in model_cache.iterdir():
         (tmp_path / file.name).write_bytes(b"garbage")

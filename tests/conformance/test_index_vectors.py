@@ -238,6 +238,7 @@ async def test_of_many_documents_nearly_all_of_the_nearest_are_found(
     assert hit / asked >= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("graphed")
 async def test_many_chunks_of_one_document_hide_no_other(index: SearchIndex) -> None:
     """As many as a search of the graph asks for at first are all of one document."""

@@ -268,6 +268,7 @@ async def test_a_long_phrase_is_found_whole(index: SearchIndex) -> None:
     assert await found(index, " ".join(words)) == ["whole.md"]
 
 
+@pytest.mark.slow
 async def test_a_text_of_megabytes_is_indexed(index: SearchIndex) -> None:
     dice = random.Random(1)
     body = " ".join(f"{dice.choice('bcdfg')}{dice.randrange(200_000)}x" for _ in range(300_000)) + " last word"

@@ -221,6 +221,7 @@ async def test_a_new_task_type_starts_from_what_the_agent_showed_at_many_others(
     assert (row["elsewhere"], row["elsewhere_outcomes"], row["outcomes"]) == pytest.approx((1.0, 16.0, 0.0))
 
 
+@pytest.mark.slow
 @requirement("routing.neighbours")
 async def test_ten_thousand_task_types_are_learned_from_and_known_after_a_restart(make_world: MakeWorld) -> None:
     world: World = await make_world()

@@ -50,6 +50,7 @@ def test_a_worker_of_the_tutorial_does_a_task_with_its_own_key(checkout: Checkou
         assert "ahead-of-its-field" in checkout.bash(submit)
 
 
+@pytest.mark.slow
 @requirement("documentation.tutorials-run")
 def test_an_agent_that_asks_goes_on_with_the_answer(checkout: Checkout) -> None:
     program, register, start, ask = blocks(ROOT / "docs" / "long-running.md")[:4]

@@ -100,6 +100,7 @@ class Writer:
             return
 
 
+@pytest.mark.slow
 @requirement("scale.one-follows-the-vault", "scale.memory-index")
 def test_under_writes_to_the_same_notes_and_a_kill_no_note_is_indexed_twice_or_lost(cluster: Cluster) -> None:
     leader, other = cluster.pair()
@@ -200,6 +201,7 @@ def test_a_note_in_the_inbox_becomes_one_task_also_when_the_one_that_takes_it_is
     )
 
 
+@pytest.mark.slow
 def test_an_index_that_is_dropped_while_gateways_run_comes_back(cluster: Cluster) -> None:
     gateways = cluster.pair()
     for n in range(5):
@@ -238,6 +240,7 @@ def embedded(asked: list[dict[str, list[str]]], word: str) -> Counter[str]:
     return Counter(text for call in asked for text in call["input"] if word in text)
 
 
+@pytest.mark.slow
 @requirement("scale.memory-index")
 def test_every_gateway_makes_vectors_and_each_text_has_its_own_made_once(
     cluster: Cluster, embeddings: list[dict[str, list[str]]]
@@ -257,6 +260,7 @@ def test_every_gateway_makes_vectors_and_each_text_has_its_own_made_once(
     other.until_near("owl night", "late.md")
 
 
+@pytest.mark.slow
 def test_a_gateway_with_another_model_searches_by_word_and_says_why(
     cluster: Cluster, embeddings: list[dict[str, list[str]]]
 ) -> None:
@@ -280,6 +284,7 @@ def plain(cluster: Cluster) -> Iterator[str]:
         yield url
 
 
+@pytest.mark.slow
 def test_without_pgvector_the_start_says_what_to_do_and_all_gateways_search_by_meaning(
     cluster: Cluster, embeddings: list[dict[str, list[str]]], plain: str
 ) -> None:

@@ -46,6 +46,7 @@ class Silent:
             each.close()
 
 
+@pytest.mark.slow
 @requirement("governance.survives-a-kill")
 @pytest.mark.fault
 @pytest.mark.parametrize("alive", [True, False], ids=["the agent answers later", "the agent never answers"])

@@ -82,6 +82,7 @@ def test_postgresql_is_stopped_and_killed_under_load_and_nothing_is_lost(own_pos
         assert worker.process.poll() is None
 
 
+@pytest.mark.slow
 @requirement("scale.faults")
 def test_connections_that_break_at_any_moment_lose_nothing(begin: Start, proxy: Proxy, url: str) -> None:
     gateway = begin("gateway", SERVICE_DATABASE_URL=proxy.url)
@@ -96,6 +97,7 @@ def test_connections_that_break_at_any_moment_lose_nothing(begin: Start, proxy: 
     all_done(load, gateway, url)
 
 
+@pytest.mark.slow
 @requirement("scale.faults")
 def test_a_black_hole_in_the_middle_of_transactions_holds_up_others_for_seconds_at_most(
     begin: Start, proxy: Proxy, url: str
@@ -138,6 +140,7 @@ def agent() -> Iterator[Echo]:
         yield made
 
 
+@pytest.mark.slow
 @requirement("scale.instance-death", "scale.faults")
 def test_the_late_answer_of_a_process_that_slept_past_its_lease_counts_for_nothing(
     begin: Start, url: str, agent: Echo

@@ -58,6 +58,7 @@ def submitted(client: httpx.Client) -> str:
     return str(client.post("/api/v1/tasks", json=body).json()["task_id"])
 
 
+@pytest.mark.slow
 @requirement("learning.in-outcome-transaction")
 def test_a_worker_process_that_is_stopped_past_its_lease_counts_for_nothing(serve: Callable[..., Service]) -> None:
     service = serve()

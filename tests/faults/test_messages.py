@@ -147,6 +147,7 @@ def test_messages_survive_kills_and_have_their_effect_once(serve: Callable[..., 
     assert check(service.database) == []
 
 
+@pytest.mark.slow
 @requirement("atp.carried-out-once")
 @pytest.mark.only("postgresql", reason="the test before is its like")
 def test_messages_survive_kills_on_postgresql_too(serve: Callable[..., Service]) -> None:

@@ -58,6 +58,7 @@ def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
     assert check(url, load.accepted) == []
 
 
+@pytest.mark.slow
 @requirement("webhooks.at-least-once", "webhooks.one-commit")
 @pytest.mark.only("postgresql", reason="a file has no server")
 def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(

@@ -87,6 +87,7 @@ def test_what_waited_for_a_killed_worker_is_done_by_the_one_that_is_left(serve: 
     assert check(service.database, ids) == []
 
 
+@pytest.mark.slow
 @requirement("routing.offline-again")
 def test_a_worker_that_comes_back_at_the_same_moment_and_the_other_do_each_task_once(
     serve: Callable[..., Service],
@@ -107,6 +108,7 @@ def test_a_worker_that_comes_back_at_the_same_moment_and_the_other_do_each_task_
     assert check(service.database, ids) == []
 
 
+@pytest.mark.slow
 @requirement("routing.offline-again", "scale.dispatch-across-machines")
 @pytest.mark.xdist_group("processes")
 def test_of_several_processes_one_moves_each_task_once(start: Start) -> None:

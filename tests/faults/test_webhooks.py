@@ -116,6 +116,7 @@ def test_every_event_is_delivered_through_kills_of_the_service(serve: Callable[.
     assert in_order(sink)
 
 
+@pytest.mark.slow
 @requirement("webhooks.at-least-once", "webhooks.several-processes")
 @pytest.mark.only("postgresql", reason="the test before is its like")
 def test_every_event_is_delivered_through_a_kill_on_postgresql_too(serve: Callable[..., Service], sink: Sink) -> None:

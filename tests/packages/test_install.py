@@ -35,6 +35,7 @@ def test_mirrors_of_pip_are_passed_to_uv(installer: object, monkeypatch: pytest.
     assert environment["UV_INDEX"] == "https://a.test/simple https://b.test/simple"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["PIP_NO_INDEX", "PIP_PROXY", "PIP_CLIENT_CERT"])
 def test_pip_installs_where_it_has_a_setting_that_uv_does_not(
     installer: object, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -44,6 +45,7 @@ def test_pip_installs_where_it_has_a_setting_that_uv_does_not(
     assert installer.uv_environment() is None  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_pip_installs_where_uv_fails(
     installer: object, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

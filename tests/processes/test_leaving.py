@@ -51,6 +51,7 @@ def answering_later(seconds: float) -> Iterator[tuple[threading.Event, str]]:
         yield begun, f"{address}/do"
 
 
+@pytest.mark.slow
 @requirement("scale.instance-death")
 def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(start: Start) -> None:
     gateway, first = start("gateway"), start("worker")

@@ -60,6 +60,7 @@ def racers(installation: Installation, request: pytest.FixtureRequest) -> Iterat
     racers.close()
 
 
+@pytest.mark.slow
 @requirement("steps.waits")
 def test_a_signal_beside_the_suspension_wakes_the_task(racers: Racers) -> None:
     for _ in range(ROUNDS):
@@ -81,6 +82,7 @@ def test_a_signal_beside_the_beginning_of_its_wait_is_not_lost(racers: Racers) -
         claim(racers.installation.one, racers.agent_id)
 
 
+@pytest.mark.slow
 @requirement("steps.waits")
 def test_a_time_that_is_over_beside_the_suspension_wakes_the_task(racers: Racers) -> None:
     for _ in range(3):

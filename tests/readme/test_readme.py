@@ -73,6 +73,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
         yield made
 
 
+@pytest.mark.slow
 def test_the_command_for_mcp_clients_prints_what_to_run(checkout: Checkout) -> None:
     (command,) = re.findall(r"`stentor (mcp install [^`]+)`", README.read_text("utf-8"))
     assert "claude mcp add" in checkout.bash(Block("bash", f".venv/bin/stentor {command}"))

@@ -9,6 +9,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stentor.core import ids
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
@@ -85,6 +87,7 @@ def write(connection: sqlite3.Connection, log: Rows) -> None:
     connection.commit()
 
 
+@pytest.mark.slow
 @requirement("provenance.witnessed")
 def test_witness_detects_each_of_1000_rewrites(databases: Databases, tmp_path: Path, clock: FixedClock) -> None:
     path, rng = databases.sqlite(tmp_path / "stentor.db"), random.Random(1847)

@@ -96,6 +96,7 @@ def test_a_kill_between_the_commit_and_the_note_loses_no_note(serve: Callable[..
     assert set(statuses(service)) == set(ids)
 
 
+@pytest.mark.slow
 @pytest.mark.fault
 @requirement("tasks.note-survives-crash", "tasks.note-written-after-commit")
 def test_two_hundred_tasks_and_a_kill_leave_two_hundred_final_notes(serve: Callable[..., Service]) -> None:

@@ -130,6 +130,7 @@ def test_1100_half_heads_keep_nobody_out_and_the_store_can_be_written(start: Cal
             client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("http.slow-clients")
 def test_1100_handshakes_that_never_end_keep_nobody_out(start: Callable[..., Service]) -> None:
     service = start(under=FILES, SERVICE_HEAD_TIMEOUT_SECONDS="600")

@@ -248,6 +248,7 @@ def test_the_vault_alone_has_one_port_with_tls(tmp_path: Path) -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.slow
 @requirement("http.tls-clients")
 def test_a_worker_trusts_a_file_and_follows_a_renewal(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     port = str(free_port())
@@ -412,6 +413,7 @@ def test_plain_http_on_a_port_with_tls_is_answered_with_a_hint(start: Start) -> 
     assert is_alive(service.address)
 
 
+@pytest.mark.slow
 @requirement("http.tls-plain")
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"])
 def test_1100_handshakes_that_never_end_keep_nobody_out_of_the_gateway(start: Start, sent: bytes) -> None:
