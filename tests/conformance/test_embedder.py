@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -105,6 +108,19 @@ async def test_calls_at_the_same_time_do_not_disturb_each_other(embedder: Embedd
     expected = await embedder.embed(texts)
     found = await asyncio.gather(*(embedder.embed([text], urgent=i % 2 == 0) for i, text in enumerate(texts)))
     assert all(float(one[0] @ row) > 0.9999 for one, row in zip(found, expected, strict=True))
+
+
+@requirement("memory.no-telemetry")
+def test_the_local_model_reports_to_nobody(model_cache: Path, tmp_path: Path) -> None:
+    code = f"""
+import asyncio, pathlib
+from stentor.domains.memory.embedding.local import LocalEmbedder
+assert len(asyncio.run(LocalEmbedder(pathlib.Path({str(model_cache)!r})).embed(["a text"]))) == 1
+"""
+    # It reports nothing where it takes itself to be under test.
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_the_local_model_knows_meanings(model_cache: Path) -> None:

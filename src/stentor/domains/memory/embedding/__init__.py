@@ -1,1 +1,7 @@
 """Embedding of texts: by a local ONNX model, or by a service with OpenAI's embeddings API."""
+
+import os
+
+# From 1.29 on ONNX Runtime reports to its vendor, and keeps an id of the machine in the home folder, unless this is set
+# before it is imported. Nothing of ours leaves the machine unasked.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
