@@ -26,7 +26,7 @@ from tests.surfaces.gateway.operations import DOCUMENT
 # one run of hundreds whose drawing raised did so while it made such a message.
 lambda_sources.lambda_description = lambda _function: "<lambda>"
 
-EXAMPLES = 25 if thorough() else 4
+EXAMPLES = 25 if thorough() else 2
 NOT_HELD: list[CheckFunction] = [
     allow_header_conformance,  # trust/levels is an entity id for other methods; test_errors holds the header
     ignored_auth,  # sends a right key beside the wrong one; the tests of the keys are in test_authentication
