@@ -108,8 +108,8 @@ soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SE
 house: $(VENV)/.main ## figures of the code's shape: files, lines, functions, comments
 	@$(BIN)/python -m tests.house
 
-lint: $(VENV)/.dev ## ruff, mypy and the import contracts alone
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+lint: $(VENV)/.dev ## ruff, pyrefly and the import contracts alone
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyrefly check --summary=none && $(BIN)/lint-imports
 
 bench: $(VENV)/.peers ## figures with their method, peers in the same run
 	@$(BIN)/python -m bench
@@ -139,4 +139,4 @@ lock: ## compile requirements/*.txt again (needs uv)
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 
 clean: ## remove what set-up and tests made
-	@rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov dist
+	@rm -rf $(VENV) site .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov dist

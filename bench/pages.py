@@ -135,7 +135,7 @@ def _stale(browser: Browser, scale: Scale) -> Iterator[Figure]:
         browser.close()  # the service would, meanwhile
         time.sleep(CACHE_SECONDS + 0.5)
         for path in kept:
-            waits[path] += _timed(browser, lambda path=path: path, 1)  # type: ignore[misc]
+            waits[path] += _timed(browser, lambda path=path: path, 1)
     for path, found in waits.items():
         say(f"pages: {path} after a pause: slowest {max(found):.1f} ms")
         how = f"{len(found)} requests, each when nothing is kept any more; the slowest"

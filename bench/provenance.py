@@ -78,7 +78,7 @@ async def write(db: Database, count: int) -> list[str]:
     while count:
         chains = [_chain() for _ in range(min(GROUP, count // CHAIN))]
         await asyncio.gather(
-            *(db.write(lambda tx, c=c: runlog.append(tx, "default", c, task_id=c[0].event_id)) for c in chains)  # type: ignore[misc]
+            *(db.write(lambda tx, c=c: runlog.append(tx, "default", c, task_id=c[0].event_id)) for c in chains)
         )
         found += [draft.event_id for chain in chains for draft in chain]
         count -= len(chains) * CHAIN
@@ -87,7 +87,7 @@ async def write(db: Database, count: int) -> list[str]:
 
 def _chain() -> list[EventDraft]:
     kinds = ("prompt_received", "routing_decision", "task_queued", "task_started", "task_completed", "learning_updated")
-    return [EventDraft(kind, "bench", "Routed to summarizer among 5.", ROUTING, "an agent", 3) for kind in kinds]  # type: ignore[arg-type]
+    return [EventDraft(kind, "bench", "Routed to summarizer among 5.", ROUTING, "an agent", 3) for kind in kinds]
 
 
 async def _proofs(provenance: ProvenanceService, events: list[str], count: int) -> list[float]:

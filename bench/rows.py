@@ -119,7 +119,7 @@ class Rows:
             body_hash=self._random.randbytes(32).hex(),
             required_capabilities=(kind,),
             agent_preference=None,
-            metadata=TaskMetadata(priority=priority),  # type: ignore[arg-type]
+            metadata=TaskMetadata(priority=priority),  # pyrefly: ignore[bad-argument-type]
             error=None if status not in ("failed", "aborted") else _error(outcome),
             result=self._random.choice(self._results) if status == "completed" else None,
         )

@@ -9,6 +9,6 @@ from httpx._transports import default
 
 
 def read_once() -> None:
-    default.create_ssl_context = cache(httpx.create_ssl_context)  # type: ignore[attr-defined]
+    default.create_ssl_context = cache(httpx.create_ssl_context)
     with httpx.Client():
         pass

@@ -62,7 +62,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
     _spread_faults(items)
-    items.sort(key=lambda item: item.path.name != "test_architecture.py")  # mypy takes longest: it must not run last
     for item in items:
         if (marker := _only(item)) and _database(item) not in (None, marker.args[0]):
             item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
@@ -70,7 +69,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Tests that share a fixture of their module run in one process, so that it is made once."""
-    if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+    if isinstance(item, pytest.Function) and item.module and item.get_closest_marker("xdist_group") is None:
         used = item._fixtureinfo.name2fixturedefs.items()
         if any(one[-1].scope == "module" for name, one in used if not name.startswith("_")):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))

@@ -179,7 +179,7 @@ class Server:
         self._admin.close()
 
     def _do(self, text: str) -> None:
-        self._admin.execute(text)
+        self._admin.execute(text.encode())
 
 
 @contextmanager
@@ -281,7 +281,7 @@ def rows(database: Path | str, text: str) -> list[tuple[Any, ...]]:
     """What a statement answers in a file or at an address. A file is written only when nobody else has it open."""
     if isinstance(database, str):
         with psycopg.connect(database) as connection:
-            return connection.execute(text).fetchall()
+            return connection.execute(text.encode()).fetchall()
     mode = "ro" if text.startswith("select") else "rw"
     with closing(sqlite3.connect(f"file:{database}?mode={mode}", uri=True)) as file, file:
         return file.execute(text).fetchall()

@@ -67,7 +67,7 @@ def serving(
                 self.wfile.write(content)
             self.close_connection = self.close_connection or answer.raw is not None
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)

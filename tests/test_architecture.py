@@ -23,7 +23,7 @@ LINT_IMPORTS = str(Path(sysconfig.get_path("scripts")) / "lint-imports")
 CHECKS = {
     "ruff": [sys.executable, "-m", "ruff", "check", "--no-cache", "."],
     "format": [sys.executable, "-m", "ruff", "format", "--no-cache", "--check", "."],
-    "mypy": [sys.executable, "-m", "mypy"],
+    "pyrefly": [sys.executable, "-m", "pyrefly", "check", "--summary=none"],
     "imports": [LINT_IMPORTS, "--no-cache"],
 }
 MEDIAN_FUNCTION, MEDIAN_FILE, LONGEST_FILE = 10, 250, 450

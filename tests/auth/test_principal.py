@@ -29,5 +29,5 @@ def test_without_permissions_nothing_is_allowed() -> None:
     [("agent", {"read", "write"}, True), ("agent", {"admin"}, False), ("admin", {"read"}, False)],
 )
 def test_only_an_agent_without_admin_is_bound_to_its_own_agents(role: str, permissions: set[str], bound: bool) -> None:
-    principal = Principal("ann", role, frozenset(permissions))  # type: ignore[arg-type]
+    principal = Principal("ann", role, frozenset(permissions))  # pyrefly: ignore[bad-argument-type]
     assert principal.is_bound_agent is bound

@@ -41,7 +41,7 @@ def utilisation(one: Installation) -> dict[str, float]:
     ids=lambda more: " and ".join(more),
 )
 def test_more_of_anything_never_empties_a_part(more: dict[str, float]) -> None:
-    before, after = utilisation(SMALL), utilisation(replace(SMALL, **more))  # type: ignore[arg-type]
+    before, after = utilisation(SMALL), utilisation(replace(SMALL, **more))  # pyrefly: ignore[bad-argument-type]
     shared_among_gateways = {"CPU of a process"} if "gateways" in more else set()
     assert {name for name in before if after[name] < before[name] - 1e-12} <= shared_among_gateways
     assert any(after[name] > before[name] for name in before)

@@ -94,7 +94,7 @@ class Tab:
 @pytest.fixture
 def tab(chromium: Browser, installation: Installation) -> Iterator[Tab]:
     """Somebody who is signed in with an admin's key; fails when any page had an error."""
-    context = chromium.new_context(viewport=SIZES["wide"])  # type: ignore[arg-type]
+    context = chromium.new_context(viewport=SIZES["wide"])
     opened = Tab(context.new_page(), installation.board).sign_in()
     yield opened
     context.close()

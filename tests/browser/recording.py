@@ -76,7 +76,7 @@ def scenes(page: Page) -> list[tuple[str, Callable[[], object]]]:
 def record(address: str, key: str, path: str) -> list[Image.Image]:
     frames = []
     with browser(path) as opened:
-        context = opened.new_context(viewport=VIEW, color_scheme="light")  # type: ignore[arg-type]
+        context = opened.new_context(viewport=VIEW, color_scheme="light")
         page = context.new_page()
         tab = Tab(page, address)
         page.goto(f"{address}/sign-in")

@@ -93,7 +93,7 @@ def _spread(database: Path) -> None:
 
 
 def _take(opened: Browser, service: Service, made: Seeded, folder: Path, scheme: Any, size: str) -> None:
-    context = opened.new_context(viewport=SIZES[size], color_scheme=scheme)  # type: ignore[arg-type]
+    context = opened.new_context(viewport=SIZES[size], color_scheme=scheme)
     tab = Tab(context.new_page(), service.ready["dashboard"]).sign_in()
     for name, path, _ in pages(made):
         tab.open(path).live()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
+from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page
 
 from tests.browser.conftest import SIZES, Installation, Tab
@@ -24,7 +24,7 @@ def test_every_page_is_shown_without_an_error_and_breaks_no_rule_of_accessibilit
     chromium: Browser, installation: Installation, scheme: Any, size: str
 ) -> None:
     rules = AXE_FILE_PATH.read_text()
-    context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)  # type: ignore[arg-type]
+    context = chromium.new_context(viewport=SIZES[size], color_scheme=scheme)
     tab = Tab(context.new_page(), installation.board)
     found = [f"sign-in: {one}" for one in violations(tab.open("/sign-in").page, rules)]
     tab.sign_in()
@@ -64,7 +64,7 @@ def test_a_page_with_all_that_it_loads_weighs_less_than_300_kilobytes(tab: Tab, 
 def test_a_table_that_is_wider_than_a_phone_says_so_until_its_end_is_seen(
     chromium: Browser, installation: Installation
 ) -> None:
-    context = chromium.new_context(viewport=SIZES["narrow"])  # type: ignore[arg-type]
+    context = chromium.new_context(viewport=SIZES["narrow"])
     wide = next(path for name, path, _ in pages(installation.made) if name == "agents-compared")
     page = Tab(context.new_page(), installation.board).sign_in().open(wide).live().page
     page.locator(".scroll.clipped").wait_for()

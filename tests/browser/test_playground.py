@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from axe_playwright_python.base import AXE_FILE_PATH  # type: ignore[import-untyped]
+from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import SIZES, Tab
@@ -67,7 +67,7 @@ def service(serve: Any, provider: tuple[Provider, str]) -> Service:
 def test_a_conversation_goes_on_side_by_side_and_one_side_is_stopped(
     chromium: Browser, service: Service, provider: tuple[Provider, str], scheme: Any, tmp_path: Path
 ) -> None:
-    context = chromium.new_context(viewport=SIZES["narrow"], color_scheme=scheme)  # type: ignore[arg-type]
+    context = chromium.new_context(viewport=SIZES["narrow"], color_scheme=scheme)
     tab = Tab(context.new_page(), service.ready["dashboard"]).sign_in()
     page = tab.open("/models/playground").live().page
     page.locator("[name=model0]").fill("openai/large")

@@ -61,7 +61,7 @@ def sign_in(page: Page, board: str, name: str, path: str = "/") -> None:
 @requirement("people.sign-in", "people.claims", "dashboard.single-sign-on")
 def test_people_sign_in_with_a_real_provider(chromium: Browser, office: Service) -> None:
     board = office.ready["dashboard"]
-    contexts = [chromium.new_context(viewport=SIZES["narrow"]) for _ in range(3)]  # type: ignore[arg-type]
+    contexts = [chromium.new_context(viewport=SIZES["narrow"]) for _ in range(3)]
     admin, viewer, stranger = (context.new_page() for context in contexts)
     for page in (admin, viewer, stranger):
         page.set_default_timeout(WAIT)

@@ -208,7 +208,7 @@ def held_up(url: str, *statements: str) -> Iterator[psycopg.Connection[Any]]:
     """A session whose open transaction the copy has to wait for."""
     with psycopg.connect(url) as session:
         for statement in statements:
-            session.execute(statement)
+            session.execute(statement.encode())
         yield session
         session.rollback()
 

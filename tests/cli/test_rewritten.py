@@ -184,7 +184,7 @@ def _copy(service: Service, folder: Path) -> Any:
     names = ("events", *TREE)
     with psycopg.connect(service.database) as connection:
         for name in names:
-            connection.execute(f"create table older_{name} as select * from {name}")
+            connection.execute(f"create table older_{name} as select * from {name}".encode())
     return names
 
 

@@ -83,7 +83,7 @@ def unit(*numbers: float) -> Vector:
     """A vector of length 1 in the direction of these numbers; the rest is 0."""
     vector = np.zeros(MODEL.dimensions, np.float32)
     vector[: len(numbers)] = numbers
-    return vector / np.linalg.norm(vector)
+    return np.asarray(vector / np.linalg.norm(vector), np.float32)
 
 
 def chunks(*texts: str) -> list[Chunk]:
@@ -116,17 +116,17 @@ def plain_role(url: str) -> Iterator[str]:
     name = f"plain_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(url, autocommit=True) as admin:
         database = admin.info.dbname
-        admin.execute(f"create role {name} login password '{PASSWORD}'")
-        admin.execute(f'alter database "{database}" owner to {name}')
+        admin.execute(f"create role {name} login password '{PASSWORD}'".encode())
+        admin.execute(f'alter database "{database}" owner to {name}'.encode())
     head, _, rest = url.partition("://")
     yield f"{head}://{name}:{quote(PASSWORD)}@{rest.rpartition('@')[2] if '@' in rest else rest}"
     with psycopg.connect(url, autocommit=True) as admin:
-        admin.execute(f'alter database "{database}" owner to current_user')
+        admin.execute(f'alter database "{database}" owner to current_user'.encode())
         # Services of the test may still ask: what waits for each other would be a deadlock.
-        admin.execute(f"alter role {name} nologin")
+        admin.execute(f"alter role {name} nologin".encode())
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", (name,))
-        admin.execute(f"drop owned by {name}")
-        admin.execute(f"drop role {name}")
+        admin.execute(f"drop owned by {name}".encode())
+        admin.execute(f"drop role {name}".encode())
 
 
 def open_kind(kind: str, folder: Path, url: str) -> SearchIndex:

@@ -42,7 +42,7 @@ class Service(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         pass
 
 

@@ -233,8 +233,8 @@ class Flaky:
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         self._inner.many(sql, rows)
 
-    def add(self, journal: AppendOnlyTable, rows: list[Row]) -> None:
-        self._inner.add(journal, rows)
+    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
+        self._inner.add(table, rows)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         return self._inner.rows(sql, params)

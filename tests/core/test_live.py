@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -45,7 +45,7 @@ class Pair:
 
 
 @pytest.fixture
-async def pair() -> object:
+async def pair() -> AsyncIterator[Pair]:
     made = Pair()
     for one in made.fanouts:
         await one.start()

@@ -25,7 +25,7 @@ class Reads:
 
     async def read(self, fn: ReadFunction) -> Any:
         self.number += 1
-        return fn(None)  # type: ignore[arg-type]
+        return fn(None)  # pyrefly: ignore[bad-argument-type]
 
 
 def gone(tx: Tx) -> Any:

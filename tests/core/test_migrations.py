@@ -153,6 +153,7 @@ def test_before_an_upgrade_a_sqlite_file_is_copied_and_the_last_three_copies_sta
     said: list[str] = []
     done = migrations.upgrade(driver, notify=said.append)
     assert done.backup == tmp_path / f"stentor.db.before-{migrations.HEAD}"
+    assert done.backup is not None
     assert str(done.backup) in said[0]
     assert done.backup.stat().st_mode & 0o777 == 0o600
     assert migrations.current_version(SqliteDriver(done.backup)) == BEFORE

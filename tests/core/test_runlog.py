@@ -34,7 +34,7 @@ async def test_only_exactly_this_tenant_and_task_is_read(db: Database) -> None:
     runlog = RunLog(Hub())
     for tenant, task_id in [("default", "t"), ("default", "T"), ("default", "tt"), ("other", "t")]:
         draft = [EventDraft("tool_called", "test", f"{tenant} {task_id}")]
-        await db.write(lambda tx, d=draft, n=tenant, i=task_id: runlog.append(tx, n, d, task_id=i))  # type: ignore[misc]
+        await db.write(lambda tx, d=draft, n=tenant, i=task_id: runlog.append(tx, n, d, task_id=i))
     events = await db.read(lambda tx: read_task_events(tx, "default", "t", 500))
     assert [event.message for event in events] == ["default t"]
 
@@ -46,7 +46,7 @@ async def test_an_event_is_announced_only_once_it_is_durable(db: Database) -> No
     with hub.watch("default", "t") as watcher:
 
         def work(tx: object, fail: bool) -> None:
-            runlog.append(tx, "default", [EventDraft("tool_called", "test", "x")], task_id="t")  # type: ignore[arg-type]
+            runlog.append(tx, "default", [EventDraft("tool_called", "test", "x")], task_id="t")  # pyrefly: ignore[bad-argument-type]
             if fail:
                 raise ValueError
 

@@ -28,7 +28,7 @@ def statements() -> Iterator[tuple[str, Sql]]:
             for name, value in vars(importlib.import_module(found.name)).items():
                 if isinstance(value, dict) and "postgresql" in value:
                     value = value["postgresql"]
-                for one in value if isinstance(value, tuple | list) else [value]:
+                for one in value if isinstance(value, (tuple, list)) else [value]:
                     if isinstance(one, Sql):
                         yield f"{found.name}.{name}", one
 
@@ -41,7 +41,7 @@ def test_postgresql_takes_every_statement(postgres_url: str) -> None:
             text = PARAMETER.sub(lambda found: numbers[found[1]], one.text)  # noqa: B023
             count += 1
             try:
-                server.execute(f"prepare statement_{count} as {text}")
+                server.execute(f"prepare statement_{count} as {text}".encode())
             except psycopg.Error as error:
                 refused.append(f"{name}: {error}")
     assert refused == []

@@ -55,7 +55,7 @@ def test_both_names_answer_over_tls_and_the_session_is_for_tls_only(
         def ask(name: str, method: str, path: str, **fields: object) -> httpx.Response | None:
             try:
                 with httpx.Client(verify=ssl.create_default_context(cafile=str(root))) as client:
-                    request = client.build_request(method, f"https://127.0.0.1:{port}{path}", **fields)  # type: ignore[arg-type]
+                    request = client.build_request(method, f"https://127.0.0.1:{port}{path}", **fields)  # pyrefly: ignore[bad-argument-type]
                     request.headers["Host"] = name
                     request.extensions["sni_hostname"] = name
                     return client.send(request)

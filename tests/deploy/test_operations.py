@@ -96,12 +96,12 @@ def test_a_postgresql_database_is_dumped_and_restored(
     name = bare_url.split("?")[0].rsplit("/", 1)[1]
     restored = bare_url.replace(name, f"{name}_restored")
     with psycopg.connect(postgres_server, autocommit=True) as admin:
-        admin.execute(f'create database "{name}_restored"')
+        admin.execute(f'create database "{name}_restored"'.encode())
         try:
             assert "intact" in shell.run(restore, RESTORED_URL=restored)
             assert check(restored, filled.done, filled.waiting) == []
         finally:
-            admin.execute(f'drop database "{name}_restored" with (force)')
+            admin.execute(f'drop database "{name}_restored" with (force)'.encode())
 
 
 @requirement("scale.operations-page")

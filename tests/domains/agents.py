@@ -26,4 +26,4 @@ DEFAULTS: dict[str, Any] = {
 
 def agent(name: str = "ann", **fields: Any) -> Agent:
     """An active worker that can echo; its id is its name unless one is given."""
-    return Agent(**{**DEFAULTS, "agent_id": name, "name": name, **fields})
+    return Agent(**DEFAULTS | {"agent_id": name, "name": name} | fields)

@@ -289,7 +289,14 @@ async def test_a_change_counts_from_the_next_time(world: World) -> None:
     # The same expression again does not shift its next time.
     due = (await read(world))["next_at"]
     assert (await change(world, overlap="skip", cron="* * * * *"))["next_at"] == due
-    for fields in ({}, {"cron": "never"}, {"timezone": "Mars/Phobos"}, {"name": "t"}, {"task": {"type": "x"}}):
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"cron": "never"},
+        {"timezone": "Mars/Phobos"},
+        {"name": "t"},
+        {"task": {"type": "x"}},
+    ]
+    for fields in wrong:
         await change(world, status=400, **fields)
     await change(world, "none", status=404, paused=True)
 
@@ -380,7 +387,7 @@ async def test_schedules_of_a_key_and_runs_of_a_schedule_are_limited(world: Worl
 
 
 async def test_bad_schedules_are_refused(world: World) -> None:
-    for fields, problem in (
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"name": "Ümlaut"}, "name:"),
         ({"name": ""}, "name"),
         ({"cron": "every day"}, "cron:"),
@@ -389,7 +396,8 @@ async def test_bad_schedules_are_refused(world: World) -> None:
         ({"task": {"type": "echo"}}, "input"),
         ({"task": {**TASK, "id": "mine"}}, "id"),
         ({"task": {**TASK, "metadata": {"grant_id": "0190f5f0-0000-7000-8000-000000000000"}}}, "grant_id"),
-    ):
+    ]
+    for fields, problem in wrong:
         refused = await create(world, status=400, **fields)
         assert problem in str(refused), (fields, refused)
 

@@ -145,7 +145,13 @@ async def test_a_known_id_with_another_body_is_a_conflict(world: World) -> None:
     await world.register()
     await post(world, id="mine")
     before = await world.task("mine")
-    for fields in ({"input": "other"}, {"type": "other"}, {"metadata": {"priority": "high"}}, {"timeout_seconds": 5}):
+    others: list[dict[str, Any]] = [
+        {"input": "other"},
+        {"type": "other"},
+        {"metadata": {"priority": "high"}},
+        {"timeout_seconds": 5},
+    ]
+    for fields in others:
         answer = await post(world, id="mine", **fields)
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CONFLICT")
     assert await world.task("mine") == before

@@ -203,7 +203,7 @@ async def test_the_database_refuses_every_move_that_is_not_listed(world: World, 
             "deadline_at = 1 where task_id = :task_id"
         )
         with pytest.raises(Exception, match="does not make this move") as refused:
-            await world.kernel.infra.db.write(lambda tx, sql=move: tx.run(sql, task_id=task_id))  # type: ignore[misc]
+            await world.kernel.infra.db.write(lambda tx, sql=move: tx.run(sql, task_id=task_id))
         assert not isinstance(refused.value, StoreUnavailable)
         still = await world.kernel.infra.db.read(lambda tx: tx.row(Sql(row), task_id=task_id, status=source))
         assert still == (1,), target

@@ -101,9 +101,9 @@ class Cluster:
         with psycopg.connect(self.url, autocommit=True) as database:
             database.execute("set search_path = stentor_index")
             for query in _NONE:
-                assert database.execute(query).fetchall() == [], query
+                assert database.execute(query.encode()).fetchall() == [], query
             for query in _EQUAL:
-                ((left, right),) = database.execute(query).fetchall()
+                ((left, right),) = database.execute(query.encode()).fetchall()
                 assert left == right, query
 
 

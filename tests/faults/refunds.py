@@ -74,7 +74,7 @@ def run_bank(bank: Bank) -> Iterator[Bank]:
             self.end_headers()
             self.wfile.write(payload)
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             return
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

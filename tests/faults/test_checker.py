@@ -184,7 +184,7 @@ def test_damage_is_found_on_postgresql_too(postgres_url: str, tmp_path: Path) ->
     with psycopg.connect(postgres_url) as connection:
         connection.execute("set session_replication_role = replica")  # no triggers
         for statement in ON_POSTGRESQL:
-            assert connection.execute(statement).rowcount > 0, statement
+            assert connection.execute(statement.encode()).rowcount > 0, statement
     found = check(postgres_url, ACCEPTED)
     missed = [sentence for sentence in ON_POSTGRESQL.values() if not any(sentence in line for line in found)]
     assert missed == [], found

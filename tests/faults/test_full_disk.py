@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,8 +47,10 @@ def write_for_ever(file: FileIO, size: int) -> None:
 @pytest.mark.only("sqlite", reason="the disk is the PostgreSQL server's")
 def test_a_full_disk_is_an_outage_and_no_loss(serve: Callable[..., Service], small_disk: Path) -> None:
     service = serve(data_dir=small_disk / "data")
-    bodies = [{**body, "input": {"text": body["input"], "note": "x" * 20_000}} for body in summaries(40)]
-    accepted = []
+    bodies: list[dict[str, Any]] = [
+        {**body, "input": {"text": body["input"], "note": "x" * 20_000}} for body in summaries(40)
+    ]
+    accepted: list[str] = []
     with service.client() as client:
         for body in bodies[:10]:
             assert client.post("/api/v1/tasks", json=body).status_code == 202

@@ -215,7 +215,7 @@ def test_an_index_that_is_dropped_while_gateways_run_comes_back(cluster: Cluster
         return answer.status_code == 200 and answer.json()["total_matches"] == 5
 
     for gateway in gateways:
-        until(lambda gateway=gateway: back(gateway), "the index does not come back")  # type: ignore[misc]
+        until(lambda gateway=gateway: back(gateway), "the index does not come back")
     cluster.check()
     done = command(gateways[1].service, "verify", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, {"notes": 5, "differences": []}), done.stderr

@@ -74,7 +74,7 @@ def test_postgresql_is_stopped_and_killed_under_load_and_nothing_is_lost(own_pos
         gateway, worker = start("gateway"), start("worker")
         load = loaded(gateway, TASKS * 2)
         for number, fail in enumerate(RESTARTS.values(), 1):
-            until(lambda number=number: len(load.accepted) >= 50 * number)  # type: ignore[misc]
+            until(lambda number=number: len(load.accepted) >= 50 * number)
             fail(own_postgres)
             own_postgres.start()
         all_done(load, gateway, own_postgres.url)
@@ -89,7 +89,7 @@ def test_connections_that_break_at_any_moment_lose_nothing(begin: Start, proxy: 
     begin("worker", SERVICE_DATABASE_URL=proxy.url)
     load = loaded(gateway)
     for moment in range(20, TASKS - 20, 10):
-        until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
+        until(lambda moment=moment: len(load.accepted) >= moment)
         if moment % 20:
             proxy.cut()
         else:
@@ -178,7 +178,7 @@ def test_a_submit_that_is_repeated_elsewhere_with_its_id_and_key_is_one_task(
         victim, other = begin("gateway,worker"), begin("gateway,worker")
         where: Path | str = request.getfixturevalue("url")
     else:
-        victim = serve(SERVICE_MEMORY="0")
+        victim = other = serve(SERVICE_MEMORY="0")
         where = victim.data_dir / "stentor.db"
     bodies, kept = summaries(60), dict[str, dict[str, Any]]()
     dies, unanswered = threading.Thread(target=victim.kill), []

@@ -54,7 +54,7 @@ def test_tasks_survive_kills(serve: Callable[..., Service]) -> None:
     with worker(service.address, "work"):
         load.start()
         for moment in moments:
-            until(lambda moment=moment: len(load.accepted) >= moment, lambda: f"stuck (seed {seed})")  # type: ignore[misc]
+            until(lambda moment=moment: len(load.accepted) >= moment, lambda: f"stuck (seed {seed})")
             time.sleep(chance.random() * 0.05)
             service.kill()
             service = serve(data_dir=service.data_dir, SERVICE_GATEWAY_PORT=port, SERVICE_TASK_MAX_ATTEMPTS="100")
@@ -75,7 +75,7 @@ def test_a_kill_on_postgresql_loses_nothing_either(serve: Callable[..., Service]
     load = Load(service.address, KEY, summaries(300))
     load.start()
     for moment in (40, 150, 260):
-        until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
+        until(lambda moment=moment: len(load.accepted) >= moment)
         service.kill()
         service = serve(data_dir=service.data_dir, **environ)
     load.join()

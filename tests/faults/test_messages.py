@@ -107,7 +107,7 @@ def killed_while_sending(serve: Callable[..., Service], kills: int, senders: Sen
     senders.address, senders.key = service.address, service.key
     senders.start()
     for moment in sorted(chance.sample(range(5, len(senders.bodies) - 5), kills)):
-        until(lambda moment=moment: len(senders.accepted) >= moment)  # type: ignore[misc]
+        until(lambda moment=moment: len(senders.accepted) >= moment)
         time.sleep(chance.random() * 0.05)
         service.kill()
         service = serve(data_dir=service.data_dir, **environ)

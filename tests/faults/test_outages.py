@@ -42,7 +42,7 @@ def test_a_postgresql_server_that_dies_is_an_outage_and_no_loss(
     load.start()
     with service.client() as client:
         for moment in (50, 200):
-            until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
+            until(lambda moment=moment: len(load.accepted) >= moment)
             own_postgres.kill()
             refused_as_outage(client, summaries(1, "never")[0])
             assert client.get("/api/v1/tasks").status_code == 503

@@ -95,7 +95,7 @@ def killed(serve: Callable[..., Service], sink: Sink, tasks: int, kills: int, **
     load = Load(service.address, KEY, summaries(tasks))
     load.start()
     for moment in sorted(chance.sample(range(5, tasks - 5), kills)):
-        until(lambda moment=moment: len(load.accepted) >= moment)  # type: ignore[misc]
+        until(lambda moment=moment: len(load.accepted) >= moment)
         time.sleep(chance.random() * 0.05)
         service.kill()
         service = serve(data_dir=service.data_dir, **environ)

@@ -30,7 +30,7 @@ def test_mirrors_of_pip_are_passed_to_uv(installer: object, monkeypatch: pytest.
     config.write_text("[global]\nextra-index-url = https://a.test/simple https://b.test/simple\ntimeout = 5\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.test/simple")
-    environment = installer.uv_environment()  # type: ignore[attr-defined]
+    environment = installer.uv_environment()  # pyrefly: ignore[missing-attribute]
     assert environment["UV_DEFAULT_INDEX"] == "https://mirror.test/simple"
     assert environment["UV_INDEX"] == "https://a.test/simple https://b.test/simple"
 
@@ -40,9 +40,9 @@ def test_mirrors_of_pip_are_passed_to_uv(installer: object, monkeypatch: pytest.
 def test_pip_installs_where_it_has_a_setting_that_uv_does_not(
     installer: object, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    assert installer.uv_environment() is not None  # type: ignore[attr-defined]
+    assert installer.uv_environment() is not None  # pyrefly: ignore[missing-attribute]
     monkeypatch.setenv(variable, "1")
-    assert installer.uv_environment() is None  # type: ignore[attr-defined]
+    assert installer.uv_environment() is None  # pyrefly: ignore[missing-attribute]
 
 
 @pytest.mark.slow
@@ -52,5 +52,5 @@ def test_pip_installs_where_uv_fails(
     """Neither can install this, and the error that is shown is pip's."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
-    assert installer.main(["--no-deps", "stentor-no-such-package==1"]) == 1  # type: ignore[attr-defined]
+    assert installer.main(["--no-deps", "stentor-no-such-package==1"]) == 1  # pyrefly: ignore[missing-attribute]
     assert "No matching distribution" in capfd.readouterr().err

@@ -30,11 +30,11 @@ class Installation:
 def database(server: str) -> Iterator[str]:
     name = f"processes_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f'create database "{name}"')
+        admin.execute(f'create database "{name}"'.encode())
     head, _, query = server.partition("?")
     yield f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
     with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f'drop database "{name}" with (force)')
+        admin.execute(f'drop database "{name}" with (force)'.encode())
 
 
 @contextmanager

@@ -415,7 +415,7 @@ def test_coroutines_wait_side_by_side_and_the_others_finish_first(program: Progr
 
     assert program.attempt(handler)[0] == "suspend"
     program.call("POST", f"/tasks/{program.task_id}/signals", {"name": "go", "value": 1})
-    verb = "suspend"
+    verb, body = "suspend", dict[str, Any]()
     while verb == "suspend":  # each wait that ends may wake it
         verb, body = program.attempt(handler)
     assert body["result"] == [None, "slow", 1, None]

@@ -70,7 +70,7 @@ class PluginStub:
             raise PluginError(40054)
         content = self.files.content(request.segments)
         self._check_conditions(request, content)
-        return getattr(self, f"_{request.method.lower()}")(request, content)  # type: ignore[no-any-return]
+        return getattr(self, f"_{request.method.lower()}")(request, content)  # pyrefly: ignore[no-any-return-explicit]
 
     @property
     def files(self) -> Files:
@@ -213,14 +213,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.body)
         self.close_connection = self.close_connection or short
 
-    def log_message(self, *args: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:
         """Suppress the request log."""
 
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
-    def handle_error(self, *args: Any) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore errors of clients that disconnect."""
 
 

@@ -60,7 +60,7 @@ async def _committed(db: Database, locks: Locks, count: int) -> float:
     for _ in range(count):
         draft = EventDraft("task_queued", "bench", "Queued.", {"priority": 2})
         started = time.perf_counter()
-        await db.write(lambda tx, d=draft: runlog.append(tx, "default", [d]), locks)  # type: ignore[misc]
+        await db.write(lambda tx, d=draft: runlog.append(tx, "default", [d]), locks)
         waits.append(time.perf_counter() - started)
     return percentile(waits, 0.1)
 

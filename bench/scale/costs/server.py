@@ -42,11 +42,11 @@ class Server:
 
     def ask(self, text: str) -> Any:
         """The first row."""
-        return self._asking.execute(text).fetchone()
+        return self._asking.execute(text.encode()).fetchone()
 
     def run(self, *texts: str) -> None:
         for text in texts:
-            self._asking.execute(text)
+            self._asking.execute(text.encode())
 
     def vacuumed(self) -> float:
         """CPU seconds of a vacuum of all tables."""

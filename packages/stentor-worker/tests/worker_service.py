@@ -76,7 +76,7 @@ def run_service(service: Service) -> Iterator[Service]:
 
         do_GET = do_POST  # noqa: N815 - http.server's name
 
-        def log_message(self, *args: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             return
 
     class Server(ThreadingHTTPServer):

@@ -167,16 +167,17 @@ def _type(schema: JsonObject) -> str:
         return ", ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("format") or schema.get("type") or "any"
     if isinstance(kind, list):
-        return " or ".join(kind)
+        return " or ".join(map(str, kind))
     if kind == "array":
         return f"array of {_type(schema.get('items', {}))}"
     limits = [(word, schema[key]) for word, key in (("≥", "minimum"), ("≤", "maximum")) if key in schema]
     limits += [("at most", f"{schema['maxLength']:,} characters")] if "maxLength" in schema else []
-    return kind + ("" if not limits else ", " + ", ".join(f"{word} {value}" for word, value in limits))
+    return ", ".join([str(kind), *(f"{word} {value}" for word, value in limits)])
 
 
 def _summary(operation: JsonObject) -> str:
-    return " ".join(operation.get("description", "").split("\n\n")[0].split())
+    description: str = operation.get("description", "")
+    return " ".join(description.split("\n\n")[0].split())
 
 
 def _curl(method: str, path: str, body: JsonObject, schemas: JsonObject) -> str:

@@ -106,7 +106,7 @@ def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return ", ".join(value)
+        return ", ".join(map(str, value))
     # A URL may contain a password.
     return Redactor().redact(str(value))
 

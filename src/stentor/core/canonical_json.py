@@ -27,7 +27,7 @@ def dumps(value: Any) -> str:
         return str(value)
     if isinstance(value, float):
         return _format_number(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(dumps, value)) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{dumps(name)}:{dumps(value[name])}" for name in _sort_names(value)) + "}"

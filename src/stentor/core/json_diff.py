@@ -21,7 +21,7 @@ def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]
     """
     nested = deep and any(isinstance(value, dict) or _has_containers(value) for value in (before, after))
     old, new = (
-        tree_lines(value) if nested and isinstance(value, dict | list) else value_lines(value)
+        tree_lines(value) if nested and isinstance(value, (dict, list)) else value_lines(value)
         for value in (before, after)
     )
     if len(old) + len(new) > MAX_LINES:
@@ -32,10 +32,10 @@ def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]
         lines += _omitted(group[0][1] - position)
         for kind, first, last, first_new, last_new in group:
             if kind == "equal":
-                lines += [(" ", line) for line in old[first:last]]
+                lines.extend((" ", line) for line in old[first:last])
             else:
-                lines += [("-", line) for line in old[first:last]]
-                lines += [("+", line) for line in new[first_new:last_new]]
+                lines.extend(("-", line) for line in old[first:last])
+                lines.extend(("+", line) for line in new[first_new:last_new])
         position = group[-1][2]
     return lines + _omitted(len(old) - position) if lines else lines
 
@@ -44,7 +44,7 @@ def value_lines(value: Any) -> list[str]:
     """Return a line for each item of a list or each line of a text; one line of JSON for anything else."""
     if value is None:
         return []
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return [escape_invisible(_json(item)) for item in value]
     if isinstance(value, str) and "\n" in value:
         return [escape_invisible(line) for line in value.split("\n")]
@@ -54,7 +54,7 @@ def value_lines(value: Any) -> list[str]:
 def tree_lines(value: Any, depth: int = 0) -> list[str]:
     """Return an indented line for each member and item, without commas, which would be differences of their own."""
     indent = "  " * depth
-    if not (isinstance(value, dict | list) and value):
+    if not (isinstance(value, (dict, list)) and value):
         return [indent + escape_invisible(_json(value))]
     if isinstance(value, list):
         items = [tree_lines(item, depth + 1) for item in value]
@@ -65,7 +65,7 @@ def tree_lines(value: Any, depth: int = 0) -> list[str]:
 
 def _member(name: str, value: Any, depth: int) -> list[str]:
     inner = tree_lines(value, depth + 1)
-    return [f"{name}:", *inner] if isinstance(value, dict | list) and value else [f"{name}: {inner[0].lstrip()}"]
+    return [f"{name}:", *inner] if isinstance(value, (dict, list)) and value else [f"{name}: {inner[0].lstrip()}"]
 
 
 def escape_invisible(text: str) -> str:
@@ -77,7 +77,7 @@ def escape_invisible(text: str) -> str:
 
 
 def _has_containers(value: Any) -> bool:
-    return isinstance(value, list) and any(isinstance(item, dict | list) for item in value)
+    return isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value)
 
 
 def _json(value: Any) -> str:

@@ -205,7 +205,7 @@ def _decode_rows(rows: list[Row], task_id: str) -> list[RunLogEvent]:
 
 def _decode_row(row: Row) -> RunLogEvent:
     *fields, metadata = row
-    return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+    return RunLogEvent(*fields, metadata=jsontext.load(metadata))
 
 
 class RunLog:

@@ -69,6 +69,6 @@ def list_events_between(
 def to_event(row: Row) -> RunLogEvent:
     *fields, metadata = row
     try:
-        return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+        return RunLogEvent(*fields, metadata=jsontext.load(metadata))
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The event {row[0]!r} of the run log is malformed.") from error

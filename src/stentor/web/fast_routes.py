@@ -78,7 +78,7 @@ class FastRoute(GatewayRoute):
                 arguments["body"] = validate_value(body_adapter, await _read_json(request), body_type=body_type)
             for header in headers:
                 arguments[header.name] = header.read(request)
-            return await function(**arguments)  # type: ignore[no-any-return]
+            return await function(**arguments)  # pyrefly: ignore[no-any-return-explicit]
 
         return handle
 

@@ -210,7 +210,7 @@ def test_a_child_lives_no_longer_than_its_parent() -> None:
 )
 def test_a_hop_that_nobody_would_take_is_not_made(fields: dict[str, Any], wanted: str) -> None:
     with pytest.raises(InvalidRequest, match=wanted):
-        delegate(ROOT, HOLDER, SECOND_HOLDER, **{"name": "helper", "now": NOW, **fields})
+        delegate(ROOT, HOLDER, SECOND_HOLDER, **dict[str, Any](name="helper", now=NOW) | fields)
     with pytest.raises(InvalidRequest, match="holder"):
         delegate(ROOT, STRANGER, SECOND_HOLDER, "helper", now=NOW)
 

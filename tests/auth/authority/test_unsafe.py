@@ -82,7 +82,7 @@ def put(value: Any, inner: dict[str, int], pick: int) -> bool:
     """Hide the inner object somewhere in the value."""
     while True:
         places = [
-            part for part in (value.values() if isinstance(value, dict) else value) if isinstance(part, dict | list)
+            part for part in (value.values() if isinstance(value, dict) else value) if isinstance(part, (dict, list))
         ]
         if places and pick % 3:
             value, pick = places[pick % len(places)], pick // 3
@@ -95,7 +95,9 @@ def put(value: Any, inner: dict[str, int], pick: int) -> bool:
 
 
 @given(
-    JSON.filter(lambda value: isinstance(value, dict | list)), st.sampled_from([*UNSAFE, *SPELLED]), st.integers(0, 999)
+    JSON.filter(lambda value: isinstance(value, (dict, list))),
+    st.sampled_from([*UNSAFE, *SPELLED]),
+    st.integers(0, 999),
 )
 def test_a_hidden_field_is_found_anywhere(value: Any, name: str, pick: int) -> None:
     reject_credential_fields(value)

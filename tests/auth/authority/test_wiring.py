@@ -64,7 +64,7 @@ def test_a_broken_table_of_issuers_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(StartRefused, match=r"issuers\.json"):
         open_verifier(
             chosen(tmp_path, SERVICE_AUTHORITY_ISSUERS=str(tmp_path / "issuers.json")),
-            None,  # type: ignore[arg-type]
+            None,  # pyrefly: ignore[bad-argument-type]
             SystemClock(),
         )
 

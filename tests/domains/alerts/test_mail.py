@@ -79,7 +79,7 @@ def mail_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
 
 
 def _authenticate(server: object, session: object, envelope: object, mechanism: str, data: object) -> AuthResult:
-    is_right = (data.login, data.password) == (USER.encode(), PASSWORD.encode())  # type: ignore[attr-defined]
+    is_right = (data.login, data.password) == (USER.encode(), PASSWORD.encode())  # pyrefly: ignore[missing-attribute]
     return AuthResult(success=is_right, handled=False)  # not handled: the server itself says no
 
 

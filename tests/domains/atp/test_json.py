@@ -157,7 +157,7 @@ def test_plain_text_is_work_for_an_agent_or_a_search() -> None:
     for action in ("execute", "schedule", "query"):
         body: Any = bodies.parse_body(read_json_message(message("kernel", action, "Say hi.", noted="type=greet")))
         assert (body.task.type, body.task.input) == ("greet", "Say hi.")
-    body = bodies.parse_body(read_json_message(message("memory", "search", "backups")))
+    body: Any = bodies.parse_body(read_json_message(message("memory", "search", "backups")))
     assert body.text == "backups"
 
 

@@ -85,7 +85,7 @@ def damaged(draw: Callable[[Any], Any], name: FormatName) -> bytes:
             if not keys:
                 break
             key = draw(st.sampled_from(keys))
-            if isinstance(place[key], dict | list) and draw(st.booleans()):
+            if isinstance(place[key], (dict, list)) and draw(st.booleans()):
                 place = place[key]
                 continue
             if draw(st.booleans()):
@@ -114,7 +114,7 @@ def test_reading_never_fails_in_another_way(name: FormatName, data: st.DataObjec
             found = read()
         except ProviderError:
             continue
-        assert isinstance(found, ChatReply | EmbeddingReply | list)
+        assert isinstance(found, (ChatReply, EmbeddingReply, list))
         for delta in found if isinstance(found, list) else ():
             assert isinstance(delta, ReplyDelta | str)
         if isinstance(found, ChatReply) and found.usage is not None:

@@ -29,7 +29,7 @@ OTHER_KEY = "canary-api-77aa-secret"
 @asynccontextmanager
 async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
     """The world's gateway on a socket, in this process."""
-    app = world.admin._transport.app  # type: ignore[attr-defined]
+    app = world.admin._transport.app  # pyrefly: ignore[missing-attribute]
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     running = asyncio.create_task(server.serve())
     await soon(lambda: server.started)
@@ -178,7 +178,7 @@ async def test_no_key_of_a_provider_comes_out_of_a_service_anywhere(
     assert ANSWER in seen[1].text
     assert {call["headers"]["authorization"] for call in upstream.asked} == {f"Bearer {KEY}", f"Bearer {OTHER_KEY}"}
     service.process.terminate()
-    out, err = await asyncio.to_thread(service.process.communicate, timeout=60)
+    out, err = await asyncio.to_thread(lambda: service.process.communicate(timeout=60))
     files = [path for path in service.data_dir.rglob("*") if path.is_file()]
     for key in (KEY, OTHER_KEY):
         assert key not in out + err

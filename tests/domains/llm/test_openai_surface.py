@@ -338,7 +338,7 @@ async def test_bad_input_is_400_with_the_field_in_openais_form(client: openai.As
     ]
     for fields in bad:
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(**{"model": MODELS[0], "messages": ASKED, **fields})
+            await client.chat.completions.create(**dict[str, Any](model=MODELS[0], messages=ASKED) | fields)
         body: Any = caught.value.response.json()
         assert set(body) == {"error"}
         assert set(body["error"]) == {"message", "type", "param", "code"}

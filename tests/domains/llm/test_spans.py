@@ -93,6 +93,7 @@ async def test_a_chat_is_a_span_with_the_attributes_of_the_conventions(
         "stentor.tenant": "default",
     }
     assert span.start_time == traced.clock.now() * 1000
+    assert span.start_time is not None
     assert span.end_time is not None
     assert span.end_time > span.start_time
     assert span.instrumentation_scope is not None
@@ -413,7 +414,7 @@ def test_a_collector_that_is_away_is_told_once_a_minute_and_when_it_is_back(
         exporter.export([])
     assert len(caplog.records) == 3  # nothing was lost: the batches were empty
     result[0] = SpanExportResult.FAILURE
-    exporter.export([None])  # type: ignore[list-item]
+    exporter.export([None])  # pyrefly: ignore[bad-argument-type]
     result[0] = SpanExportResult.SUCCESS
     exporter.export([])
     assert caplog.records[-1].getMessage() == "otel: export recovered lost_spans=1"

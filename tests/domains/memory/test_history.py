@@ -94,7 +94,7 @@ async def test_versions_need_the_permission_and_the_tenant(notes: Notes) -> None
 
 async def test_the_newest_fifty_versions_of_each_note_stay(db: Database, clock: FixedClock) -> None:
     for n in range(store.MAX_VERSIONS + 3):
-        await db.write(lambda tx, n=n: store.save_version(tx, "a.md", f"{n:064}", b"x", "bus"))  # type: ignore[misc]
+        await db.write(lambda tx, n=n: store.save_version(tx, "a.md", f"{n:064}", b"x", "bus"))
         clock.advance(seconds=1)
     await db.write(lambda tx: store.save_version(tx, "b.md", "f" * 64, b"x", "bus"))
     await db.write(lambda tx: store.prune_versions(tx, ["a.md", "b.md"]))

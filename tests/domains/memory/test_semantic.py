@@ -131,7 +131,8 @@ async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
 @requirement("memory.without-model-degraded")
 async def test_without_a_model_there_is_no_search_by_meaning_and_words_still_work(notes: Notes) -> None:
     assert (await notes.write("a.md", CATS)).json()["sync_pending"] is False
-    for body in ({"query": "cats"}, {"embedding": [0.1] * 384}):
+    bodies: tuple[dict[str, Any], ...] = ({"query": "cats"}, {"embedding": [0.1] * 384})
+    for body in bodies:
         answer = await notes.post("search/semantic", **body)
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "SERVICE_UNAVAILABLE")
     hybrid = await notes.post("search/hybrid", query="the kitten")
@@ -175,7 +176,7 @@ async def test_vectors_are_kept_over_a_restart_and_no_text_is_embedded_twice(
     meaning: Notes, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await three(meaning)
-    await meaning.world.kernel.memory.stop()  # type: ignore[union-attr]
+    await meaning.world.kernel.memory.stop()  # pyrefly: ignore[missing-attribute]
     again = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), meaning.root)
     memory = again.world.kernel.memory
     assert memory is not None

@@ -14,7 +14,7 @@ from tests.requirements import requirement
 
 
 def said(text: str, **fields: object) -> ChatRequest:
-    return ChatRequest("auto", (LlmMessage("user", (TextPart(text),)),), **fields)  # type: ignore[arg-type]
+    return ChatRequest("auto", (LlmMessage("user", (TextPart(text),)),), **fields)  # pyrefly: ignore[bad-argument-type]
 
 
 @pytest.mark.parametrize(

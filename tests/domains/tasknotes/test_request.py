@@ -54,7 +54,7 @@ def test_the_frontmatter_of_any_task_reads_back_as_its_record(
 @given(st.binary(max_size=300) | st.binary(max_size=100).map(lambda raw: b"---\n" + raw + b"\n---\nx"))
 @requirement("tasks.inbox-problem-answered")
 def test_any_bytes_are_a_task_or_no_request_or_told_what_to_change(raw: bytes) -> None:
-    problems = []
+    draft, problems = None, []
     try:
         draft = inbox_notes.parse_task_note(raw)
     except InvalidTaskNote as error:
@@ -102,7 +102,7 @@ def test_which_files_may_be_requests(path: str, may: bool) -> None:
 
 def asked(state: inbox_notes.InboxState, **fields: object) -> InboxNote:
     known = {"path": "p", "content_hash": "one", "modified_at": 1, "attempt": 3, "task_id": "t", "problem": None}
-    return InboxNote(**{**known, "state": state, **fields})  # type: ignore[arg-type]
+    return InboxNote(**{**known, "state": state, **fields})  # pyrefly: ignore[bad-argument-type]
 
 
 @requirement("tasks.inbox-once", "tasks.inbox-asks-again")

@@ -29,8 +29,8 @@ REQUEST = ChatRequest(
 
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
 def test_a_request_of_each_format_is_shown_as_messages(name: str) -> None:
-    quirks = Provider("acme", name, "https://example.com", "").quirks  # type: ignore[arg-type]
-    body = get_format(name).build_chat_request(REQUEST, quirks, stream=False).body  # type: ignore[arg-type]
+    quirks = Provider("acme", name, "https://example.com", "").quirks  # pyrefly: ignore[bad-argument-type]
+    body = get_format(name).build_chat_request(REQUEST, quirks, stream=False).body  # pyrefly: ignore[bad-argument-type]
     conversation = read_request(json.dumps(body))
     assert conversation is not None
     assert [message.role for message in conversation.messages][:3] == ["system", "user", "assistant"]

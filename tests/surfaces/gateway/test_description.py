@@ -24,7 +24,7 @@ from tests.surfaces.gateway.operations import DOCUMENT
 
 # To name a lambda in a message that nobody sees, hypothesis parses its file and runs a copy of it while it draws. The
 # one run of hundreds whose drawing raised did so while it made such a message.
-lambda_sources.lambda_description = lambda _function: "<lambda>"
+lambda_sources.lambda_description = lambda f: "<lambda>"
 
 EXAMPLES = 25 if thorough() else 2
 NOT_HELD: list[CheckFunction] = [
@@ -52,7 +52,7 @@ def service(
     return serve_module(folder, SERVICE_EMBEDDING_MODEL="")
 
 
-@schema.parametrize()
+@schema.parametrize()  # pyrefly: ignore[untyped-function-decorator] - schemathesis does not type what it returns
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -21,12 +22,13 @@ def seen(client: httpx.Client) -> list[bytes]:
     found = []
     for operation in PROTECTED:
         body = operation.example if operation.has_body else None
-        for options in (
+        ways: list[dict[str, Any]] = [
             {"json": body},
             {"content": b"{"},
             {"json": body, "headers": {"X-API-Key": "", "Authorization": f"Bearer {KEY}x"}},
             {"json": {"surprise": 1}, "headers": {"Authorization": f"Bearer {KEY}"}},
-        ):
+        ]
+        for options in ways:
             answer = client.request(operation.method, operation.url(), params=operation.query, **options)
             found.append(repr(answer.headers.raw).encode() + answer.content)
     return found

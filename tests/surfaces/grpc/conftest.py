@@ -51,8 +51,12 @@ class Client:
 
 def request(**fields: Any) -> tasks_pb2.SubmitTaskRequest:
     """A task for the agent inside the service, or what `fields` make of it."""
-    usual = {"type": "summarize", "input_json": '"One thing. Another thing."', "required_capabilities": ["summarize"]}
-    return tasks_pb2.SubmitTaskRequest(**{**usual, **fields})
+    usual: dict[str, Any] = {
+        "type": "summarize",
+        "input_json": '"One thing. Another thing."',
+        "required_capabilities": ["summarize"],
+    }
+    return tasks_pb2.SubmitTaskRequest(**usual | fields)
 
 
 def keyed(key: str | None = "ADMIN", **more: str) -> list[tuple[str, str]]:

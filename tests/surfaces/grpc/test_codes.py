@@ -66,7 +66,9 @@ def test_programs_find_all_of_it_in_the_details() -> None:
     error = RateLimited("Wait.", {"task_id": "t-1", "scores": [1, 2]})
     error.retry_after = 7
     pairs = dict(errors.error_metadata(error, "r-1"))
-    status = status_pb2.Status.FromString(pairs["grpc-status-details-bin"])
+    details = pairs["grpc-status-details-bin"]
+    assert isinstance(details, bytes)
+    status = status_pb2.Status.FromString(details)
     info, request, retry = (
         error_details_pb2.ErrorInfo(),
         error_details_pb2.RequestInfo(),

@@ -60,7 +60,7 @@ def reject_credential_fields(value: Any) -> None:
                         "comes from the receipt."
                     )
             pending.extend((part, (trail, name)) for name, part in inner.items())
-        elif isinstance(inner, list | tuple):
+        elif isinstance(inner, (list, tuple)):
             pending.extend((part, (trail, n)) for n, part in enumerate(inner))
 
 
@@ -127,6 +127,7 @@ def _without_user_info(rest: str, scheme: str) -> str:
 
 def _without_secret_pairs(query: str, depth: int) -> str:
     kept: list[str] = []
+    separator = ""
     for n, part in enumerate(_PAIR_SEPARATOR.split(query)):
         if n % 2:
             separator = part

@@ -147,4 +147,4 @@ def _well_known_key(variable: str, *, development: bool) -> CheckFinding:
     level, consequence = (
         ("warning", "allowed in development only") if development else ("problem", "the service does not start")
     )
-    return CheckFinding(level, "keys", f"{variable} is a publicly known key ({consequence}): {GENERATE_KEY_HINT}.")  # type: ignore[arg-type]
+    return CheckFinding(level, "keys", f"{variable} is a publicly known key ({consequence}): {GENERATE_KEY_HINT}.")

@@ -229,7 +229,7 @@ def _worker(address: str, key: str, agent_id: str) -> Iterator[None]:
 
 
 @contextmanager
-def _process(command: list[str], environ: dict[str, str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def _process(command: list[str], environ: dict[str, str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     def ignore_interrupts() -> None:
         # Ctrl-C reaches the children too. One that is still importing would print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -41,6 +41,12 @@ _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
 _EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
 """Advisory locks: the key of the lock for everything, and the first of the two keys of a named lock."""
+_TRY_NAMED_LOCK = cast("LiteralString", f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, %s)")
+
+
+def _ours(text: str) -> LiteralString:
+    """Return a statement of this program: psycopg's types ask for text that stands in the source as it is."""
+    return cast("LiteralString", text)
 
 
 class TableMissing(StoreUnavailable):
@@ -70,9 +76,9 @@ class PostgresConnection:
     def _connect(self) -> psycopg.Connection[Row]:
         try:
             raw = psycopg.connect(self._url, autocommit=True, **_options(self._url))
-            raw.execute(_SESSION)
+            raw.execute(_ours(_SESSION))
             for statement in self._session_statements:
-                raw.execute(statement)
+                raw.execute(_ours(statement))
             if not self._read_only:
                 _take_serving_lock(raw)
         except psycopg.OperationalError as error:
@@ -89,7 +95,7 @@ class PostgresConnection:
             self._raw = self._connect()
         with self._store_errors():
             cursor = self._raw.execute(
-                _BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks), prepare=False
+                _ours(_BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks)), prepare=False
             )
             while cursor.nextset():
                 pass
@@ -117,7 +123,7 @@ class PostgresConnection:
         if self._held_locks is None or number in self._held_locks:
             return True
         with self._store_errors():
-            row = self._raw.execute(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, %s)", (number,)).fetchone()
+            row = self._raw.execute(_TRY_NAMED_LOCK, (number,)).fetchone()
         if row is None or not row[0]:
             return False
         self._held_locks.add(number)
@@ -152,7 +158,7 @@ class PostgresConnection:
 
     def control(self, text: str) -> None:
         with self._store_errors():
-            self._raw.execute(text)
+            self._raw.execute(_ours(text))
 
     def run(self, sql: Sql, params: Params) -> int:
         with self._store_errors():
@@ -167,7 +173,7 @@ class PostgresConnection:
     def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
         with self._store_errors():
             for text, values in insert_statements(table, rows, "%s"):
-                self._raw.execute(text, values)
+                self._raw.execute(_ours(text), values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         with self._store_errors():

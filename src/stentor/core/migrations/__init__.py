@@ -65,7 +65,7 @@ def upgrade(driver: Driver, *, make_backup: bool = True, notify: Notify = log.wa
         return UpgradeResult(current, [])
     copy = None
     if driver.name == "sqlite" and current is not None and make_backup:
-        copy = backup.backup_before_upgrade(driver.path, HEAD)  # type: ignore[attr-defined]
+        copy = backup.backup_before_upgrade(driver.path, HEAD)  # pyrefly: ignore[missing-attribute]
         notify(f"A backup of the database from before the upgrade to schema {HEAD} is in {copy}.")
     # Imported only here: Alembic and SQLAlchemy take 0.3 s and 30 MB, and most starts have nothing to upgrade.
     runner = importlib.import_module("stentor.core.migrations.runner")

@@ -55,11 +55,11 @@ def _config(connection: Connection, applied: list[str]) -> Config:
 
 def _engine(driver: Driver) -> Engine:
     if driver.name == "sqlite":
-        engine = create_engine("sqlite://", creator=lambda: _connect_sqlite(driver.path), poolclass=NullPool)  # type: ignore[attr-defined]
+        engine = create_engine("sqlite://", creator=lambda: _connect_sqlite(driver.path), poolclass=NullPool)  # pyrefly: ignore[missing-attribute]
         # The driver's implicit transactions commit before a schema change, so a failure would leave half an upgrade.
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("begin immediate"))
         return engine
-    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(driver.url), poolclass=NullPool)  # type: ignore[attr-defined]
+    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(driver.url), poolclass=NullPool)  # pyrefly: ignore[missing-attribute]
 
 
 def _connect_sqlite(path: Path) -> sqlite3.Connection:

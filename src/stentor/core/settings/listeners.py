@@ -134,9 +134,10 @@ def backend_url(value: str) -> str:
     try:
         parts = urlsplit(value)
         is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        is_valid = is_valid and not parts.query and not parts.fragment
     except ValueError:
-        is_valid = False
-    if not is_valid or parts.query or parts.fragment or not value.isprintable() or " " in value:
+        parts, is_valid = urlsplit(""), False
+    if not is_valid or not value.isprintable() or " " in value:
         raise ValueError("must be a URL such as http://127.0.0.1:9090")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must not contain credentials")

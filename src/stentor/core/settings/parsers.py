@@ -43,7 +43,7 @@ def number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str],
         except ValueError:
             raise ValueError(f"must be a number from {low:g} to {high:g}") from None
         # Written so that NaN fails too.
-        if not low <= parsed <= high:  # type: ignore[operator]
+        if not low <= parsed <= high:  # pyrefly: ignore[unsupported-operation]
             raise ValueError(f"must be a number from {low:g} to {high:g}")
         return parsed
 

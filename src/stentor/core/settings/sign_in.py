@@ -20,9 +20,10 @@ def issuer_url(value: str) -> str:
         parts = urlsplit(value)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
         is_valid = is_safe and bool(parts.hostname) and parts.port != 0 and parts.username is None
+        is_valid = is_valid and not parts.query and not parts.fragment
     except ValueError:
         is_valid = False
-    if not is_valid or parts.query or parts.fragment or not value.isprintable() or " " in value:
+    if not is_valid or not value.isprintable() or " " in value:
         raise ValueError("must be an https URL such as https://login.example.com/realms/staff")
     return value
 

@@ -113,7 +113,7 @@ class AgentCheck:
 
 def _agent_finding(agent: Agent, kind: AlertKind, text: str) -> Finding:
     severity = "critical" if kind == "agent_quarantined" else "warning"
-    return Finding(agent.tenant, kind, agent.agent_id, severity, text, agent.agent_id)  # type: ignore[arg-type]
+    return Finding(agent.tenant, kind, agent.agent_id, severity, text, agent.agent_id)
 
 
 def budget_check(db: Database, clock: Clock, list_budgets: Callable[[], tuple[Budget, ...]], percent: float) -> Check:

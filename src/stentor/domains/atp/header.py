@@ -83,11 +83,11 @@ def find_value_problem(field: HeaderField, value: object) -> str | None:
 def build_header(values: Mapping[str, str]) -> AtpHeader:
     """Build a header from valid values, keyed by the names of the struct."""
     return AtpHeader(
-        values["mode"],  # type: ignore[arg-type]
+        values["mode"],  # pyrefly: ignore[bad-argument-type]
         values["context"],
-        values["priority"],  # type: ignore[arg-type]
-        values["action_type"],  # type: ignore[arg-type]
-        values["target_zone"],  # type: ignore[arg-type]
+        values["priority"],  # pyrefly: ignore[bad-argument-type]
+        values["action_type"],  # pyrefly: ignore[bad-argument-type]
+        values["target_zone"],  # pyrefly: ignore[bad-argument-type]
         values.get("special_notes"),
     )
 

@@ -30,7 +30,8 @@ _HEAD = re.compile(rf"[\ufeff\s]*(?:(?:{'|'.join(FIELDS_BY_TAG)})[ \t]*:[^\n]*(?
 
 def format_message(message: AtpMessage) -> str:
     """Format a message as text, without its sender. Raises MessageInvalid for an invalid message."""
-    lines, errors = [], []
+    lines: list[str] = []
+    errors: list[FieldError] = []
     for field in HEADER_FIELDS:
         value = getattr(message.header, field.name)
         if value is None and not field.required:

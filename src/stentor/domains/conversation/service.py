@@ -28,7 +28,7 @@ class AgentAnswerStream:
     """The reply of an agent as a stream that can be read once. `close` before its end cancels the task."""
 
     degraded = False
-    choice = None
+    choice: None = None
 
     def __init__(
         self,

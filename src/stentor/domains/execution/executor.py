@@ -132,7 +132,7 @@ class TaskExecutor:
             log.exception("executor: agent failed unexpectedly agent=%s task=%s", agent.name, claim.task_id)
             return AGENT_BROKEN_OUTCOME
 
-    def _emitter(self, claim: TaskClaim):  # type: ignore[no-untyped-def]
+    def _emitter(self, claim: TaskClaim):  # pyrefly: ignore[unannotated-return]
         def emit(text: str) -> None:
             self._hub.append_token(claim.tenant, claim.task_id, claim.head_id, text)
 

@@ -254,5 +254,5 @@ def _page_params(tenant: str, agent_id: str | None, before: PageBefore, limit: i
 
 
 def _to_rollback(row: tuple[Any, ...]) -> Rollback:
-    values = dict(zip(Rollback.__struct_fields__, row, strict=True))
-    return Rollback(**{**values, "verified": bool(values["verified"])})
+    values: dict[str, Any] = dict(zip(Rollback.__struct_fields__, row, strict=True))
+    return Rollback(**values | {"verified": bool(values["verified"])})

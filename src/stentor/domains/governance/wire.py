@@ -64,7 +64,7 @@ class Propose(RequestModel):
 
     def to_proposal(self) -> Proposal:
         given = self.changes.model_dump()
-        changes = Changes(**{**given, "files_modified": tuple(given["files_modified"])})
+        changes = Changes(**given | {"files_modified": tuple(given["files_modified"])})
         return Proposal(self.update_id, self.agent_id, self.update_type, self.description, changes, self.checkpoint_id)
 
 

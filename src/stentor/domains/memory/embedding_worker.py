@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -158,11 +158,10 @@ class EmbeddingWorker:
 
         Raises EmbeddingUnavailable, and InvalidRequest for an embedding without direction or of the wrong size.
         """
-        vector: Vectors
         embedder = await self._load_embedder()
         if embedding is None:
-            (vector,) = await embedder.embed([query], urgent=True)
-            return vector
+            vectors = await embedder.embed([query], urgent=True)
+            return cast("Vectors", vectors[0])
         if len(embedding) != embedder.dimensions:
             raise InvalidRequest(
                 f"embedding: has {len(embedding)} numbers; the model {embedder.identity} has {embedder.dimensions}."

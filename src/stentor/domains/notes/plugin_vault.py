@@ -94,6 +94,7 @@ class PluginVault:
         if len(content) > model.MAX_NOTE_BYTES:
             raise NoteTooLarge(f"{path!r} would have {len(content)} bytes; the maximum is {model.MAX_NOTE_BYTES}.")
         async with self._locks.hold(path):
+            current = None
             for _ in range(MAX_ATTEMPTS):
                 current = await self._read_expected(segments, expected)
                 if current is None:
@@ -105,6 +106,7 @@ class PluginVault:
     async def delete(self, path: str, expected: str = ANY_STATE) -> FileChange:
         segments = paths.split_path(path)
         async with self._locks.hold(path):
+            current = None
             for _ in range(MAX_ATTEMPTS):
                 current = await self._read_expected(segments, expected)
                 if current is None:

@@ -52,6 +52,6 @@ def parse_event(row: Row) -> RunLogEvent:
     """Parse a row with the columns EVENT_COLUMNS. Raises CorruptRecord."""
     *fields, metadata = row
     try:
-        return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+        return RunLogEvent(*fields, metadata=jsontext.load(metadata))
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The event {row[0]} of the run log is malformed.") from error

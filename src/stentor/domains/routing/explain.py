@@ -121,7 +121,7 @@ class _Recomputation:
             self._assumed.append(
                 f"Mean, slope, shortest time, lowest and usual cost depend on {others} candidates that are not listed."
             )
-            costs = [decision.usual_cost if each.cost is None else each.cost for each in listed]
+            costs: list[float | None] = [decision.usual_cost if each.cost is None else each.cost for each in listed]
             self._compare_best("fastest_ms", decision.fastest_ms, [each.ready_ms for each in listed])
             self._compare_best("cheapest", decision.cheapest, costs)
             return decision.mean, decision.slope, decision.fastest_ms, costs
@@ -232,7 +232,7 @@ def classify_terms(record: JsonObject) -> Literal["evidence", "shares"] | None:
     None for a record that has neither: it is damaged.
     """
     listed = record.get("candidates")
-    if not isinstance(listed, list | tuple) or not all(isinstance(each, dict) for each in listed):
+    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, dict) for each in listed):
         return None
     if record.get("rule") == RULE_VERSION:
         return "evidence" if _is_readable(record) else None

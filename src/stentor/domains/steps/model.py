@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from typing import Any, Literal
 
@@ -80,7 +79,7 @@ class StepOutcome(msgspec.Struct, frozen=True):
             return cls(jsontext.encode(value))
         try:
             return cls(base64.b64decode(value, validate=True), encoding)
-        except (TypeError, ValueError, binascii.Error):
+        except (TypeError, ValueError):
             raise InvalidRequest("value: must be base64, as `encoding` says.") from None
 
     @property

@@ -142,7 +142,7 @@ def _draft(values: JsonObject, body: str) -> TaskDraft:
         reader.problems.append("Below the frontmatter there is no text; the text is the input of the task.")
     if reader.problems:
         raise InvalidTaskNote(reader.problems)
-    meta = TaskMetadata(priority=priority, tags=tags)  # type: ignore[arg-type]
+    meta = TaskMetadata(priority=priority, tags=tags)  # pyrefly: ignore[bad-argument-type]
     return TaskDraft(kind, body, None, capabilities, timeout, preference, meta)
 
 

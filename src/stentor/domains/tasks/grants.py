@@ -158,7 +158,7 @@ class GrantService:
             "capabilities": list(grant.capabilities),
             "depth": grant.depth,
         }
-        draft = EventDraft(event, "tasks", message, meta, agent_id=grant.from_agent)  # type: ignore[arg-type]
+        draft = EventDraft(event, "tasks", message, meta, agent_id=grant.from_agent)  # pyrefly: ignore[bad-argument-type]
         self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
 
 

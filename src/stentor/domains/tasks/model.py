@@ -17,7 +17,7 @@ from stentor.domains.routing.ranking import Preference
 TaskStatus = Literal[
     "queued", "pending_approval", "executing", "waiting", "completed", "failed", "aborted", "cancelled"
 ]
-TASK_STATUSES: tuple[TaskStatus, ...] = TaskStatus.__args__  # type: ignore[attr-defined]
+TASK_STATUSES: tuple[TaskStatus, ...] = TaskStatus.__args__  # pyrefly: ignore[missing-attribute]
 TERMINAL_STATUSES: frozenset[TaskStatus] = frozenset(("completed", "failed", "aborted", "cancelled"))
 RETRYABLE_STATUSES: frozenset[TaskStatus] = frozenset(("failed", "aborted"))
 

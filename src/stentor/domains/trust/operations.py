@@ -140,11 +140,15 @@ class TrustOperations:
 
     async def success(self, caller: Caller, entity_id: EntityId, body: Amount | None = None) -> Moved:
         """One success: +0.02, or the amount."""
-        return await self._reinforce(caller, entity_id, "success", (body and body.amount) or model.SUCCESS_REWARD)
+        return await self._reinforce(
+            caller, entity_id, "success", (body.amount if body else None) or model.SUCCESS_REWARD
+        )
 
     async def failure(self, caller: Caller, entity_id: EntityId, body: Amount | None = None) -> Moved:
         """One failure: -0.05, or the amount as a decrement."""
-        return await self._reinforce(caller, entity_id, "failure", (body and body.amount) or model.FAILURE_PENALTY)
+        return await self._reinforce(
+            caller, entity_id, "failure", (body.amount if body else None) or model.FAILURE_PENALTY
+        )
 
     async def permissions(self, caller: Caller, entity_id: EntityId) -> Permissions:
         """What the entity's level permits."""

@@ -78,7 +78,7 @@ class DeliveryLog:
         `scope` selects the events that were never delivered, or all. Reads the run log, so it includes events from
         while the webhook was disabled. Stops after about MAX_REPLAYED deliveries. Raises NotFound and Conflict.
         """
-        queued, after = 0, ""
+        queued, after, reached = 0, "", 0
         subscription = await self._db.read(
             lambda tx: service.require_subscription(tx, principal.tenant, subscription_id)
         )
@@ -90,8 +90,8 @@ class DeliveryLog:
             queued += await self._db.write(self._queue_events(principal, subscription, events, scope, since))
             if len(events) < REPLAY_BATCH:
                 return ReplayResult(queued, None)
-            after = events[-1].event_id
-        return ReplayResult(queued, events[-1].happened_at)
+            after, reached = events[-1].event_id, events[-1].happened_at
+        return ReplayResult(queued, reached)
 
     def _queue_events(
         self,

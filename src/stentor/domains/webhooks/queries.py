@@ -181,7 +181,7 @@ def count_deliveries(tx: Tx) -> dict[str, int]:
 
 def _to_event(row: tuple[Any, ...]) -> RunLogEvent:
     *fields, metadata = row
-    return RunLogEvent(*fields, metadata=jsontext.load(metadata))  # type: ignore[misc]
+    return RunLogEvent(*fields, metadata=jsontext.load(metadata))
 
 
 def collect_metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:

@@ -61,7 +61,7 @@ def _install_openapi(app: FastAPI) -> None:
             app.openapi_schema = _correct_schema(generate())
         return app.openapi_schema
 
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = openapi  # pyrefly: ignore[method-assign]
 
 
 def _correct_schema(schema: JsonObject) -> JsonObject:

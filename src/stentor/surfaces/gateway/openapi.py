@@ -43,7 +43,7 @@ def install(app: FastAPI) -> None:
             app.openapi_schema = schema
         return app.openapi_schema
 
-    app.openapi = build_corrected  # type: ignore[method-assign]
+    app.openapi = build_corrected  # pyrefly: ignore[method-assign]
 
 
 def _correct(schema: JsonObject) -> None:

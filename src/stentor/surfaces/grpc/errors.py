@@ -86,7 +86,7 @@ def _info_metadata(details: JsonObject) -> dict[str, str]:
 
 def _bad_request(fields: JsonObject) -> Message:
     """Return the first field violations that fit into MAX_FIELDS_BYTES."""
-    violations: list[Message] = []
+    violations: list[error_details_pb2.BadRequest.FieldViolation] = []
     bytes_left = MAX_FIELDS_BYTES
     for field, reason in fields.items():
         bytes_left -= len(f"{field}{reason}".encode())

@@ -83,7 +83,7 @@ class Gate(grpc.GenericRpcHandler):
 
 def _rejecting_handler(call: Call, error: Exception) -> Handler:
     # A handler of a request stream, because only that one can abort without reading the request.
-    return grpc.stream_unary_rpc_method_handler(partial(_reject, call, error))
+    return grpc.stream_unary_rpc_method_handler(partial(_reject, call, error))  # pyrefly: ignore[bad-argument-type] - the types know the synchronous server only
 
 
 async def _reject(call: Call, error: Exception, requests: object, context: Context) -> None:

@@ -45,7 +45,7 @@ class UnaryMethod:
     execute: Callable[[Call, Any], Awaitable[Message]]
 
     def create_handler(self, call: Call) -> Handler:
-        return grpc.unary_unary_rpc_method_handler(partial(self._handle, call))
+        return grpc.unary_unary_rpc_method_handler(partial(self._handle, call))  # pyrefly: ignore[bad-argument-type] - the types know the synchronous server only
 
     async def _handle(self, call: Call, data: bytes, context: Context) -> bytes:
         try:
@@ -68,7 +68,7 @@ class ServerStreamMethod:
     streams: StreamLimit
 
     def create_handler(self, call: Call) -> Handler:
-        return grpc.unary_stream_rpc_method_handler(partial(self._handle, call))
+        return grpc.unary_stream_rpc_method_handler(partial(self._handle, call))  # pyrefly: ignore[bad-argument-type] - the types know the synchronous server only
 
     async def _handle(self, call: Call, data: bytes, context: Context) -> None:
         try:
@@ -88,7 +88,7 @@ class BidirectionalStreamMethod:
     streams: StreamLimit
 
     def create_handler(self, call: Call) -> Handler:
-        return grpc.stream_stream_rpc_method_handler(partial(self._handle, call))
+        return grpc.stream_stream_rpc_method_handler(partial(self._handle, call))  # pyrefly: ignore[bad-argument-type] - the types know the synchronous server only
 
     async def _handle(self, call: Call, chunks: AsyncIterator[bytes], context: Context) -> None:
         requests = (parse_request(self.request_type, data) async for data in chunks)

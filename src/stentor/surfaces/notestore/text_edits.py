@@ -49,7 +49,7 @@ def _normalize_item(item: Any) -> Any:
     """Convert numbers and booleans to text; leave lists and mappings as they are."""
     if isinstance(item, str):
         return _strip_hash(item)
-    return item if isinstance(item, dict | list) else jsontext.dump(item)
+    return item if isinstance(item, (dict, list)) else jsontext.dump(item)
 
 
 def _distinct(items: Sequence[Any]) -> list[Any]:

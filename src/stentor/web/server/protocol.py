@@ -83,8 +83,8 @@ class LimitedProtocol(HttpToolsProtocol):
         is_complete = self.cycle is None or self.cycle.response_complete
         return not self.pipeline and (is_complete or self._phase is ConnectionPhase.BODY)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(CoalescingTransport(transport, self.loop))  # type: ignore[arg-type]
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(CoalescingTransport(transport, self.loop))  # pyrefly: ignore[bad-argument-type]
         self._address = client_network(self.client[0] if self.client else "")
         if self._connections.admit(self, self._address):
             self._set_deadline()

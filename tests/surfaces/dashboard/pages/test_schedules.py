@@ -83,7 +83,7 @@ async def test_a_schedule_is_run_paused_resumed_changed_and_deleted(site: Site) 
 @requirement("dashboard.page-schedules", "schedules.key")
 async def test_a_changed_time_leaves_the_task_to_its_owner_and_a_changed_task_does_not(site: Site) -> None:
     body = {"name": "morning", "cron": "@daily", "task": {"type": "echo", "input": "hello", "timeout_seconds": 7}}
-    body["task"] |= {"metadata": {"priority": "high"}, "required_capabilities": ["echo"]}  # type: ignore[operator]
+    body["task"] |= {"metadata": {"priority": "high"}, "required_capabilities": ["echo"]}  # pyrefly: ignore[bad-assignment]
     assert (await site.world.clients["WRITER"].post(PATH, json=body)).status_code == 201
     await change(site, **FORM)
     first = await stored(site)

@@ -110,7 +110,7 @@ async def test_a_reader_who_leaves_ends_the_stream_and_not_the_work(caller: Gate
     task_id = await world.submit()
     steps = caller.stream_task(READER, task_id)
     await anext(steps)
-    await steps.aclose()  # type: ignore[attr-defined]
+    await steps.aclose()  # pyrefly: ignore[missing-attribute]
     await soon(lambda: not world.kernel.infra.hub._watchers)
     assert (await world.task(task_id))["status"] == "queued"
 

@@ -43,7 +43,7 @@ class ThreadBatcher(Generic[Item, Result]):
         while self._running_calls < self._max_calls and (batch := self._take_batch()):
             call = asyncio.get_running_loop().run_in_executor(None, self._work, [item for item, _ in batch])
             self._running_calls += 1
-            call.add_done_callback(lambda done, batch=batch: self._deliver(batch, done))  # type: ignore[misc]
+            call.add_done_callback(lambda done, batch=batch: self._deliver(batch, done))
 
     def _take_batch(self) -> list[_Waiting[Item, Result]]:
         """Take the next items, without those whose callers were cancelled."""
@@ -64,5 +64,5 @@ class ThreadBatcher(Generic[Item, Result]):
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(result)  # type: ignore[arg-type]
+                future.set_result(result)  # pyrefly: ignore[bad-argument-type]
         self._start_calls()

@@ -80,7 +80,7 @@ def _compose(text: str) -> Node | None:
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _LimitedComposer
     try:
-        return yaml.compose(text)  # type: ignore[no-any-return]
+        return yaml.compose(text)  # pyrefly: ignore[no-any-return-explicit]
     except InvalidYaml:
         raise
     except YAMLError as error:
@@ -189,7 +189,7 @@ def _next_line(text: str, end: int) -> int:
 def dump_entry(key: str, value: Any, newline: str) -> str:
     """Return `key: value` with its line break; a list of scalars is written below its key."""
     name = dump_scalar(key)
-    if isinstance(value, list) and value and not any(isinstance(item, dict | list) for item in value):
+    if isinstance(value, list) and value and not any(isinstance(item, (dict, list)) for item in value):
         lines = [f"{name}:", *(f"  - {dump_scalar(item)}" for item in value)]
     else:
         lines = [f"{name}: {dump_inline(value)}"]

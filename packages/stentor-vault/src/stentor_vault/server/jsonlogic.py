@@ -175,7 +175,7 @@ def _get_member(data: Any, name: str) -> Any:
         return data.get_field(name)
     if isinstance(data, dict):
         return data.get(name)
-    if isinstance(data, list | str):
+    if isinstance(data, (list, str)):
         if name == "length":
             return len(data)
         # Bounded length: int() raises ValueError for more than 4,300 digits.

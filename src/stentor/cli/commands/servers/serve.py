@@ -81,7 +81,7 @@ def serve(
 
 def _startup_document(report: StartupReport) -> dict[str, object]:
     keys = {f"{name}_key_file": path for name, path in report.key_files.items()}
-    document = {
+    document: dict[str, object] = {
         "ready": True,
         "gateway": report.gateway,
         **report.surfaces,

@@ -58,7 +58,7 @@ def parse_outcome(reply: Any) -> AttemptOutcome:
             "ANSWER_INVALID", "The 'cost' in the agent's result must be a number of US dollars from 0 to 1,000,000."
         )
     kind = "degraded_success" if reply.get("degraded") is True else "success"
-    return AttemptOutcome(kind, reply["result"], performance=performance, cost=cost)  # type: ignore[arg-type]
+    return AttemptOutcome(kind, reply["result"], performance=performance, cost=cost)
 
 
 def lease_check(claim: TaskClaim) -> Callable[[Tx], None]:

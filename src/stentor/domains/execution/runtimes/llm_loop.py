@@ -228,7 +228,7 @@ class ToolLoop:
         if self._options.output_schema is not None:
             result["output"] = read_json(turn.content)
         kind = "degraded_success" if any(each.degraded for each in self._turns) else "success"
-        return AttemptOutcome(kind, result, cost=self._cost)  # type: ignore[arg-type]
+        return AttemptOutcome(kind, result, cost=self._cost)
 
 
 def read_json(answer: str) -> Any:

@@ -26,7 +26,7 @@ from stentor.domains.llm.model import (
     ToolCallDelta,
 )
 
-MODELS_PATH = "/v1/models?limit=1000"
+MODELS_PATH: str = "/v1/models?limit=1000"
 VERSION = "2023-06-01"
 MAX_TOKENS = 4096
 """Limit of a request that sets none: the API requires one."""

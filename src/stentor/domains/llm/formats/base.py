@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar, get_args
 
@@ -52,7 +52,11 @@ class ProviderFormat(Protocol):
     def build_headers(self, key: str, quirks: ProviderQuirks) -> dict[str, str]: ...
     def build_chat_request(self, request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest: ...
     def parse_reply(self, body: bytes, model: str) -> ChatReply: ...
-    def stream_reader(self) -> StreamReader: ...
+    @property
+    def stream_reader(self) -> Callable[[], StreamReader]:
+        """What makes a reader, a class or a function. Read-only, so that a module's class is one too."""
+        ...
+
     def build_embedding_request(
         self, model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None
     ) -> ProviderRequest:

@@ -35,7 +35,7 @@ from stentor.domains.llm.model import (
     ToolCallDelta,
 )
 
-MODELS_PATH = "/v1beta/models?pageSize=1000"
+MODELS_PATH: str = "/v1beta/models?pageSize=1000"
 _TOOL_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
 

@@ -27,7 +27,7 @@ from stentor.domains.llm.model import (
     ToolDefinition,
 )
 
-MODELS_PATH = "/models"
+MODELS_PATH: str = "/models"
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",

@@ -190,7 +190,7 @@ class ResponseIn(OpenAiModel):
 
     @property
     def format(self) -> TextFormat:
-        return (self.text and self.text.format) or TextFormat(type="text")
+        return (self.text.format if self.text else None) or TextFormat(type="text")
 
     def to_request(self, raw: JsonObject, recall: Callable[[str], str | None]) -> ChatRequest:
         """Convert to a chat request. Raises InvalidRequest.

@@ -67,7 +67,7 @@ def normalize_url(url: str) -> str:
         parts = urlsplit(url.strip())
         is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_url = False
+        parts, is_url = urlsplit(""), False
     if not is_url or any(c.isspace() or not c.isprintable() for c in url.strip()):
         raise InvalidRequest("A provider's base address must be an http or https URL.")
     if parts.username or parts.password or parts.query or parts.fragment:

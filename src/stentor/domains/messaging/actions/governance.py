@@ -109,7 +109,7 @@ class GovernanceZone:
 def _build_proposal(body: ProposeUpdateBody) -> Proposal:
     # Must equal what the REST route builds: a repeated proposal is recognized by comparing the two.
     fields = body.changes.model_dump()
-    changes = Changes(**{**fields, "files_modified": tuple(fields["files_modified"])})
+    changes = Changes(**fields | {"files_modified": tuple(fields["files_modified"])})
     return Proposal(body.update_id, body.agent_id, body.update_type, body.description, changes, body.checkpoint_id)
 
 

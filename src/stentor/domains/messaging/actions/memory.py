@@ -129,10 +129,10 @@ def _draft(context: ActionContext) -> WriteDraft:
     body = context.body
     if isinstance(body, DeleteDocumentBody):
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
-        return WriteDraft("delete", body.path, **options)  # type: ignore[arg-type]
+        return WriteDraft("delete", body.path, **options)
     if isinstance(body, UpdateDocumentBody):
         options = {"base_hash": body.base_hash, "resolution": body.conflict_resolution}
-        return WriteDraft("update", body.path, body.content, body.frontmatter, **options)  # type: ignore[arg-type]
+        return WriteDraft("update", body.path, body.content, body.frontmatter, **options)
     assert isinstance(body, WriteDocumentBody)
     excluded = frozenset([ANY_STATE] if context.header.action_type == "create" else [])
     return WriteDraft("write", body.path, body.content, body.frontmatter, if_none_match=excluded)

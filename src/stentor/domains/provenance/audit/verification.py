@@ -170,7 +170,8 @@ class TreeWalk:
             in_tile = recorded[number - first] if number - first < len(recorded) else None
             if row is None and in_tile in self._unnumbered:
                 event_row = self._unnumbered[in_tile]
-                row, event = (number, event_row[0], None, *event_row), in_tile
+                found: Row = (number, event_row[0], None, *event_row)
+                row, event = found, in_tile
             if (event is None or not event == leaf == in_tile) and len(self.mismatches) < MAX_MISMATCHES:
                 event_id, task_id = (row[1], row[5]) if row else (None, None)
                 self.mismatches.append(Mismatch(number, event_id, task_id, event, leaf, in_tile))

@@ -152,15 +152,19 @@ def _next_page_url(path: str, filters: dict[str, str], last: tuple[int, str]) ->
 async def show_agent(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
-    violations, history, links, tasks, updates, names, records, durations = await asyncio.gather(
-        page.call("agents.violations", agent_id=agent_id, include_cleared=True),
-        page.call("learning.history", agent_id=agent_id, limit=LISTED_HISTORY),
-        page.call("learning.connections", agent_id=agent_id),
-        page.call("tasks.list", agent_id=agent_id, limit=LISTED_TASKS),
-        page.call("updates.list", agent_id=agent_id, limit=LISTED_UPDATES),
-        page.read(registry_queries.read_names),
-        page.read(_read_records, agent_id),
-        page.read(chart_queries.read_agent_durations, agent_id),
+    (violations, history, links, tasks, updates), (names, records, durations) = await asyncio.gather(
+        asyncio.gather(
+            page.call("agents.violations", agent_id=agent_id, include_cleared=True),
+            page.call("learning.history", agent_id=agent_id, limit=LISTED_HISTORY),
+            page.call("learning.connections", agent_id=agent_id),
+            page.call("tasks.list", agent_id=agent_id, limit=LISTED_TASKS),
+            page.call("updates.list", agent_id=agent_id, limit=LISTED_UPDATES),
+        ),
+        asyncio.gather(
+            page.read(registry_queries.read_names),
+            page.read(_read_records, agent_id),
+            page.read(chart_queries.read_agent_durations, agent_id),
+        ),
     )
     changes, weights, alerts = records
     return page.render(

@@ -176,7 +176,7 @@ def mask_secrets(value: Any, name: str = "") -> Any:
         return MASK
     if isinstance(value, dict):
         return {key: mask_secrets(member, str(key)) for key, member in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         previous_items = ["", *value]
         return [
             mask_secrets(item, _option_name(previous)) for previous, item in zip(previous_items, value, strict=False)

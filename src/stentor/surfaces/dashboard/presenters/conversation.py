@@ -134,7 +134,7 @@ def _objects(value: Any) -> list[JsonObject]:
 def _pretty(value: Any) -> str:
     """Return a value as indented JSON; so too JSON in a text, such as the arguments of a call."""
     decoded = jsontext.decode_or_none(value.encode()) if isinstance(value, str) else value
-    if isinstance(value, str) and not isinstance(decoded, dict | list):
+    if isinstance(value, str) and not isinstance(decoded, (dict, list)):
         return value
     return msgspec.json.format(jsontext.encode(decoded), indent=2).decode()
 

@@ -290,13 +290,14 @@ def _create_environment() -> Environment:
     )
     environment.filters |= filters.FILTERS
     environment.filters["attribute"] = filters.to_json_attribute
-    environment.globals |= {
+    names: dict[str, Any] = environment.globals
+    names |= {
         "version": __version__,
         "static": assets.asset_url,
         "share": filters.to_percent,
         "step": filters.color_step,
     }
     macros = environment.get_template("macros.html")
-    environment.globals["ui"] = macros.make_module({"links_agents": True})
-    environment.globals["ui_without_agents"] = macros.make_module({"links_agents": False})
+    names["ui"] = macros.make_module({"links_agents": True})
+    names["ui_without_agents"] = macros.make_module({"links_agents": False})
     return environment

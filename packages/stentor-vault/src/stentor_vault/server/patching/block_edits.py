@@ -83,4 +83,4 @@ def _format_row(block: BlockWithId, row: list[Any]) -> str:
     for cell in row:
         if "\n" in cell or "\r" in cell:
             raise InvalidInstruction("value: a cell of a table must not contain a line break.")
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |"

@@ -53,7 +53,7 @@ def _new_fields(current: JsonObject, instruction: PatchInstruction) -> JsonObjec
     is_full = (instruction.scope, instruction.operation) == ("markerAndContent", "replace")
     if not (instruction.create_target_if_missing and (is_content or is_full)):
         raise NoSuchTarget(f"The note has no frontmatter field {instruction.name!r}.")
-    if instruction.operation != "replace" and not isinstance(instruction.value, list | dict | str):
+    if instruction.operation != "replace" and not isinstance(instruction.value, (list, dict, str)):
         raise PatchFailed(
             "A new field can be appended or prepended only if its value is a list, an object or a string."
         )
@@ -68,7 +68,7 @@ def merge_values(current: Any, value: Any, operation: str) -> Any:
     if isinstance(first, dict) and isinstance(second, dict):
         return {**first, **second}
     joined: Any = first  # Any: the type checker does not see that both have the same type
-    if isinstance(first, list | str) and type(first) is type(second):
+    if isinstance(first, (list, str)) and type(first) is type(second):
         return joined + second
     raise PatchFailed(
         f"A value cannot be {operation}ed to a value of another type. Both must be lists, objects or strings."
