@@ -12,6 +12,8 @@ from stentor.domains.activity import operations as activity
 from stentor.domains.alerts import operations as alerts
 from stentor.domains.audit import operations as audit
 from stentor.domains.execution import operations as execution
+from stentor.domains.execution.replay import operations as replay
+from stentor.domains.execution.replay.service import ReplayService
 from stentor.domains.governance import operations as governance
 from stentor.domains.keys import operations as keys
 from stentor.domains.learning import operations as learning
@@ -41,6 +43,7 @@ TABLES: list[tuple[str, list[Operation]]] = [
     ("tasks", tasks.OPERATIONS),
     ("tasks", bulk.OPERATIONS),
     ("tasks", activity.OPERATIONS),
+    ("tasks", replay.OPERATIONS),
     ("workers", execution.OPERATIONS),
     ("steps", steps.OPERATIONS),
     ("steps", waits.OPERATIONS),
@@ -79,6 +82,11 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         tasks.TaskOperations(services.submission, services.service, services.grades),
         bulk.BulkOperations(services.service),
         activity.ActivityOperations(services.activity, services.service.notice),
+        replay.ReplayOperations(
+            ReplayService(
+                services.service, services.steps, kernel.llm.gateway, kernel.command_agents.tools, known_agents
+            )
+        ),
         execution.WorkerOperations(services.workers),
         steps.StepOperations(services.steps),
         waits.WaitOperations(services.waits),

@@ -15,7 +15,7 @@ import typer
 
 from stentor.cli.client import ServiceClient, omit_none
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
-from stentor.cli.commands import task_steps
+from stentor.cli.commands import task_replay, task_steps
 from stentor.cli.commands.agent import AgentList
 from stentor.cli.output import print_notice
 from stentor.cli.responses import Response, StoredTask, TaskActivity
@@ -31,6 +31,7 @@ from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)
 app.add_typer(task_steps.app)
+app.add_typer(task_replay.app)
 
 Priority = Literal["high", "normal", "low"]
 Prefer = Literal["quality", "balanced", "fast", "cheap"]

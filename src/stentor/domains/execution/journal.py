@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from stentor.auth.principal import Principal
+from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import ProviderFailed
 from stentor.domains.steps.model import MAX_PAGE, StepDraft, StepKind, StepOutcome
 from stentor.domains.steps.service import JournalEntry, StepService
@@ -27,6 +28,17 @@ class EffectUnknown(ProviderFailed):
         )
 
 
+class Journal(Protocol):
+    """What a program that runs in this service needs of a journal: see AttemptJournal."""
+
+    async def load(self) -> None: ...
+    def is_taken_over(self, key: str) -> bool: ...
+    async def step(
+        self, key: str, name: str, work: Callable[[], Awaitable[Any]], request: Callable[[], JsonObject] | None = None
+    ) -> Any: ...
+    async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any: ...
+
+
 class AttemptJournal:
     """Steps and effects of one attempt. Their keys must be the same in every attempt."""
 
@@ -34,6 +46,7 @@ class AttemptJournal:
         self._steps, self._claim = steps, claim
         self._principal = Principal("stentor", "admin", frozenset(("admin",)), claim.tenant)
         self._recorded: dict[str, JournalEntry] = {}
+        self._has_request = False
 
     async def load(self) -> None:
         """Read what earlier attempts recorded, or the task from which this one goes on."""
@@ -49,16 +62,23 @@ class AttemptJournal:
         """Return whether a step was recorded for another task, from which this one goes on."""
         return key in self._recorded and self._recorded[key].step.epoch == 0
 
-    async def step(self, key: str, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def step(
+        self, key: str, name: str, work: Callable[[], Awaitable[Any]], request: Callable[[], JsonObject] | None = None
+    ) -> Any:
         """Return the recorded value of a step; without one do it and record what it returns, a JSON value.
 
-        An error of `work` is not recorded: the next attempt tries again.
+        An error of `work` is not recorded: the next attempt tries again. `request` describes for replays what the
+        outcome comes from. It is recorded once: within an attempt, only recorded outcomes are added to it.
         """
         entry = self._recorded.get(key)
         if entry is not None:
             return await self._value(entry)
         started = time.perf_counter()
-        return await self._record(key, name, "step", started, await work())
+        value = await work()
+        described = None if request is None or self._has_request else request()
+        await self._record(key, name, "step", started, value, described)
+        self._has_request = self._has_request or described is not None
+        return value
 
     async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any:
         """Do the same with work that must not be repeated; it gets an idempotency key.
@@ -72,23 +92,30 @@ class AttemptJournal:
             began = await self._steps.begin(self._principal, self._claim.task_id, self._claim.epoch, draft)
             if began.is_new:
                 started = time.perf_counter()
-                return await self._record(key, name, "effect", started, await work(began.step.event_id))
+                value = await work(began.step.event_id)
+                await self._record(key, name, "effect", started, value)
+                return value
             entry = began
         if entry.step.state == "started":
             raise EffectUnknown(name, entry.step.event_id)
         return await self._value(entry)
 
-    async def _record(self, key: str, name: str, kind: StepKind, started: float, value: Any) -> Any:
+    async def _record(
+        self, key: str, name: str, kind: StepKind, started: float, value: Any, request: JsonObject | None = None
+    ) -> None:
         duration_ms = int((time.perf_counter() - started) * 1000)
         claim, outcome = self._claim, StepOutcome.of_value(value)
-        draft = StepDraft(key, name, kind)
+        draft = StepDraft(key, name, kind, request=request)
         await self._steps.record(self._principal, claim.task_id, claim.epoch, draft, outcome, duration_ms)
-        return value
 
     async def _value(self, entry: JournalEntry) -> Any:
-        step = entry.step
-        if step.error is not None:
-            return {"error": step.error}
-        if step.value_hash is None:
-            return entry.value
-        return (await self._steps.get(self._principal, self._claim.task_id, step.key)).value
+        return await read_outcome(self._steps, self._principal, self._claim.task_id, entry)
+
+
+async def read_outcome(steps: StepService, principal: Principal, task_id: str, entry: JournalEntry) -> Any:
+    """Return the outcome of an ended step as the program gets it: its value, or `{"error": ...}`."""
+    if entry.step.error is not None:
+        return {"error": entry.step.error}
+    if entry.step.value_hash is None:
+        return entry.value
+    return (await steps.get(principal, task_id, entry.step.key)).value

@@ -97,7 +97,8 @@ class StepDraft(msgspec.Struct, frozen=True):
 
     `position` is its place among the steps of its scope that run one after another, None for one that runs beside
     others: by it the worker notices that its program has changed.
-    `seconds` is how long a wait may take; `reference`, `options` and `together` as in a Step.
+    `seconds` is how long a wait may take; `reference`, `options` and `together` as in a Step. `request` says what the
+    outcome came from, in digests; it is in the event only, for replays.
     """
 
     key: str
@@ -108,6 +109,7 @@ class StepDraft(msgspec.Struct, frozen=True):
     reference: str | None = None
     options: tuple[Any, ...] | None = None
     together: str | None = None
+    request: JsonObject | None = None
 
 
 def decode_value(encoding: Encoding, content: bytes) -> Any:

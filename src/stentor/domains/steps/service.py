@@ -7,6 +7,7 @@ SHA-256 of the value. The first outcome of a step stands; who records another on
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from stentor.core import ids
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import NotFound, StepUnknown
 from stentor.core.jsontext import JsonObject
-from stentor.core.runlog import EventDraft, EventType, RunLog
+from stentor.core.runlog import EventDraft, EventType, RunLog, RunLogEvent, read_task_events
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import model, store
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
@@ -61,6 +62,22 @@ class StepService:
 
         return await self._db.read(read)
 
+    async def list_requests(self, principal: Principal, task_id: str) -> dict[str, JsonObject]:
+        """Return what was recorded of the requests of steps, by the `event_id` of the step. Raises NotFound."""
+
+        def read(tx: Tx, after: str) -> list[RunLogEvent]:
+            task = require_visible_task(tx, principal, task_id)
+            return read_task_events(tx, task.tenant, task_id, model.MAX_PAGE, after)
+
+        requests: dict[str, JsonObject] = {}
+        after = ""
+        while True:
+            events = await self._db.read(partial(read, after=after))
+            requests |= {event.event_id: event.metadata["request"] for event in events if _has_request(event)}
+            if len(events) < model.MAX_PAGE:
+                return requests
+            after = events[-1].event_id
+
     async def record(
         self,
         principal: Principal,
@@ -93,7 +110,7 @@ class StepService:
                 return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
             note_progress(tx, task)
             parent = step.event_id if draft.kind == "effect" else task.head_id
-            event = ended_event(step, outcome, event_id, task.assigned_agent, duration_ms)
+            event = ended_event(step, outcome, event_id, task.assigned_agent, duration_ms, draft.request)
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=parent)
             return JournalEntry(step, is_new=True)
 
@@ -175,13 +192,23 @@ def require_step(tx: Tx, task: Task, key: str) -> Step:
 
 
 def ended_event(
-    step: Step, outcome: StepOutcome, event_id: str, agent_id: str | None, duration_ms: int | None = None
+    step: Step,
+    outcome: StepOutcome,
+    event_id: str,
+    agent_id: str | None,
+    duration_ms: int | None = None,
+    request: JsonObject | None = None,
 ) -> EventDraft:
     """Return the event of a step that ended."""
     meta: JsonObject = {"key": step.key, "kind": step.kind, "epoch": step.epoch}
     if not step.key.endswith(step.name):
         meta["name"] = step.name
     meta |= {"error": outcome.error} if outcome.error else {"size": len(outcome.content), "sha256": outcome.sha256}
+    meta |= {"request": request} if request else {}
     event_type: EventType = "step_failed" if outcome.error else "step_completed"
     message = f"{step.kind.capitalize()} {step.name} {outcome.state}."
     return EventDraft(event_type, "steps", message, meta, agent_id, duration_ms, event_id)
+
+
+def _has_request(event: RunLogEvent) -> bool:
+    return event.event_type == "step_completed" and isinstance(event.metadata.get("request"), dict)

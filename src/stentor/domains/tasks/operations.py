@@ -196,6 +196,11 @@ class TaskOut(ResponseModel):
     notice: str | None
 
 
+class TaskInputOut(ResponseModel):
+    task_id: str
+    input: Any
+
+
 class TaskRowOut(ResponseModel):
     task_id: str
     title: str
@@ -312,6 +317,10 @@ class TaskOperations:
         task = await self._tasks.get(caller, task_id)
         return TaskOut.of(task, notice=self._tasks.notice(task))
 
+    async def read_input(self, caller: Caller, task_id: TaskId) -> TaskInputOut:
+        """The whole input of a task, as its agent gets it."""
+        return TaskInputOut(task_id=task_id, input=await self._tasks.read_input(caller, task_id))
+
     async def cancel(self, caller: Caller, task_id: TaskId) -> CancelledOut:
         """Cancel a task that has not ended; its work is stopped."""
         return CancelledOut(task_id=task_id, status="cancelled", cancelled_at=await self._tasks.cancel(caller, task_id))
@@ -356,6 +365,7 @@ OPERATIONS = [
     ),
     Operation("tasks.list", "read", TaskOperations.list_tasks, "GET /tasks"),
     Operation("tasks.get", "read", TaskOperations.read, "GET /tasks/{task_id}", errors=(404,), grpc="GetTask"),
+    Operation("tasks.input", "read", TaskOperations.read_input, "GET /tasks/{task_id}/input", errors=(404,)),
     Operation(
         "tasks.cancel",
         "write",

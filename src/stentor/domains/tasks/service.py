@@ -15,6 +15,7 @@ from stentor.auth.principal import Principal
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import Conflict, Forbidden, NotFound
 from stentor.core.runlog import EventDraft, RunLog
+from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
@@ -58,6 +59,15 @@ class TaskService:
     async def get(self, principal: Principal, task_id: str) -> Task:
         """Return a task. Raises NotFound, also for a task that the caller may not read."""
         return await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
+
+    async def read_input(self, principal: Principal, task_id: str) -> Any:
+        """Return the input of a task as its agent gets it. Raises NotFound."""
+
+        def read(tx: Tx) -> Any:
+            require_visible_task(tx, principal, task_id)
+            return content_for_agent(queries.read_whole_input(tx, principal.tenant, task_id))
+
+        return await self._db.read(read)
 
     def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
         """Return the name of the agent that has a task."""

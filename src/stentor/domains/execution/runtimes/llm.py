@@ -38,7 +38,7 @@ class LlmDriver:
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         options = parse_llm_options(agent)
-        request = _request(claim.input, options)
+        request = build_request(claim.input, options)
         caller = LlmCaller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
         try:
             if not agent.sandbox_whitelist.tools and options.output_schema is None:
@@ -77,7 +77,8 @@ def parse_llm_options(agent: Agent) -> LlmOptions:
         raise AgentFailed("AGENT_MISCONFIGURED", f"The options of the agent's runtime are invalid: {error}.") from None
 
 
-def _request(task_input: Any, options: LlmOptions) -> ChatRequest:
+def build_request(task_input: Any, options: LlmOptions) -> ChatRequest:
+    """Return the first request of a task. Raises AgentFailed if there is no text in the input."""
     system = (LlmMessage("system", (TextPart(options.system_prompt),)),) if options.system_prompt else ()
     requested = task_input.get("options") if isinstance(task_input, dict) else None
     requested = requested if isinstance(requested, dict) else {}

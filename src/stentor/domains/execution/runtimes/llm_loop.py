@@ -8,6 +8,8 @@ what was new in it, so a long run stores each message once.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,9 +17,9 @@ import msgspec
 from stentor.core import json_schema, jsontext
 from stentor.core.errors import InvalidRequest, LeaseLost, StentorError, StoreUnavailable, Timeout
 from stentor.core.jsontext import JsonObject
-from stentor.domains.execution.journal import AttemptJournal, EffectUnknown
+from stentor.domains.execution.journal import EffectUnknown, Journal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
-from stentor.domains.execution.runtimes import EmitToken
+from stentor.domains.execution.runtimes import EmitToken, llm_request
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import (
     ChatRequest,
@@ -70,7 +72,7 @@ class ToolLoop:
         self,
         gateway: LlmGateway,
         tools: ToolDispatcher,
-        journal: AttemptJournal,
+        journal: Journal,
         caller: LlmCaller,
         run: SandboxRun,
         options: LlmOptions,
@@ -91,9 +93,10 @@ class ToolLoop:
         if schema is not None:
             wrapped = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
             request = msgspec.structs.replace(request, response_format=wrapped)
+        describe = partial(llm_request.describe, request)
         messages = list(request.messages)
         while True:
-            turn = await self._ask(msgspec.structs.replace(request, messages=tuple(messages)))
+            turn = await self._ask(msgspec.structs.replace(request, messages=tuple(messages)), describe)
             messages.append(turn.message)
             for number, call in enumerate(turn.tool_calls, 1):
                 text = await self._use(call, number)
@@ -108,10 +111,10 @@ class ToolLoop:
         allowed = self._tools.list_tools(self._run)
         return tuple(ToolDefinition(tool["name"], tool["description"], tool["parameters"]) for tool in allowed)
 
-    async def _ask(self, request: ChatRequest) -> Turn:
+    async def _ask(self, request: ChatRequest, describe: Callable[[], JsonObject]) -> Turn:
         self._check_limits()
         key = f"model {len(self._turns) + 1}"
-        value = await self._journal.step(key, key, lambda: self._call_model(request))
+        value = await self._journal.step(key, key, lambda: self._call_model(request), describe)
         try:
             turn = msgspec.convert(value, Turn)
         except msgspec.ValidationError:
@@ -130,12 +133,17 @@ class ToolLoop:
         """
         stream = await self._gateway.stream(self._caller, request)
         reply = await stream.read_reply(self._emit)
-        problem = None if reply.tool_calls else await self._find_problem(reply.content)
-        if problem is not None and sum(turn.problem is not None for turn in self._turns) == MAX_CORRECTIONS:
-            raise AgentFailed("ANSWER_INVALID", f"The answer does not match the output schema: {problem}")
+        problem = None if reply.tool_calls else await self._judge(reply.content, self._turns)
         usage, cost, degraded = reply.usage or TokenUsage(), stream.cost, stream.degraded
         turn = Turn(reply.content, reply.tool_calls, reply.finish, stream.name, usage, cost, degraded, problem)
         return msgspec.to_builtins(turn)
+
+    async def _judge(self, answer: str, earlier: list[Turn]) -> str | None:
+        """Return why an answer does not match the schema. Raises AgentFailed for the last one that does not."""
+        problem = await self._find_problem(answer)
+        if problem is not None and sum(turn.problem is not None for turn in earlier) == MAX_CORRECTIONS:
+            raise AgentFailed("ANSWER_INVALID", f"The answer does not match the output schema: {problem}")
+        return problem
 
     async def _find_problem(self, answer: str) -> str | None:
         """Return why an answer does not match the schema. Raises AgentFailed if the schema is what is wrong."""

@@ -117,9 +117,12 @@ class ToolDispatcher:
         agent = self._find_agent(run.tenant, run.agent_id)
         if agent is None or agent.status != "active":
             raise ToolDenied("The agent is not active.")
+        return self.describe_tools(agent, has_folder=run.work_folder is not None)
+
+    def describe_tools(self, agent: Agent, *, has_folder: bool) -> list[JsonObject]:
+        """Return the tools on an agent's allow-list, whatever its status. Some need a work folder."""
         allowed = {tool.name: tool for tool in agent.sandbox_whitelist.tools}
         found = [(self._tools[name], allowed[name]) for name in sorted(allowed) if name in self._tools]
-        has_folder = run.work_folder is not None
         return [_describe_tool(tool, entry) for tool, entry in found if has_folder or not tool.needs_work_folder]
 
 

@@ -1,0 +1,114 @@
+"""The journal of a replay: it gives what a run recorded, compares, and does nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from stentor.auth.principal import Principal
+from stentor.core.jsontext import JsonObject
+from stentor.domains.execution.journal import read_outcome
+from stentor.domains.execution.replay.model import ReplayedStep
+from stentor.domains.execution.runtimes import llm_request
+from stentor.domains.steps.model import MAX_PAGE, StepKind
+from stentor.domains.steps.service import JournalEntry, StepService
+from stentor.domains.steps.starts import is_start
+
+
+class ReplayStopped(Exception):
+    """The program came to a step that has no recorded outcome."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self.key = key
+
+
+class ReplayJournal:
+    """A Journal that only reads. `steps` is the report, in the order of the program."""
+
+    def __init__(self, service: StepService, principal: Principal, task_id: str) -> None:
+        self._service, self._principal, self._task_id = service, principal, task_id
+        self._recorded: dict[str, JournalEntry] = {}
+        self._requests: dict[int, JsonObject] = {}
+        """What the attempts asked, by their epoch."""
+        self.steps: dict[str, ReplayedStep] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._recorded
+
+    async def load(self) -> None:
+        """Read the journal and the requests of its steps. Raises NotFound for a task that the caller may not see."""
+        if self._recorded:
+            return
+        after = ""
+        while True:
+            page = await self._service.list_page(self._principal, self._task_id, after, MAX_PAGE)
+            self._recorded |= {entry.step.key: entry for entry in page if not is_start(entry.step.key)}
+            if len(page) < MAX_PAGE:
+                break
+            after = page[-1].step.event_id
+        requests = await self._service.list_requests(self._principal, self._task_id)
+        for entry in self._recorded.values():
+            if entry.step.event_id in requests:
+                self._requests.setdefault(entry.step.epoch, requests[entry.step.event_id])
+
+    def is_taken_over(self, key: str) -> bool:
+        """Return whether a step was recorded for another task, from which this one goes on."""
+        return key in self._recorded and self._recorded[key].step.epoch == 0
+
+    async def step(
+        self, key: str, name: str, work: Callable[[], Awaitable[Any]], request: Callable[[], JsonObject] | None = None
+    ) -> Any:
+        """Return the recorded outcome. Raises ReplayStopped without one."""
+        entry, step = self._find(key, name, "step")
+        if request is not None and step.verdict == "same":
+            recorded = self._requests.get(entry.step.epoch)
+            if recorded is None:
+                step.verdict = "unknown"
+                step.reasons.append("the run did not record what it asked")
+            else:
+                self.note(key, *llm_request.compare(recorded, request()))
+        return await self._read(entry)
+
+    async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any:
+        """Do the same with an effect; it is never sent."""
+        return await self._read(self._find(key, name, "effect")[0])
+
+    def note(self, key: str, *reasons: str) -> None:
+        """Note in what a step differs from the run. Steps of another task are not compared."""
+        step = self.steps[key]
+        if reasons and step.verdict != "taken_over":
+            step.verdict = "differs"
+            step.reasons += reasons
+
+    def outcome_of(self, key: str) -> Any:
+        """Return the recorded value of a step as far as it is short; None for a long one, and without one."""
+        entry = self._recorded.get(key)
+        return None if entry is None else entry.value
+
+    def list_unreached(self) -> list[ReplayedStep]:
+        """List what is recorded and was not asked for."""
+        entries = [entry.step for key, entry in self._recorded.items() if key not in self.steps]
+        return [ReplayedStep(step.key, step.name, step.kind, "not_reached") for step in entries]
+
+    def _find(self, key: str, name: str, kind: StepKind) -> tuple[JournalEntry, ReplayedStep]:
+        entry = self._recorded.get(key)
+        step = self.steps[key] = ReplayedStep(key, name, kind, "same", [])
+        if entry is None or entry.is_superseded:
+            step.verdict = "new"
+            if entry is not None:
+                step.reasons.append("it failed, and runs again since the task was retried")
+            raise ReplayStopped(key)
+        if entry.step.state == "started":
+            step.verdict = "no_outcome"
+            raise ReplayStopped(key)
+        if self.is_taken_over(key):
+            step.verdict = "taken_over"
+        recorded = f"{entry.step.kind} {entry.step.name}"
+        if recorded != f"{kind} {name}":
+            self.note(key, f"{recorded} before, {kind} {name} now")
+        return entry, step
+
+    async def _read(self, entry: JournalEntry) -> Any:
+        return await read_outcome(self._service, self._principal, self._task_id, entry)

@@ -1,0 +1,152 @@
+"""Replays a run of an `llm` agent: its loop runs again with the agent as it is now, over what the run recorded.
+
+Nothing is called and nothing is recorded: no model, no tool, no event, no cost, no attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core.db import Tx
+from stentor.core.errors import Conflict, NotFound
+from stentor.core.jsontext import JsonObject
+from stentor.domains.execution.model import AgentFailed
+from stentor.domains.execution.replay.journal import ReplayJournal, ReplayStopped
+from stentor.domains.execution.replay.model import ReplayEnd, ReplayReport
+from stentor.domains.execution.runtimes.llm import build_request, parse_llm_options
+from stentor.domains.execution.runtimes.llm_loop import ToolLoop, Turn
+from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.model import ChatRequest, ToolCall, ToolDefinition
+from stentor.domains.llm.service import LlmGateway
+from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.model import Agent, LlmOptions
+from stentor.domains.sandbox.broker.model import SandboxRun
+from stentor.domains.sandbox.broker.service import ToolDispatcher
+from stentor.domains.steps.service import StepService
+from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.service import TaskService
+
+
+class ReplayService:
+    """Replays of runs. Whoever may see a task may replay it."""
+
+    def __init__(
+        self, tasks: TaskService, steps: StepService, gateway: LlmGateway, tools: ToolDispatcher, agents: AgentCache
+    ) -> None:
+        self._tasks, self._steps, self._gateway = tasks, steps, gateway
+        self._tools, self._agents = tools, agents
+
+    async def replay(
+        self, principal: Principal, task_id: str, agent_id: str | None = None, model: str | None = None
+    ) -> ReplayReport:
+        """Replay a run with its agent, or as another agent or model would do it.
+
+        Raises NotFound for an unknown task or agent, and Conflict for a run that cannot be replayed here.
+        """
+
+        task = await self._tasks.get(principal, task_id)
+        agent = self._find_agent(task, agent_id)
+        journal = ReplayJournal(self._steps, principal, task_id)
+        await journal.load()
+        if journal.is_empty:
+            raise Conflict(_why_empty(task, agent))
+        try:
+            options = parse_llm_options(agent)
+            if model is not None:
+                options = msgspec.structs.replace(options, model=model)
+            request = build_request(await self._tasks.read_input(principal, task_id), options)
+            end = ReplayEnd(await self._open_loop(task, agent, options, journal).run(request))
+        except AgentFailed as error:
+            end = ReplayEnd(error.outcome)
+        except ReplayStopped as stop:
+            end = ReplayEnd(stopped_at=stop.key)
+        steps = [*journal.steps.values(), *journal.list_unreached()]
+        return ReplayReport(agent.agent_id, agent.name, steps, end, end.compare(task))
+
+    def _find_agent(self, task: Task, agent_id: str | None) -> Agent:
+        wanted = agent_id or task.assigned_agent
+        if wanted is None:
+            raise Conflict("The task has no agent, so it has not run. Name an agent to replay it with.")
+        agent = self._agents.get(task.tenant, wanted)
+        if agent is None:
+            raise NotFound(f"There is no agent {wanted!r}." if agent_id else "The task's agent is gone: name another.")
+        if agent.runtime.kind == "worker":
+            raise Conflict(
+                f"The agent {agent.name!r} is a program of yours, which has the steps. Replay the run with that "
+                f"program: `stentor-worker replay MODULE:WORKER {task.task_id}`."
+            )
+        if agent.runtime.kind != "llm":
+            raise Conflict(
+                f"The agent {agent.name!r} has the runtime {agent.runtime.kind}. Runs of `llm` agents and of workers "
+                "can be replayed."
+            )
+        return agent
+
+    def _open_loop(self, task: Task, agent: Agent, options: LlmOptions, journal: ReplayJournal) -> ReplayLoop:
+        caller = LlmCaller(task.tenant, task.submitted_by, agent.agent_id, task.task_id)
+        run = SandboxRun(
+            task.tenant, agent.agent_id, agent.name, task.task_id, task.submitted_by, task.head_id, None, _refuse
+        )
+        tools = self._tools.describe_tools(agent, has_folder=False)
+        return ReplayLoop(self._gateway, self._tools, journal, caller, run, options, tools)
+
+
+class ReplayLoop(ToolLoop):
+    """The loop of an agent over the journal of a run. Answers are judged by the agent's present schema."""
+
+    def __init__(
+        self,
+        gateway: LlmGateway,
+        tools: ToolDispatcher,
+        journal: ReplayJournal,
+        caller: LlmCaller,
+        run: SandboxRun,
+        options: LlmOptions,
+        allowed: list[JsonObject],
+    ) -> None:
+        super().__init__(gateway, tools, journal, caller, run, options, lambda token: None)
+        self._replayed, self._allowed = journal, allowed
+
+    def _definitions(self) -> tuple[ToolDefinition, ...]:
+        # Of a suspended agent too, whose runs are worth a look.
+        return tuple(ToolDefinition(tool["name"], tool["description"], tool["parameters"]) for tool in self._allowed)
+
+    async def _ask(self, request: ChatRequest, describe: Callable[[], JsonObject]) -> Turn:
+        turn = await super()._ask(request, describe)
+        if turn.tool_calls:
+            return turn
+        problem = await self._judge(turn.content, self._turns[:-1])
+        if (problem is None) != (turn.problem is None):
+            now = "matches output_schema now" if problem is None else f"does not match output_schema now: {problem}"
+            self._replayed.note(f"model {len(self._turns)}", f"the answer {now}")
+        self._turns[-1] = msgspec.structs.replace(turn, problem=problem)
+        return self._turns[-1]
+
+    async def _use(self, call: ToolCall, number: int) -> str:
+        text = await super()._use(call, number)
+        key = f"model {len(self._turns)}/tool {number}"
+        if key in self._replayed.steps and all(tool["name"] != call.name for tool in self._allowed):
+            value = self._replayed.outcome_of(key)
+            error = value.get("error") if isinstance(value, dict) else None
+            if not isinstance(error, dict) or error.get("code") != "TOOL_DENIED":
+                self._replayed.note(key, f"the agent may no longer use {call.name}")
+        return text
+
+
+def _refuse(tx: Tx) -> None:
+    """Stop whatever would be done in earnest: a replay does nothing."""
+    raise Conflict("A replay calls no tools.")
+
+
+def _why_empty(task: Task, agent: Agent) -> str:
+    if task.status in ("queued", "pending_approval", "executing", "waiting"):
+        return f"The run has recorded no steps yet: the task is {task.status}."
+    if task.runtime_kind == "llm" and not agent.sandbox_whitelist.tools:
+        return (
+            "This run has no journal. An agent without tools and without output_schema makes a single call of its "
+            "model, which is not recorded as a step: run the task again to compare."
+        )
+    return "This run has no journal: it ended before its first step."
