@@ -25,6 +25,7 @@ from stentor_worker.errors import (
     TaskCancelled,
     WaitTimeout,
 )
+from stentor_worker.replay import Replay
 from stentor_worker.task import Result, Task
 from stentor_worker.waits import Child
 from stentor_worker.worker import Worker
@@ -38,6 +39,7 @@ __all__ = [
     "EffectUnknown",
     "Failed",
     "ProviderFailed",
+    "Replay",
     "Result",
     "ServiceError",
     "StepFailed",

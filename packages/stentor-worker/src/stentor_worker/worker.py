@@ -16,6 +16,7 @@ from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import AttemptEnded, Failed, Suspended, TaskCancelled, most_urgent
+from stentor_worker.replay import Replay, replay
 from stentor_worker.task import Result, Task
 
 Handler = Callable[[Task], Any]
@@ -125,6 +126,13 @@ class Worker:
             self._ended.set()
             heartbeats.join()
             self._client.close()
+
+    def replay(self, task_id: str) -> Replay:
+        """Run the handler over what a run recorded, and return where it differs; nothing is sent or recorded.
+
+        Code outside of steps runs. Raises ServiceError for a task that the worker's key may not see.
+        """
+        return replay(self._client, task_id, self._execute)
 
     def stop(self) -> None:
         """Stop claiming tasks; `run` returns when the running ones have ended."""

@@ -1,0 +1,50 @@
+"""`stentor-worker replay MODULE:WORKER TASK...`: whether a program still fits runs that it recorded."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from stentor_worker.client import ServiceError
+from stentor_worker.worker import Worker
+
+EXIT_DIFFERS, EXIT_USAGE = 1, 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line, and return the exit code: 0 if all runs are the same, 1 if one differs, else 2."""
+    parser = argparse.ArgumentParser("stentor-worker")
+    commands = parser.add_subparsers(dest="command", required=True)
+    replay = commands.add_parser("replay", help="run a handler over what runs recorded; nothing is sent or recorded")
+    replay.add_argument("worker", metavar="MODULE:WORKER", help="the worker in your program, such as traveller:worker")
+    replay.add_argument("task_ids", metavar="TASK", nargs="+", help="ids of tasks that it did")
+    given = parser.parse_args(arguments)
+    try:
+        worker = _load(given.worker)
+        results = [worker.replay(task_id) for task_id in given.task_ids]
+    except (ImportError, ValueError, ServiceError) as error:
+        sys.stderr.write(f"stentor-worker: {error}\n")
+        return EXIT_USAGE
+    for result in results:
+        stop = "" if result.stopped_at is None else f" It stopped at {result.stopped_at!r}, which has no outcome."
+        sys.stdout.write(f"{result.task_id}: {result.difference or f'the same, {result.steps} steps.'}{stop}\n")
+    return 0 if all(result.is_same for result in results) else EXIT_DIFFERS
+
+
+def _load(reference: str) -> Worker:
+    """Return the worker of `module:name`. Raises ImportError and ValueError."""
+    module_name, colon, name = reference.partition(":")
+    if not colon:
+        raise ValueError(f"{reference!r} must be MODULE:WORKER, such as traveller:worker.")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    worker = getattr(importlib.import_module(module_name), name, None)
+    if not isinstance(worker, Worker):
+        raise ValueError(f"{reference} is no Worker of stentor_worker.")
+    return worker
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Replays a run with the program as it is now: over what the run recorded, with nothing sent and nothing recorded.
+
+Only code outside of steps runs, as in each attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from stentor_worker.client import Client, segment
+from stentor_worker.errors import AttemptEnded, StepMismatch
+from stentor_worker.journal import Journal, Recorded
+from stentor_worker.scope import Entry
+from stentor_worker.task import Task
+
+TRIES = 4
+_STARTS = ("#start", "#after/")
+"""Keys of waits before the first attempt, which no program makes."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay found.
+
+    `difference` says in what the program differs from the run first, None if in nothing. `stopped_at` is the step that
+    the run did not record, or that has no outcome; `unreached` are the keys of recorded steps that the program did not
+    come to. `steps` counts the recorded ones that it came to.
+    """
+
+    task_id: str
+    difference: str | None
+    stopped_at: str | None
+    unreached: tuple[str, ...]
+    steps: int
+
+    @property
+    def is_same(self) -> bool:
+        return self.difference is None
+
+
+class _Stopped(AttemptEnded):
+    """The program came to a step without a recorded outcome."""
+
+    def __init__(self, key: str, *, was_sent: bool) -> None:
+        super().__init__(f"The step {key!r} has no recorded outcome.", "REPLAY_STOPPED")
+        self.key, self.was_sent = key, was_sent
+
+
+class _ReplayJournal(Journal):
+    """A journal that only reads. The first step that it does not have ends the replay."""
+
+    def __init__(self, client: Client, task_id: str, epoch: int) -> None:
+        super().__init__(client, task_id, epoch, lambda: None)
+        self.found: set[str] = set()
+        self.first: _Stopped | StepMismatch | None = None
+        """What ended the replay, also if the program went on after it."""
+
+    def find(self, entry: Entry) -> Recorded | None:
+        try:
+            recorded = super().find(entry)
+        except StepMismatch as mismatch:
+            self.first = self.first or mismatch
+            raise
+        if recorded is not None:
+            self.found.add(entry.key)
+        is_effect = recorded is not None and recorded["kind"] == "effect"
+        if recorded is None or (is_effect and recorded["state"] == "started"):
+            stopped = _Stopped(entry.key, was_sent=recorded is not None)
+            self.first = self.first or stopped
+            raise stopped
+        return recorded
+
+    def call(self, method: str, verb: str, body: Any = None) -> Recorded:
+        if method != "GET":
+            raise AttemptEnded("A replay records nothing.", "REPLAY_STOPPED")
+        return super().call(method, verb, body)
+
+    def list_unreached(self) -> list[str]:
+        """List what is recorded and was not come to, but for what ran within a step that was."""
+        keys = [key for key in self._recorded or {} if key not in self.found and not key.startswith(_STARTS)]
+        return [key for key in keys if not any(outer in self.found for outer in _outer_keys(key))]
+
+
+class ReplayTask(Task):
+    """A task as a handler sees it in a replay. What it emits goes nowhere."""
+
+    def __init__(self, client: Client, task: dict[str, Any], task_input: Any) -> None:
+        epoch = max(1, task["attempts"])
+        claim = {
+            "task_id": task["task_id"],
+            "epoch": epoch,
+            "type": task["type"],
+            "input": task_input,
+            "metadata": {name: value for name, value in task["metadata"].items() if name != "sender_agent"},
+            "timeout_seconds": task["timeout_seconds"],
+            "idempotency_key": f"{task['task_id']}:{epoch}",
+        }
+        super().__init__(client, claim)
+        self.journal = _ReplayJournal(client, self.id, epoch)
+        self._journal = self.journal
+
+    def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000) -> None:
+        """Send nothing."""
+
+
+Execute = Callable[[Task], tuple[str, dict[str, Any]]]
+"""Runs a handler, and returns verb and body of the report of the attempt."""
+
+
+def replay(client: Client, task_id: str, execute: Execute) -> Replay:
+    """Run the handler over the journal of a task. Raises ServiceError, such as for an unknown task."""
+    path = f"/tasks/{segment(task_id)}"
+    # An outage ends it: nobody waits for hours for a test.
+    record = client.call("GET", path, tries=TRIES)
+    task = ReplayTask(client, record, client.call("GET", f"{path}/input")["input"])
+    journal = task.journal
+    verb, body = execute(task)
+    first, unreached = journal.first, journal.list_unreached()
+    stopped_at = first.key if isinstance(first, _Stopped) else None
+    difference = _compare(record, first, verb, body, unreached)
+    return Replay(record["task_id"], difference, stopped_at, tuple(unreached), len(journal.found))
+
+
+def _compare(
+    record: dict[str, Any], first: _Stopped | StepMismatch | None, verb: str, body: dict[str, Any], unreached: list[str]
+) -> str | None:
+    if isinstance(first, StepMismatch):
+        return str(first)
+    if first is None and verb == "fail" and body["error"]["code"] == "STEP_MISMATCH":
+        return str(body["error"]["message"])
+    if unreached:
+        at = f" before {first.key!r}, which it did not record" if first is not None and not first.was_sent else ""
+        return f"The run recorded {unreached[0]!r}{at}, and this program does not come to it."
+    if record["status"] == "completed":
+        return _compare_end(first, verb, body, record["result"])
+    code = (record["error"] or {}).get("code") if isinstance(record["error"], dict) else None
+    if verb == "fail" and first is None and record["status"] == "failed" and code != body["error"]["code"]:
+        return f"The run failed with {code}, and this program with {body['error']['code']}: {body['error']['message']}"
+    return None
+
+
+def _compare_end(first: _Stopped | StepMismatch | None, verb: str, body: dict[str, Any], result: Any) -> str | None:
+    if isinstance(first, _Stopped):
+        return f"The run was completed, and this program goes on with the step {first.key!r}."
+    if verb == "suspend":
+        return f"The run was completed, and this program waits for {', '.join(map(repr, body['keys']))}."
+    if verb == "fail":
+        return f"The run was completed, and this program fails with {body['error']['code']}: {body['error']['message']}"
+    is_same = _through_json(body["result"]) == result
+    return None if is_same else "The steps are the same, and this program has another result."
+
+
+def _through_json(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value))
+    except (TypeError, ValueError):
+        return value
+
+
+def _outer_keys(key: str) -> list[str]:
+    parts = key.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]
