@@ -46,7 +46,7 @@ def show_replay(replay: Replay) -> None:
     for step in replay.steps:
         # Each request of a run has the same instructions and tools, so each differs in the same.
         is_repeated = bool(step.reasons) and step.reasons == before
-        reasons = "the same" if is_repeated else "; ".join(step.reasons)
+        reasons = "as above" if is_repeated else "; ".join(step.reasons)
         before = step.reasons or before
         label = step.name if step.key.endswith(step.name) else f"{step.key}: {step.name}"
         rows.append((strip_controls(label), step.kind, LABELS.get(step.verdict, step.verdict), strip_controls(reasons)))
