@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from stentor.domains.execution.runtimes.http import MAX_RESPONSE_BYTES
 from stentor.domains.registry.model import Runtime
@@ -16,6 +17,7 @@ from stentor.domains.registry.service import AgentDraft
 from tests.conftest import MakeWorld, World
 from tests.domains.endpoint import Endpoint, Handler, answering, hanging, serving, streaming
 from tests.domains.streams import at_rest, watch, watched
+from tests.patience import soon
 from tests.requirements import requirement
 
 Place = Callable[[Handler], Awaitable[tuple[World, Endpoint]]]
@@ -252,3 +254,30 @@ async def test_an_address_that_is_no_longer_allowed_is_refused_when_called(make_
         task = await world.ended(await world.submit())
         assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_REFUSED")
         assert endpoint.calls == []
+
+
+@requirement("execution.http-repetition-key")
+async def test_a_repetition_has_the_same_key_and_a_retry_another_one(place: Place) -> None:
+    worlds: list[World] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        worlds[0].runlog.broken = not worlds[0].runlog.broken and len(endpoint.calls) == 1
+        return web.json_response({"error": "no result"})
+
+    world, endpoint = await place(answer)
+    worlds.append(world)
+    task_id = await world.submit()
+    await soon(lambda: world.runlog.broken)
+    await soon(lambda: not world.kernel.tasks.dispatcher.count_running())
+    world.runlog.broken = False
+    world.clock.advance(seconds=120)
+    await world.kernel.tasks.reconciler.tick(0)
+    failed = await world.ended(task_id)
+    assert (failed["status"], failed["attempts"]) == ("failed", 2)
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/retry")).status_code == 202
+    await world.ended(task_id)
+    assert [call["headers"]["Idempotency-Key"] for call in endpoint.calls] == [
+        f"{task_id}:1",
+        f"{task_id}:1",
+        f"{task_id}:3",
+    ]

@@ -227,6 +227,7 @@ class TaskClaim(msgspec.Struct, frozen=True):
     required_capabilities: tuple[str, ...]
     metadata: TaskMetadata
     submitted_by: str
+    retry_epoch: int = 0
 
     @property
     def parent_task_id(self) -> str | None:
@@ -240,6 +241,11 @@ class TaskClaim(msgspec.Struct, frozen=True):
     def idempotency_key(self) -> str:
         """The key that the agent gets; the same for every delivery of one attempt."""
         return f"{self.task_id}:{self.epoch}"
+
+    @property
+    def repetition_key(self) -> str:
+        """The same key in each attempt that follows a lost one; another one after a person has retried the task."""
+        return f"{self.task_id}:{self.retry_epoch + 1}"
 
 
 class TaskSummary(msgspec.Struct, frozen=True):

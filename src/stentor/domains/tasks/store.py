@@ -41,7 +41,7 @@ _CLAIM = Sql(
         deadline_at = :now + cast(timeout_seconds as bigint) * {SECOND}, head_id = :new_head
     where {_KEY} and status = 'queued' and epoch = :epoch and assigned_agent = :agent_id
     returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata,
-        submitted_by"""
+        submitted_by, retry_epoch"""
 )
 _RENEW = Sql(f"update tasks set lease_until = :lease_until where {_KEY} and status = 'executing' and epoch = :epoch")
 _FINISH = Sql(
@@ -167,7 +167,7 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
     )
     if not rows:
         return None
-    epoch, task_type, input_json, runtime_kind, created_at, timeout, capabilities, metadata, submitted_by = rows[0]
+    epoch, task_type, input_json, runtime_kind, created_at, timeout, capabilities, metadata, *last = rows[0]
     return TaskClaim(
         queued.tenant,
         queued.task_id,
@@ -183,7 +183,7 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
         new_head,
         tuple(jsontext.load(capabilities)),
         _metadata_decoder.decode(metadata),
-        submitted_by,
+        *last,
     )
 
 

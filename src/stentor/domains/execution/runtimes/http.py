@@ -70,7 +70,8 @@ class HttpDriver:
         return outcome
 
     async def _post(self, endpoint: str, claim: TaskClaim, emit: EmitToken) -> AttemptOutcome:
-        headers = {"Idempotency-Key": claim.idempotency_key, "Accept": "application/json, text/event-stream"}
+        # Not the key of the attempt: after a crash between sending and recording, the endpoint must recognize the task.
+        headers = {"Idempotency-Key": claim.repetition_key, "Accept": "application/json, text/event-stream"}
         headers |= trace_context.outbound_headers()
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
