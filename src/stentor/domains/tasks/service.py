@@ -18,7 +18,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
-from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks import events, limit_store, model, queries, store
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -58,6 +58,19 @@ class TaskService:
     async def get(self, principal: Principal, task_id: str) -> Task:
         """Return a task. Raises NotFound, also for a task that the caller may not read."""
         return await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
+
+    async def get_with_notice(self, principal: Principal, task_id: str) -> tuple[Task, str | None]:
+        """Return a task, and why it is still queued if that is known. Raises NotFound."""
+
+        def read(tx: Tx) -> tuple[Task, str | None]:
+            task = require_visible_task(tx, principal, task_id)
+            limit = task.metadata.limit
+            if task.status != "queued" or limit is None:
+                return task, None
+            return task, model.describe_limit(limit, limit_store.count_used(tx, task.tenant, limit))
+
+        task, full = await self._db.read(read)
+        return task, full or self.notice(task)
 
     def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
         """Return the name of the agent that has a task."""
