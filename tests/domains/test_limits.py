@@ -103,15 +103,15 @@ async def test_each_task_keeps_its_own_limit(world: World) -> None:
 @requirement("limits.concurrency")
 async def test_concurrent_claims_never_exceed_a_limit_and_all_tasks_run(world: World) -> None:
     agents = [await world.register(name) for name in ("ann", "bob", "cid")]
-    chance = random.Random(7)  # noqa: S311
+    chance = random.Random(7)
     keys = {f"k{n}": n for n in (1, 2, 3)}
     ids = [await world.submit(limit={"key": key, "max": top}) for key, top in list(keys.items()) * 6]
     key_of = dict(zip(ids, list(keys) * 6, strict=True))
     done: set[str] = set()
     running: dict[str, dict[str, Any]] = {}
     for _ in range(200):
-        for task in sum(await asyncio.gather(*(claim(world, agent, 2) for agent in agents)), []):
-            running[task["task_id"]] = task
+        for tasks in await asyncio.gather(*(claim(world, agent, 2) for agent in agents)):
+            running |= {task["task_id"]: task for task in tasks}
         check(running, key_of, keys)
         for task_id in chance.sample(sorted(running), k=len(running) // 2 + len(running) % 2):
             await end(world, running.pop(task_id))

@@ -389,7 +389,7 @@ def queued_from_row(row: tuple[Any, ...]) -> QueuedTask:
     queued = QueuedTask(*row[:-2])
     # The next event of the task must sort after its last one, even if another process with a faster clock wrote that.
     ids.advance_past(queued.head_id)
-    # A text search first: without a grant or a limit the key is not in the JSON, and a false positive only adds a check.
+    # A text search first: without a grant or a limit the key is not in the JSON; a false positive only adds a check.
     limit = _metadata_decoder.decode(metadata).limit if '"limit"' in metadata else None
     return msgspec.structs.replace(queued, granted='"grant_id"' in metadata, submitted_by=submitted_by, limit=limit)
 

@@ -33,19 +33,26 @@ ON_POSTGRESQL = (
     " where status = 'queued' and parked = 0",
     "create index tasks_turns_in_process on tasks (priority, turn, queued_at)"
     " where status = 'queued' and parked = 0 and runtime_kind <> 'worker'",
-    "create index tasks_last_turns on tasks (assigned_agent, submitted_by, priority, turn) where status = 'queued'",
+    "create index tasks_of_submitters on tasks (assigned_agent, submitted_by, priority, queued_at) where status = 'queued'",
     "drop index tasks_waiting_for",
     # Start-time fair queueing: a task comes one turn after the last of its submitter, but not before the head of the
-    # queue, so that a submitter without a backlog is next and one that was idle has saved up nothing.
+    # queue, so that a submitter without a backlog is next and one that was idle has saved up nothing. A task that moves
+    # from another agent shares the turn of its submitter's next younger task, and so comes before it.
     """create function take_task_turn() returns trigger language plpgsql as $$
     begin
-        new.turn := greatest(
-            coalesce((select t.turn + 1 from tasks t where t.status = 'queued'
+        new.turn := least(
+            greatest(
+                coalesce((select t.turn + 1 from tasks t where t.status = 'queued'
+                    and t.assigned_agent = new.assigned_agent and t.submitted_by = new.submitted_by
+                    and t.priority = new.priority and t.queued_at <= new.queued_at
+                    order by t.queued_at desc limit 1), 0),
+                coalesce((select t.turn from tasks t where t.status = 'queued' and t.parked = 0
+                    and t.assigned_agent = new.assigned_agent and t.priority = new.priority
+                    order by t.turn, t.queued_at limit 1), 0)),
+            (select t.turn from tasks t where t.status = 'queued'
                 and t.assigned_agent = new.assigned_agent and t.submitted_by = new.submitted_by
-                and t.priority = new.priority order by t.turn desc limit 1), 0),
-            coalesce((select t.turn from tasks t where t.status = 'queued' and t.parked = 0
-                and t.assigned_agent = new.assigned_agent and t.priority = new.priority
-                order by t.turn, t.queued_at limit 1), 0));
+                and t.priority = new.priority and t.queued_at > new.queued_at
+                order by t.queued_at limit 1));
         return new;
     end $$""",
     """create trigger tasks_take_turn before insert on tasks for each row when (new.status = 'queued')
