@@ -33,7 +33,8 @@ ON_POSTGRESQL = (
     " where status = 'queued' and parked = 0",
     "create index tasks_turns_in_process on tasks (priority, turn, queued_at)"
     " where status = 'queued' and parked = 0 and runtime_kind <> 'worker'",
-    "create index tasks_of_submitters on tasks (assigned_agent, submitted_by, priority, queued_at) where status = 'queued'",
+    "create index tasks_of_submitters on tasks (assigned_agent, submitted_by, priority, queued_at)"
+    " where status = 'queued'",
     "drop index tasks_waiting_for",
     # Start-time fair queueing: a task comes one turn after the last of its submitter, but not before the head of the
     # queue, so that a submitter without a backlog is next and one that was idle has saved up nothing. A task that moves
