@@ -69,6 +69,8 @@ WHERE_THEY_DIFFER = (
     "tests/domains/test_learning.py",
     "tests/domains/test_reconciler.py",
     "tests/domains/test_rerouting.py",
+    "tests/domains/test_fairness.py",
+    "tests/domains/test_limits.py",
     "tests/domains/test_schedules.py",
     "tests/domains/test_sentinel.py",
     "tests/domains/test_sight.py",

@@ -137,6 +137,7 @@ class Kernel:
             self.tasks.reconciler.run,
             self.tasks.rerouting.run,
             self.tasks.wakeups.run,
+            self.tasks.room.run,
             self.keys.run,
             lambda: self.alerts.run(self.jobs_leader),
             lambda: self.tasks.search.run(self.jobs_leader),

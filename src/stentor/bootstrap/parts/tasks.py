@@ -12,6 +12,7 @@ from stentor.domains.activity.service import ActivityService, ReportLookup
 from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
+from stentor.domains.execution.limits import LimitGate, RoomFinder
 from stentor.domains.execution.outcomes import LearningEligibility, OutcomeRecorder
 from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.execution.reconciler import Reconciler
@@ -55,6 +56,7 @@ class TaskServices:
     reconciler: Reconciler
     rerouting: TaskRerouter
     freshness: RegistryFreshness
+    room: RoomFinder
 
 
 def open_tasks(
@@ -70,9 +72,9 @@ def open_tasks(
     eligibility = LearningEligibility(registry, infra.roles, settings.routing.daily_lessons)
     outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, hub, eligibility)
     grants = GrantService(db, runlog, registry, routing)
-    executor = TaskExecutor(
-        db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, settings.tasks.lease_seconds * SECOND
-    )
+    limits = LimitGate()
+    lease_us = settings.tasks.lease_seconds * SECOND
+    executor = TaskExecutor(db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, limits, lease_us)
     freshness = RegistryFreshness(registry)
     dispatcher = _open_dispatcher(infra, executor, freshness)
     # The dispatcher and the routing engine need each other: routing asks how busy an agent is.
@@ -99,6 +101,7 @@ def open_tasks(
         reconciler=Reconciler(db, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
         freshness=freshness,
+        room=RoomFinder(db, limits, dispatcher, hub),
     )
 
 

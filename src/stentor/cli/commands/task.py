@@ -51,6 +51,9 @@ def submit(
     queue_timeout: Annotated[int | None, typer.Option(help="Maximum time in the queue in seconds.")] = None,
     start_at: Annotated[str | None, typer.Option(help="Not before this time: ISO 8601, or +30m, +2h, +1d.")] = None,
     after: Annotated[list[str], typer.Option(help="Not before this task has completed; repeatable.")] = [],  # noqa: B006
+    limit: Annotated[
+        str | None, typer.Option(help="KEY=MAX tasks with the key at a time, or KEY=MAX/SECONDS starts in a time.")
+    ] = None,
     title: Annotated[str | None, typer.Option(help="Title in lists; default: a text of the input.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,
@@ -66,6 +69,7 @@ def submit(
         "timeout_seconds": timeout,
         "queue_timeout_seconds": queue_timeout,
         "start_at": _parse_start(start_at),
+        "limit": None if limit is None else _parse_limit(limit),
         "metadata": omit_none({"priority": priority, "prefer": prefer}) or None,
     }
     body = {
@@ -317,6 +321,15 @@ def _change(task_id: str, verb: str, target: ServiceTarget, body: Any = None, *,
         as_json=as_json,
         access="change",
     )
+
+
+def _parse_limit(text: str) -> dict[str, str | int]:
+    key, _, numbers = text.rpartition("=")
+    most, slash, seconds = numbers.partition("/")
+    if not key or not most.isdecimal() or (slash and not seconds.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not KEY=MAX or KEY=MAX/SECONDS, as in customer-42=2 or crm=10/60.")
+    limit: dict[str, str | int] = {"key": key, "max": int(most)}
+    return limit | {"per_seconds": int(seconds)} if slash else limit
 
 
 def _parse_start(text: str | None) -> str | None:

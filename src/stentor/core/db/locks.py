@@ -33,6 +33,11 @@ def waits_lock(tenant: str, task_id: str) -> str:
     return f"waits {tenant} {task_id}"
 
 
+def limit_lock(tenant: str, key: str) -> str:
+    """Protect the count of the tasks that run under a limit: two claims must not take the same room."""
+    return f"limit {tenant} {key}"
+
+
 def idempotency_lock(*scope: str) -> str:
     """Make sure that a request with an Idempotency-Key is executed once."""
     return " ".join(("key", *scope))

@@ -47,7 +47,7 @@ class Dispatcher(TaskQueue, Protocol):
         ...
 
     async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
-        """Claim up to `limit` queued tasks of an agent, by priority, then age; `lease` in microseconds."""
+        """Claim up to `limit` queued tasks of an agent; `lease` in microseconds."""
         ...
 
     async def wait_for_task(self, agent_id: str, seconds: float) -> bool:

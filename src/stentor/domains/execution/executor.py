@@ -14,6 +14,7 @@ from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
+from stentor.domains.execution.limits import LimitGate
 from stentor.domains.execution.model import TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.runtimes import RuntimeDriver
@@ -50,6 +51,7 @@ class TaskExecutor:
         hub: Hub,
         drivers: Mapping[str, RuntimeDriver],
         grants: GrantService,
+        limits: LimitGate,
         lease_us: int,
     ) -> None:
         self._db = db
@@ -60,6 +62,7 @@ class TaskExecutor:
         self._hub = hub
         self._drivers = drivers
         self._grants = grants
+        self._limits = limits
         self.lease_us = lease_us
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
         """Claims whose attempt runs in this process, by tenant and task id. The reconciler renews their leases."""
@@ -90,11 +93,14 @@ class TaskExecutor:
     def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
         """Check admission again and claim the task; `lease` in microseconds.
 
-        A task that is denied now fails. Return None if the task was denied or changed meanwhile.
+        A task that is denied now fails, and one whose limit is reached is parked. Return None for these, and if the
+        task changed meanwhile.
         """
         denied = self._find_denial(tx, queued)
         if denied is not None:
             self._deny(tx, *denied)
+            return None
+        if queued.limit is not None and not self._limits.admit(tx, queued, queued.limit):
             return None
         started = EventDraft(
             "task_started", "execution", "Started.", {"epoch": queued.epoch + 1}, queued.agent_id, None
@@ -102,6 +108,8 @@ class TaskExecutor:
         claim = store.claim(tx, queued, lease, started.event_id)
         if claim is None:
             return None
+        if queued.limit is not None:
+            self._limits.record_start(tx, claim, queued.limit)
         self._runlog.append(tx, claim.tenant, [started], task_id=claim.task_id, parent=queued.head_id)
         changes = ("queued", claim.agent_id, -1), ("executing", claim.agent_id, 1)
         queries.update_counts(tx, claim.tenant, claim.created_at, *changes)

@@ -1,4 +1,4 @@
-"""Dispatcher for a process that has the database to itself: one queue per agent in memory, by priority, then age.
+"""Dispatcher for a process that has the database to itself: one queue per agent in memory; its order: `fair_queue.py`.
 
 The queues can be rebuilt from the task rows at any time. Tasks of agents inside the service are started from here;
 workers claim theirs. `postgres_dispatcher.py` is the variant for several processes.
@@ -7,7 +7,6 @@ workers claim theirs. `postgres_dispatcher.py` is the variant for several proces
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Callable
 from functools import partial
 
@@ -15,6 +14,7 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.dispatcher import RunningTasks, TaskRef
 from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.fair_queue import FairQueue
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
@@ -23,25 +23,24 @@ REFILL_LIMIT = 20_000
 
 
 class AgentQueue:
-    """Heap of the tasks that wait for one agent."""
+    """Tasks that wait for one agent, and an event that is set while there are any."""
 
     def __init__(self) -> None:
-        self.heap: list[tuple[int, int, str, QueuedTask]] = []
+        self.tasks = FairQueue()
         self.arrived = asyncio.Event()
 
     def push(self, queued: QueuedTask) -> None:
-        heapq.heappush(self.heap, (queued.priority, queued.queued_at, queued.task_id, queued))
+        self.tasks.push(queued)
         self.arrived.set()
 
     def drop(self, keys: set[TaskRef]) -> None:
-        self.heap = [entry for entry in self.heap if (entry[-1].tenant, entry[-1].task_id) not in keys]
-        heapq.heapify(self.heap)
-        if not self.heap:
+        self.tasks.drop(keys)
+        if not self.tasks:
             self.arrived.clear()
 
     def pop(self) -> QueuedTask:
-        queued = heapq.heappop(self.heap)[-1]
-        if not self.heap:
+        queued = self.tasks.pop()
+        if not self.tasks:
             self.arrived.clear()
         return queued
 
@@ -80,14 +79,14 @@ class InMemoryDispatcher:
 
     def count_ahead(self, agent_id: str) -> int:
         queue = self._queues.get(agent_id)
-        return len(queue.heap) + self._running.count_by_agent.get(agent_id, 0) if queue else 0
+        return len(queue.tasks) + self._running.count_by_agent.get(agent_id, 0) if queue else 0
 
     def concurrency(self, agent_id: str) -> int:
         """Return how many tasks of an agent run at a time. A worker decides that itself by how much it claims."""
         return self._concurrency
 
     def queue_depths(self) -> dict[str, int]:
-        return {agent_id: len(queue.heap) for agent_id, queue in self._queues.items() if queue.heap}
+        return {agent_id: len(queue.tasks) for agent_id, queue in self._queues.items() if queue.tasks}
 
     def reassign(self, agent_id: str, tasks: list[QueuedTask]) -> None:
         if (queue := self._queues.get(agent_id)) is not None:
@@ -152,7 +151,7 @@ class InMemoryDispatcher:
     def _take(self, agent_id: str, limit: int) -> list[QueuedTask]:
         queue = self._queues.get(agent_id)
         taken: list[QueuedTask] = []
-        while queue and queue.heap and len(taken) < limit:
+        while queue and queue.tasks and len(taken) < limit:
             queued = queue.pop()
             key = (queued.tenant, queued.task_id)
             if self._waiting.get(key) == queued.head_id:

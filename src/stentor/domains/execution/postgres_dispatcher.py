@@ -24,6 +24,8 @@ from stentor.domains.tasks.model import QueuedTask, TaskClaim
 RETRY_SECONDS = 1.0
 CLAIM_BATCH = 32
 """Maximum number of tasks claimed in one transaction."""
+MAX_ROUNDS = 100
+"""How often one transaction reads the queue again because no task of the last read could be claimed."""
 log = logging.getLogger(__name__)
 
 
@@ -118,12 +120,19 @@ class PostgresDispatcher:
 
         def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
             if not self._freshness.are_current(tx, [agent_id]):
-                return limit, []  # `limit`: the event stays set, and the next call tries again
-            tasks = store.next_for_agent(tx, agent_id, limit)
-            claims = (self._executor.claim(tx, queued, lease) for queued in tasks)
-            return len(tasks), [claim for claim in claims if claim is not None]
+                return limit + 1, []  # more than `limit`: the event stays set, and the next call tries again
+            # Rounds, because all may be parked or denied; only an empty queue may give an empty result.
+            for _ in range(MAX_ROUNDS):
+                tasks = store.next_for_agent(tx, agent_id, limit)
+                attempts = (self._executor.claim(tx, queued, lease) for queued in tasks)
+                claims = [claim for claim in attempts if claim is not None]
+                if claims or not tasks:
+                    return len(tasks), claims
+            return limit, []
 
         count, claims = await self._db.write(work, NO_LOCKS)
+        while self._open and count == limit and not claims:
+            count, claims = await self._db.write(work, NO_LOCKS)
         if claims:
             self._change_depth(agent_id, -len(claims))
         # The queue is empty, unless a task arrived after the transaction had read it.

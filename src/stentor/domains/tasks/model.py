@@ -36,9 +36,22 @@ PRIORITIES = {"critical": 0, "high": 1, "normal": 2, "low": 3}
 DEFAULT_TIMEOUT_SECONDS = 300
 MAX_TIMEOUT_SECONDS = 86_400
 MAX_QUEUE_TIMEOUT_SECONDS = 2_592_000
+MAX_LIMIT = 1_000_000
+MAX_LIMIT_SECONDS = 86_400
 MAX_ID_LENGTH = 255
 DEFAULT_MEAN_MS = 1_000.0
 """Assumed duration of a task of a type without any outcome."""
+
+
+class TaskLimit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A limit that a task keeps among the tasks of its tenant with the same key.
+
+    At most `max` of them execute at the same time; with `per_seconds`, at most `max` start in any such time.
+    """
+
+    key: str
+    max: int
+    per_seconds: int | None = None
 
 
 class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -47,7 +60,8 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
     matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats,
-    `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it.
+    `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it,
+    `limit` the limit by key that it keeps.
     """
 
     user_id: str | None = None
@@ -63,6 +77,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     rerun_of: str | None = None
     rerun_from: str | None = None
     schedule: str | None = None
+    limit: TaskLimit | None = None
 
     @property
     def for_agent(self) -> TaskMetadata:
@@ -113,6 +128,7 @@ def draft_rerun(task: Task, task_input: Any, agent_preference: str | None, from_
             title=meta.title,
             rerun_of=task.task_id,
             rerun_from=from_step,
+            limit=meta.limit,
         ),
         queue_timeout_seconds=task.queue_timeout_seconds,
     )
@@ -207,6 +223,8 @@ class QueuedTask(msgspec.Struct, frozen=True):
     epoch: int
     head_id: str
     granted: bool = False
+    submitted_by: str = ""
+    limit: TaskLimit | None = None
 
 
 class TaskClaim(msgspec.Struct, frozen=True):
@@ -323,6 +341,15 @@ def estimate_times(now: int, ahead: int, mean_ms: float, concurrency: int) -> tu
     return start, start + mean_us
 
 
+def describe_limit(limit: TaskLimit, used: int) -> str | None:
+    """Return what a queued task waits for if `used` tasks leave no room for it, else None."""
+    if used < limit.max:
+        return None
+    if limit.per_seconds is None:
+        return f"Waits for room: {used} of {limit.max} tasks with the key {limit.key!r} run."
+    return f"Waits for room: {used} of {limit.max} tasks with the key {limit.key!r} started in {limit.per_seconds} s."
+
+
 def to_queued_task(task: Task) -> QueuedTask:
     """Return what the dispatcher holds of a queued task."""
     assert task.assigned_agent is not None
@@ -337,6 +364,8 @@ def to_queued_task(task: Task) -> QueuedTask:
         task.epoch,
         task.head_id,
         task.metadata.grant_id is not None,
+        task.submitted_by,
+        task.metadata.limit,
     )
 
 

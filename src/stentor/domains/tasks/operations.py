@@ -62,6 +62,14 @@ class MetadataIn(TemplateMetadata):
     grant_id: UuidText | None = None
 
 
+class LimitIn(RequestModel):
+    """At most `max` tasks with the key execute at a time; with `per_seconds`, at most `max` start in any such time."""
+
+    key: Name
+    max: Annotated[int, Field(ge=1, le=model.MAX_LIMIT)]
+    per_seconds: Annotated[int, Field(ge=1, le=model.MAX_LIMIT_SECONDS)] | None = None
+
+
 class TaskTemplate(RequestModel):
     """What is said of a task that may be submitted more than once."""
 
@@ -82,6 +90,7 @@ class TaskTemplate(RequestModel):
     queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
     title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
+    limit: Annotated[LimitIn | None, Field(description="Above it, the task stays queued until there is room.")] = None
     metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
 
     def to_draft(self) -> TaskDraft:
@@ -93,7 +102,12 @@ class TaskTemplate(RequestModel):
             timeout_seconds=self.timeout_seconds,
             agent_preference=self.agent_preference,
             metadata=TaskMetadata(
-                meta.user_id, meta.priority, tags=tuple(meta.tags), prefer=meta.prefer, title=self.title
+                meta.user_id,
+                meta.priority,
+                tags=tuple(meta.tags),
+                prefer=meta.prefer,
+                title=self.title,
+                limit=None if self.limit is None else model.TaskLimit(**self.limit.model_dump()),
             ),
             queue_timeout_seconds=self.queue_timeout_seconds,
         )
@@ -314,8 +328,8 @@ class TaskOperations:
 
     async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """One task by its exact id, in any state."""
-        task = await self._tasks.get(caller, task_id)
-        return TaskOut.of(task, notice=self._tasks.notice(task))
+        task, notice = await self._tasks.get_with_notice(caller, task_id)
+        return TaskOut.of(task, notice=notice)
 
     async def read_input(self, caller: Caller, task_id: TaskId) -> TaskInputOut:
         """The whole input of a task, as its agent gets it."""

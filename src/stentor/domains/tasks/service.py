@@ -19,7 +19,7 @@ from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
-from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks import events, limit_store, model, queries, store
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -68,6 +68,19 @@ class TaskService:
             return content_for_agent(queries.read_whole_input(tx, principal.tenant, task_id))
 
         return await self._db.read(read)
+
+    async def get_with_notice(self, principal: Principal, task_id: str) -> tuple[Task, str | None]:
+        """Return a task, and why it is still queued if that is known. Raises NotFound."""
+
+        def read(tx: Tx) -> tuple[Task, str | None]:
+            task = require_visible_task(tx, principal, task_id)
+            limit = task.metadata.limit
+            if task.status != "queued" or limit is None:
+                return task, None
+            return task, model.describe_limit(limit, limit_store.count_used(tx, task.tenant, limit))
+
+        task, full = await self._db.read(read)
+        return task, full or self.notice(task)
 
     def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
         """Return the name of the agent that has a task."""

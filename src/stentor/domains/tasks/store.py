@@ -60,7 +60,7 @@ _REASSIGN = Sql(
     where {_KEY} and status = 'queued' and epoch = :epoch and head_id = :seen"""
 )
 _REQUEUE = Sql(
-    f"""update tasks set status = :status, queued_at = :now, head_id = :head_id, assigned_agent = :agent_id,
+    f"""update tasks set status = :status, queued_at = :now, parked = 0, head_id = :head_id, assigned_agent = :agent_id,
         runtime_kind = :runtime_kind, attempt_epoch = :attempt_epoch, retry_epoch = :retry_epoch, metadata = :metadata,
         queue_deadline_at = :now + cast(queue_timeout_seconds as bigint) * {SECOND},
         start_time = null, completion_time = null, lease_until = null, deadline_at = null, result = null,
@@ -76,12 +76,16 @@ _RECORD_PROGRESS = Sql(
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
-_QUEUED_COLUMNS = "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, metadata"
+QUEUED_COLUMNS = (
+    "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, submitted_by, metadata"
+)
 # `skip locked`: each process gets the tasks that no other one is claiming at this moment. PostgreSQL only.
-_NEXT = f"""select {_QUEUED_COLUMNS} from tasks
-    where status = 'queued' and {{which}} order by priority, queued_at limit :limit for update skip locked"""
+_NEXT = f"""select {QUEUED_COLUMNS} from tasks
+    where status = 'queued' and parked = 0 and {{which}}
+    order by priority, turn, queued_at limit :limit for update skip locked"""
 _LIST_QUEUED = Sql(
-    f"select {_QUEUED_COLUMNS} from tasks where status = 'queued' order by priority, queued_at limit :limit"
+    f"select {QUEUED_COLUMNS} from tasks where status = 'queued' and parked = 0"
+    " order by priority, queued_at limit :limit"
 )
 _NEXT_FOR_AGENT = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
 _NEXT_IN_PROCESS = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
@@ -314,7 +318,7 @@ def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pen
 
 def list_queued(tx: Tx, limit: int) -> list[QueuedTask]:
     """List queued tasks, most urgent first."""
-    return [_queued_from_row(row) for row in tx.rows(_LIST_QUEUED, limit=limit)]
+    return [queued_from_row(row) for row in tx.rows(_LIST_QUEUED, limit=limit)]
 
 
 def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
@@ -334,12 +338,12 @@ def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, li
 
 def next_for_agent(tx: Tx, agent_id: str, limit: int) -> list[QueuedTask]:
     """List the most urgent queued tasks of an agent that no other process is claiming; PostgreSQL only."""
-    return [_queued_from_row(row) for row in tx.rows(_NEXT_FOR_AGENT, agent_id=agent_id, limit=limit)]
+    return [queued_from_row(row) for row in tx.rows(_NEXT_FOR_AGENT, agent_id=agent_id, limit=limit)]
 
 
 def next_in_process(tx: Tx, full: list[str], limit: int) -> list[QueuedTask]:
     """List the most urgent queued tasks of agents that run inside the service, except `full` ones; PostgreSQL only."""
-    return [_queued_from_row(row) for row in tx.rows(_NEXT_IN_PROCESS, full=full, limit=limit)]
+    return [queued_from_row(row) for row in tx.rows(_NEXT_IN_PROCESS, full=full, limit=limit)]
 
 
 def read_queue_depths(tx: Tx) -> dict[str, int]:
@@ -379,18 +383,21 @@ def insert_grade(tx: Tx, tenant: str, grade: Grade) -> None:
     tx.run(_INSERT_GRADE, **(msgspec.structs.asdict(grade) | {"tenant": tenant, "learned": int(grade.learned)}))
 
 
-def _queued_from_row(row: tuple[Any, ...]) -> QueuedTask:
-    queued = QueuedTask(*row[:-1])
+def queued_from_row(row: tuple[Any, ...]) -> QueuedTask:
+    """Return a row of `QUEUED_COLUMNS`."""
+    submitted_by, metadata = row[-2:]
+    queued = QueuedTask(*row[:-2])
     # The next event of the task must sort after its last one, even if another process with a faster clock wrote that.
     ids.advance_past(queued.head_id)
-    # A text search is enough: without a grant the key is not in the JSON, and a false positive only adds a check.
-    return msgspec.structs.replace(queued, granted=True) if '"grant_id"' in row[-1] else queued
+    # A text search first: without a grant or a limit the key is not in the JSON; a false positive only adds a check.
+    limit = _metadata_decoder.decode(metadata).limit if '"limit"' in metadata else None
+    return msgspec.structs.replace(queued, granted='"grant_id"' in metadata, submitted_by=submitted_by, limit=limit)
 
 
 def _task_from_row(row: tuple[Any, ...]) -> Task:
     values = dict(zip(_FIELDS, row, strict=True))
     values["title"] = values["title"] or values["type"]  # a task from before there were titles
-    ids.advance_past(values["head_id"])  # see _queued_from_row
+    ids.advance_past(values["head_id"])  # see queued_from_row
     try:
         values["required_capabilities"] = _capabilities_decoder.decode(values["required_capabilities"])
         values["metadata"] = _metadata_decoder.decode(values["metadata"])

@@ -77,7 +77,7 @@ OUTCOME_CLASS_CANCELLED: OutcomeClass
 OUTCOME_CLASS_ROUTING_FAILED: OutcomeClass
 
 class SubmitTaskRequest(_message.Message):
-    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata", "queue_timeout_seconds", "title", "start_at", "after")
+    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata", "queue_timeout_seconds", "title", "start_at", "after", "limit")
     ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +89,7 @@ class SubmitTaskRequest(_message.Message):
     TITLE_FIELD_NUMBER: _ClassVar[int]
     START_AT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     id: str
     type: str
     input_json: str
@@ -100,7 +101,18 @@ class SubmitTaskRequest(_message.Message):
     title: str
     start_at: _timestamp_pb2.Timestamp
     after: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., queue_timeout_seconds: _Optional[int] = ..., title: _Optional[str] = ..., start_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[str]] = ...) -> None: ...
+    limit: TaskLimit
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., queue_timeout_seconds: _Optional[int] = ..., title: _Optional[str] = ..., start_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[str]] = ..., limit: _Optional[_Union[TaskLimit, _Mapping]] = ...) -> None: ...
+
+class TaskLimit(_message.Message):
+    __slots__ = ("key", "max", "per_seconds")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    MAX_FIELD_NUMBER: _ClassVar[int]
+    PER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    max: int
+    per_seconds: int
+    def __init__(self, key: _Optional[str] = ..., max: _Optional[int] = ..., per_seconds: _Optional[int] = ...) -> None: ...
 
 class TaskMetadata(_message.Message):
     __slots__ = ("user_id", "priority", "retry_count", "tags", "parent_task_id", "grant_id", "prefer")

@@ -1,0 +1,123 @@
+"""Limits by key: claims keep them, and parked tasks go back into the queue when there is room.
+
+Claims and the search for room hold the lock of the key, so that neither a claim above the limit nor a forgotten task is
+possible, whatever the number of processes. What counts are the rows that execute: a task that ends, waits, loses its
+lease or is cancelled has given its room up by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+
+from stentor.core.clock import SECOND
+from stentor.core.db import Database, Tx, locks
+from stentor.core.errors import StoreUnavailable
+from stentor.core.live import Hub
+from stentor.core.timers import wait_until_tick
+from stentor.domains.execution.dispatcher import Dispatcher, TaskRef
+from stentor.domains.tasks import limit_store as store
+from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim, TaskLimit
+
+BATCH_SIZE = 200
+"""Keys that one look takes, and tasks of a key that it puts back into the queue."""
+MAX_REMEMBERED = 100_000
+PURGE_TICKS = 3_600
+LEAVES_ROOM = frozenset(
+    ("task_completed", "task_failed", "task_aborted", "task_cancelled", "task_waiting", "task_requeued")
+)
+LimitKey = tuple[str, str]
+"""Tenant and key of a limit."""
+log = logging.getLogger(__name__)
+
+
+class LimitGate:
+    """Decides at a claim whether a task's limit leaves room for it. Fails closed."""
+
+    def __init__(self) -> None:
+        self.running: dict[TaskRef, LimitKey] = {}
+        """Limits of tasks that were claimed in this process, to look for room at once when they end."""
+
+    def admit(self, tx: Tx, queued: QueuedTask, limit: TaskLimit) -> bool:
+        """Return whether the task may start now; parks it otherwise. Each task's own `max` decides for it."""
+        tx.lock(locks.limit_lock(queued.tenant, limit.key))
+        used = store.count_used(tx, queued.tenant, limit)
+        if used < limit.max and not store.has_older_parked(tx, queued, limit, used):
+            return True
+        store.park(tx, queued, limit, store.find_check_time(tx, queued.tenant, limit))
+        return False
+
+    def record_start(self, tx: Tx, claim: TaskClaim, limit: TaskLimit) -> None:
+        """Count a claimed task, in the transaction of `admit`."""
+        store.record_start(tx, claim.tenant, claim.task_id, claim.epoch, limit)
+        tx.after_commit(partial(self._remember, (claim.tenant, claim.task_id), (claim.tenant, limit.key)))
+
+    def _remember(self, task: TaskRef, key: LimitKey) -> None:
+        # Of a task that ends in another process nothing is heard here.
+        if len(self.running) >= MAX_REMEMBERED:
+            self.running.clear()
+        self.running[task] = key
+
+
+class RoomFinder:
+    """Background job that puts parked tasks back into the queue: when a task of their key ends here, and by time."""
+
+    def __init__(self, db: Database, gate: LimitGate, dispatcher: Dispatcher, hub: Hub) -> None:
+        self._db, self._gate, self._dispatcher = db, gate, dispatcher
+        self._freed: set[LimitKey] = set()
+        self._event = asyncio.Event()
+        hub.listeners.append(self._note_end)
+
+    async def run(self) -> None:
+        """Run forever; waits out an outage of the database."""
+        tick = 0
+        while True:
+            await wait_until_tick(self._event)
+            tick += not self._event.is_set()
+            self._event.clear()
+            try:
+                await self.tick()
+                if tick % PURGE_TICKS == PURGE_TICKS - 1:
+                    await self._db.write(store.purge_starts)
+            except StoreUnavailable:
+                continue  # the database logs the outage
+            except Exception:
+                # Fails closed: the tasks stay parked until the next look.
+                log.exception("limits: tick failed")
+
+    async def tick(self) -> None:
+        """Look for room in the limits of which a task has ended, and in those that are due."""
+        freed, self._freed = self._freed, set()
+        due = await self._db.poll(lambda tx: store.list_due(tx, BATCH_SIZE))
+        for tenant, key in {*freed, *due}:
+            lock = locks.limit_lock(tenant, key)
+            await self._db.write(partial(self._release, tenant=tenant, key=key), (lock,))
+
+    def _release(self, tx: Tx, tenant: str, key: str) -> None:
+        """Unpark what has room, most urgent first. The claims count again, so one too many is only parked again."""
+        running = store.count_used(tx, tenant, TaskLimit(key, 1))
+        used: dict[int | None, int] = {None: running}
+        check_at = tx.now + MAX_LIMIT_SECONDS * SECOND
+        for queued in store.list_parked(tx, tenant, key, BATCH_SIZE):
+            limit = queued.limit
+            assert limit is not None
+            period = limit.per_seconds
+            if period not in used:
+                used[period] = store.count_used(tx, tenant, limit)
+            if used[period] < limit.max:
+                used[period] += 1
+                store.unpark(tx, queued)
+                tx.after_commit(partial(self._dispatcher.enqueue, queued))
+                check_at = min(check_at, tx.now + store.CHECK_EVERY_US)
+            else:
+                check_at = min(check_at, store.find_check_time(tx, tenant, limit))
+        store.set_check(tx, tenant, key, check_at if store.has_parked(tx, tenant, key) else None)
+
+    def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
+        if not self._gate.running or (tenant, task_id) not in self._gate.running:
+            return
+        if any(event.event_type in LEAVES_ROOM for event in events):
+            self._freed.add(self._gate.running.pop((tenant, task_id)))
+            self._event.set()

@@ -1,0 +1,133 @@
+"""SQL of limits by key: what runs, what has started, and the tasks that are parked until there is room.
+
+A parked task stays `queued` but is outside the indexes that claims read, so it costs the claims of others nothing.
+"""
+
+from __future__ import annotations
+
+from stentor.core.clock import SECOND
+from stentor.core.db import Sql, Tx
+from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskLimit
+from stentor.domains.tasks.store import QUEUED_COLUMNS, queued_from_row
+
+CHECK_EVERY_US = SECOND
+_KEY = "tenant = :tenant and limit_key = :key"
+_COUNT_RUNNING = Sql(f"select count(*) from tasks where {_KEY} and status = 'executing' and limit_key is not null")
+_COUNT_STARTS = Sql(f"select count(*) from limit_starts where {_KEY} and started_at > :since")
+_START_THAT_FILLS = Sql(
+    f"select started_at from limit_starts where {_KEY} order by started_at desc limit 1 offset :skipped"
+)
+_HAS_OLDER = Sql(
+    f"""select 1 from tasks where {_KEY} and status = 'queued' and parked = 1 and limit_max > :used
+        and (priority, queued_at, task_id) < (:priority, :queued_at, :task_id) limit 1"""
+)
+_PARK = Sql(
+    """update tasks set parked = 1, limit_key = :key, limit_max = :max
+    where tenant = :tenant and task_id = :task_id and status = 'queued' and epoch = :epoch"""
+)
+_SCHEDULE_CHECK = Sql(
+    """insert into parked_limits (tenant, limit_key, check_at) values (:tenant, :key, :check_at)
+    on conflict (tenant, limit_key) do update set check_at = excluded.check_at
+    where parked_limits.check_at > excluded.check_at"""
+)
+_SET_KEY = Sql(
+    """update tasks set limit_key = :key, parked = 0
+    where tenant = :tenant and task_id = :task_id and status = 'executing' and epoch = :epoch"""
+)
+_RECORD_START = Sql(
+    """insert into limit_starts (tenant, limit_key, started_at, task_id, epoch)
+    values (:tenant, :key, :now, :task_id, :epoch)"""
+)
+_LIST_PARKED = Sql(
+    f"""select {QUEUED_COLUMNS} from tasks
+    where {_KEY} and status = 'queued' and parked = 1
+    order by priority, queued_at, task_id limit :limit"""
+)
+_UNPARK = Sql("update tasks set parked = 0 where tenant = :tenant and task_id = :task_id and status = 'queued'")
+_HAS_PARKED = Sql(f"select 1 from tasks where {_KEY} and status = 'queued' and parked = 1 limit 1")
+_LIST_DUE = Sql("select tenant, limit_key from parked_limits where check_at <= :now order by check_at limit :limit")
+_SET_CHECK = Sql(f"update parked_limits set check_at = :check_at where {_KEY}")
+_DELETE_CHECK = Sql(f"delete from parked_limits where {_KEY}")
+_PURGE_STARTS = Sql("delete from limit_starts where started_at < :before")
+
+
+def count_used(tx: Tx, tenant: str, limit: TaskLimit) -> int:
+    """Return how many tasks with the key run, or for a rate how many started in its last `per_seconds`."""
+    if limit.per_seconds is None:
+        return _count(tx, _COUNT_RUNNING, tenant=tenant, key=limit.key)
+    since = tx.now - limit.per_seconds * SECOND
+    return _count(tx, _COUNT_STARTS, tenant=tenant, key=limit.key, since=since)
+
+
+def has_older_parked(tx: Tx, queued: QueuedTask, limit: TaskLimit, used: int) -> bool:
+    """Return whether a parked task with room of its own comes before this one."""
+    row = tx.row(
+        _HAS_OLDER,
+        tenant=queued.tenant,
+        key=limit.key,
+        used=used,
+        priority=queued.priority,
+        queued_at=queued.queued_at,
+        task_id=queued.task_id,
+    )
+    return row is not None
+
+
+def park(tx: Tx, queued: QueuedTask, limit: TaskLimit, check_at: int) -> None:
+    """Take a task out of the queue until there is room; look for room at `check_at`, in microseconds."""
+    key = {"tenant": queued.tenant, "key": limit.key}
+    if tx.run(_PARK, task_id=queued.task_id, epoch=queued.epoch, max=limit.max, **key):
+        tx.run(_SCHEDULE_CHECK, check_at=check_at, **key)
+
+
+def record_start(tx: Tx, tenant: str, task_id: str, epoch: int, limit: TaskLimit) -> None:
+    """Count a task that has just been claimed."""
+    tx.run(_SET_KEY, tenant=tenant, task_id=task_id, epoch=epoch, key=limit.key)
+    if limit.per_seconds is not None:
+        tx.run(_RECORD_START, tenant=tenant, key=limit.key, now=tx.now, task_id=task_id, epoch=epoch)
+
+
+def find_check_time(tx: Tx, tenant: str, limit: TaskLimit) -> int:
+    """Return when to look for room again, in microseconds: soon, or when the start that fills a rate is old enough."""
+    if limit.per_seconds is None:
+        return tx.now + CHECK_EVERY_US
+    row = tx.row(_START_THAT_FILLS, tenant=tenant, key=limit.key, skipped=limit.max - 1)
+    room_at = 0 if row is None else int(row[0]) + limit.per_seconds * SECOND
+    return room_at if room_at > tx.now else tx.now + CHECK_EVERY_US
+
+
+def list_parked(tx: Tx, tenant: str, key: str, count: int) -> list[QueuedTask]:
+    """List the parked tasks of a key, most urgent first."""
+    return [queued_from_row(row) for row in tx.rows(_LIST_PARKED, tenant=tenant, key=key, limit=count)]
+
+
+def unpark(tx: Tx, queued: QueuedTask) -> None:
+    tx.run(_UNPARK, tenant=queued.tenant, task_id=queued.task_id)
+
+
+def has_parked(tx: Tx, tenant: str, key: str) -> bool:
+    return tx.row(_HAS_PARKED, tenant=tenant, key=key) is not None
+
+
+def list_due(tx: Tx, count: int) -> list[tuple[str, str]]:
+    """List tenant and key of the limits whose parked tasks are to be looked at now."""
+    return [(tenant, key) for tenant, key in tx.rows(_LIST_DUE, now=tx.now, limit=count)]
+
+
+def set_check(tx: Tx, tenant: str, key: str, check_at: int | None) -> None:
+    """Look at the parked tasks of a key at this time, in microseconds; None: none is left."""
+    if check_at is None:
+        tx.run(_DELETE_CHECK, tenant=tenant, key=key)
+    else:
+        tx.run(_SET_CHECK, tenant=tenant, key=key, check_at=check_at)
+
+
+def purge_starts(tx: Tx) -> None:
+    """Delete the starts that no rate can count any more."""
+    tx.run(_PURGE_STARTS, before=tx.now - MAX_LIMIT_SECONDS * SECOND)
+
+
+def _count(tx: Tx, sql: Sql, **params: str | int) -> int:
+    row = tx.row(sql, **params)
+    assert row is not None
+    return int(row[0])

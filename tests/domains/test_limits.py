@@ -1,0 +1,144 @@
+"""Limits of tasks by key: how many run at a time and start in a time. Time is the fixed clock's."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from tests.domains.test_steps import Attempt
+from tests.domains.test_waits import suspend, wait
+from tests.requirements import requirement
+
+TWO = {"key": "customer-42", "max": 2}
+
+
+async def claim(world: World, agent: str, limit: int = 10) -> list[dict[str, Any]]:
+    answer = await world.admin.post(f"/api/v1/agents/{agent}/claims", json={"max": limit, "wait_seconds": 0})
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["tasks"])
+
+
+async def end(world: World, task: dict[str, Any], verb: str = "complete", **body: Any) -> None:
+    answer = await Attempt(world, task["task_id"], task["epoch"]).post(verb, **(body or {"result": 1}))
+    assert answer.status_code == 200, answer.text
+
+
+async def look(world: World) -> None:
+    """Do what the background job does after an end, and once a second."""
+    world.clock.advance(seconds=1)
+    await world.kernel.tasks.room.tick()
+
+
+@requirement("limits.concurrency")
+async def test_of_one_key_no_more_tasks_run_than_its_limit_says(world: World) -> None:
+    agent = await world.register()
+    tasks = [await world.submit(limit=TWO) for _ in range(5)]
+    free = await world.submit()
+    claimed = await claim(world, agent)
+    assert [task["task_id"] for task in claimed] == [tasks[0], tasks[1], free]
+    assert await claim(world, agent) == []
+    await look(world)
+    assert await claim(world, agent) == []
+    third = await world.task(tasks[2])
+    assert third["status"] == "queued"
+    assert third["notice"] == "Waits for room: 2 of 2 tasks with the key 'customer-42' run."
+    await end(world, claimed[0])
+    await look(world)
+    assert [task["task_id"] for task in await claim(world, agent)] == [tasks[2]]
+
+
+@requirement("limits.room")
+@pytest.mark.parametrize("way", ["fail", "cancel", "lease", "suspend"])
+async def test_a_task_that_no_longer_executes_gives_its_room_up(world: World, way: str) -> None:
+    agent = await world.register()
+    one = {"key": "k", "max": 1}
+    first, second = await world.submit(limit=one), await world.submit(limit=one)
+    (task,) = await claim(world, agent)
+    assert await claim(world, agent) == []
+    if way == "fail":
+        await end(world, task, "fail", error={"message": "no"})
+    elif way == "cancel":
+        assert (await world.admin.post(f"/api/v1/tasks/{first}/cancel")).status_code == 200
+    elif way == "lease":
+        world.clock.advance(seconds=3600)
+        await world.kernel.tasks.reconciler.tick(0)
+    else:
+        attempt = Attempt(world, first, task["epoch"])
+        await wait(attempt, "sleep", seconds=9_999)
+        assert await suspend(attempt, "sleep") == "waiting"
+    await look(world)
+    assert second in [task["task_id"] for task in await claim(world, agent)]
+
+
+@requirement("limits.rate")
+async def test_of_one_key_no_more_tasks_start_in_a_time_than_its_rate_says(world: World) -> None:
+    agent = await world.register()
+    limit = {"key": "api", "max": 2, "per_seconds": 60}
+    tasks = [await world.submit(limit=limit) for _ in range(5)]
+    first = await claim(world, agent)
+    for task in first:
+        await end(world, task)
+    await look(world)
+    assert len(first) == 2
+    assert await claim(world, agent) == []
+    assert "2 of 2 tasks with the key 'api' started in 60 s" in (await world.task(tasks[2]))["notice"]
+    world.clock.advance(seconds=60)
+    await look(world)
+    assert [task["task_id"] for task in await claim(world, agent)] == tasks[2:4]
+
+
+@requirement("limits.own-max")
+async def test_each_task_keeps_its_own_limit(world: World) -> None:
+    agent = await world.register()
+    await world.submit(limit={"key": "k", "max": 1})
+    low, high = await world.submit(limit={"key": "k", "max": 1}), await world.submit(limit={"key": "k", "max": 2})
+    assert high in [task["task_id"] for task in await claim(world, agent)]
+    assert (await world.task(low))["status"] == "queued"
+
+
+@requirement("limits.concurrency")
+async def test_concurrent_claims_never_exceed_a_limit_and_all_tasks_run(world: World) -> None:
+    agents = [await world.register(name) for name in ("ann", "bob", "cid")]
+    chance = random.Random(7)
+    keys = {f"k{n}": n for n in (1, 2, 3)}
+    ids = [await world.submit(limit={"key": key, "max": top}) for key, top in list(keys.items()) * 6]
+    key_of = dict(zip(ids, list(keys) * 6, strict=True))
+    done: set[str] = set()
+    running: dict[str, dict[str, Any]] = {}
+    for _ in range(200):
+        for tasks in await asyncio.gather(*(claim(world, agent, 2) for agent in agents)):
+            running |= {task["task_id"]: task for task in tasks}
+        check(running, key_of, keys)
+        for task_id in chance.sample(sorted(running), k=len(running) // 2 + len(running) % 2):
+            await end(world, running.pop(task_id))
+            done.add(task_id)
+        if done == set(ids):
+            break
+        await look(world)
+    assert done == set(ids)
+
+
+def check(running: dict[str, Any], key_of: dict[str, str], keys: dict[str, int]) -> None:
+    """Raise AssertionError if more tasks of a key run than its limit."""
+    for key, top in keys.items():
+        assert sum(key_of[task_id] == key for task_id in running) <= top, key
+
+
+def test_the_checker_finds_one_task_too_many() -> None:
+    with pytest.raises(AssertionError):
+        check({"a": {}, "b": {}}, {"a": "k", "b": "k"}, {"k": 1})
+
+
+@requirement("limits.refused")
+@pytest.mark.parametrize(
+    "limit", [{"key": "", "max": 1}, {"key": "k", "max": 0}, {"key": "k"}, {"key": "k", "max": 1, "per_seconds": 0}]
+)
+async def test_a_limit_that_makes_no_sense_is_refused(world: World, limit: dict[str, Any]) -> None:
+    body = {"type": "echo", "input": "x", "limit": limit}
+    answer = await world.admin.post("/api/v1/tasks", json=body)
+    assert answer.status_code == 400
+    assert "limit" in answer.text
