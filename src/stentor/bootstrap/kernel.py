@@ -273,7 +273,7 @@ def build(
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,
         "http": HttpDriver(infra.outbound, agents.presence),
-        "llm": LlmDriver(llm.gateway, command_agents.tools, steps),
+        "llm": LlmDriver(llm.gateway, command_agents.tools, steps, sessions),
         "command": command_agents.driver,
     }
     tasks = open_tasks(infra, agents, drivers, steps, report_lookup(memory, settings.memory.tenant))

@@ -49,6 +49,10 @@ class AttemptJournal:
         """Return whether a step was recorded for another task, from which this one goes on."""
         return key in self._recorded and self._recorded[key].step.epoch == 0
 
+    def has(self, key: str) -> bool:
+        """Return whether an earlier attempt recorded a step."""
+        return key in self._recorded
+
     async def step(self, key: str, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Return the recorded value of a step; without one do it and record what it returns, a JSON value.
 

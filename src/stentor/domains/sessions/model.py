@@ -121,8 +121,14 @@ def build_message(frame: JsonObject, stored: Any) -> JsonObject:
         return frame | {"content": stored if isinstance(stored, str) else jsontext.dump(stored)}
     message = frame | {"content": stored.get("content", stored.get("text"))}
     if calls := stored.get("tool_calls"):
-        message["tool_calls"] = calls
+        message["tool_calls"] = [_tool_call(call) for call in calls]
     return message
+
+
+def _tool_call(call: JsonObject) -> JsonObject:
+    function = {"name": call["name"], "arguments": call["arguments"]}
+    signature = {"signature": call["signature"]} if call.get("signature") else {}
+    return {"id": call["id"], "type": "function", "function": function, **signature}
 
 
 def describe_outcome(stored: Any) -> str:

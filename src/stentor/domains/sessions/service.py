@@ -189,6 +189,29 @@ class SessionService:
 
         return await self._db.read(read)
 
+    async def hold(self, tenant: str, session_id: str, task_id: str, epoch: int) -> list[Item]:
+        """Let the attempt of a task continue the conversation; return the last summary and the items after it.
+
+        Raises NotFound, and Conflict while the attempt of another task does.
+        """
+
+        def work(tx: Tx) -> None:
+            holder = store.hold(tx, tenant, session_id, task_id, epoch)
+            if holder is not None:
+                raise Conflict(
+                    f"Task {holder} is continuing the conversation of the session {session_id!r}. Submit the task "
+                    "again when that one has ended, or submit it with `after` that task."
+                )
+
+        def read(tx: Tx) -> list[Item]:
+            session = store.find(tx, tenant, session_id)
+            if session is None:
+                raise NotFound(f"The session {session_id!r} was deleted.")
+            return item_store.list_since_summary(tx, session)
+
+        await self._db.write(work, (locks.session_lock(tenant, session_id),))
+        return await self._db.read(read)
+
     async def _change(self, caller: Principal, session_id: str, work: Callable[[Tx, Session], T]) -> T:
         """Run `work` with the session, which nobody else changes meanwhile."""
         return await self._db.write(
@@ -213,6 +236,14 @@ class SessionService:
             meta = {"session_id": session.session_id, "change": change, "by": caller.name} | counts
             text = f"Session {session.session_id} {change}."
             self._runlog.append(tx, session.tenant, [EventDraft("session_deleted", "sessions", text, meta)])
+
+
+def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: Sequence[ItemDraft]) -> None:
+    """Append what a task said, in the transaction that ends the task; nothing if the session was deleted meanwhile."""
+    tx.lock(locks.session_lock(tenant, session_id))
+    session = store.find(tx, tenant, session_id)
+    if session is not None:
+        append_in_tx(tx, session, drafts, task_id)
 
 
 def append_in_tx(tx: Tx, session: Session, drafts: Sequence[ItemDraft], task_id: str | None) -> None:

@@ -47,7 +47,8 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
     matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats,
-    `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it.
+    `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it,
+    `session` the session whose conversation it continues.
     """
 
     user_id: str | None = None
@@ -63,6 +64,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     rerun_of: str | None = None
     rerun_from: str | None = None
     schedule: str | None = None
+    session: str | None = None
 
     @property
     def for_agent(self) -> TaskMetadata:
@@ -113,6 +115,7 @@ def draft_rerun(task: Task, task_input: Any, agent_preference: str | None, from_
             title=meta.title,
             rerun_of=task.task_id,
             rerun_from=from_step,
+            session=meta.session,
         ),
         queue_timeout_seconds=task.queue_timeout_seconds,
     )

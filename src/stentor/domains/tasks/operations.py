@@ -82,6 +82,9 @@ class TaskTemplate(RequestModel):
     queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
     title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
+    session: Annotated[
+        Name | None, Field(description="The id of a session: an `llm` agent continues its conversation.")
+    ] = None
     metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
 
     def to_draft(self) -> TaskDraft:
@@ -93,7 +96,12 @@ class TaskTemplate(RequestModel):
             timeout_seconds=self.timeout_seconds,
             agent_preference=self.agent_preference,
             metadata=TaskMetadata(
-                meta.user_id, meta.priority, tags=tuple(meta.tags), prefer=meta.prefer, title=self.title
+                meta.user_id,
+                meta.priority,
+                tags=tuple(meta.tags),
+                prefer=meta.prefer,
+                title=self.title,
+                session=self.session,
             ),
             queue_timeout_seconds=self.queue_timeout_seconds,
         )
