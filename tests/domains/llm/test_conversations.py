@@ -45,7 +45,13 @@ async def say(world: World, words: Any) -> dict[str, Any]:
 
 
 async def items(world: World) -> list[dict[str, Any]]:
-    return list((await ok(world, "GET", "/sessions/s/items?limit=1000"))["items"])
+    found: list[dict[str, Any]] = []
+    after = 0
+    while after is not None:
+        page = await ok(world, "GET", f"/sessions/s/items?limit=1000&after={after}")
+        found += page["items"]
+        after = page["next_after"]
+    return found
 
 
 async def conversation(world: World) -> list[tuple[str, Any]]:

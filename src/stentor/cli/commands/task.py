@@ -51,6 +51,7 @@ def submit(
     start_at: Annotated[str | None, typer.Option(help="Not before this time: ISO 8601, or +30m, +2h, +1d.")] = None,
     after: Annotated[list[str], typer.Option(help="Not before this task has completed; repeatable.")] = [],  # noqa: B006
     title: Annotated[str | None, typer.Option(help="Title in lists; default: a text of the input.")] = None,
+    session: Annotated[str | None, typer.Option(help="Continue the conversation of this session.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,
     data_dir: DataDir = None,
@@ -62,6 +63,7 @@ def submit(
     optional = {
         "id": task_id,
         "title": title,
+        "session": session,
         "timeout_seconds": timeout,
         "queue_timeout_seconds": queue_timeout,
         "start_at": _parse_start(start_at),
