@@ -46,7 +46,7 @@ async def say(world: World, words: Any) -> dict[str, Any]:
 
 async def items(world: World) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    after = 0
+    after: int | None = 0
     while after is not None:
         page = await ok(world, "GET", f"/sessions/s/items?limit=1000&after={after}")
         found += page["items"]
