@@ -31,6 +31,8 @@ OF_TASKS = set(get_args(EventType)) - {
         "agent_logged",
         "key_changed",
         "schedule_changed",
+        "session_created",
+        "session_deleted",
         "budget_changed",
         "model_route_changed",
         "webhook_changed",

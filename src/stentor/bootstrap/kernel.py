@@ -45,6 +45,7 @@ from stentor.domains.monitoring.service import HealthService, agents_check, data
 from stentor.domains.people.service import PeopleService
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.service import AgentDraft
+from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
 
 REFRESH_OVERLAP_US = 5 * SECOND
@@ -79,6 +80,7 @@ class Kernel:
     governance: GovernanceParts
     messaging: MessagingParts
     schedules: Schedules
+    sessions: SessionService
     webhooks: WebhookParts
     provenance: ProvenanceParts
     health: HealthService
@@ -267,11 +269,12 @@ def build(
     command_agents = open_command_agents(infra, agents, memory, llm)
     librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
     builtin = BuiltinDriver(librarian)
+    sessions = SessionService(infra.db, infra.runlog)
     steps = StepService(infra.db, infra.runlog, agents.registry.agents)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,
         "http": HttpDriver(infra.outbound, agents.presence),
-        "llm": LlmDriver(llm.gateway, command_agents.tools, steps),
+        "llm": LlmDriver(llm.gateway, command_agents.tools, steps, sessions),
         "command": command_agents.driver,
     }
     tasks = open_tasks(infra, agents, drivers, steps, report_lookup(memory, settings.memory.tenant))
@@ -302,6 +305,7 @@ def build(
         governance=governance,
         messaging=open_messaging(infra, agents, tasks, memory, governance, command_agents.check_runtime),
         schedules=open_schedules(infra, tasks.submission),
+        sessions=sessions,
         webhooks=webhooks,
         provenance=provenance,
         health=health,

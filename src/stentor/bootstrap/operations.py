@@ -30,6 +30,8 @@ from stentor.domains.registry import operations as registry
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.sandbox import operations as sandbox
 from stentor.domains.schedules import operations as schedules
+from stentor.domains.sessions import operations as sessions
+from stentor.domains.sessions import value_operations as session_values
 from stentor.domains.steps import operations as steps
 from stentor.domains.steps import wait_operations as waits
 from stentor.domains.tasks import bulk_operations as bulk
@@ -48,6 +50,8 @@ TABLES: list[tuple[str, list[Operation]]] = [
     ("steps", steps.OPERATIONS),
     ("steps", waits.OPERATIONS),
     ("schedules", schedules.OPERATIONS),
+    ("sessions", sessions.OPERATIONS),
+    ("sessions", session_values.OPERATIONS),
     ("authority", grants.OPERATIONS),
     ("registry", registry.OPERATIONS),
     ("registry", sandbox.OPERATIONS),
@@ -84,13 +88,20 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         activity.ActivityOperations(services.activity, services.service.notice),
         replay.ReplayOperations(
             ReplayService(
-                services.service, services.steps, kernel.llm.gateway, kernel.command_agents.tools, known_agents
+                services.service,
+                services.steps,
+                kernel.sessions,
+                kernel.llm.gateway,
+                kernel.command_agents.tools,
+                known_agents,
             )
         ),
         execution.WorkerOperations(services.workers),
         steps.StepOperations(services.steps),
         waits.WaitOperations(services.waits),
         schedules.ScheduleOperations(kernel.schedules.service, infra.clock),
+        sessions.SessionOperations(kernel.sessions),
+        session_values.SessionValueOperations(kernel.sessions),
         grants.GrantOperations(services.grants, known_agents),
         registry.RegistryOperations(
             agents.registry, agents.trust_score, kernel.command_agents.check_runtime, agents.last_seen

@@ -124,6 +124,8 @@ EventType = Literal[
     "rollback_failed",
     "history_accepted",
     "schedule_changed",
+    "session_created",
+    "session_deleted",
 ]
 
 _EVENTS = AppendOnlyTable("events", EVENT_COLUMNS)

@@ -21,7 +21,7 @@ from tests.requirements import requirement
 from tests.surfaces.gateway.operations import PROTECTED, WITH_BODY, Operation, body_schema
 
 JSON = {"Content-Type": "application/json"}
-NAMELESS = re.compile("/(governance|grants|calls|memory/versions|steps|schedules)/")
+NAMELESS = re.compile("/(governance|grants|calls|memory/versions|steps|schedules|sessions)/")
 TABLES = (
     "agents violations tasks task_counts events idempotency_keys hebbian_weights hebbian_history "
     "hebbian_connections sentinel_alerts trust_scores trust_changes rate_buckets memory_versions memory_intents "
@@ -29,7 +29,8 @@ TABLES = (
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
     "taught_today task_grades model_weights model_answers api_keys people alerts llm_contents llm_runtime_settings "
-    "task_steps step_values task_signals schedules schedule_runs parked_limits limit_starts"
+    "task_steps step_values task_signals schedules schedule_runs parked_limits limit_starts "
+    "sessions session_items session_values"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",

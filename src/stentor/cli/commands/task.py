@@ -55,6 +55,7 @@ def submit(
         str | None, typer.Option(help="KEY=MAX tasks with the key at a time, or KEY=MAX/SECONDS starts in a time.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title in lists; default: a text of the input.")] = None,
+    session: Annotated[str | None, typer.Option(help="Continue the conversation of this session.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,
     data_dir: DataDir = None,
@@ -66,6 +67,7 @@ def submit(
     optional = {
         "id": task_id,
         "title": title,
+        "session": session,
         "timeout_seconds": timeout,
         "queue_timeout_seconds": queue_timeout,
         "start_at": _parse_start(start_at),

@@ -53,6 +53,11 @@ def schedule_lock(tenant: str, name: str) -> str:
     return f"schedule {tenant} {name}"
 
 
+def session_lock(tenant: str, session_id: str) -> str:
+    """Protect a session: the places of its items, its counts, and which task holds it."""
+    return f"session {tenant} {session_id}"
+
+
 MESSAGES_LOCK = "messages"
 """Protects the choice of the next message."""
 RUN_LOG_NUMBERS_LOCK = "numbers"

@@ -23,6 +23,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
+from stentor.domains.sessions.service import append_of_task
 from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim
@@ -116,8 +117,10 @@ class TaskExecutor:
         return claim
 
     def record_outcome(self, tx: Tx, claim: TaskClaim, outcome: AttemptOutcome) -> None:
-        """Record the outcome of a claim. Raises LeaseLost."""
+        """Record the outcome of a claim, with what it adds to a session. Raises LeaseLost."""
         self._outcomes.record(tx, claim, claim.agent_id, claim.start_time, outcome)
+        if outcome.items and claim.metadata.session is not None:
+            append_of_task(tx, claim.tenant, claim.metadata.session, claim.task_id, outcome.items)
 
     async def _run(self, claim: TaskClaim) -> AttemptOutcome:
         agent = self._agents.get(claim.tenant, claim.agent_id)

@@ -33,6 +33,7 @@ class Journal(Protocol):
 
     async def load(self) -> None: ...
     def is_taken_over(self, key: str) -> bool: ...
+    def has(self, key: str) -> bool: ...
     async def step(
         self, key: str, name: str, work: Callable[[], Awaitable[Any]], request: Callable[[], JsonObject] | None = None
     ) -> Any: ...
@@ -61,6 +62,10 @@ class AttemptJournal:
     def is_taken_over(self, key: str) -> bool:
         """Return whether a step was recorded for another task, from which this one goes on."""
         return key in self._recorded and self._recorded[key].step.epoch == 0
+
+    def has(self, key: str) -> bool:
+        """Return whether an earlier attempt recorded a step."""
+        return key in self._recorded
 
     async def step(
         self, key: str, name: str, work: Callable[[], Awaitable[Any]], request: Callable[[], JsonObject] | None = None

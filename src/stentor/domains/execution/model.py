@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core.jsontext import JsonObject
+from stentor.domains.sessions.model import ItemDraft
 from stentor.domains.tasks.model import LEARNABLE_OUTCOMES, OutcomeClass, Task, TaskStatus
 
 DEFAULT_LEASE_SECONDS, MAX_LEASE_SECONDS = 30, 3_600
@@ -19,7 +20,8 @@ MAX_CLAIM, MAX_WAIT_SECONDS = 100, 60
 class AttemptOutcome(msgspec.Struct, frozen=True):
     """Outcome of one attempt.
 
-    `performance` in (0, 1] is what the agent itself reports; `cost` is in US dollars.
+    `performance` in (0, 1] is what the agent itself reports; `cost` is in US dollars. `items` are appended to the
+    task's session.
     """
 
     outcome_class: OutcomeClass
@@ -27,6 +29,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
     error: JsonObject | None = None
     performance: float | None = None
     cost: float | None = None
+    items: tuple[ItemDraft, ...] = ()
 
     @property
     def status(self) -> TaskStatus:

@@ -23,8 +23,8 @@ PUBLIC_PATHS = frozenset(
 """Public routes of this module."""
 
 _GROUPS = (
-    *"tasks decisions schedules bulk alerts audit atp memory governance trust hebbian llm webhooks keys people".split(),
-    *("provenance", "health"),
+    *"tasks decisions schedules sessions bulk alerts audit atp memory governance trust hebbian llm webhooks".split(),
+    *("keys", "people", "provenance", "health"),
 )
 ENDPOINTS = {name: f"/api/v1/{name}" for name in (*_GROUPS, "whoami")} | {
     "registry": "/api/v1/registry/agents",

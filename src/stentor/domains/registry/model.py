@@ -47,6 +47,7 @@ class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     An agent with tools in its allow-list may call its model `max_calls` times for a task, and use `max_total_tokens`
     and `max_cost_usd` in all. The answer must match `output_schema`, a JSON Schema.
+    A conversation of more than about `compact_after_tokens` is replaced by a summary that the model writes.
     """
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
@@ -60,6 +61,7 @@ class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_total_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)] | None = None
     max_cost_usd: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] | None = None
     output_schema: JsonObject | None = None
+    compact_after_tokens: Annotated[int, msgspec.Meta(ge=100, le=10_000_000)] | None = None
 
 
 class Runtime(msgspec.Struct, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import Any
 
@@ -12,6 +11,7 @@ from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
+from stentor.domains.contents import store as contents
 from stentor.domains.steps.model import (
     MAX_INLINE_BYTES,
     Step,
@@ -87,11 +87,6 @@ _INSERT_SIGNAL = Sql(
 _COUNT_SIGNALS = Sql(f"select count(*) from task_signals where {_TASK}")
 _FIND_SIGNAL = Sql(f"select event_id, value from task_signals where {_TASK} and name = :name order by event_id limit 1")
 _DELETE_SIGNAL = Sql(f"delete from task_signals where {_TASK} and event_id = :event_id")
-_INSERT_VALUE = Sql(
-    "insert into step_values (tenant, hash, content) values (:tenant, :hash, :content) "
-    "on conflict (tenant, hash) do nothing"
-)
-_FIND_VALUE = Sql("select content from step_values where tenant = :tenant and hash = :hash")
 
 
 def find(tx: Tx, tenant: str, task_id: str, key: str) -> Step | None:
@@ -209,10 +204,7 @@ def read_value(tx: Tx, tenant: str, step: Step) -> Any:
     """Return the value of a completed step, wherever it is stored. Raises CorruptRecord."""
     if step.value_hash is None:
         return step.value
-    row = tx.row(_FIND_VALUE, tenant=tenant, hash=step.value_hash)
-    content = b"" if row is None else bytes(row[0])
-    if hashlib.sha256(content).hexdigest() != step.value_hash:
-        raise CorruptRecord(f"The value of step {step.key!r} is missing or damaged.")
+    content = contents.read(tx, tenant, step.value_hash, f"The value of step {step.key!r}")
     return decode_value(step.encoding, content)
 
 
@@ -245,8 +237,7 @@ def _store_outcome(tx: Tx, tenant: str, outcome: StepOutcome) -> dict[str, Any]:
     if len(outcome.content) <= MAX_INLINE_BYTES:
         columns["value"] = jsontext.dump(decode_value(outcome.encoding, outcome.content))
     else:
-        columns["value_hash"] = outcome.sha256
-        tx.run(_INSERT_VALUE, tenant=tenant, hash=outcome.sha256, content=outcome.content)
+        columns["value_hash"] = contents.put(tx, tenant, outcome.content)
     return columns | {"size": len(outcome.content), "error": None}
 
 

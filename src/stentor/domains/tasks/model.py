@@ -61,7 +61,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
     matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats,
     `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it,
-    `limit` the limit by key that it keeps.
+    `limit` the limit by key that it keeps, `session` the session whose conversation it continues.
     """
 
     user_id: str | None = None
@@ -78,6 +78,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     rerun_from: str | None = None
     schedule: str | None = None
     limit: TaskLimit | None = None
+    session: str | None = None
 
     @property
     def for_agent(self) -> TaskMetadata:
@@ -129,6 +130,7 @@ def draft_rerun(task: Task, task_input: Any, agent_preference: str | None, from_
             rerun_of=task.task_id,
             rerun_from=from_step,
             limit=meta.limit,
+            session=meta.session,
         ),
         queue_timeout_seconds=task.queue_timeout_seconds,
     )

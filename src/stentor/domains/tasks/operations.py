@@ -91,6 +91,9 @@ class TaskTemplate(RequestModel):
     agent_preference: UuidText | None = None
     title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
     limit: Annotated[LimitIn | None, Field(description="Above it, the task stays queued until there is room.")] = None
+    session: Annotated[
+        Name | None, Field(description="The id of a session: an `llm` agent continues its conversation.")
+    ] = None
     metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
 
     def to_draft(self) -> TaskDraft:
@@ -108,6 +111,7 @@ class TaskTemplate(RequestModel):
                 prefer=meta.prefer,
                 title=self.title,
                 limit=None if self.limit is None else model.TaskLimit(**self.limit.model_dump()),
+                session=self.session,
             ),
             queue_timeout_seconds=self.queue_timeout_seconds,
         )

@@ -17,11 +17,12 @@ from stentor.core import ids, trace_context
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency, locks
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
-from stentor.core.errors import Conflict, RoutingDenied, all_errors
+from stentor.core.errors import Conflict, InvalidRequest, RoutingDenied, all_errors
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
+from stentor.domains.sessions import store as sessions
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
@@ -138,6 +139,8 @@ class SubmissionService:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists. Use another id.")
             response = _first_response(tx, task)
         else:
+            if draft.metadata.session is not None:
+                _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
             response = self._store(
                 tx, principal, model.with_traceparent(draft, trace), placement, body_hash, cause, header
@@ -237,6 +240,13 @@ class SubmissionService:
             yield
         finally:
             self._running.discard(key.scope)
+
+
+def _require_usable_session(tx: Tx, principal: Principal, session_id: str) -> None:
+    """Raise InvalidRequest for a session that the submitter may not use, whose content its task would show it."""
+    session = sessions.find(tx, principal.tenant, session_id)
+    if session is None or not session.is_visible_to(principal):
+        raise InvalidRequest(f"session: there is no session {session_id!r}. Make it with POST /api/v1/sessions.")
 
 
 def _first_response(tx: Tx, task: Task, decision: RoutingDecision | None = None) -> StoredResponse:

@@ -53,6 +53,10 @@ class ReplayJournal:
             if entry.step.event_id in requests:
                 self._requests.setdefault(entry.step.epoch, requests[entry.step.event_id])
 
+    def has(self, key: str) -> bool:
+        """Return whether the run recorded a step."""
+        return key in self._recorded
+
     def is_taken_over(self, key: str) -> bool:
         """Return whether a step was recorded for another task, from which this one goes on."""
         return key in self._recorded and self._recorded[key].step.epoch == 0

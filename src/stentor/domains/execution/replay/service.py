@@ -16,7 +16,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import AgentFailed
 from stentor.domains.execution.replay.journal import ReplayJournal, ReplayStopped
 from stentor.domains.execution.replay.model import ReplayEnd, ReplayReport
-from stentor.domains.execution.runtimes.llm import build_request, parse_llm_options
+from stentor.domains.execution.runtimes import session_messages
+from stentor.domains.execution.runtimes.llm import build_request, parse_llm_options, read_conversation
 from stentor.domains.execution.runtimes.llm_loop import ToolLoop, Turn
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest, ToolCall, ToolDefinition
@@ -25,6 +26,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent, LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun
 from stentor.domains.sandbox.broker.service import ToolDispatcher
+from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.service import TaskService
@@ -34,9 +36,15 @@ class ReplayService:
     """Replays of runs. Whoever may see a task may replay it."""
 
     def __init__(
-        self, tasks: TaskService, steps: StepService, gateway: LlmGateway, tools: ToolDispatcher, agents: AgentCache
+        self,
+        tasks: TaskService,
+        steps: StepService,
+        sessions: SessionService,
+        gateway: LlmGateway,
+        tools: ToolDispatcher,
+        agents: AgentCache,
     ) -> None:
-        self._tasks, self._steps, self._gateway = tasks, steps, gateway
+        self._tasks, self._steps, self._sessions, self._gateway = tasks, steps, sessions, gateway
         self._tools, self._agents = tools, agents
 
     async def replay(
@@ -57,8 +65,12 @@ class ReplayService:
             options = parse_llm_options(agent)
             if model is not None:
                 options = msgspec.structs.replace(options, model=model)
-            request = build_request(await self._tasks.read_input(principal, task_id), options)
-            end = ReplayEnd(await self._open_loop(task, agent, options, journal).run(request))
+            said = read_conversation(task_input := await self._tasks.read_input(principal, task_id))
+            request = build_request(task_input, options, said)
+            if task.metadata.session is not None:
+                history = await self._sessions.list_before(principal, task.metadata.session, task_id)
+                request = session_messages.insert_history(request, history, len(said))
+            end = ReplayEnd(await self._open_loop(task, agent, options, journal).run(request, len(said)))
         except AgentFailed as error:
             end = ReplayEnd(error.outcome)
         except ReplayStopped as stop:
@@ -125,15 +137,14 @@ class ReplayLoop(ToolLoop):
         self._turns[-1] = msgspec.structs.replace(turn, problem=problem)
         return self._turns[-1]
 
-    async def _use(self, call: ToolCall, number: int) -> str:
-        text = await super()._use(call, number)
-        key = f"model {len(self._turns)}/tool {number}"
-        if key in self._replayed.steps and all(tool["name"] != call.name for tool in self._allowed):
+    async def _use(self, call: ToolCall, number: int) -> tuple[str, str | None]:
+        text, key = await super()._use(call, number)
+        if key is not None and all(tool["name"] != call.name for tool in self._allowed):
             value = self._replayed.outcome_of(key)
             error = value.get("error") if isinstance(value, dict) else None
             if not isinstance(error, dict) or error.get("code") != "TOOL_DENIED":
                 self._replayed.note(key, f"the agent may no longer use {call.name}")
-        return text
+        return text, key
 
 
 def _refuse(tx: Tx) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.errors import LeaseLost, StentorError, StoreUnavailable
+from stentor.core.errors import Conflict, LeaseLost, StentorError, StoreUnavailable
 from stentor.domains.execution.journal import AttemptJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
-from stentor.domains.execution.runtimes import EmitToken, lease_check
+from stentor.domains.execution.runtimes import EmitToken, lease_check, session_messages
 from stentor.domains.execution.runtimes.llm_loop import ToolLoop
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest, ChatRole, LlmMessage, TextPart
@@ -18,8 +18,10 @@ from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import Agent, LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun
 from stentor.domains.sandbox.broker.service import ToolDispatcher
+from stentor.domains.sessions.model import ItemDraft
+from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
-from stentor.domains.tasks.model import TaskClaim
+from stentor.domains.tasks.model import OutcomeClass, TaskClaim
 
 ROLES: dict[str, ChatRole] = {"system": "system", "user": "user", "assistant": "assistant"}
 
@@ -31,18 +33,29 @@ class LlmDriver:
     `{text, model, usage {input_tokens, output_tokens}, finish_reason}`, of a loop also `model_calls`, `tool_calls` and,
     with a schema, `output`. Every error of the gateway, also an exhausted
     budget, is a provider failure, so that it does not count against the agent.
+
+    In a session the model gets the conversation so far before the input, and what was said is appended to it in the
+    transaction that completes the task.
     """
 
-    def __init__(self, gateway: LlmGateway, tools: ToolDispatcher, steps: StepService) -> None:
-        self._gateway, self._tools, self._steps = gateway, tools, steps
+    def __init__(
+        self, gateway: LlmGateway, tools: ToolDispatcher, steps: StepService, sessions: SessionService
+    ) -> None:
+        self._gateway, self._tools, self._steps, self._sessions = gateway, tools, steps, sessions
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         options = parse_llm_options(agent)
-        request = build_request(claim.input, options)
+        said = read_conversation(claim.input)
+        request = build_request(claim.input, options, said)
         caller = LlmCaller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
         try:
-            if not agent.sandbox_whitelist.tools and options.output_schema is None:
-                return await self._complete(caller, request, emit)
+            items: tuple[ItemDraft, ...] = ()
+            if claim.metadata.session is not None:
+                request = await self._continue(claim, claim.metadata.session, request, said)
+                items = session_messages.drafts_of_input(claim.input, said)
+            needs_loop = agent.sandbox_whitelist.tools or options.output_schema or options.compact_after_tokens
+            if not needs_loop:
+                return await self._complete(caller, request, emit, items)
             run = SandboxRun(
                 claim.tenant,
                 agent.agent_id,
@@ -54,19 +67,36 @@ class LlmDriver:
                 lease_check(claim),
             )
             journal = AttemptJournal(self._steps, claim)
-            return await ToolLoop(self._gateway, self._tools, journal, caller, run, options, emit).run(request)
+            return await ToolLoop(self._gateway, self._tools, journal, caller, run, options, emit).run(
+                request, len(said), items
+            )
         except (LeaseLost, StoreUnavailable):
             raise  # the attempt ends, not the task
         except StentorError as error:
             raise ProviderFailed(error.code, error.message) from None
 
-    async def _complete(self, caller: LlmCaller, request: ChatRequest, emit: EmitToken) -> AttemptOutcome:
+    async def _continue(
+        self, claim: TaskClaim, session_id: str, request: ChatRequest, said: tuple[LlmMessage, ...]
+    ) -> ChatRequest:
+        """Return the request with the conversation of the session before what is said now. Raises ProviderFailed."""
+        try:
+            held = await self._sessions.hold(claim.tenant, session_id, claim.task_id, claim.epoch)
+        except Conflict as error:
+            raise ProviderFailed("SESSION_BUSY", error.message) from None
+        return session_messages.insert_history(request, held, len(said))
+
+    async def _complete(
+        self, caller: LlmCaller, request: ChatRequest, emit: EmitToken, items: tuple[ItemDraft, ...]
+    ) -> AttemptOutcome:
         stream = await self._gateway.stream(caller, request)
         reply = await stream.read_reply(emit)
         usage = msgspec.to_builtins(reply.usage) if reply.usage else {}
         counts = {name: usage[name] for name in ("input_tokens", "output_tokens") if name in usage}
         result = {"text": reply.content, "model": stream.name, "usage": counts, "finish_reason": reply.finish}
-        return AttemptOutcome("degraded_success" if stream.degraded else "success", result, cost=stream.cost)
+        if items:
+            items = (*items, ItemDraft({"role": "assistant"}, source="result", size=len(reply.content)))
+        kind: OutcomeClass = "degraded_success" if stream.degraded else "success"
+        return AttemptOutcome(kind, result, cost=stream.cost, items=items)
 
 
 def parse_llm_options(agent: Agent) -> LlmOptions:
@@ -77,14 +107,14 @@ def parse_llm_options(agent: Agent) -> LlmOptions:
         raise AgentFailed("AGENT_MISCONFIGURED", f"The options of the agent's runtime are invalid: {error}.") from None
 
 
-def build_request(task_input: Any, options: LlmOptions) -> ChatRequest:
-    """Return the first request of a task. Raises AgentFailed if there is no text in the input."""
+def build_request(task_input: Any, options: LlmOptions, said: tuple[LlmMessage, ...]) -> ChatRequest:
+    """Return the first request of a task: the agent's system prompt, then what is said."""
     system = (LlmMessage("system", (TextPart(options.system_prompt),)),) if options.system_prompt else ()
     requested = task_input.get("options") if isinstance(task_input, dict) else None
     requested = requested if isinstance(requested, dict) else {}
     return ChatRequest(
         options.model or "",
-        (*system, *_conversation(task_input)),
+        (*system, *said),
         max_tokens=_limit(options.max_tokens, requested.get("max_tokens")),
         temperature=_number(options.temperature, requested.get("temperature"), 2),
         top_p=_number(options.top_p, requested.get("top_p"), 1),
@@ -93,7 +123,7 @@ def build_request(task_input: Any, options: LlmOptions) -> ChatRequest:
     )
 
 
-def _conversation(task_input: Any) -> tuple[LlmMessage, ...]:
+def read_conversation(task_input: Any) -> tuple[LlmMessage, ...]:
     """Return the messages of an input without a system prompt. Raises AgentFailed if there is no text."""
     if isinstance(task_input, dict) and isinstance(task_input.get("messages"), list) and task_input["messages"]:
         return tuple(_message(value) for value in task_input["messages"])

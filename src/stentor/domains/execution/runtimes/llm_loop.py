@@ -20,6 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.journal import EffectUnknown, Journal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, llm_request
+from stentor.domains.execution.runtimes.session_messages import summary_message
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import (
     ChatRequest,
@@ -29,14 +30,14 @@ from stentor.domains.llm.model import (
     TokenUsage,
     ToolCall,
     ToolDefinition,
+    estimate_tokens,
 )
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolInterrupted, ToolRequest
 from stentor.domains.sandbox.broker.service import ToolDispatcher
+from stentor.domains.sessions.model import ItemDraft, ItemKind, describe_outcome
 
-MAX_RESULT_CHARACTERS = 100_000
-"""Characters of a tool's result that the model gets."""
 MAX_TOOL_CALLS = 100
 """Calls of tools in one reply."""
 MAX_ANSWER_CHARACTERS = 200_000
@@ -44,20 +45,26 @@ MAX_ANSWER_CHARACTERS = 200_000
 MAX_CORRECTIONS = 2
 """How often an answer that does not match the schema is asked for again."""
 
+SUMMARY_REQUEST = (
+    "The conversation above is getting long. Write a summary that stands in its place: what was asked, decided and "
+    "found out, with names, numbers and ids as they are, what is open, and the last request word for word unless it "
+    "is done. Answer with the summary alone."
+)
 
-class Turn(msgspec.Struct, frozen=True):
+
+class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reply of a model. `cost` in US dollars, None if the model has no price.
 
     `problem` says why an answer does not match the schema.
     """
 
-    content: str
-    tool_calls: tuple[ToolCall, ...]
-    finish: FinishReason
-    model: str
-    usage: TokenUsage
-    cost: float | None
-    degraded: bool
+    content: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish: FinishReason = "stop"
+    model: str = ""
+    usage: TokenUsage = TokenUsage()
+    cost: float | None = None
+    degraded: bool = False
     problem: str | None = None
 
     @property
@@ -84,9 +91,13 @@ class ToolLoop:
         self._own_turns: list[Turn] = []
         """Without those that were taken over from another task, which has paid for them."""
         self._tool_calls = 0
+        self._items: list[ItemDraft] = []
 
-    async def run(self, request: ChatRequest) -> AttemptOutcome:
-        """Return the outcome with the model's answer. Raises AgentFailed, and StentorError of the gateway."""
+    async def run(self, request: ChatRequest, new: int = 0, items: tuple[ItemDraft, ...] = ()) -> AttemptOutcome:
+        """Return the outcome with the model's answer. Raises AgentFailed, and StentorError of the gateway.
+
+        The last `new` messages are those of the task, as which `items` are appended to its session, if there are any.
+        """
         await self._journal.load()
         schema = self._options.output_schema
         request = msgspec.structs.replace(request, tools=self._definitions())
@@ -94,18 +105,59 @@ class ToolLoop:
             wrapped = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
             request = msgspec.structs.replace(request, response_format=wrapped)
         describe = partial(llm_request.describe, request)
-        messages = list(request.messages)
+        messages = await self._compact(request, request.messages[: len(request.messages) - new])
+        messages += request.messages[len(request.messages) - new :]
+        self._items += items
         while True:
             turn = await self._ask(msgspec.structs.replace(request, messages=tuple(messages)), describe)
             messages.append(turn.message)
+            self._add_item({"role": "assistant"}, turn.content, f"model {len(self._turns)}")
             for number, call in enumerate(turn.tool_calls, 1):
-                text = await self._use(call, number)
+                text, key = await self._use(call, number)
                 messages.append(LlmMessage("tool", (TextPart(text),), tool_call_id=call.id))
+                self._add_item({"role": "tool", "tool_call_id": call.id}, text, key)
             if turn.problem is not None:
                 text = f"This answer does not match the schema: {turn.problem} Answer again with nothing but the JSON."
                 messages.append(LlmMessage("user", (TextPart(text),)))
+                self._add_item({"role": "user"}, text, None)
             elif not turn.tool_calls:
-                return self._outcome(turn)
+                outcome = self._outcome(turn)
+                return msgspec.structs.replace(outcome, items=tuple(self._items)) if items else outcome
+            messages = await self._compact(request, tuple(messages))
+
+    def _add_item(self, frame: JsonObject, text: str, step_key: str | None, kind: ItemKind = "message") -> None:
+        """Note an item of the session: it refers to a step of the journal, or has its own text."""
+        if step_key is None:
+            self._items.append(ItemDraft(frame | {"content": text}, kind))
+        else:
+            self._items.append(ItemDraft(frame, kind, "step", step_key, len(text)))
+
+    async def _compact(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> list[LlmMessage]:
+        """Return the messages, or if they are too long the summary that the model writes of them: a step of its own."""
+        limit, key = self._options.compact_after_tokens, f"summary {len(self._turns) + 1}"
+        is_long = limit is not None and _is_longer(messages, limit)
+        if not is_long and not self._journal.has(key):
+            return list(messages)
+        self._check_limits()
+        value = await self._journal.step(key, key, lambda: self._summarize(request, messages))
+        turn = self._read_turn(key, value)
+        self._add_item({"role": "user"}, turn.content, key, "summary")
+        return [message for message in messages if message.role == "system"] + [summary_message(turn.content)]
+
+    async def _summarize(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> JsonObject:
+        asked = (*messages, LlmMessage("user", (TextPart(SUMMARY_REQUEST),)))
+        asking = msgspec.structs.replace(
+            request, messages=asked, tool_choice="none" if request.tools else "", response_format=None
+        )
+        stream = await self._gateway.stream(self._caller, asking)
+        reply = await stream.read_reply(lambda text: None)
+        if not reply.content.strip():
+            raise AgentFailed(
+                "SUMMARY_EMPTY", "The model gave no summary of the conversation; see compact_after_tokens."
+            )
+        return _turn_as_json(
+            Turn(reply.content, (), reply.finish, stream.name, reply.usage or TokenUsage(), stream.cost)
+        )
 
     def _definitions(self) -> tuple[ToolDefinition, ...]:
         allowed = self._tools.list_tools(self._run)
@@ -115,13 +167,18 @@ class ToolLoop:
         self._check_limits()
         key = f"model {len(self._turns) + 1}"
         value = await self._journal.step(key, key, lambda: self._call_model(request), describe)
+        turn = self._read_turn(key, value)
+        self._turns.append(turn)
+        return turn
+
+    def _read_turn(self, key: str, value: Any) -> Turn:
+        """Return a recorded reply, and count what it cost this task."""
         try:
             turn = msgspec.convert(value, Turn)
         except msgspec.ValidationError:
             raise AgentFailed(
                 "STEP_MISMATCH", f"The journal has another program's step {key!r}: run the task again from the start."
             ) from None
-        self._turns.append(turn)
         if not self._journal.is_taken_over(key):
             self._own_turns.append(turn)
         return turn
@@ -136,7 +193,7 @@ class ToolLoop:
         problem = None if reply.tool_calls else await self._judge(reply.content, self._turns)
         usage, cost, degraded = reply.usage or TokenUsage(), stream.cost, stream.degraded
         turn = Turn(reply.content, reply.tool_calls, reply.finish, stream.name, usage, cost, degraded, problem)
-        return msgspec.to_builtins(turn)
+        return _turn_as_json(turn)
 
     async def _judge(self, answer: str, earlier: list[Turn]) -> str | None:
         """Return why an answer does not match the schema. Raises AgentFailed for the last one that does not."""
@@ -161,8 +218,8 @@ class ToolLoop:
             return error.message
         return None
 
-    async def _use(self, call: ToolCall, number: int) -> str:
-        """Make a call of a tool and return its result as the model gets it."""
+    async def _use(self, call: ToolCall, number: int) -> tuple[str, str | None]:
+        """Make a call of a tool; return its result as the model gets it, and its step, if there is one."""
         self._tool_calls += 1
         key = f"model {len(self._turns)}/tool {number}"
         try:
@@ -174,7 +231,7 @@ class ToolLoop:
             if not isinstance(arguments, dict):
                 raise InvalidRequest("The arguments must be a JSON object.")
         except InvalidRequest as error:
-            return _to_text(_describe(error))
+            return describe_outcome(_describe(error)), None
         request = ToolRequest(call.name, arguments=arguments)
         if self._tools.is_repeatable(request):
             value = await self._journal.step(key, call.name, lambda: self._call_tool(request))
@@ -182,7 +239,7 @@ class ToolLoop:
             value = await self._journal.effect(key, call.name, lambda effect: self._call_tool(request, effect))
         if self._run.revoked.is_set():
             raise AgentFailed("AGENT_QUARANTINED", "The agent was quarantined or suspended while it ran.")
-        return _to_text(value)
+        return describe_outcome(value), key
 
     async def _call_tool(self, request: ToolRequest, effect: str | None = None) -> JsonObject:
         """Return `{result}` or `{error}`, which the model gets too.
@@ -256,10 +313,14 @@ def _describe(error: StentorError) -> JsonObject:
     return {"error": {"code": error.code, "message": error.message}}
 
 
-def _to_text(value: Any) -> str:
-    """Return the outcome of a tool for the model: `{"error": ...}`, or its result, which a person may have given."""
-    content = value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
-    text = content if isinstance(content, str) else jsontext.dump(content)
-    if len(text) <= MAX_RESULT_CHARACTERS:
-        return text
-    return f"{text[:MAX_RESULT_CHARACTERS]}\n[The first {MAX_RESULT_CHARACTERS:,} of {len(text):,} characters.]"
+def _is_longer(messages: tuple[LlmMessage, ...], limit: int) -> bool:
+    """Return whether messages have more than about so many tokens, and more than one of them is of the conversation."""
+    is_several = sum(message.role != "system" for message in messages) > 1
+    return is_several and sum(estimate_tokens(message.text) for message in messages) > limit
+
+
+def _turn_as_json(turn: Turn) -> JsonObject:
+    """Return what the journal stores of a reply: nothing that is as always."""
+    value: JsonObject = msgspec.to_builtins(turn)
+    value["usage"] = {name: count for name, count in value.get("usage", {}).items() if count}
+    return value

@@ -1,0 +1,59 @@
+"""SQL of the contents: long values of steps and sessions, once for each content of a tenant.
+
+The rows that refer to a content are in `task_steps`, `session_items` and `session_values`, by their `value_hash`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from stentor.core.db import Sql, Tx
+from stentor.core.errors import CorruptRecord
+
+# An update of nothing, so that PostgreSQL locks a row that is there: it cannot be removed before the reference to it
+# is committed.
+_PUT = Sql(
+    "insert into step_values (tenant, hash, content) values (:tenant, :hash, :content) "
+    "on conflict (tenant, hash) do update set hash = excluded.hash where 1 = 0"
+)
+_FIND = Sql("select content from step_values where tenant = :tenant and hash = :hash")
+_LOCK = Sql("update step_values set hash = hash where tenant = :tenant and hash = :hash")
+_REMOVE_UNUSED = Sql(
+    """delete from step_values where tenant = :tenant and hash = :hash
+    and not exists (select 1 from task_steps where tenant = :tenant and value_hash = :hash)
+    and not exists (select 1 from session_items where tenant = :tenant and value_hash = :hash)
+    and not exists (select 1 from session_values where tenant = :tenant and value_hash = :hash)"""
+)
+
+
+def put(tx: Tx, tenant: str, content: bytes) -> str:
+    """Store a content unless it is stored, and return its SHA-256 in hex. Refer to it in the same transaction."""
+    digest = hashlib.sha256(content).hexdigest()
+    tx.run(_PUT, tenant=tenant, hash=digest, content=content)
+    return digest
+
+
+def read(tx: Tx, tenant: str, digest: str, what: str) -> bytes:
+    """Return a content. Raises CorruptRecord, with `what` it is, if it is missing or damaged."""
+    row = tx.row(_FIND, tenant=tenant, hash=digest)
+    content = b"" if row is None else bytes(row[0])
+    check(content, digest, what)
+    return content
+
+
+def check(content: bytes, digest: str, what: str) -> None:
+    """Raise CorruptRecord unless the content has this SHA-256."""
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CorruptRecord(f"{what} is missing or damaged.")
+
+
+def remove_unused(tx: Tx, tenant: str, digests: Iterable[str]) -> None:
+    """Remove those of these contents to which nothing refers any more.
+
+    The lock comes in a statement of its own: on PostgreSQL only the next one sees references that were committed while
+    it waited.
+    """
+    for digest in sorted(set(digests)):
+        if tx.run(_LOCK, tenant=tenant, hash=digest):
+            tx.run(_REMOVE_UNUSED, tenant=tenant, hash=digest)

@@ -1,0 +1,1 @@
+"""Sessions: conversations, and small states of programs, that outlive a task."""

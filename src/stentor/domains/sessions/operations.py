@@ -1,0 +1,215 @@
+"""Operations on sessions and their items. Those on values are in `value_operations`. Source: docs/sessions.md."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path, Query
+from pydantic import AfterValidator, Field
+
+from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
+from stentor.domains.sessions import model
+from stentor.domains.sessions.model import Item, ItemDraft, ItemKind, Session
+from stentor.domains.sessions.service import SessionService
+from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import Caller, Name, ResponseModel, Timestamp, check_printable, decode_cursor, encode_cursor
+
+SessionId = Annotated[
+    str, Path(description="The session's id; encode a slash in it as %2F."), AfterValidator(decode_path_segment)
+]
+Cursor = Annotated[str | None, Query(max_length=4096, description="The `next_cursor` of the page before.")]
+Position = Annotated[int, Query(ge=0, le=2**53)]
+
+
+class SessionIn(RequestModel):
+    """`id` is one of your own, such as a user's or a thread's; without it a new one is made."""
+
+    model_config = example_config(id="support-4711", name="Lost parcel", metadata={"customer": 4711})
+
+    id: Name | None = None
+    name: Name | None = None
+    metadata: JsonObject = {}
+
+
+class SessionChange(RequestModel):
+    """Omitted fields stay unchanged."""
+
+    model_config = example_config(name="Lost parcel, solved")
+
+    name: Name | None = None
+    metadata: JsonObject | None = None
+
+
+class SessionOut(ResponseModel):
+    """`stored_bytes` are those of its own items and values; what its tasks have stored is not in them."""
+
+    session_id: str
+    name: str | None
+    metadata: JsonObject
+    created_by: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    item_count: int
+    value_count: int
+    stored_bytes: int
+
+
+class CreatedSession(SessionOut):
+    """`created` is false if the session was there; then nothing was changed."""
+
+    created: bool
+
+
+class SessionPage(ResponseModel):
+    sessions: list[SessionOut]
+    next_cursor: str | None
+
+
+class DeletedSession(ResponseModel):
+    session_id: str
+    deleted: bool
+
+
+class ItemIn(RequestModel):
+    """`value` is any JSON; a model reads `{role, content}`. A `summary` stands for all items before it."""
+
+    value: Any
+    kind: ItemKind = "message"
+
+
+class ItemsIn(RequestModel):
+    model_config = example_config(items=[{"value": {"role": "user", "content": "Where is my parcel?"}}])
+
+    items: Annotated[list[ItemIn], Field(min_length=1, max_length=model.MAX_BATCH)]
+    expected_count: Annotated[
+        int | None, Field(ge=0, le=2**53, description="How many items there must be before, else 409.")
+    ] = None
+
+
+class ItemOut(ResponseModel):
+    """`task_id` is the task that added it."""
+
+    position: int
+    kind: ItemKind
+    value: Any
+    size: int
+    created_at: Timestamp
+    task_id: str | None
+
+
+class ItemPage(ResponseModel):
+    """`next_after` is the position after which to read on; null at the end."""
+
+    items: list[ItemOut]
+    item_count: int
+    next_after: int | None
+
+
+class PoppedItem(ResponseModel):
+    """`item` is null if the session had none."""
+
+    session_id: str
+    item: ItemOut | None
+
+
+class ClearIn(RequestModel):
+    """`values` is a prefix of keys; an empty one stands for all values."""
+
+    model_config = example_config(items=True)
+
+    items: bool = False
+    values: Annotated[str, Field(max_length=1024), AfterValidator(check_printable)] | None = None
+
+
+class SessionOperations:
+    """The operations on sessions and their items."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def create(self, caller: Caller, body: SessionIn | None = None) -> CreatedSession:
+        """Make a session: a conversation that outlives its tasks. One with this `id` is returned as it is."""
+        body = body or SessionIn()
+        session, created = await self._sessions.create(caller, body.id, body.name, body.metadata)
+        return CreatedSession.of(session, created=created)
+
+    async def list_sessions(
+        self, caller: Caller, limit: Annotated[int, Query(ge=1, le=model.MAX_PAGE)] = 100, cursor: Cursor = None
+    ) -> SessionPage:
+        """List sessions, the last changed first. A key that is bound to its agents sees its own alone."""
+        before = None if cursor is None else decode_cursor(cursor, int, str)
+        sessions: list[Session] = await self._sessions.list_page(caller, before, limit + 1)
+        following = None
+        if len(sessions) > limit:
+            sessions.pop()
+            following = encode_cursor(sessions[-1].updated_at, sessions[-1].session_id)
+        return SessionPage(sessions=[SessionOut.of(session) for session in sessions], next_cursor=following)
+
+    async def read(self, caller: Caller, session_id: SessionId) -> SessionOut:
+        """Return a session without its items."""
+        return SessionOut.of(await self._sessions.get(caller, session_id))
+
+    async def change(self, caller: Caller, session_id: SessionId, body: SessionChange) -> SessionOut:
+        """Change the name or the metadata of a session."""
+        changes = {field: getattr(body, field) for field in body.model_fields_set}
+        if changes.get("metadata", {}) is None:
+            raise InvalidRequest("metadata: must be an object; {} for none.")
+        return SessionOut.of(await self._sessions.change(caller, session_id, changes))
+
+    async def delete(self, caller: Caller, session_id: SessionId) -> DeletedSession:
+        """Delete a session with its items and values. Inputs, results and steps of its tasks stay with the tasks."""
+        await self._sessions.delete(caller, session_id)
+        return DeletedSession(session_id=session_id, deleted=True)
+
+    async def append(self, caller: Caller, session_id: SessionId, body: ItemsIn) -> SessionOut:
+        """Append items to a session, all or none."""
+        drafts = [ItemDraft(item.value, item.kind) for item in body.items]
+        return SessionOut.of(await self._sessions.append(caller, session_id, drafts, body.expected_count))
+
+    async def list_items(
+        self,
+        caller: Caller,
+        session_id: SessionId,
+        limit: Annotated[int, Query(ge=1, le=model.MAX_PAGE)] = 100,
+        after: Position = 0,
+        newest: Annotated[bool, Query(description="The last items, or with `before` those before a position.")] = False,
+        before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
+    ) -> ItemPage:
+        """List items of a session, oldest first. A page ends earlier where it would have more than 8 MB."""
+        if (newest or before is not None) and after:
+            raise InvalidRequest("after: goes neither with newest nor with before.")
+        end = (2**53 if before is None else before) if newest or before is not None else None
+        session = await self._sessions.get(caller, session_id)
+        items: list[Item] = await self._sessions.list_items(caller, session_id, after, end, limit)
+        is_last = not items or end is not None or items[-1].position >= session.last_number
+        following = None if is_last else items[-1].position
+        return ItemPage(items=[ItemOut.of(item) for item in items], item_count=session.item_count, next_after=following)
+
+    async def pop(self, caller: Caller, session_id: SessionId) -> PoppedItem:
+        """Remove the last item of a session and return it."""
+        item = await self._sessions.pop(caller, session_id)
+        return PoppedItem(session_id=session_id, item=None if item is None else ItemOut.of(item))
+
+    async def clear(self, caller: Caller, session_id: SessionId, body: ClearIn) -> SessionOut:
+        """Remove all items of a session, or the values whose key begins with a prefix, or both."""
+        return SessionOut.of(await self._sessions.clear(caller, session_id, items=body.items, prefix=body.values))
+
+
+OPERATIONS = [
+    Operation("sessions.create", "write", SessionOperations.create, "POST /sessions", 201, (409,)),
+    Operation("sessions.list", "read", SessionOperations.list_sessions, "GET /sessions"),
+    Operation("sessions.get", "read", SessionOperations.read, "GET /sessions/{session_id}", errors=(404,)),
+    Operation("sessions.change", "write", SessionOperations.change, "PATCH /sessions/{session_id}", errors=(404,)),
+    Operation("sessions.delete", "delete", SessionOperations.delete, "DELETE /sessions/{session_id}", errors=(404,)),
+    Operation(
+        "sessions.append", "write", SessionOperations.append, "POST /sessions/{session_id}/items", errors=(404, 409)
+    ),
+    Operation(
+        "sessions.items", "read", SessionOperations.list_items, "GET /sessions/{session_id}/items", errors=(404, 500)
+    ),
+    Operation("sessions.pop", "write", SessionOperations.pop, "POST /sessions/{session_id}/pop", errors=(404, 500)),
+    Operation("sessions.clear", "write", SessionOperations.clear, "POST /sessions/{session_id}/clear", errors=(404,)),
+]

@@ -1,0 +1,274 @@
+"""Makes sessions, and reads and changes their items and values. A session that the caller may not use is NotFound.
+
+Every change takes the session's lock, so that positions and counts are right, and is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core import ids, jsontext
+from stentor.core.db import Database, Tx, locks
+from stentor.core.errors import Conflict, InvalidRequest, NotFound
+from stentor.core.jsontext import JsonObject
+from stentor.core.runlog import EventDraft, RunLog
+from stentor.domains.contents import store as contents
+from stentor.domains.sessions import item_store, model, store, value_store
+from stentor.domains.sessions.model import Item, ItemDraft, Session, StoredValue, ValueDraft
+from stentor.domains.sessions.value_store import Order
+
+T = TypeVar("T")
+
+
+class SessionService:
+    """The use cases of sessions."""
+
+    def __init__(self, db: Database, runlog: RunLog) -> None:
+        self._db, self._runlog = db, runlog
+
+    async def create(
+        self, caller: Principal, session_id: str | None, name: str | None, metadata: JsonObject
+    ) -> tuple[Session, bool]:
+        """Make a session; return it, and whether it is new: one with this id stays as it is.
+
+        Raises InvalidRequest, and Conflict for an id whose session the caller may not use.
+        """
+        _check_metadata(metadata)
+        session_id = session_id or ids.new_id()
+
+        def work(tx: Tx) -> tuple[Session, bool]:
+            session = store.find(tx, caller.tenant, session_id)
+            if session is not None:
+                if not session.is_visible_to(caller):
+                    raise Conflict(f"The id {session_id!r} is taken: use another one.")
+                return session, False
+            session = Session(caller.tenant, session_id, name, metadata, caller.name, tx.now, tx.now)
+            store.insert(tx, session)
+            meta = {"session_id": session_id, "by": caller.name}
+            event = EventDraft("session_created", "sessions", f"Session {session_id} created.", meta)
+            self._runlog.append(tx, caller.tenant, [event])
+            return session, True
+
+        return await self._db.write(work, (locks.session_lock(caller.tenant, session_id),))
+
+    async def get(self, caller: Principal, session_id: str) -> Session:
+        """Raises NotFound."""
+        return await self._db.read(lambda tx: require_session(tx, caller, session_id))
+
+    async def list_page(self, caller: Principal, before: tuple[int, str] | None, limit: int) -> list[Session]:
+        """Return sessions that the caller may use, by their last change, the newest first."""
+        creator = caller.name if caller.is_bound_agent else None
+        return await self._db.read(lambda tx: store.list_page(tx, caller.tenant, creator, before or (2**62, ""), limit))
+
+    async def change(self, caller: Principal, session_id: str, changes: dict[str, Any]) -> Session:
+        """Change the name or the metadata. Raises NotFound and InvalidRequest."""
+        if "metadata" in changes:
+            _check_metadata(changes["metadata"])
+
+        def work(tx: Tx, session: Session) -> Session:
+            changed = msgspec.structs.replace(session, **changes, updated_at=tx.now)
+            store.update(tx, changed)
+            return changed
+
+        return await self._change(caller, session_id, work)
+
+    async def delete(self, caller: Principal, session_id: str) -> None:
+        """Delete a session with its items and values. What tasks have recorded stays theirs. Raises NotFound."""
+
+        def work(tx: Tx, session: Session) -> None:
+            self._clear(tx, session, caller, items=True, prefix="", change="deleted")
+            store.delete(tx, session)
+
+        await self._change(caller, session_id, work)
+
+    async def clear(self, caller: Principal, session_id: str, *, items: bool, prefix: str | None) -> Session:
+        """Remove all items, or the values of a prefix, or both. Raises NotFound."""
+
+        def work(tx: Tx, session: Session) -> Session:
+            self._clear(tx, session, caller, items=items, prefix=prefix, change="cleared")
+            return require_session(tx, caller, session_id)
+
+        return await self._change(caller, session_id, work)
+
+    async def append(
+        self,
+        caller: Principal,
+        session_id: str,
+        drafts: Sequence[ItemDraft],
+        expected_count: int | None,
+    ) -> Session:
+        """Append items, all or none; return the session after it.
+
+        Raises NotFound, and Conflict if it has not `expected_count` items.
+        """
+
+        def work(tx: Tx, session: Session) -> Session:
+            if expected_count is not None and expected_count != session.item_count:
+                raise Conflict(
+                    f"The session has {session.item_count} items, not {expected_count}: somebody has changed it. "
+                    "Read the items again.",
+                    {"item_count": session.item_count, "expected_count": expected_count},
+                )
+            append_in_tx(tx, session, drafts, None)
+            return require_session(tx, caller, session_id)
+
+        return await self._change(caller, session_id, work)
+
+    async def list_items(
+        self, caller: Principal, session_id: str, after: int, before: int | None, limit: int
+    ) -> list[Item]:
+        """Return the items after a position, or the last ones before one, oldest first. Raises NotFound.
+
+        There may be fewer than `limit` where the page would be too large.
+        """
+
+        def read(tx: Tx) -> list[Item]:
+            session = require_session(tx, caller, session_id)
+            if before is not None:
+                return item_store.list_newest(tx, session, before, limit)
+            return item_store.list_after(tx, session, after, limit)
+
+        return await self._db.read(read)
+
+    async def pop(self, caller: Principal, session_id: str) -> Item | None:
+        """Remove the last item and return it; None if there is none. Raises NotFound."""
+
+        def work(tx: Tx, session: Session) -> Item | None:
+            for item in item_store.list_newest(tx, session, session.last_number + 1, 1):
+                count, size, hashes = item_store.delete_from(tx, session, item.position)
+                store.note_change(tx, session, session.last_number, items=-count, size=-size)
+                contents.remove_unused(tx, session.tenant, hashes)
+                return item
+            return None
+
+        return await self._change(caller, session_id, work)
+
+    async def set_values(self, caller: Principal, session_id: str, drafts: Sequence[ValueDraft]) -> Session:
+        """Set values, all or none; return the session after it. Raises NotFound."""
+
+        def work(tx: Tx, session: Session) -> Session:
+            number, added, size, replaced = session.last_number, 0, 0, list[str]()
+            for draft in drafts:
+                number += 1
+                old_size, old_hash = value_store.find_size(tx, session, draft.key) or (None, None)
+                value_store.set_value(tx, session, number, draft, is_new=old_size is None)
+                added += old_size is None
+                size += len(draft.content) - (old_size or 0)
+                replaced += [old_hash] if old_hash is not None else []
+            store.note_change(tx, session, number, values=added, size=size)
+            contents.remove_unused(tx, session.tenant, replaced)
+            return require_session(tx, caller, session_id)
+
+        return await self._change(caller, session_id, work)
+
+    async def get_values(self, caller: Principal, session_id: str, keys: Sequence[str]) -> list[StoredValue]:
+        """Return the values of these keys; those that do not exist are left out. Raises NotFound for the session."""
+
+        def read(tx: Tx) -> list[StoredValue]:
+            session = require_session(tx, caller, session_id)
+            found = (value_store.find(tx, session, key) for key in dict.fromkeys(keys))
+            return [value for value in found if value is not None]
+
+        return await self._db.read(read)
+
+    async def list_values(
+        self, caller: Principal, session_id: str, prefix: str, order: Order, position: str | int | None, limit: int
+    ) -> tuple[list[StoredValue], bool]:
+        """Return values whose key begins with a prefix, and whether there are more. Raises NotFound.
+
+        They come after `position`: a key, or the number of a value.
+        """
+
+        def read(tx: Tx) -> tuple[list[StoredValue], bool]:
+            session = require_session(tx, caller, session_id)
+            return value_store.list_page(tx, session, prefix, order, position, limit)
+
+        return await self._db.read(read)
+
+    async def hold(self, tenant: str, session_id: str, task_id: str, epoch: int) -> list[Item]:
+        """Let the attempt of a task continue the conversation; return the last summary and the items after it.
+
+        Raises NotFound, and Conflict while the attempt of another task does.
+        """
+
+        def work(tx: Tx) -> None:
+            holder = store.hold(tx, tenant, session_id, task_id, epoch)
+            if holder is not None:
+                raise Conflict(
+                    f"Task {holder} is continuing the conversation of the session {session_id!r}. Submit the task "
+                    "again when that one has ended, or submit it with `after` that task."
+                )
+
+        def read(tx: Tx) -> list[Item]:
+            session = store.find(tx, tenant, session_id)
+            if session is None:
+                raise NotFound(f"The session {session_id!r} was deleted.")
+            return item_store.list_since_summary(tx, session)
+
+        await self._db.write(work, (locks.session_lock(tenant, session_id),))
+        return await self._db.read(read)
+
+    async def list_before(self, caller: Principal, session_id: str, task_id: str) -> list[Item]:
+        """Return what `hold` gave a task that has added its items since, or would give it. Raises NotFound."""
+        return await self._db.read(
+            lambda tx: item_store.list_since_summary(tx, require_session(tx, caller, session_id), task_id)
+        )
+
+    async def _change(self, caller: Principal, session_id: str, work: Callable[[Tx, Session], T]) -> T:
+        """Run `work` with the session, which nobody else changes meanwhile."""
+        return await self._db.write(
+            lambda tx: work(tx, require_session(tx, caller, session_id)),
+            (locks.session_lock(caller.tenant, session_id),),
+        )
+
+    def _clear(
+        self, tx: Tx, session: Session, caller: Principal, *, items: bool, prefix: str | None, change: str
+    ) -> None:
+        """Remove items and values, and record how many."""
+        item_count, item_bytes, hashes = item_store.delete_from(tx, session, 0) if items else (0, 0, [])
+        value_count, value_bytes = 0, 0
+        if prefix is not None:
+            value_count, value_bytes, more = value_store.delete_prefix(tx, session, prefix)
+            hashes += more
+        size = item_bytes + value_bytes
+        store.note_change(tx, session, session.last_number, items=-item_count, values=-value_count, size=-size)
+        contents.remove_unused(tx, session.tenant, hashes)
+        if change == "deleted" or item_count or value_count:
+            counts = {"items": item_count, "values": value_count, "bytes": size}
+            meta = {"session_id": session.session_id, "change": change, "by": caller.name} | counts
+            text = f"Session {session.session_id} {change}."
+            self._runlog.append(tx, session.tenant, [EventDraft("session_deleted", "sessions", text, meta)])
+
+
+def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: Sequence[ItemDraft]) -> None:
+    """Append what a task said, in the transaction that ends the task; nothing if the session was deleted meanwhile."""
+    tx.lock(locks.session_lock(tenant, session_id))
+    session = store.find(tx, tenant, session_id)
+    if session is not None:
+        append_in_tx(tx, session, drafts, task_id)
+
+
+def append_in_tx(tx: Tx, session: Session, drafts: Sequence[ItemDraft], task_id: str | None) -> None:
+    """Append items under the session's lock."""
+    position, size = session.last_number, 0
+    for draft in drafts:
+        position += 1
+        size += item_store.insert(tx, session, position, draft, task_id)
+    store.note_change(tx, session, position, items=len(drafts), size=size)
+
+
+def require_session(tx: Tx, caller: Principal, session_id: str) -> Session:
+    """Return a session that the caller may use. Raises NotFound."""
+    session = store.find(tx, caller.tenant, session_id)
+    if session is None or not session.is_visible_to(caller):
+        raise NotFound(f"There is no session {session_id!r}.")
+    return session
+
+
+def _check_metadata(metadata: JsonObject) -> None:
+    if len(jsontext.encode(metadata)) > model.MAX_METADATA_BYTES:
+        raise InvalidRequest(f"metadata: must have at most {model.MAX_METADATA_BYTES:,} bytes as JSON.")

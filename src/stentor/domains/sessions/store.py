@@ -1,0 +1,83 @@
+"""SQL of the sessions. Items are in `item_store`, values in `value_store`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stentor.core import jsontext
+from stentor.core.db import Sql, Tx
+from stentor.domains.sessions.model import Session
+
+_FIELDS = Session.__struct_fields__
+_COLUMNS = ", ".join(_FIELDS)
+_ONE = "tenant = :tenant and session_id = :session_id"
+_FIND = Sql(f"select {_COLUMNS} from sessions where {_ONE}")
+_LIST = Sql(
+    f"""select {_COLUMNS} from sessions where tenant = :tenant
+    and (cast(:creator as text) is null or created_by = :creator) and updated_at <= :before_time
+    and (updated_at < :before_time or session_id < :before_id)
+    order by updated_at desc, session_id desc limit :limit"""
+)
+_INSERT = Sql(f"insert into sessions ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_UPDATE = Sql(f"update sessions set name = :name, metadata = :metadata, updated_at = :now where {_ONE}")
+_NOTE = Sql(
+    f"""update sessions set item_count = item_count + :items, value_count = value_count + :values,
+    stored_bytes = stored_bytes + :size, last_number = :last_number, updated_at = :now where {_ONE}"""
+)
+_DELETE = Sql(f"delete from sessions where {_ONE}")
+# A holder counts while its attempt runs: one that was lost, waits or has ended holds nothing.
+_HOLD = Sql(
+    f"""update sessions set held_by = :task_id, held_epoch = :epoch where {_ONE}
+    and (held_by is null or held_by = :task_id or not exists (select 1 from tasks where tasks.tenant = sessions.tenant
+        and tasks.task_id = sessions.held_by and tasks.epoch = sessions.held_epoch and tasks.status = 'executing'))"""
+)
+_HOLDER = Sql(f"select held_by from sessions where {_ONE}")
+
+
+def find(tx: Tx, tenant: str, session_id: str) -> Session | None:
+    row = tx.row(_FIND, tenant=tenant, session_id=session_id)
+    return None if row is None else _session(row)
+
+
+def list_page(tx: Tx, tenant: str, creator: str | None, before: tuple[int, str], limit: int) -> list[Session]:
+    """List sessions by their last change, the newest first, below a time and an id; with `creator` those of a key."""
+    params = {"creator": creator, "before_time": before[0], "before_id": before[1]}
+    return [_session(row) for row in tx.rows(_LIST, tenant=tenant, limit=limit, **params)]
+
+
+def insert(tx: Tx, session: Session) -> None:
+    row = {name: getattr(session, name) for name in _FIELDS}
+    tx.run(_INSERT, **row | {"metadata": jsontext.dump(session.metadata)})
+
+
+def update(tx: Tx, session: Session) -> None:
+    """Store the name and the metadata."""
+    metadata = jsontext.dump(session.metadata)
+    tx.run(_UPDATE, **_key(session), name=session.name, metadata=metadata, now=tx.now)
+
+
+def note_change(tx: Tx, session: Session, last_number: int, *, items: int = 0, values: int = 0, size: int = 0) -> None:
+    """Add to the counts of a session."""
+    tx.run(_NOTE, **_key(session), items=items, values=values, size=size, last_number=last_number, now=tx.now)
+
+
+def delete(tx: Tx, session: Session) -> None:
+    """Delete the row alone."""
+    tx.run(_DELETE, **_key(session))
+
+
+def hold(tx: Tx, tenant: str, session_id: str, task_id: str, epoch: int) -> str | None:
+    """Let the attempt of a task hold a session; return the task that holds it otherwise."""
+    if tx.run(_HOLD, tenant=tenant, session_id=session_id, task_id=task_id, epoch=epoch):
+        return None
+    row = tx.row(_HOLDER, tenant=tenant, session_id=session_id)
+    return None if row is None else str(row[0])
+
+
+def _key(session: Session) -> dict[str, str]:
+    return {"tenant": session.tenant, "session_id": session.session_id}
+
+
+def _session(row: tuple[Any, ...]) -> Session:
+    values = dict(zip(_FIELDS, row, strict=True))
+    return Session(**values | {"metadata": jsontext.load(values["metadata"])})
