@@ -227,3 +227,18 @@ async def test_who_may_not_see_a_task_may_not_replay_it(world: World, upstream: 
     for path in ("replay", "input"):
         answer = await world.clients["BOB"].get(f"/api/v1/tasks/{task['task_id']}/{path}")
         assert answer.status_code == 404, answer.text
+
+
+@requirement("execution.replay")
+async def test_a_run_in_a_session_is_replayed_with_the_conversation_that_it_had(
+    world: World, upstream: Upstream
+) -> None:
+    await world.register(**agent_body(compact_after_tokens=100) | {"sandbox_whitelist": dict[str, Any]()})
+    await world.admin.post("/api/v1/sessions", json={"id": "s"})
+    Script(upstream, "First.", "SUMMARY", "Second.", "Third.")
+    said = [await think(world, session="s", input=words) for words in ("salt " * 100, "And now?", "Go on.")]
+    for task in said:
+        report = await replay(world, task["task_id"])
+        assert (report["verdict"], report["result"]) == ("same", task["result"]), json.dumps(report)
+    assert list(verdicts(await replay(world, said[1]["task_id"]))) == ["summary 1", "model 1"]
+    assert len(upstream.asked) == 4

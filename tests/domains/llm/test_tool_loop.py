@@ -111,8 +111,9 @@ async def thinker(world: World, site: Site | None = None, **options: Any) -> str
     return await world.register(**agent_body(site, **options))
 
 
-async def think(world: World) -> dict[str, Any]:
-    return await world.ended(await world.submit(type="think", input="What is it?", required_capabilities=["think"]))
+async def think(world: World, **fields: Any) -> dict[str, Any]:
+    body = {"type": "think", "input": "What is it?", "required_capabilities": ["think"]} | fields
+    return await world.ended(await world.submit(**body))
 
 
 async def steps(world: World, task_id: str) -> list[dict[str, Any]]:
