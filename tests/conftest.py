@@ -33,8 +33,13 @@ from tests.service import ADMIN, KEYS, Service, serving
 
 __all__ = ["ADMIN", "KEYS", "MakeWorld", "Service", "World", "serving"]
 
-# Nothing is timed: a machine that is busy elsewhere is no reason for a property to fail.
-hypothesis.settings.register_profile("stentor", deadline=None, max_examples=100 if thorough() else 30)
+# Nothing is timed: a machine that is busy elsewhere is no reason for a property to fail, nor are unlucky draws.
+hypothesis.settings.register_profile(
+    "stentor",
+    deadline=None,
+    max_examples=100 if thorough() else 30,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
+)
 hypothesis.settings.load_profile("stentor")
 
 

@@ -49,6 +49,7 @@ _PLAIN_WORDS = {
     "less than or equal to": "at most",
     "greater than or equal to": "at least",
 }
+_NO_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type", "dataclass_type"))
 """Pydantic's words, and ours: `grade: must be at most 1`."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 log = logging.getLogger(__name__)
@@ -137,7 +138,8 @@ def field_errors(errors: Sequence[Any]) -> JsonObject:
     for error in errors:
         location = [str(part) for part in error["loc"]]
         field = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
-        reason = str(error["msg"]).removeprefix("Value error, ")
+        reason = "must be an object" if error["type"] in _NO_OBJECT else str(error["msg"])
+        reason = reason.removeprefix("Value error, ")
         for pydantic_words, words in _PLAIN_WORDS.items():
             reason = reason.replace(pydantic_words, words)
         fields[field] = reason

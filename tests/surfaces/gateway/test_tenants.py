@@ -46,6 +46,7 @@ async def theirs(world: World) -> dict[str, str]:
     assert (await other.post("/api/v1/keys", json={"name": "groq", "role": "viewer"})).status_code == 201
     budget = {"kind": "key", "subject": "*", "unit": "usd", "period": "day", "limit": 5}
     found["budget_id"] = (await other.post("/api/v1/llm/budgets", json=budget)).json()["budget_id"]
+    found["session_id"] = (await other.post("/api/v1/sessions", json={})).json()["session_id"]
     group = {"kind": "group", "name": "fast", "models": ["groq/m"]}
     found["route_id"] = (await other.post("/api/v1/llm/routes", json=group)).json()["route_id"]
     return ids | found | await their_update(other, agent["agent_id"])

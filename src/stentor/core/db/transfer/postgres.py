@@ -53,6 +53,8 @@ class PostgresSide:
         with _errors(), psycopg.connect(self._url, autocommit=True, connect_timeout=10) as self._raw:
             # The name appears in the messages of other processes that find the database in use.
             self._raw.execute("set application_name = 'stentor db copy'")
+            # Rows arrive as they were: the trigger that gives a queued task its turn leaves them alone.
+            self._raw.execute("set stentor.copying = 'on'")
             self._raw.execute("set statement_timeout = 0")
             self._raw.execute("set idle_in_transaction_session_timeout = 0")
             self._require_alone()

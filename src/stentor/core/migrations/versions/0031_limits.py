@@ -56,7 +56,9 @@ ON_POSTGRESQL = (
                 order by t.queued_at limit 1));
         return new;
     end $$""",
-    """create trigger tasks_take_turn before insert on tasks for each row when (new.status = 'queued')
+    # `stentor db copy` says that it copies: rows arrive as they were.
+    """create trigger tasks_take_turn before insert on tasks for each row
+    when (new.status = 'queued' and current_setting('stentor.copying', true) is distinct from 'on')
     execute function take_task_turn()""",
     """create trigger tasks_take_turn_again before update of status, assigned_agent on tasks for each row
     when (new.status = 'queued'
