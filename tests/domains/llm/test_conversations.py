@@ -63,7 +63,7 @@ async def test_a_task_continues_the_conversation_of_those_before_it(world: World
     await talker(world)
     Script(upstream, "Because of rivers.", "About 3.5 %.", "Yes.")
     task = await say(world, "Why is the sea salty?")
-    assert task["metadata"] == {"session": "s"}
+    assert task["metadata"] == {"session": "s", "limit": {"key": "session/s", "max": 1}}
     await say(world, {"text": "How much?"})
     await say(world, {"messages": [{"role": "user", "content": "Everywhere?"}]})
     expected = [
@@ -162,13 +162,20 @@ async def test_one_task_at_a_time_continues_a_session(world: World, upstream: Up
     upstream.mood = answer
     first = await world.submit(**SAY, input="1")
     await arrived.wait()
-    busy = await say(world, "2")
+    busy = await world.ended(await world.submit(**SAY, input="2", limit={"key": "mine", "max": 9}))
     assert (busy["error"]["code"], busy["outcome_class"]) == ("SESSION_BUSY", "provider_failure")
     assert first in busy["error"]["message"]
-    after = await world.submit(**SAY, input="3", after=[first])
+    second = await world.submit(**SAY, input="3")
+    waits = await soon(lambda: _notice(world, second))
+    assert waits == "Waits for room: 1 of 1 tasks with the key 'session/s' run."
     go.set()
-    await soon(lambda: _is_completed(world, after))
+    await soon(lambda: _is_completed(world, second))
     assert [content for _, content in await conversation(world)] == ["1", "one", "3", "two"]
+
+
+async def _notice(world: World, task_id: str) -> str | None:
+    task = await world.task(task_id)
+    return task["notice"] if task["status"] == "queued" else None
 
 
 async def _is_completed(world: World, task_id: str) -> bool:

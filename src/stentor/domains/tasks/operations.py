@@ -92,7 +92,8 @@ class TaskTemplate(RequestModel):
     title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
     limit: Annotated[LimitIn | None, Field(description="Above it, the task stays queued until there is room.")] = None
     session: Annotated[
-        Name | None, Field(description="The id of a session: an `llm` agent continues its conversation.")
+        Name | None,
+        Field(description="The id of a session: an `llm` agent continues its conversation, a task at a time."),
     ] = None
     metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
 
@@ -110,11 +111,17 @@ class TaskTemplate(RequestModel):
                 tags=tuple(meta.tags),
                 prefer=meta.prefer,
                 title=self.title,
-                limit=None if self.limit is None else model.TaskLimit(**self.limit.model_dump()),
+                limit=self._limit(),
                 session=self.session,
             ),
             queue_timeout_seconds=self.queue_timeout_seconds,
         )
+
+    def _limit(self) -> model.TaskLimit | None:
+        """Return the limit that was given, or else the one of a session: tasks continue it one after the other."""
+        if self.limit is not None:
+            return model.TaskLimit(**self.limit.model_dump())
+        return None if self.session is None else model.TaskLimit(f"session/{self.session}", 1)
 
 
 class TaskIn(TaskTemplate):
