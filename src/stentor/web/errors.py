@@ -138,7 +138,7 @@ def field_errors(errors: Sequence[Any]) -> JsonObject:
     for error in errors:
         location = [str(part) for part in error["loc"]]
         field = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
-        reason = "must be an object" if error["type"] in _NO_OBJECT else str(error["msg"])
+        reason = "must be an object" if error.get("type") in _NO_OBJECT else str(error["msg"])
         reason = reason.removeprefix("Value error, ")
         for pydantic_words, words in _PLAIN_WORDS.items():
             reason = reason.replace(pydantic_words, words)
