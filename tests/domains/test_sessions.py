@@ -130,6 +130,17 @@ async def keys_of(world: World, **params: Any) -> list[str]:
 
 
 @requirement("sessions.values")
+async def test_some_values_that_are_too_long_together_are_refused(world: World) -> None:
+    await create(world)
+    for key in "abcdefghi":
+        await call(world, "PUT", "/s/values", json={"values": {key: key * 950_000}})
+    refused = await call(world, "GET", "/s/values", status=400, params=[("key", key) for key in "abcdefghi"])
+    assert "8,550,018 bytes together" in refused["error"]["message"]
+    assert [len(one["key"]) for one in (await call(world, "GET", "/s/values", params={"key": "a"}))["values"]] == [1]
+    assert (await call(world, "GET", "/s/values"))["next_cursor"] is not None
+
+
+@requirement("sessions.values")
 async def test_a_batch_with_one_wrong_value_sets_none(world: World) -> None:
     await create(world)
     for body in (

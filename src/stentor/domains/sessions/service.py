@@ -166,11 +166,22 @@ class SessionService:
         return await self._change(caller, session_id, work)
 
     async def get_values(self, caller: Principal, session_id: str, keys: Sequence[str]) -> list[StoredValue]:
-        """Return the values of these keys; those that do not exist are left out. Raises NotFound for the session."""
+        """Return the values of these keys; those that do not exist are left out.
+
+        Raises NotFound for the session, and InvalidRequest if several have more than a page may have together.
+        """
 
         def read(tx: Tx) -> list[StoredValue]:
             session = require_session(tx, caller, session_id)
-            found = (value_store.find(tx, session, key) for key in dict.fromkeys(keys))
+            wanted = list(dict.fromkeys(keys))
+            sizes = (value_store.find_size(tx, session, key) for key in wanted if len(wanted) > 1)
+            total = sum(found[0] for found in sizes if found is not None)
+            if total > model.MAX_PAGE_BYTES:
+                raise InvalidRequest(
+                    f"key: these values have {total:,} bytes together, more than {model.MAX_PAGE_BYTES:,}: read fewer "
+                    "at once."
+                )
+            found = (value_store.find(tx, session, key) for key in wanted)
             return [value for value in found if value is not None]
 
         return await self._db.read(read)

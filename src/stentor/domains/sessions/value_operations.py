@@ -85,7 +85,7 @@ class SessionValueOperations:
     ) -> ValuePage:
         """List values of a session whose key begins with `prefix`, by key or the newest first, or those of some keys.
 
-        A page ends earlier where it would have more than 8 MB.
+        A page ends earlier where it would have more than 8 MB; of some keys, that many bytes are refused.
         """
         if key:
             some = await self._sessions.get_values(caller, session_id, key)
