@@ -147,7 +147,7 @@ def test_list_filters_by_state_agent_and_time(served: Served) -> None:
     assert ids("--created-after", "2020-01-01T00:00:00+02:00", "--limit", "1") == ["done"]
     shown = program("task", "list", "--limit", "2").out
     assert "2 of 4" in shown
-    assert " ago" in shown
+    assert re.search(r"just now| ago", shown)  # a fast machine lists them within a second
     assert program("task", "list", "--created-after", "yesterday").code == 2
 
 
