@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core.db import Sql
 from tests.conftest import World
 from tests.domains.test_steps import Attempt
 from tests.domains.test_waits import suspend, wait
@@ -89,6 +90,17 @@ async def test_of_one_key_no_more_tasks_start_in_a_time_than_its_rate_says(world
     world.clock.advance(seconds=60)
     await look(world)
     assert [task["task_id"] for task in await claim(world, agent)] == tasks[2:4]
+
+
+async def test_starts_that_no_rate_can_count_any_more_are_deleted(world: World) -> None:
+    agent = await world.register()
+    starts = Sql("select count(*) from limit_starts")
+    for kept in (1, 1):
+        await world.submit(limit={"key": "api", "max": 9, "per_seconds": 60})
+        await claim(world, agent)
+        await world.kernel.tasks.reconciler.tick(3_599)
+        assert await world.kernel.infra.db.read(lambda tx: tx.rows(starts)) == [(kept,)]
+        world.clock.advance(seconds=86_401)
 
 
 @requirement("limits.own-max")

@@ -71,7 +71,10 @@ class FairQueue:
         return self._size
 
     def push(self, queued: QueuedTask) -> None:
-        self._levels.setdefault(queued.priority, SubmitterTurns()).push(queued)
+        level = self._levels.get(queued.priority)
+        if level is None:
+            level = self._levels[queued.priority] = SubmitterTurns()
+        level.push(queued)
         self._size += 1
 
     def pop(self) -> QueuedTask:

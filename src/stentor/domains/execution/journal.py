@@ -40,20 +40,18 @@ class Journal(Protocol):
     async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any: ...
 
 
-class AttemptJournal:
-    """Steps and effects of one attempt. Their keys must be the same in every attempt."""
+class RecordedSteps:
+    """What the journal of a task has, by the keys of the steps."""
 
-    def __init__(self, steps: StepService, claim: TaskClaim) -> None:
-        self._steps, self._claim = steps, claim
-        self._principal = Principal("stentor", "admin", frozenset(("admin",)), claim.tenant)
+    def __init__(self, steps: StepService, principal: Principal, task_id: str) -> None:
+        self._steps, self._principal, self._task_id = steps, principal, task_id
         self._recorded: dict[str, JournalEntry] = {}
-        self._has_request = False
 
     async def load(self) -> None:
-        """Read what earlier attempts recorded, or the task from which this one goes on."""
+        """Read the journal. Raises NotFound for a task that the principal may not see."""
         after = ""
-        while self._claim.epoch > 1 or self._claim.metadata.rerun_from is not None:
-            page = await self._steps.list_page(self._principal, self._claim.task_id, after, MAX_PAGE)
+        while True:
+            page = await self._steps.list_page(self._principal, self._task_id, after, MAX_PAGE)
             self._recorded |= {entry.step.key: entry for entry in page}
             if len(page) < MAX_PAGE:
                 return
@@ -64,8 +62,31 @@ class AttemptJournal:
         return key in self._recorded and self._recorded[key].step.epoch == 0
 
     def has(self, key: str) -> bool:
-        """Return whether an earlier attempt recorded a step."""
+        """Return whether a step was recorded."""
         return key in self._recorded
+
+    async def _read_outcome(self, entry: JournalEntry) -> Any:
+        """Return the outcome of an ended step as the program gets it: its value, or `{"error": ...}`."""
+        if entry.step.error is not None:
+            return {"error": entry.step.error}
+        if entry.step.value_hash is None:
+            return entry.value
+        return (await self._steps.get(self._principal, self._task_id, entry.step.key)).value
+
+
+class AttemptJournal(RecordedSteps):
+    """Steps and effects of one attempt. Their keys must be the same in every attempt."""
+
+    def __init__(self, steps: StepService, claim: TaskClaim) -> None:
+        principal = Principal("stentor", "admin", frozenset(("admin",)), claim.tenant)
+        super().__init__(steps, principal, claim.task_id)
+        self._claim = claim
+        self._has_request = False
+
+    async def load(self) -> None:
+        """Read what earlier attempts recorded, or the task from which this one goes on."""
+        if self._claim.epoch > 1 or self._claim.metadata.rerun_from is not None:
+            await super().load()
 
     async def step(
         self, key: str, name: str, work: Callable[[], Awaitable[Any]], request: Callable[[], JsonObject] | None = None
@@ -77,7 +98,7 @@ class AttemptJournal:
         """
         entry = self._recorded.get(key)
         if entry is not None:
-            return await self._value(entry)
+            return await self._read_outcome(entry)
         started = time.perf_counter()
         value = await work()
         described = None if request is None or self._has_request else request()
@@ -103,7 +124,7 @@ class AttemptJournal:
             entry = began
         if entry.step.state == "started":
             raise EffectUnknown(name, entry.step.event_id)
-        return await self._value(entry)
+        return await self._read_outcome(entry)
 
     async def _record(
         self, key: str, name: str, kind: StepKind, started: float, value: Any, request: JsonObject | None = None
@@ -112,15 +133,3 @@ class AttemptJournal:
         claim, outcome = self._claim, StepOutcome.of_value(value)
         draft = StepDraft(key, name, kind, request=request)
         await self._steps.record(self._principal, claim.task_id, claim.epoch, draft, outcome, duration_ms)
-
-    async def _value(self, entry: JournalEntry) -> Any:
-        return await read_outcome(self._steps, self._principal, self._claim.task_id, entry)
-
-
-async def read_outcome(steps: StepService, principal: Principal, task_id: str, entry: JournalEntry) -> Any:
-    """Return the outcome of an ended step as the program gets it: its value, or `{"error": ...}`."""
-    if entry.step.error is not None:
-        return {"error": entry.step.error}
-    if entry.step.value_hash is None:
-        return entry.value
-    return (await steps.get(principal, task_id, entry.step.key)).value

@@ -24,7 +24,6 @@ from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim
 BATCH_SIZE = 200
 """Keys that one look takes, and tasks of a key that it puts back into the queue."""
 MAX_REMEMBERED = 100_000
-PURGE_TICKS = 3_600
 LEAVES_ROOM = frozenset(
     ("task_completed", "task_failed", "task_aborted", "task_cancelled", "task_waiting", "task_requeued")
 )
@@ -72,15 +71,11 @@ class RoomFinder:
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
-        tick = 0
         while True:
             await wait_until_tick(self._event)
-            tick += not self._event.is_set()
             self._event.clear()
             try:
                 await self.tick()
-                if tick % PURGE_TICKS == PURGE_TICKS - 1:
-                    await self._db.write(store.purge_starts)
             except StoreUnavailable:
                 continue  # the database logs the outage
             except Exception:

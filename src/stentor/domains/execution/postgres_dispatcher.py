@@ -118,25 +118,26 @@ class PostgresDispatcher:
             return []
         seen = arrival.set_count
 
-        def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
-            if not self._freshness.are_current(tx, [agent_id]):
-                return limit + 1, []  # more than `limit`: the event stays set, and the next call tries again
-            # Rounds, because all may be parked or denied; only an empty queue may give an empty result.
-            for _ in range(MAX_ROUNDS):
-                tasks = store.next_for_agent(tx, agent_id, limit)
-                attempts = (self._executor.claim(tx, queued, lease) for queued in tasks)
-                claims = [claim for claim in attempts if claim is not None]
-                if claims or not tasks:
-                    return len(tasks), claims
-            return limit, []
+        def work(tx: Tx) -> tuple[int | None, list[TaskClaim]]:
+            """Return how many tasks were read, and the claims; None if the tasks were not read."""
+            count, claims = None, list[TaskClaim]()
+            if self._freshness.are_current(tx, [agent_id]):
+                # Rounds, because all may be parked or denied; only an empty queue may give an empty result.
+                for _ in range(MAX_ROUNDS):
+                    tasks = store.next_for_agent(tx, agent_id, limit)
+                    attempts = (self._executor.claim(tx, queued, lease) for queued in tasks)
+                    count, claims = len(tasks), [claim for claim in attempts if claim is not None]
+                    if claims or not tasks:
+                        break
+            return count, claims
 
         count, claims = await self._db.write(work, NO_LOCKS)
-        while self._open and count == limit and not claims:
+        while self._open and count and not claims:
             count, claims = await self._db.write(work, NO_LOCKS)
         if claims:
             self._change_depth(agent_id, -len(claims))
         # The queue is empty, unless a task arrived after the transaction had read it.
-        if count < limit and arrival.set_count == seen:
+        if count is not None and count < limit and arrival.set_count == seen:
             arrival.clear()
         return claims
 

@@ -21,7 +21,7 @@ from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.learning.service import learning_skipped_event
-from stentor.domains.tasks import queries, store
+from stentor.domains.tasks import limit_store, queries, store
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, to_queued_task
 from stentor.domains.tasks.service import require_task
 
@@ -99,6 +99,7 @@ class Reconciler:
             await self._relearn()
         if tick % PURGE_TICKS == PURGE_TICKS - 1:
             await self._db.write(idempotency.purge_expired)
+            await self._db.write(limit_store.purge_starts)
 
     async def _relearn(self) -> None:
         for task in await self._db.read(lambda tx: store.list_unlearned(tx, tx.now - SECOND, BATCH_SIZE)):

@@ -7,10 +7,10 @@ from typing import Any
 
 from stentor.auth.principal import Principal
 from stentor.core.jsontext import JsonObject
-from stentor.domains.execution.journal import read_outcome
+from stentor.domains.execution.journal import RecordedSteps
 from stentor.domains.execution.replay.model import ReplayedStep
 from stentor.domains.execution.runtimes import llm_request
-from stentor.domains.steps.model import MAX_PAGE, StepKind
+from stentor.domains.steps.model import StepKind
 from stentor.domains.steps.service import JournalEntry, StepService
 from stentor.domains.steps.starts import is_start
 
@@ -23,12 +23,11 @@ class ReplayStopped(Exception):
         self.key = key
 
 
-class ReplayJournal:
+class ReplayJournal(RecordedSteps):
     """A Journal that only reads. `steps` is the report, in the order of the program."""
 
-    def __init__(self, service: StepService, principal: Principal, task_id: str) -> None:
-        self._service, self._principal, self._task_id = service, principal, task_id
-        self._recorded: dict[str, JournalEntry] = {}
+    def __init__(self, steps: StepService, principal: Principal, task_id: str) -> None:
+        super().__init__(steps, principal, task_id)
         self._requests: dict[int, JsonObject] = {}
         """What the attempts asked, by their epoch."""
         self.steps: dict[str, ReplayedStep] = {}
@@ -41,25 +40,12 @@ class ReplayJournal:
         """Read the journal and the requests of its steps. Raises NotFound for a task that the caller may not see."""
         if self._recorded:
             return
-        after = ""
-        while True:
-            page = await self._service.list_page(self._principal, self._task_id, after, MAX_PAGE)
-            self._recorded |= {entry.step.key: entry for entry in page if not is_start(entry.step.key)}
-            if len(page) < MAX_PAGE:
-                break
-            after = page[-1].step.event_id
-        requests = await self._service.list_requests(self._principal, self._task_id)
+        await super().load()
+        self._recorded = {key: entry for key, entry in self._recorded.items() if not is_start(key)}
+        requests = await self._steps.list_requests(self._principal, self._task_id)
         for entry in self._recorded.values():
             if entry.step.event_id in requests:
                 self._requests.setdefault(entry.step.epoch, requests[entry.step.event_id])
-
-    def has(self, key: str) -> bool:
-        """Return whether the run recorded a step."""
-        return key in self._recorded
-
-    def is_taken_over(self, key: str) -> bool:
-        """Return whether a step was recorded for another task, from which this one goes on."""
-        return key in self._recorded and self._recorded[key].step.epoch == 0
 
     async def step(
         self, key: str, name: str, work: Callable[[], Awaitable[Any]], request: Callable[[], JsonObject] | None = None
@@ -73,11 +59,11 @@ class ReplayJournal:
                 step.reasons.append("the run did not record what it asked")
             else:
                 self.note(key, *llm_request.compare(recorded, request()))
-        return await self._read(entry)
+        return await self._read_outcome(entry)
 
     async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any:
         """Do the same with an effect; it is never sent."""
-        return await self._read(self._find(key, name, "effect")[0])
+        return await self._read_outcome(self._find(key, name, "effect")[0])
 
     def note(self, key: str, *reasons: str) -> None:
         """Note in what a step differs from the run. Steps of another task are not compared."""
@@ -113,6 +99,3 @@ class ReplayJournal:
         if recorded != f"{kind} {name}":
             self.note(key, f"{recorded} before, {kind} {name} now")
         return entry, step
-
-    async def _read(self, entry: JournalEntry) -> Any:
-        return await read_outcome(self._service, self._principal, self._task_id, entry)

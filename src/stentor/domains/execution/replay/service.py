@@ -20,7 +20,7 @@ from stentor.domains.execution.runtimes import session_messages
 from stentor.domains.execution.runtimes.llm import build_request, parse_llm_options, read_conversation
 from stentor.domains.execution.runtimes.llm_loop import ToolLoop, Turn
 from stentor.domains.llm.call_guard import LlmCaller
-from stentor.domains.llm.model import ChatRequest, ToolCall, ToolDefinition
+from stentor.domains.llm.model import ChatRequest, ToolCall
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent, LlmOptions
@@ -122,9 +122,9 @@ class ReplayLoop(ToolLoop):
         super().__init__(gateway, tools, journal, caller, run, options, lambda token: None)
         self._replayed, self._allowed = journal, allowed
 
-    def _definitions(self) -> tuple[ToolDefinition, ...]:
+    def _list_tools(self) -> list[JsonObject]:
         # Of a suspended agent too, whose runs are worth a look.
-        return tuple(ToolDefinition(tool["name"], tool["description"], tool["parameters"]) for tool in self._allowed)
+        return self._allowed
 
     async def _ask(self, request: ChatRequest, describe: Callable[[], JsonObject]) -> Turn:
         turn = await super()._ask(request, describe)

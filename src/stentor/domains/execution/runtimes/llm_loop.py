@@ -159,9 +159,12 @@ class ToolLoop:
             Turn(reply.content, (), reply.finish, stream.name, reply.usage or TokenUsage(), stream.cost)
         )
 
+    def _list_tools(self) -> list[JsonObject]:
+        return self._tools.list_tools(self._run)
+
     def _definitions(self) -> tuple[ToolDefinition, ...]:
-        allowed = self._tools.list_tools(self._run)
-        return tuple(ToolDefinition(tool["name"], tool["description"], tool["parameters"]) for tool in allowed)
+        tools = self._list_tools()
+        return tuple(ToolDefinition(tool["name"], tool["description"], tool["parameters"]) for tool in tools)
 
     async def _ask(self, request: ChatRequest, describe: Callable[[], JsonObject]) -> Turn:
         self._check_limits()
