@@ -49,8 +49,9 @@ _PLAIN_WORDS = {
     "less than or equal to": "at most",
     "greater than or equal to": "at least",
 }
-_NO_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type", "dataclass_type"))
 """Pydantic's words, and ours: `grade: must be at most 1`."""
+_NO_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type", "dataclass_type"))
+"""Pydantic's errors that name a Python class, or a dictionary, where JSON has an object."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 log = logging.getLogger(__name__)
 

@@ -80,6 +80,11 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _TABLE = re.compile(r"\b(?:from|join|into|update) ([a-z_]+)")
 
 
+def as_literal(text: str) -> LiteralString:
+    """Return a statement of this program: psycopg's types ask for text that stands in the source as it is."""
+    return cast("LiteralString", text)
+
+
 class Sql:
     """One statement with `:name` parameters, translated once into each driver's form: `?` or `%(name)s`.
 
@@ -93,8 +98,7 @@ class Sql:
         # Conservative: a select in parentheses or a CTE counts as a write.
         self.writes = not self.text.startswith("select ")
         self.tables = frozenset(_TABLE.findall(self.text))
-        # Ours, although put together: psycopg's types ask for text that stands in the source.
-        self.pyformat = cast("LiteralString", _PARAMETER.sub(r"%(\1)s", self.text.replace("%", "%%")))
+        self.pyformat = as_literal(_PARAMETER.sub(r"%(\1)s", self.text.replace("%", "%%")))
         self.qmark = _PARAMETER.sub("?", self.text)
         self._pick = _picker(_PARAMETER.findall(self.text))
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
 from stentor.core.db import locks as advisory
-from stentor.core.db.driver import AppendOnlyTable, Locks, Params, Row, Sql, insert_statements
+from stentor.core.db.driver import AppendOnlyTable, Locks, Params, Row, Sql, as_literal, insert_statements
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
 IDLE_IN_TRANSACTION_SECONDS = 10
@@ -41,12 +41,7 @@ _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
 _EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
 """Advisory locks: the key of the lock for everything, and the first of the two keys of a named lock."""
-_TRY_NAMED_LOCK = cast("LiteralString", f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, %s)")
-
-
-def _ours(text: str) -> LiteralString:
-    """Return a statement of this program: psycopg's types ask for text that stands in the source as it is."""
-    return cast("LiteralString", text)
+_TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, %s)")
 
 
 class TableMissing(StoreUnavailable):
@@ -76,9 +71,9 @@ class PostgresConnection:
     def _connect(self) -> psycopg.Connection[Row]:
         try:
             raw = psycopg.connect(self._url, autocommit=True, **_options(self._url))
-            raw.execute(_ours(_SESSION))
+            raw.execute(as_literal(_SESSION))
             for statement in self._session_statements:
-                raw.execute(_ours(statement))
+                raw.execute(as_literal(statement))
             if not self._read_only:
                 _take_serving_lock(raw)
         except psycopg.OperationalError as error:
@@ -95,7 +90,7 @@ class PostgresConnection:
             self._raw = self._connect()
         with self._store_errors():
             cursor = self._raw.execute(
-                _ours(_BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks)), prepare=False
+                as_literal(_BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks)), prepare=False
             )
             while cursor.nextset():
                 pass
@@ -158,7 +153,7 @@ class PostgresConnection:
 
     def control(self, text: str) -> None:
         with self._store_errors():
-            self._raw.execute(_ours(text))
+            self._raw.execute(as_literal(text))
 
     def run(self, sql: Sql, params: Params) -> int:
         with self._store_errors():
@@ -173,7 +168,7 @@ class PostgresConnection:
     def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
         with self._store_errors():
             for text, values in insert_statements(table, rows, "%s"):
-                self._raw.execute(_ours(text), values)
+                self._raw.execute(as_literal(text), values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         with self._store_errors():

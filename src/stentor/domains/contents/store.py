@@ -34,6 +34,11 @@ def put(tx: Tx, tenant: str, content: bytes) -> str:
     return digest
 
 
+def put_long(tx: Tx, tenant: str, content: bytes, most_inline: int) -> str | None:
+    """Store a content of more than `most_inline` bytes like `put`; None for a shorter one, which stays in its row."""
+    return put(tx, tenant, content) if len(content) > most_inline else None
+
+
 def read(tx: Tx, tenant: str, digest: str, what: str) -> bytes:
     """Return a content. Raises CorruptRecord, with `what` it is, if it is missing or damaged."""
     row = tx.row(_FIND, tenant=tenant, hash=digest)

@@ -19,6 +19,7 @@ from stentor.domains.sessions.model import (
     Session,
     build_message,
 )
+from stentor.domains.sessions.store import session_key
 
 _ONE = "tenant = :tenant and session_id = :session_id"
 _INSERT = Sql(
@@ -57,15 +58,15 @@ _DELETE = Sql(f"delete from session_items where {_ONE} and position >= :first")
 def insert(tx: Tx, session: Session, position: int, draft: ItemDraft, task_id: str | None) -> int:
     """Insert an item; return the bytes that it stores itself."""
     content = jsontext.encode(draft.value)
-    is_short = len(content) <= MAX_INLINE_BYTES
+    digest = contents.put_long(tx, session.tenant, content, MAX_INLINE_BYTES)
     tx.run(
         _INSERT,
-        **_key(session),
+        **session_key(session),
         position=position,
         kind=draft.kind,
         source=draft.source,
-        value=content.decode() if is_short else None,
-        value_hash=None if is_short else contents.put(tx, session.tenant, content),
+        value=content.decode() if digest is None else None,
+        value_hash=digest,
         size=len(content) if draft.size is None else draft.size,
         now=tx.now,
         task_id=task_id,
@@ -76,30 +77,33 @@ def insert(tx: Tx, session: Session, position: int, draft: ItemDraft, task_id: s
 
 def list_after(tx: Tx, session: Session, after: int, limit: int) -> list[Item]:
     """Return the items after a position; fewer than `limit` where a page would be too large."""
-    positions = _within_page(tx.rows(_SIZES_AFTER, **_key(session), after=after, limit=limit))
+    positions = _within_page(tx.rows(_SIZES_AFTER, **session_key(session), after=after, limit=limit))
     return _read(tx, session, positions[0], positions[-1]) if positions else []
 
 
 def list_newest(tx: Tx, session: Session, before: int, limit: int) -> list[Item]:
     """Return the last items before a position, oldest first."""
-    positions = _within_page(tx.rows(_SIZES_BEFORE, **_key(session), before=before, limit=limit))
+    positions = _within_page(tx.rows(_SIZES_BEFORE, **session_key(session), before=before, limit=limit))
     return _read(tx, session, positions[-1], positions[0]) if positions else []
 
 
 def list_since_summary(tx: Tx, session: Session, task_id: str | None = None) -> list[Item]:
-    """Return the last summary and the items after it; all items if there is none. With a task, those before its own."""
-    first = None if task_id is None else tx.row(_FIRST_OF_TASK, **_key(session), task_id=task_id)
+    """Return the last summary and the items after it; all items if there is none.
+
+    With `task_id`, only items that were there before those of this task.
+    """
+    first = None if task_id is None else tx.row(_FIRST_OF_TASK, **session_key(session), task_id=task_id)
     before = first[0] if first and first[0] is not None else session.last_number + 1
-    summary = tx.row(_LAST_SUMMARY, **_key(session), before=before)
+    summary = tx.row(_LAST_SUMMARY, **session_key(session), before=before)
     return _read(tx, session, (summary[0] if summary else None) or 0, before - 1)
 
 
 def delete_from(tx: Tx, session: Session, first: int) -> tuple[int, int, list[str]]:
     """Delete the items from a position on; return their number, their own bytes, and the hashes of their contents."""
-    hashes = [row[0] for row in tx.rows(_HASHES, **_key(session), first=first)]
-    row = tx.row(_COUNT, **_key(session), first=first)
+    hashes = [row[0] for row in tx.rows(_HASHES, **session_key(session), first=first)]
+    row = tx.row(_COUNT, **session_key(session), first=first)
     assert row is not None
-    tx.run(_DELETE, **_key(session), first=first)
+    tx.run(_DELETE, **session_key(session), first=first)
     return int(row[0]), int(row[1]), hashes
 
 
@@ -115,7 +119,7 @@ def _within_page(rows: list[tuple[Any, ...]]) -> list[int]:
 
 
 def _read(tx: Tx, session: Session, first: int, last: int) -> list[Item]:
-    return [_item(row) for row in tx.rows(_READ, **_key(session), first=first, last=last)]
+    return [_item(row) for row in tx.rows(_READ, **session_key(session), first=first, last=last)]
 
 
 def _item(row: tuple[Any, ...]) -> Item:
@@ -130,7 +134,3 @@ def _item(row: tuple[Any, ...]) -> Item:
         stored = {"error": jsontext.load(error)} if error is not None else jsontext.load(text or "null")
         value = build_message(value, stored)
     return Item(position, kind, value, size, created_at, task_id)
-
-
-def _key(session: Session) -> dict[str, str]:
-    return {"tenant": session.tenant, "session_id": session.session_id}

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.sessions import model
-from stentor.domains.sessions.model import Item, ItemDraft, ItemKind, Session
+from stentor.domains.sessions.model import ItemDraft, ItemKind, Session
 from stentor.domains.sessions.service import SessionService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
@@ -182,8 +182,7 @@ class SessionOperations:
         if (newest or before is not None) and after:
             raise InvalidRequest("after: goes neither with newest nor with before.")
         end = (2**53 if before is None else before) if newest or before is not None else None
-        session = await self._sessions.get(caller, session_id)
-        items: list[Item] = await self._sessions.list_items(caller, session_id, after, end, limit)
+        session, items = await self._sessions.list_items(caller, session_id, after, end, limit)
         is_last = not items or end is not None or items[-1].position >= session.last_number
         following = None if is_last else items[-1].position
         return ItemPage(items=[ItemOut.of(item) for item in items], item_count=session.item_count, next_after=following)

@@ -120,22 +120,22 @@ class SessionService:
 
     async def list_items(
         self, caller: Principal, session_id: str, after: int, before: int | None, limit: int
-    ) -> list[Item]:
-        """Return the items after a position, or the last ones before one, oldest first. Raises NotFound.
+    ) -> tuple[Session, list[Item]]:
+        """Return the session, and its items after a position or the last ones before one, oldest first.
 
-        There may be fewer than `limit` where the page would be too large.
+        There may be fewer than `limit` where the page would be too large. Raises NotFound.
         """
 
-        def read(tx: Tx) -> list[Item]:
+        def read(tx: Tx) -> tuple[Session, list[Item]]:
             session = require_session(tx, caller, session_id)
             if before is not None:
-                return item_store.list_newest(tx, session, before, limit)
-            return item_store.list_after(tx, session, after, limit)
+                return session, item_store.list_newest(tx, session, before, limit)
+            return session, item_store.list_after(tx, session, after, limit)
 
         return await self._db.read(read)
 
     async def pop(self, caller: Principal, session_id: str) -> Item | None:
-        """Remove the last item and return it; None if there is none. Raises NotFound."""
+        """Remove the last item and return it, or None for a session without items. Raises NotFound."""
 
         def work(tx: Tx, session: Session) -> Item | None:
             for item in item_store.list_newest(tx, session, session.last_number + 1, 1):
@@ -230,7 +230,7 @@ class SessionService:
         )
 
     async def _change(self, caller: Principal, session_id: str, work: Callable[[Tx, Session], T]) -> T:
-        """Run `work` with the session, which nobody else changes meanwhile."""
+        """Run `work` in a transaction that holds the session's lock."""
         return await self._db.write(
             lambda tx: work(tx, require_session(tx, caller, session_id)),
             (locks.session_lock(caller.tenant, session_id),),

@@ -53,17 +53,17 @@ def insert(tx: Tx, session: Session) -> None:
 def update(tx: Tx, session: Session) -> None:
     """Store the name and the metadata."""
     metadata = jsontext.dump(session.metadata)
-    tx.run(_UPDATE, **_key(session), name=session.name, metadata=metadata, now=tx.now)
+    tx.run(_UPDATE, **session_key(session), name=session.name, metadata=metadata, now=tx.now)
 
 
 def note_change(tx: Tx, session: Session, last_number: int, *, items: int = 0, values: int = 0, size: int = 0) -> None:
     """Add to the counts of a session."""
-    tx.run(_NOTE, **_key(session), items=items, values=values, size=size, last_number=last_number, now=tx.now)
+    tx.run(_NOTE, **session_key(session), items=items, values=values, size=size, last_number=last_number, now=tx.now)
 
 
 def delete(tx: Tx, session: Session) -> None:
     """Delete the row alone."""
-    tx.run(_DELETE, **_key(session))
+    tx.run(_DELETE, **session_key(session))
 
 
 def hold(tx: Tx, tenant: str, session_id: str, task_id: str, epoch: int) -> str | None:
@@ -74,7 +74,8 @@ def hold(tx: Tx, tenant: str, session_id: str, task_id: str, epoch: int) -> str 
     return None if row is None else str(row[0])
 
 
-def _key(session: Session) -> dict[str, str]:
+def session_key(session: Session) -> dict[str, str]:
+    """Return the parameters that select a session's rows."""
     return {"tenant": session.tenant, "session_id": session.session_id}
 
 

@@ -14,6 +14,7 @@ from stentor.domains.sessions.model import (
     ValueDraft,
     decode_value,
 )
+from stentor.domains.sessions.store import session_key
 
 Order = Literal["key", "newest"]
 LAST_CHARACTER = "\U0010ffff"
@@ -41,27 +42,27 @@ _DELETE = Sql(f"delete from session_values where {_RANGE}")
 
 def find_size(tx: Tx, session: Session, key: str) -> tuple[int, str | None] | None:
     """Return the size of a value and the hash of its content, if it is long; None without the value."""
-    row = tx.row(_FIND, **_key(session), key=key)
+    row = tx.row(_FIND, **session_key(session), key=key)
     return None if row is None else (row[5], row[4])
 
 
 def set_value(tx: Tx, session: Session, number: int, draft: ValueDraft, *, is_new: bool) -> None:
-    is_short = len(draft.content) <= MAX_INLINE_BYTES
+    digest = contents.put_long(tx, session.tenant, draft.content, MAX_INLINE_BYTES)
     tx.run(
         _INSERT if is_new else _UPDATE,
-        **_key(session),
+        **session_key(session),
         key=draft.key,
         number=number,
         encoding=draft.encoding,
-        value=_to_text(draft) if is_short else None,
-        value_hash=None if is_short else contents.put(tx, session.tenant, draft.content),
+        value=_to_text(draft) if digest is None else None,
+        value_hash=digest,
         size=len(draft.content),
         now=tx.now,
     )
 
 
 def find(tx: Tx, session: Session, key: str) -> StoredValue | None:
-    row = tx.row(_FIND, **_key(session), key=key)
+    row = tx.row(_FIND, **session_key(session), key=key)
     return None if row is None else _value(tx, session, row)
 
 
@@ -69,7 +70,7 @@ def list_page(
     tx: Tx, session: Session, prefix: str, order: Order, position: str | int | None, limit: int
 ) -> tuple[list[StoredValue], bool]:
     """Return values whose key begins with a prefix, after a key or before a number, and whether there are more."""
-    prefixed = {**_key(session), "prefix": prefix, "end": prefix + LAST_CHARACTER, "limit": limit + 1}
+    prefixed = {**session_key(session), "prefix": prefix, "end": prefix + LAST_CHARACTER, "limit": limit + 1}
     if order == "key":
         rows = tx.rows(_BY_KEY, **prefixed, after="" if position is None else position)
     else:
@@ -85,7 +86,7 @@ def list_page(
 
 def delete_prefix(tx: Tx, session: Session, prefix: str) -> tuple[int, int, list[str]]:
     """Delete the values of a prefix; return their number, their bytes, and the hashes of their contents."""
-    prefixed = {**_key(session), "prefix": prefix, "end": prefix + LAST_CHARACTER}
+    prefixed = {**session_key(session), "prefix": prefix, "end": prefix + LAST_CHARACTER}
     hashes = [row[0] for row in tx.rows(_HASHES, **prefixed)]
     row = tx.row(_COUNT, **prefixed)
     assert row is not None
@@ -105,7 +106,3 @@ def _value(tx: Tx, session: Session, row: tuple[Any, ...]) -> StoredValue:
 def _to_text(draft: ValueDraft) -> str:
     """Return the text of a short value: its JSON, or its base64."""
     return draft.content.decode() if draft.encoding == "json" else str(decode_value("base64", draft.content))
-
-
-def _key(session: Session) -> dict[str, str]:
-    return {"tenant": session.tenant, "session_id": session.session_id}

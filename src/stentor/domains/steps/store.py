@@ -234,10 +234,9 @@ def _store_outcome(tx: Tx, tenant: str, outcome: StepOutcome) -> dict[str, Any]:
     columns: dict[str, Any] = {"state": outcome.state, "encoding": outcome.encoding, "value": None, "value_hash": None}
     if outcome.error is not None:
         return columns | {"size": 0, "error": jsontext.dump(outcome.error)}
-    if len(outcome.content) <= MAX_INLINE_BYTES:
+    columns["value_hash"] = contents.put_long(tx, tenant, outcome.content, MAX_INLINE_BYTES)
+    if columns["value_hash"] is None:
         columns["value"] = jsontext.dump(decode_value(outcome.encoding, outcome.content))
-    else:
-        columns["value_hash"] = contents.put(tx, tenant, outcome.content)
     return columns | {"size": len(outcome.content), "error": None}
 
 

@@ -17,12 +17,12 @@ from stentor.core import ids, trace_context
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency, locks
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
-from stentor.core.errors import Conflict, InvalidRequest, RoutingDenied, all_errors
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenied, all_errors
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
-from stentor.domains.sessions import store as sessions
+from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
@@ -244,9 +244,12 @@ class SubmissionService:
 
 def _require_usable_session(tx: Tx, principal: Principal, session_id: str) -> None:
     """Raise InvalidRequest for a session that the submitter may not use, whose content its task would show it."""
-    session = sessions.find(tx, principal.tenant, session_id)
-    if session is None or not session.is_visible_to(principal):
-        raise InvalidRequest(f"session: there is no session {session_id!r}. Make it with POST /api/v1/sessions.")
+    try:
+        require_session(tx, principal, session_id)
+    except NotFound:
+        raise InvalidRequest(
+            f"session: there is no session {session_id!r}. Make it with POST /api/v1/sessions."
+        ) from None
 
 
 def _first_response(tx: Tx, task: Task, decision: RoutingDecision | None = None) -> StoredResponse:

@@ -24,11 +24,10 @@ _ROLES: dict[str, ChatRole] = {
 
 def drafts_of_input(task_input: Any, said: tuple[LlmMessage, ...]) -> tuple[ItemDraft, ...]:
     """Return the items of what a task says: a text refers to the task's input, which has it already."""
-    is_text = isinstance(task_input, str) or (
-        isinstance(task_input, dict) and isinstance(task_input.get("text"), str) and "messages" not in task_input
-    )
-    if is_text and said[0].text == (task_input if isinstance(task_input, str) else task_input["text"]):
-        return (ItemDraft({"role": "user"}, source="input", size=len(said[0].text)),)
+    has_text = isinstance(task_input, dict) and "messages" not in task_input
+    text = task_input.get("text") if has_text else task_input
+    if isinstance(text, str) and said[0].text == text:
+        return (ItemDraft({"role": "user"}, source="input", size=len(text)),)
     return tuple(ItemDraft({"role": message.role, "content": message.text}) for message in said)
 
 
