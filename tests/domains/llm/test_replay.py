@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
-
-import pytest
 
 from stentor.core.db import NO_LOCKS, Sql
 from tests.conftest import World
-from tests.domains.llm.conftest import Gate
-from tests.domains.llm.test_tool_loop import SCHEMA, Script, Site, agent_body, get, serving, think, thinker
+from tests.domains.llm.test_tool_loop import SCHEMA, Script, Site, agent_body, get, think, thinker
+from tests.domains.llm.test_tool_loop import site as site
+from tests.domains.llm.test_tool_loop import world as world
 from tests.domains.llm.upstream import Upstream
 from tests.requirements import requirement
-
-
-@pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    async with serving() as made:
-        yield made
-
-
-@pytest.fixture
-async def world(make_llm: Gate) -> World:
-    return await make_llm(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
 
 
 async def replay(world: World, task_id: str, **params: str) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from stentor.core.settings import parsers
 from stentor.core.settings.parsers import setting
@@ -131,13 +130,8 @@ def backend_url(value: str) -> str:
     """Parse a URL without credentials, query and fragment, such as http://127.0.0.1:9090. Raises ValueError."""
     if not value:
         return ""
-    try:
-        parts = urlsplit(value)
-        is_valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        is_valid = is_valid and not parts.query and not parts.fragment
-    except ValueError:
-        parts, is_valid = urlsplit(""), False
-    if not is_valid or not value.isprintable() or " " in value:
+    parts = parsers.split_web_url(value)
+    if parts is None or parts.query or parts.fragment or not value.isprintable() or " " in value:
         raise ValueError("must be a URL such as http://127.0.0.1:9090")
     if parts.username is not None or parts.password is not None:
         raise ValueError("must not contain credentials")

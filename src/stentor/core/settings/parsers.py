@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 T = TypeVar("T")
 TRUE, FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
@@ -67,6 +68,16 @@ def non_blank(value: str) -> str:
 
 def host_list(value: str) -> tuple[str, ...]:
     return tuple(part.strip().lower() for part in value.split(",") if part.strip())
+
+
+def split_web_url(value: str) -> SplitResult | None:
+    """Return the parts of an http or https URL with a host, None for any other text."""
+    try:
+        parts = urlsplit(value)
+        is_web = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return parts if is_web else None
 
 
 def text_list(value: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from stentor.core.settings import parsers
 from stentor.core.settings.parsers import setting
@@ -16,14 +15,10 @@ def issuer_url(value: str) -> str:
     """Check the URL of a provider: https, or http on this machine. Raises ValueError."""
     if not value:
         return ""
-    try:
-        parts = urlsplit(value)
-        is_safe = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK_HOSTS)
-        is_valid = is_safe and bool(parts.hostname) and parts.port != 0 and parts.username is None
-        is_valid = is_valid and not parts.query and not parts.fragment
-    except ValueError:
-        is_valid = False
-    if not is_valid or not value.isprintable() or " " in value:
+    parts = parsers.split_web_url(value)
+    is_safe = parts is not None and (parts.scheme == "https" or parts.hostname in LOOPBACK_HOSTS)
+    is_plain = parts is not None and parts.username is None and not parts.query and not parts.fragment
+    if not is_safe or not is_plain or not value.isprintable() or " " in value:
         raise ValueError("must be an https URL such as https://login.example.com/realms/staff")
     return value
 

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from stentor.core.errors import InvalidRequest, StartRefused
 from stentor.core.settings import Settings
+from stentor.core.settings.parsers import split_web_url
 from stentor.domains.llm.formats.base import FormatName, ProviderQuirks
 
 OLLAMA_PORT = 11434
@@ -63,12 +64,8 @@ KNOWN_PROVIDERS = {
 
 def normalize_url(url: str) -> str:
     """Return a base address without its trailing slash. Raises InvalidRequest if it is not a plain http(s) URL."""
-    try:
-        parts = urlsplit(url.strip())
-        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        parts, is_url = urlsplit(""), False
-    if not is_url or any(c.isspace() or not c.isprintable() for c in url.strip()):
+    parts = split_web_url(url.strip())
+    if parts is None or any(c.isspace() or not c.isprintable() for c in url.strip()):
         raise InvalidRequest("A provider's base address must be an http or https URL.")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidRequest("A provider's base address must not have credentials, a query or a fragment.")
