@@ -15,7 +15,7 @@ from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.dispatcher import RunningTasks, TaskRef
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.fair_queue import FairQueue
-from stentor.domains.tasks import store
+from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 REFILL_LIMIT = 20_000
@@ -133,7 +133,7 @@ class InMemoryDispatcher:
         return True
 
     def refill_query(self) -> PollQuery:
-        return lambda tx: partial(self._enqueue_all, store.list_queued(tx, REFILL_LIMIT))
+        return lambda tx: partial(self._enqueue_all, queue_store.list_queued(tx, REFILL_LIMIT))
 
     def _enqueue_all(self, tasks: list[QueuedTask]) -> None:
         for queued in tasks:

@@ -18,7 +18,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Reconnected, TaskQueued, TaskStopped
 from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks
 from stentor.domains.execution.executor import TaskExecutor
-from stentor.domains.tasks import store
+from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 RETRY_SECONDS = 1.0
@@ -124,7 +124,7 @@ class PostgresDispatcher:
             if self._freshness.are_current(tx, [agent_id]):
                 # Rounds, because all may be parked or denied; only an empty queue may give an empty result.
                 for _ in range(MAX_ROUNDS):
-                    tasks = store.next_for_agent(tx, agent_id, limit)
+                    tasks = queue_store.next_for_agent(tx, agent_id, limit)
                     attempts = (self._executor.claim(tx, queued, lease) for queued in tasks)
                     count, claims = len(tasks), [claim for claim in attempts if claim is not None]
                     if claims or not tasks:
@@ -151,7 +151,7 @@ class PostgresDispatcher:
         return True
 
     def refill_query(self) -> PollQuery:
-        return self._local_writes.start_poll(store.read_queue_depths, self._refill)
+        return self._local_writes.start_poll(queue_store.read_queue_depths, self._refill)
 
     def _refill(self, depths: dict[str, int], changed: set[str]) -> None:
         """Apply the polled depths. The first call starts the pump."""
@@ -216,7 +216,7 @@ class PostgresDispatcher:
         def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
             running = Counter(self._running.count_by_agent)
             claims: list[TaskClaim] = []
-            tasks = store.next_in_process(tx, excluded, CLAIM_BATCH)
+            tasks = queue_store.next_in_process(tx, excluded, CLAIM_BATCH)
             current = self._freshness.current_agents(tx, sorted({queued.agent_id for queued in tasks}))
             for queued in tasks:
                 if queued.agent_id not in current or running[queued.agent_id] >= self._concurrency:

@@ -11,7 +11,7 @@ from stentor.core.clock import Clock
 from stentor.domains.schedules.model import CronTimes, Missed, Overlap, RunOutcome, Schedule, ScheduleRun
 from stentor.domains.schedules.service import ScheduleDraft, ScheduleService
 from stentor.domains.tasks import events
-from stentor.domains.tasks.operations import SubmittedOut, TaskTemplate
+from stentor.domains.tasks.wire import SubmittedOut, TaskTemplate
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config

@@ -1,7 +1,7 @@
 """SQL of tasks and their grades: inserts, reads, and status changes that fail if the row changed meanwhile.
 
 Every change names the status and the epoch that it expects, so that a late writer changes nothing and gets False or
-None. Lists and counts for callers are in `queries`.
+None. Lists and counts for callers are in `queries`, what claims read in `queue_store`.
 """
 
 from __future__ import annotations
@@ -76,40 +76,12 @@ _RECORD_PROGRESS = Sql(
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
-QUEUED_COLUMNS = (
-    "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, submitted_by, metadata"
-)
-# `skip locked`: each process gets the tasks that no other one is claiming at this moment. PostgreSQL only.
-_NEXT = f"""select {QUEUED_COLUMNS} from tasks
-    where status = 'queued' and parked = 0 and {{which}}
-    order by priority, turn, queued_at limit :limit for update skip locked"""
-_LIST_QUEUED = Sql(
-    f"select {QUEUED_COLUMNS} from tasks where status = 'queued' and parked = 0"
-    " order by priority, queued_at limit :limit"
-)
-_NEXT_FOR_AGENT = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
-_NEXT_IN_PROCESS = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
-_FIRST_AGENT = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
 _LIST_REASSIGNABLE = Sql(
     f"""select {_COLUMNS} from tasks
     where tenant = :tenant and assigned_agent = :agent_id and status = 'queued' and agent_preference is null
         and pinned_agent is null
         and (priority, queued_at, task_id) > (:priority, :queued_at, :after)
     order by priority, queued_at, task_id limit :limit"""
-)
-# A recursive "skip scan": steps through the index from one agent with queued tasks to the next, so that the cost
-# depends neither on the number of idle agents nor on the length of the queues.
-_QUEUE_DEPTHS = Sql(
-    f"""with recursive waiting (tenant, agent_id) as (
-        ({_FIRST_AGENT.format(more="")})
-        union all
-        select next.* from waiting,
-            lateral ({_FIRST_AGENT.format(more=" and assigned_agent > waiting.agent_id")}) as next
-    )
-    select agent_id, n from waiting, lateral (
-        select n from task_counts as c
-        where c.tenant = waiting.tenant and c.hour = -1 and c.status = 'queued' and c.agent_id = waiting.agent_id
-    ) as counted where n > 0"""
 )
 _LIST_OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
@@ -316,11 +288,6 @@ def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pen
     tx.run(_SET_HEAD, tenant=tenant, task_id=task_id, epoch=epoch, head_id=head_id, pending=int(pending))
 
 
-def list_queued(tx: Tx, limit: int) -> list[QueuedTask]:
-    """List queued tasks, most urgent first."""
-    return [queued_from_row(row) for row in tx.rows(_LIST_QUEUED, limit=limit)]
-
-
 def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
     """List an agent's queued tasks whose submitter did not name an agent, most urgent first, following `after`."""
     priority, queued_at, task_id = (-1, 0, "") if after is None else (after.priority, after.queued_at, after.task_id)
@@ -334,21 +301,6 @@ def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, li
         limit=limit,
     )
     return [_task_from_row(row) for row in rows]
-
-
-def next_for_agent(tx: Tx, agent_id: str, limit: int) -> list[QueuedTask]:
-    """List the most urgent queued tasks of an agent that no other process is claiming; PostgreSQL only."""
-    return [queued_from_row(row) for row in tx.rows(_NEXT_FOR_AGENT, agent_id=agent_id, limit=limit)]
-
-
-def next_in_process(tx: Tx, full: list[str], limit: int) -> list[QueuedTask]:
-    """List the most urgent queued tasks of agents that run inside the service, except `full` ones; PostgreSQL only."""
-    return [queued_from_row(row) for row in tx.rows(_NEXT_IN_PROCESS, full=full, limit=limit)]
-
-
-def read_queue_depths(tx: Tx) -> dict[str, int]:
-    """Return the number of queued tasks per agent, without agents that have none; PostgreSQL only."""
-    return {agent_id: int(n) for agent_id, n in tx.rows(_QUEUE_DEPTHS)}
 
 
 def list_overdue(tx: Tx, limit: int) -> list[Task]:
@@ -383,21 +335,10 @@ def insert_grade(tx: Tx, tenant: str, grade: Grade) -> None:
     tx.run(_INSERT_GRADE, **(msgspec.structs.asdict(grade) | {"tenant": tenant, "learned": int(grade.learned)}))
 
 
-def queued_from_row(row: tuple[Any, ...]) -> QueuedTask:
-    """Return a row of `QUEUED_COLUMNS`."""
-    submitted_by, metadata = row[-2:]
-    queued = QueuedTask(*row[:-2])
-    # The next event of the task must sort after its last one, even if another process with a faster clock wrote that.
-    ids.advance_past(queued.head_id)
-    # A text search first: without a grant or a limit the key is not in the JSON; a false positive only adds a check.
-    limit = _metadata_decoder.decode(metadata).limit if '"limit"' in metadata else None
-    return msgspec.structs.replace(queued, granted='"grant_id"' in metadata, submitted_by=submitted_by, limit=limit)
-
-
 def _task_from_row(row: tuple[Any, ...]) -> Task:
     values = dict(zip(_FIELDS, row, strict=True))
     values["title"] = values["title"] or values["type"]  # a task from before there were titles
-    ids.advance_past(values["head_id"])  # see queued_from_row
+    ids.advance_past(values["head_id"])  # see queue_store.queued_from_row
     try:
         values["required_capabilities"] = _capabilities_decoder.decode(values["required_capabilities"])
         values["metadata"] = _metadata_decoder.decode(values["metadata"])

@@ -1,0 +1,255 @@
+"""Requests and responses of the operations on tasks. Source: core contract, "Kernel (tasks)"."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import Field, StringConstraints, field_validator
+
+from stentor.core.clock import micros_from_datetime
+from stentor.domains.routing.ranking import Preference
+from stentor.domains.tasks import model
+from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
+from stentor.domains.tasks.titles import MAX_TITLE_CHARACTERS
+from stentor.web.routes import RequestModel, example_config
+from stentor.web.wire import (
+    GradeComment,
+    GradeValue,
+    Name,
+    OmittedWhenNone,
+    ResponseModel,
+    StructFields,
+    Text,
+    Time,
+    Timestamp,
+    UuidText,
+)
+
+MAX_AFTER = 100
+MAX_DELAY_SECONDS = 10 * 365 * 86_400
+
+
+class TemplateMetadata(RequestModel):
+    user_id: UuidText | None = None
+    priority: Literal["high", "normal", "low"] | None = None
+    tags: Annotated[list[Name], Field(max_length=64)] = []
+    prefer: Preference | None = None
+
+
+class MetadataIn(TemplateMetadata):
+    retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    parent_task_id: Name | None = None
+    grant_id: UuidText | None = None
+
+
+class LimitIn(RequestModel):
+    """At most `max` tasks with the key execute at a time; with `per_seconds`, at most `max` start in any such time."""
+
+    key: Name
+    max: Annotated[int, Field(ge=1, le=model.MAX_LIMIT)]
+    per_seconds: Annotated[int, Field(ge=1, le=model.MAX_LIMIT_SECONDS)] | None = None
+
+
+class TaskTemplate(RequestModel):
+    """What is said of a task that may be submitted more than once."""
+
+    model_config = example_config(
+        type="summarize",
+        input={
+            "text": "Agents do tasks. Stentor routes each task to the best agent. It records why.",
+            "sentences": 1,
+        },
+        required_capabilities=["summarize"],
+        metadata={"priority": "high"},
+    )
+
+    type: Name
+    input: Any
+    required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
+    timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
+    queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
+    agent_preference: UuidText | None = None
+    title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
+    limit: Annotated[LimitIn | None, Field(description="Above it, the task stays queued until there is room.")] = None
+    session: Annotated[
+        Name | None,
+        Field(description="The id of a session: an `llm` agent continues its conversation, a task at a time."),
+    ] = None
+    metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
+
+    def to_draft(self) -> TaskDraft:
+        meta = self.metadata
+        return TaskDraft(
+            self.type,
+            self.input,
+            required_capabilities=tuple(dict.fromkeys(self.required_capabilities)),
+            timeout_seconds=self.timeout_seconds,
+            agent_preference=self.agent_preference,
+            metadata=TaskMetadata(
+                meta.user_id,
+                meta.priority,
+                tags=tuple(meta.tags),
+                prefer=meta.prefer,
+                title=self.title,
+                limit=self._limit(),
+                session=self.session,
+            ),
+            queue_timeout_seconds=self.queue_timeout_seconds,
+        )
+
+    def _limit(self) -> model.TaskLimit | None:
+        """Return the limit that was given, or else the one of a session: tasks continue it one after the other."""
+        if self.limit is not None:
+            return model.TaskLimit(**self.limit.model_dump())
+        return None if self.session is None else model.TaskLimit(f"session/{self.session}", 1)
+
+
+class TaskIn(TaskTemplate):
+    id: Name | None = None
+    start_at: Annotated[Time | None, Field(description="Not queued before this time, at most ten years ahead.")] = None
+    after: Annotated[
+        list[Name],
+        Field(max_length=MAX_AFTER, description="Queued when these tasks have completed; aborted if one does not."),
+    ] = []
+    metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
+
+    def to_draft(self) -> TaskDraft:
+        draft, meta = super().to_draft(), self.metadata
+        return msgspec.structs.replace(
+            draft,
+            id=self.id,
+            metadata=msgspec.structs.replace(
+                draft.metadata,
+                retry_count=meta.retry_count,
+                parent_task_id=meta.parent_task_id,
+                grant_id=meta.grant_id,
+            ),
+            start_at=None if self.start_at is None else micros_from_datetime(self.start_at),
+            after=tuple(dict.fromkeys(self.after)),
+        )
+
+    @field_validator("start_at")
+    @classmethod
+    def _is_near(cls, moment: datetime | None) -> datetime | None:
+        if moment is not None and moment.timestamp() > time.time() + MAX_DELAY_SECONDS:
+            raise ValueError("must be at most ten years ahead")
+        return moment
+
+
+class RerunIn(RequestModel):
+    model_config = example_config(agent_preference="0190f5f0-0000-7000-8000-000000000000")
+
+    agent_preference: UuidText | None = None
+    from_step: Annotated[
+        Annotated[Text, StringConstraints(min_length=1, max_length=1024)] | None,
+        Field(description="The key of a step. The outcomes before it are kept; it and the steps after it run again."),
+    ] = None
+
+
+class RejectTask(RequestModel):
+    model_config = example_config(reason="It would write outside its folder.")
+
+    reason: Text | None = None
+
+
+class AtpHeaderOut(ResponseModel):
+    """The ATP header under which work runs."""
+
+    mode: str
+    context: str
+    priority: str
+    actionType: str  # noqa: N815
+    targetZone: str  # noqa: N815
+    specialNotes: str | None = OmittedWhenNone  # noqa: N815
+
+
+class TaskAtp(ResponseModel):
+    header: AtpHeaderOut
+
+
+class SubmittedOut(ResponseModel):
+    task_id: str
+    status: TaskStatus
+    estimated_start: Timestamp
+    estimated_completion: Timestamp
+    notice: str | None
+    provenance_id: str
+    atp: TaskAtp
+
+
+class TaskOut(ResponseModel):
+    task_id: str
+    title: str
+    type: str
+    status: TaskStatus
+    assigned_agent: str | None
+    start_time: Timestamp | None
+    completion_time: Timestamp | None
+    duration_ms: int | None
+    result: Any
+    error: Any
+    created_at: Timestamp
+    timeout_seconds: int
+    required_capabilities: list[str]
+    agent_preference: str | None
+    metadata: StructFields
+    attempts: Annotated[int, Field(validation_alias="epoch")]
+    outcome_class: OutcomeClass | None
+    learning_eligible: bool | None
+    provenance_id: str
+    queue_timeout_seconds: int | None
+    notice: str | None
+
+
+class TaskInputOut(ResponseModel):
+    task_id: str
+    input: Any
+
+
+class TaskRowOut(ResponseModel):
+    task_id: str
+    title: str
+    status: TaskStatus
+    assigned_agent: str | None
+    agent_name: str | None
+    type: str
+    created_at: Timestamp
+    completed_at: Timestamp | None
+    duration_ms: int | None
+
+
+class TaskPageOut(ResponseModel):
+    """Where `total_is_exact` is false, at least `total` tasks match."""
+
+    tasks: list[TaskRowOut]
+    total: int
+    total_is_exact: bool
+    limit: int
+    offset: int
+    next_cursor: str | None
+
+
+class CancelledOut(ResponseModel):
+    task_id: str
+    status: Literal["cancelled"]
+    cancelled_at: Timestamp
+
+
+class GradeIn(RequestModel):
+    model_config = example_config(grade=0.8, comment="Right, but twice as long as needed.")
+
+    grade: GradeValue
+    comment: GradeComment | None = None
+
+
+class GradeOut(ResponseModel):
+    task_id: str
+    agent_id: str
+    grade: float
+    comment: str | None
+    graded_by: str
+    graded_at: Timestamp
+    learned: bool
