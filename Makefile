@@ -75,7 +75,8 @@ serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
 
 # More than there are cores: many tests wait, for a lease, for a file to lie still, for a process to start.
 WORKERS ?= 4
-TESTS   := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+# The order is that of tests/order.py.
+TESTS   := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 QUICK   := -m "not slow"
 test: $(VENV)/.dev ## all checks, and the tests on SQLite, and on PostgreSQL where it can differ
 	@$(BIN)/python -m tests.system

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
-from tests import certificates
+from tests import certificates, order
 from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough
 from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
@@ -66,31 +67,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
-    _spread_faults(items)
     for item in items:
         if (marker := _only(item)) and _database(item) not in (None, marker.args[0]):
             item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
+    if config.getoption("loadgroup", False):
+        order.arrange(items)
+
+
+_grouped = Counter[str]()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests that share a fixture of their module run in one process, so that it is made once."""
     if isinstance(item, pytest.Function) and item.module and item.get_closest_marker("xdist_group") is None:
-        used = item._fixtureinfo.name2fixturedefs.items()
-        if any(one[-1].scope == "module" for name, one in used if not name.startswith("_")):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+        name = order.group(_count, item, _database(item))
+        if name is not None:
+            item.add_marker(pytest.mark.xdist_group(name))
 
 
-def _spread_faults(items: list[pytest.Item]) -> None:
-    """Among the first two thirds of all: they wait a lot, so that others should run beside them; and as they take long,
-    none should run last.
-    """
-    faults = [item for item in items if item.get_closest_marker("fault")]
-    others = [item for item in items if not item.get_closest_marker("fault")]
-    if faults and others:
-        step = max(1, len(others) * 2 // 3 // len(faults))
-        for number, fault in enumerate(faults):
-            others.insert(number * (step + 1), fault)
-        items[:] = others
+def _count(name: str) -> int:
+    _grouped[name] += 1
+    return _grouped[name] - 1
 
 
 def _only(item: pytest.Item) -> pytest.Mark | None:

@@ -1,0 +1,58 @@
+"""Groups and orders the tests for the processes of pytest-xdist, so that none of them waits while there is work.
+
+A test with a fixture of its module runs in one process with the others, so that the fixture is made once. Other tests
+go in groups of a few of their module, because what xdist does for each group takes the longer the more it has sent. A
+test that waits for processes or for time goes alone, beside others that compute, and early enough that none runs last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+GROUP = 12
+"""Tests of one module that go together, although they share nothing."""
+WAITING = ("tests/bench/", "tests/cli/", "tests/deploy/", "tests/examples/", "tests/faults/", "tests/processes/")
+WAITING += ("tests/readme/", "packages/")
+STARTS_SERVICE = {"serve", "serve_module"}
+
+
+def group(count: Callable[[str], int], item: pytest.Function, database: str | None) -> str | None:
+    """Return the name of the group of a test, None for a test that goes alone. `count` returns how many tests asked it
+    with the same name before.
+    """
+    fixtures = item._fixtureinfo.name2fixturedefs.items()
+    if any(one[-1].scope == "module" for name, one in fixtures if not name.startswith("_")):
+        return str(item.module.__name__)
+    if waits(item):
+        return None
+    name = f"{item.module.__name__}.{database or 'any'}"
+    return f"{name}.{count(name) // GROUP}"
+
+
+def waits(item: pytest.Item) -> bool:
+    """Whether a test waits for processes that it starts, so that others should run beside it."""
+    if item.get_closest_marker("fault") or item.nodeid.startswith(WAITING):
+        return True
+    return not STARTS_SERVICE.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Sort: the tests of the whole source first, as they take long; then large groups before small ones, and what waits
+    spread among the first two thirds.
+    """
+    units = defaultdict[object, list[pytest.Item]](list)
+    for item in items:
+        marker = item.get_closest_marker("xdist_group")
+        units[marker.args[0] if marker else item].append(item)
+    first, waiting, others = list[list[pytest.Item]](), list[list[pytest.Item]](), list[list[pytest.Item]]()
+    for unit in units.values():
+        chosen = first if unit[0].nodeid.startswith("tests/test_") else waiting if waits(unit[0]) else others
+        chosen.append(unit)
+    others.sort(key=len, reverse=True)
+    step = max(1, len(others) * 2 // 3 // max(1, len(waiting)))
+    for number, unit in enumerate(waiting):
+        others.insert(number * (step + 1), unit)
+    items[:] = [item for unit in (*first, *others) for item in unit]
