@@ -78,7 +78,7 @@ _grouped = Counter[str]()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if isinstance(item, pytest.Function) and item.module and item.get_closest_marker("xdist_group") is None:
+    if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
         name = order.group(_count, item, _database(item))
         if name is not None:
             item.add_marker(pytest.mark.xdist_group(name))

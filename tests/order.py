@@ -23,12 +23,13 @@ def group(count: Callable[[str], int], item: pytest.Function, database: str | No
     """Return the name of the group of a test, None for a test that goes alone. `count` returns how many tests asked it
     with the same name before.
     """
+    module = item.nodeid.partition("::")[0].removesuffix(".py").replace("/", ".")
     fixtures = item._fixtureinfo.name2fixturedefs.items()
     if any(one[-1].scope == "module" for name, one in fixtures if not name.startswith("_")):
-        return str(item.module.__name__)
+        return module
     if waits(item):
         return None
-    name = f"{item.module.__name__}.{database or 'any'}"
+    name = f"{module}.{database or 'any'}"
     return f"{name}.{count(name) // GROUP}"
 
 
