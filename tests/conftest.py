@@ -6,8 +6,9 @@ import gc
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,19 @@ def pytest_collection_finish() -> None:
 def pytest_configure() -> None:
     certificates.read_once()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Of a run of all tests, each process of xdist imports another part first: else all compile the same files at once,
+    each for itself.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    if worker and list(session.config.args) == session.config.getini("testpaths"):
+        folder = Path(__file__).parent
+        part = slice(int(worker), None, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
+        for file in sorted(folder.rglob("test_*.py"))[part]:
+            with suppress(Exception):  # the collection tells
+                import_module(".".join(("tests", *file.relative_to(folder).with_suffix("").parts)))
 
 
 @pytest.hookimpl(trylast=True)

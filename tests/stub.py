@@ -73,7 +73,7 @@ def serving(
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http{'s' if context else ''}://127.0.0.1:{server.server_address[1]}", asked

@@ -146,7 +146,7 @@ class QuietHandler(BaseHTTPRequestHandler):
 def serving(handler: type[QuietHandler]) -> Iterator[str]:
     """Serve requests in a thread; yield the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:

@@ -54,7 +54,7 @@ def word_mean(text: str) -> Any:
 @pytest.fixture
 def service() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     Service.answers, Service.asked = [], []
     yield f"http://127.0.0.1:{server.server_port}/v1"
     server.shutdown()

@@ -78,7 +78,7 @@ def run_bank(bank: Bank) -> Iterator[Bank]:
             return
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         bank.address = f"http://127.0.0.1:{server.server_port}"
         try:
