@@ -21,7 +21,6 @@ from stentor.web.request_context import RequestContextMiddleware, RequestDuratio
 
 LARGE_BODY_PATHS = ("/api/v1/tasks", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
 """Paths whose bodies contain texts of people and agents; all others only allow small bodies."""
-DOCUMENTS = frozenset(("/openapi.json",))
 DESCRIPTION = (
     "A control plane for software agents: routes tasks to the best agent that may be trusted with them, "
     "learns from outcomes, and keeps a run log that can prove who did what."
@@ -45,8 +44,7 @@ def build(
         title="Stentor",
         version=__version__,
         description=DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
         strict_content_type=False,
     )
@@ -59,7 +57,7 @@ def build(
         fast_routes.collect_fast_handlers(routes),
         fast_routes.collect_fast_templates(routes),
     )
-    public = PUBLIC_PATHS | DOCUMENTS | SIGN_IN_PATHS
+    public = PUBLIC_PATHS | SIGN_IN_PATHS | {openapi.PATH}
     protected = HeadMiddleware(
         AuthMiddleware(FastRouteMiddleware(app, fast_handlers, fast_templates), keys, rate_limiter, public), public
     )

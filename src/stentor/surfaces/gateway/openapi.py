@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
 
 from stentor.core.jsontext import JsonObject
 from stentor.web.errors import PROBLEM_MEDIA_TYPE
 from stentor.web.wire import error_schemas
 
+PATH = "/openapi.json"
 SECURITY = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -33,17 +38,23 @@ PROBLEM_SCHEMA: JsonObject = {
 
 
 def install(app: FastAPI) -> None:
-    """Make the application serve the corrected document."""
-    build_original = app.openapi
+    """Make the application, which has no `openapi_url`, serve the corrected document."""
+    building, content = asyncio.Lock(), b""
 
-    def build_corrected() -> JsonObject:
-        if app.openapi_schema is None:
-            schema = build_original()
-            _correct(schema)
-            app.openapi_schema = schema
-        return app.openapi_schema
+    async def serve(_: Request) -> Response:
+        nonlocal content
+        async with building:
+            # Takes seconds of processor time, in which others are to be answered.
+            content = content or await asyncio.to_thread(_build, app)
+        return Response(content, media_type="application/json")
 
-    app.openapi = build_corrected  # pyrefly: ignore[method-assign]
+    app.add_route(PATH, serve, include_in_schema=False)
+
+
+def _build(app: FastAPI) -> bytes:
+    schema = app.openapi()
+    _correct(schema)
+    return json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _correct(schema: JsonObject) -> None:
