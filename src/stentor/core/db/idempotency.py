@@ -5,7 +5,8 @@ Scope of a key: tenant, API key, route. Retention: 24 hours. Source: docs/decisi
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx, locks
 from stentor.core.errors import IdempotencyMismatch
 
+T = TypeVar("T")
 RETENTION_US = 24 * HOUR
 
 _GET = Sql(
@@ -90,6 +92,20 @@ def store_response(tx: Tx, key: IdempotencyKey, response: StoredResponse) -> Non
         answer=jsontext.dump(response.body),
         now=tx.now,
     )
+
+
+def run_once(tx: Tx, key: IdempotencyKey | None, kind: type[T], work: Callable[[], T]) -> T:
+    """Do the work and store what it returns; with a key that was used before, return what it returned then.
+
+    `kind` is the type of what it returns, from which msgspec makes it again. Raises IdempotencyMismatch.
+    """
+    if key is None:
+        return work()
+    if (response := find_response(tx, key)) is not None:
+        return msgspec.convert(response.body, kind)
+    result = work()
+    store_response(tx, key, StoredResponse(200, msgspec.to_builtins(result)))
+    return result
 
 
 def purge_expired(tx: Tx) -> int:

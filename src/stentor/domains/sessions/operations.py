@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from pydantic import AfterValidator, Field
 
+from stentor.core import jsontext
+from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.sessions import model
@@ -15,7 +17,16 @@ from stentor.domains.sessions.service import SessionService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Caller, Name, ResponseModel, Timestamp, check_printable, decode_cursor, encode_cursor
+from stentor.web.wire import (
+    Caller,
+    IdempotencyHeader,
+    Name,
+    ResponseModel,
+    Timestamp,
+    check_printable,
+    decode_cursor,
+    encode_cursor,
+)
 
 SessionId = Annotated[
     str, Path(description="The session's id; encode a slash in it as %2F."), AfterValidator(decode_path_segment)
@@ -164,10 +175,13 @@ class SessionOperations:
         await self._sessions.delete(caller, session_id)
         return DeletedSession(session_id=session_id, deleted=True)
 
-    async def append(self, caller: Caller, session_id: SessionId, body: ItemsIn) -> SessionOut:
-        """Append items to a session, all or none."""
+    async def append(
+        self, caller: Caller, session_id: SessionId, body: ItemsIn, idempotency_key: IdempotencyHeader = None
+    ) -> SessionOut:
+        """Append items to a session, all or none. With an `Idempotency-Key`, a repeated request adds them once."""
         drafts = [ItemDraft(item.value, item.kind) for item in body.items]
-        return SessionOut.of(await self._sessions.append(caller, session_id, drafts, body.expected_count))
+        key = _to_key(caller, "append", idempotency_key, session_id, body)
+        return SessionOut.of(await self._sessions.append(caller, session_id, drafts, body.expected_count, key))
 
     async def list_items(
         self,
@@ -187,14 +201,27 @@ class SessionOperations:
         following = None if is_last else items[-1].position
         return ItemPage(items=[ItemOut.of(item) for item in items], item_count=session.item_count, next_after=following)
 
-    async def pop(self, caller: Caller, session_id: SessionId) -> PoppedItem:
-        """Remove the last item of a session and return it."""
-        item = await self._sessions.pop(caller, session_id)
+    async def pop(self, caller: Caller, session_id: SessionId, idempotency_key: IdempotencyHeader = None) -> PoppedItem:
+        """Remove the last item of a session and return it. With an `Idempotency-Key`, a repeated request removes one.
+
+        The item is stored with the key for 24 hours.
+        """
+        item = await self._sessions.pop(caller, session_id, _to_key(caller, "pop", idempotency_key, session_id))
         return PoppedItem(session_id=session_id, item=None if item is None else ItemOut.of(item))
 
     async def clear(self, caller: Caller, session_id: SessionId, body: ClearIn) -> SessionOut:
         """Remove all items of a session, or the values whose key begins with a prefix, or both."""
         return SessionOut.of(await self._sessions.clear(caller, session_id, items=body.items, prefix=body.values))
+
+
+def _to_key(
+    caller: Caller, verb: str, value: str | None, session_id: str, body: RequestModel | None = None
+) -> IdempotencyKey | None:
+    """Return the key of a request, which belongs to its session and its body."""
+    if value is None:
+        return None
+    digest = jsontext.sorted_digest([session_id, None if body is None else body.model_dump()])
+    return IdempotencyKey(caller.tenant, caller.name, f"sessions/{verb}", value, digest)
 
 
 OPERATIONS = [

@@ -12,7 +12,8 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core import ids, jsontext
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx, idempotency, locks
+from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import Conflict, InvalidRequest, NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
@@ -100,13 +101,14 @@ class SessionService:
         session_id: str,
         drafts: Sequence[ItemDraft],
         expected_count: int | None,
+        key: IdempotencyKey | None = None,
     ) -> Session:
-        """Append items, all or none; return the session after it.
+        """Append items, all or none; return the session after it. A repeated call with the same key appends nothing.
 
         Raises NotFound, and Conflict if it has not `expected_count` items.
         """
 
-        def work(tx: Tx, session: Session) -> Session:
+        def append(tx: Tx, session: Session) -> Session:
             if expected_count is not None and expected_count != session.item_count:
                 raise Conflict(
                     f"The session has {session.item_count} items, not {expected_count}: somebody has changed it. "
@@ -115,6 +117,9 @@ class SessionService:
                 )
             append_in_tx(tx, session, drafts, None)
             return require_session(tx, caller, session_id)
+
+        def work(tx: Tx, session: Session) -> Session:
+            return idempotency.run_once(tx, key, Session, lambda: append(tx, session))
 
         return await self._change(caller, session_id, work)
 
@@ -134,18 +139,24 @@ class SessionService:
 
         return await self._db.read(read)
 
-    async def pop(self, caller: Principal, session_id: str) -> Item | None:
-        """Remove the last item and return it, or None for a session without items. Raises NotFound."""
+    async def pop(self, caller: Principal, session_id: str, key: IdempotencyKey | None = None) -> Item | None:
+        """Remove the last item and return it, or None for a session without items. Raises NotFound.
 
-        def work(tx: Tx, session: Session) -> Item | None:
-            for item in item_store.list_newest(tx, session, session.last_number + 1, 1):
+        A repeated call with the same key removes nothing, and returns the same item.
+        """
+
+        def pop(tx: Tx, session: Session) -> list[Item]:
+            items = item_store.list_newest(tx, session, session.last_number + 1, 1)
+            for item in items:
                 count, size, hashes = item_store.delete_from(tx, session, item.position)
                 store.note_change(tx, session, session.last_number, items=-count, size=-size)
                 contents.remove_unused(tx, session.tenant, hashes)
-                return item
-            return None
+            return items
 
-        return await self._change(caller, session_id, work)
+        def work(tx: Tx, session: Session) -> list[Item]:
+            return idempotency.run_once(tx, key, list[Item], lambda: pop(tx, session))
+
+        return next(iter(await self._change(caller, session_id, work)), None)
 
     async def set_values(self, caller: Principal, session_id: str, drafts: Sequence[ValueDraft]) -> Session:
         """Set values, all or none; return the session after it. Raises NotFound."""

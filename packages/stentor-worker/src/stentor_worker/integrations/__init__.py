@@ -1,0 +1,1 @@
+"""Adapters for frameworks of agents. Each module needs its framework, which the extra of the same name installs."""

@@ -1,0 +1,152 @@
+"""Sessions of OpenAI's Agents SDK that Stentor keeps: `pip install stentor-worker[openai-agents]`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stentor_worker.client import Client, ServiceError, segment
+
+if TYPE_CHECKING:
+    from agents import SessionSettings, TResponseInputItem
+
+T = TypeVar("T")
+TRIES = 8
+"""Attempts of a request, over about half a minute."""
+PAGE = MAX_ITEMS = 1_000
+MAX_BATCH_BYTES = 900_000
+"""Less than the smallest limit that a service may have for the body of a request. One larger item goes alone."""
+
+
+class StentorSession:
+    """A session of Stentor as the SDK's `Session`: `Runner.run(agent, text, session=StentorSession("4711", url, key))`.
+
+    It is made with its first items; until then it has none. Programs with the same `session_id` share it. `ca_file` is
+    that of `Worker`; `session_settings` may limit how many items a run gets. The methods raise ServiceError.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        url: str,
+        key: str,
+        *,
+        ca_file: str | None = None,
+        session_settings: SessionSettings | None = None,
+    ) -> None:
+        if session_id in ("", ".", ".."):
+            raise ValueError(f"The id of a session must name it, as a user's or a thread's does, not {session_id!r}.")
+        self.session_id = session_id
+        self.session_settings = session_settings
+        self._client = _client(url, key, ca_file)
+        self._path = f"/sessions/{segment(session_id)}"
+
+    async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
+        """Return the last `limit` items, oldest first; all of them without a limit."""
+        if limit is None and self.session_settings is not None:
+            limit = self.session_settings.limit
+        return await asyncio.to_thread(self._read, limit)
+
+    async def add_items(self, items: list[TResponseInputItem]) -> None:
+        """Append items, each once. More than 1,000, or than 900 kB, are appended in several requests."""
+        await _to_end(partial(self._append, items))
+
+    async def pop_item(self) -> TResponseInputItem | None:
+        """Remove the last item and return it; None for a session without items."""
+        return await _to_end(self._pop)
+
+    async def clear_session(self) -> None:
+        """Remove all items. Values that a program keeps in the session stay."""
+        await _to_end(self._clear)
+
+    def _read(self, limit: int | None) -> list[Any]:
+        pages: list[list[Any]] = []
+        left, before = limit, ""
+        while left is None or left > 0:
+            count = PAGE if left is None else min(PAGE, left)
+            try:
+                page = self._client.call("GET", f"{self._path}/items?newest=true&limit={count}{before}", tries=TRIES)
+            except ServiceError as error:
+                if error.status == 404:
+                    break
+                raise
+            items = page["items"]
+            pages.append([item["value"] for item in items])
+            # A page may have fewer than asked for, if they are long: the last one has none, or all that there are.
+            if not items or len(items) == page["item_count"]:
+                break
+            left = None if left is None else left - len(items)
+            before = f"&before={items[0]['position']}"
+        return [value for page in reversed(pages) for value in page]
+
+    def _append(self, items: Iterable[Any]) -> None:
+        for batch in _batches(items):
+            add = partial(self._post, "/items", {"items": batch}, str(uuid.uuid4()))
+            try:
+                add()
+            except ServiceError as error:
+                if error.status != 404:
+                    raise
+                self._client.call("POST", "/sessions", {"id": self.session_id}, tries=TRIES)
+                add()
+
+    def _pop(self) -> Any:
+        try:
+            popped = self._post("/pop", None, str(uuid.uuid4()))["item"]
+        except ServiceError as error:
+            if error.status == 404:
+                return None
+            raise
+        return None if popped is None else popped["value"]
+
+    def _clear(self) -> None:
+        try:
+            self._post("/clear", {"items": True})
+        except ServiceError as error:
+            if error.status != 404:
+                raise
+
+    def _post(self, verb: str, body: Any, idempotency_key: str | None = None) -> Any:
+        return self._client.call("POST", self._path + verb, body, tries=TRIES, idempotency_key=idempotency_key)
+
+
+@lru_cache(maxsize=16)
+def _client(url: str, key: str, ca_file: str | None) -> Client:
+    """Return a client whose connections all sessions share: a program has one session for each conversation."""
+    return Client(url, key, threading.Event(), ca_file)
+
+
+def _batches(items: Iterable[Any]) -> Iterator[list[dict[str, Any]]]:
+    """Group items so that each batch may be sent in one request. Raises ValueError for one that is no JSON."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for item in items:
+        try:
+            length = len(json.dumps(item, ensure_ascii=False, allow_nan=False).encode()) + len('{"value": },')
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"An item of a session must be JSON: {error}") from None
+        if batch and (len(batch) == MAX_ITEMS or size + length > MAX_BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append({"value": item})
+        size += length
+    if batch:
+        yield batch
+
+
+async def _to_end(function: Callable[[], T]) -> T:
+    """Run it in a thread to its end although the caller is cancelled meanwhile: the SDK must know the outcome."""
+    running = asyncio.ensure_future(asyncio.to_thread(function))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        while not running.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        raise
