@@ -20,7 +20,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SDK = EXAMPLES.parent / "packages" / "stentor-worker" / "src"
 FRAMEWORKS = Path(sys.prefix) / "frameworks" / "bin" / "python"
 TEXT = "The sea is salty."
-ARGUMENTS = {"count_words": {"text": TEXT}, "final_result": {"topic": "refund", "urgent": True}}
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "count_words": {"text": TEXT},
+    "final_result": {"topic": "refund", "urgent": True},
+    "refund": {"order": "A-17"},
+}
 """What the scripted model passes to each tool that an example offers."""
 
 SUMMARY = ("summarize-short", "The sea tastes of salt. Rivers carry it there.", TEXT)
@@ -29,6 +33,7 @@ AGENTS = {
     "langgraph_agent": (*SUMMARY, 2),
     "openai_agent": (*SUMMARY, 2),
     "pydantic_ai_agent": (*TICKET, 1),
+    "pydantic_ai_durable": ("refund", "Order A-17 came broken. I want my money back.", TEXT, 2),
     "crewai_agent": (*SUMMARY, 1),
 }
 """Example -> capability, input, result, calls of the model."""
@@ -49,7 +54,7 @@ def answer_as_model(request: Asked, _count: int) -> Answer:
     return Answer(body={**head, "choices": [choice], "usage": usage})
 
 
-@pytest.mark.parametrize("name", sorted(AGENTS))
+@pytest.mark.parametrize("name", [*sorted(AGENTS), "openai_session"])
 @requirement("documentation.frameworks")
 def test_an_example_fits_on_a_screen(name: str) -> None:
     lines = (EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()
@@ -88,3 +93,20 @@ def test_an_agent_of_a_framework_does_tasks_with_models_of_the_gateway(
     assert [call["outcome"] for call in recorded] == ["ok"] * calls, recorded
     assert {call["model"] for call in recorded} == {"gpt-5-mini"}
     assert {call["task_id"] for call in recorded} == {None if name == "crewai_agent" else task_id}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FRAMEWORKS.exists(), reason="make test-all sets the frameworks up")
+@requirement("sessions.openai")
+def test_a_chat_of_the_openai_sdk_goes_on_in_another_process(serve: Callable[..., Service], tmp_path: Path) -> None:
+    with serving(answer_as_model, keep_alive=True) as (address, asked):
+        service = serve(OPENAI_API_KEY="sk-scripted", OPENAI_BASE_URL=f"{address}/v1")
+        command = [str(FRAMEWORKS), str(EXAMPLES / "openai_session.py"), service.address, service.key, "team/7 ü"]
+        environ = {"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": str(SDK)}
+        for text in ("Where is my parcel?", "When does it arrive?", "Thanks!"):
+            turn = subprocess.run([*command, text], env=environ, capture_output=True, text=True, check=False)
+            assert turn.stdout.strip() == TEXT, turn.stderr
+        said = [message["content"] for message in json.loads(asked[-1].body)["messages"][1:]]
+        assert said == ["Where is my parcel?", TEXT, "When does it arrive?", TEXT, "Thanks!"]
+        with service.client() as api:
+            assert api.get("/api/v1/sessions/team%2F7%20%C3%BC").json()["item_count"] == 6
