@@ -28,8 +28,9 @@ SLOW = {
     "scale.deploy-systemd",
     "scale.operations-page",
     "scale.rolling-restart",
+    "steps.pydantic-ai",
 }
-"""Rules that `make test-all` alone shows to hold: of pages in a browser, and of deployments."""
+"""Rules that `make test-all` alone shows to hold: of pages in a browser, of deployments, and of frameworks."""
 STEPS = range(2, 7)
 """The later steps that a rule may be deferred to."""
 

@@ -70,6 +70,25 @@ async def test_of_many_who_expect_the_same_items_one_appends(world: World) -> No
 
 
 @requirement("sessions.items")
+async def test_a_change_that_is_repeated_with_its_key_is_made_once(world: World) -> None:
+    await create(world)
+    await create(world, "other")
+    key = {"headers": {"Idempotency-Key": "k1"}}
+    body = {"items": [{"value": 1}, {"value": LONG}], "expected_count": 0}
+    first, *more = await asyncio.gather(*(call(world, "POST", "/s/items", json=body, **key) for _ in range(4)))
+    assert more == 3 * [first]
+    assert await items(world) == [1, LONG]
+    popped = await call(world, "POST", "/s/pop", **key)
+    await append(world, 3)
+    assert await call(world, "POST", "/s/pop", **key) == popped
+    assert (popped["item"]["value"], await items(world)) == (LONG, [1, 3])
+    reused = await call(world, "POST", "/s/items", status=422, json={"items": [{"value": 2}]}, **key)
+    assert reused["error"]["code"] == "IDEMPOTENCY_KEY_REUSED"
+    await call(world, "POST", "/other/items", status=422, json=body, **key)
+    assert await items(world, "other") == []
+
+
+@requirement("sessions.items")
 async def test_appends_at_once_lose_nothing(world: World) -> None:
     await create(world)
     await asyncio.gather(*(append(world, n, [n]) for n in range(20)))
