@@ -31,7 +31,10 @@ SCRIPTS: dict[str, list[list[tuple[str, dict[str, Any]]]]] = {
         [("final_result", {"total": "many"})],
         [("final_result", {"total": 2})],
     ],
-    "ask": [[("confirm", {})], [("final_result", {"total": 1})]],
+    "ask": [[("confirm", {}), ("add", {"a": 5, "b": 5})], [("final_result", {"total": 1})]],
+    "delegate": [[("delegate", {"n": 1}), ("delegate", {"n": 2})], [("final_result", {"total": 2})]],
+    "help 1": [[("add", {"a": 1, "b": 10})], [("final_result", {"total": 11})]],
+    "help 2": [[("add", {"a": 2, "b": 10})], [("final_result", {"total": 12})]],
     "effect": [[("pay", {})], [("final_result", {"total": 1})]],
     "safe effect": [[("pay_safely", {})], [("final_result", {"total": 1})]],
     "error": [[("fails", {})], [("final_result", {"total": 1})]],
@@ -105,6 +108,12 @@ def broken() -> str:
 def day() -> dict[str, Any]:
     log("day")
     return {"total": Total(total=7), "raw": b"\xff\x00", "kind": "tool-return"}
+
+
+@agent.tool
+async def delegate(ctx: RunContext[Task], n: int) -> int:
+    log(f"delegate {n}")
+    return (await agent.run(f"help {n}", deps=ctx.deps, capabilities=[TaskSteps(ctx.deps)])).output.total
 
 
 @agent.tool

@@ -123,6 +123,17 @@ def test_whatever_a_tool_does_is_the_same_in_another_attempt(agents: Agents, tex
 
 
 @requirement("steps.pydantic-ai")
+def test_runs_in_tools_that_are_called_side_by_side_keep_their_steps(agents: Agents) -> None:
+    task = agents.done("delegate")
+    assert "11, 12" in task["result"]["said"]
+    keys = agents.steps(task["task_id"])
+    for n in (1, 2):
+        within = [f"adder: tool delegate {n}/adder: {step}" for step in ("model 1", "tool add 1", "model 2")]
+        assert [key for key in keys if key.startswith(within[0][:24])] == [*within, within[0][:23]]
+    assert "same" in agents.replayed(task["task_id"])
+
+
+@requirement("steps.pydantic-ai")
 def test_a_tool_may_ask_a_person_and_its_run_goes_on_with_the_answer(agents: Agents) -> None:
     task_id = agents.submit("ask")
     agents.until_it(task_id, "waiting")
