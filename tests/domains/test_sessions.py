@@ -248,3 +248,30 @@ async def test_a_session_is_made_once_and_listed_by_its_last_change(world: World
     assert [one["session_id"] for one in first["sessions"] + rest["sessions"]] == ["b", "c", "a"]
     assert first["sessions"][0]["metadata"] == {"x": 1}
     await call(world, "PATCH", "/b", status=400, json={"metadata": {"x": "y" * 20_000}})
+
+
+@requirement("sessions.reference", "sessions.rights")
+async def test_sessions_are_found_by_a_part_of_their_id_and_by_name(world: World) -> None:
+    for session_id in ("team/a", "team/b", "b", "Ä%_"):
+        await create(world, session_id)
+        world.clock.advance(seconds=1)
+    await call(world, "POST", status=201, json={"id": "other", "name": "team/a"})
+    await call(world, "POST", who="OTHER", status=201, json={"id": "team/c"})
+
+    async def found(ref: str, who: str = "ADMIN", **params: Any) -> list[str]:
+        page = await call(world, "GET", who=who, params={"ref": ref, **params})
+        assert page["next_cursor"] is None
+        return [session["session_id"] for session in page["sessions"]]
+
+    assert await found("team/") == ["team/b", "team/a"]
+    assert await found("b") == ["b", "team/b"]
+    assert await found("team/a") == ["team/a", "other"]
+    assert await found("team/", limit=1) == ["team/b"]
+    assert await found("Ä") == ["Ä%_"]
+    for nothing in ("%", "TEAM/", "eam/", "team/c"):
+        assert await found(nothing) == []
+    assert await found("team/", "OTHER") == ["team/c"]
+    await create(world, "team/bob", "BOB")
+    assert await found("team/", "BOB") == ["team/bob"]  # bound to its agents
+    cursor = (await call(world, "GET", params={"limit": 1}))["next_cursor"]
+    await call(world, "GET", status=400, params={"ref": "b", "cursor": cursor})

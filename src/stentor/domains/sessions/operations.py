@@ -148,9 +148,23 @@ class SessionOperations:
         return CreatedSession.of(session, created=created)
 
     async def list_sessions(
-        self, caller: Caller, limit: Annotated[int, Query(ge=1, le=model.MAX_PAGE)] = 100, cursor: Cursor = None
+        self,
+        caller: Caller,
+        ref: Annotated[
+            Name | None, Query(description="The beginning or the end of an id, or a name; goes without a cursor.")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=model.MAX_PAGE)] = 100,
+        cursor: Cursor = None,
     ) -> SessionPage:
-        """List sessions, the last changed first. A key that is bound to its agents sees its own alone."""
+        """List sessions, the last changed first. A key that is bound to its agents sees its own alone.
+
+        With `ref`, those that it refers to, the one with exactly this id first; 1,000 at most, without further pages.
+        """
+        if ref is not None:
+            if cursor is not None:
+                raise InvalidRequest("ref: does not go with cursor.")
+            found = await self._sessions.list_by_reference(caller, ref, limit)
+            return SessionPage(sessions=[SessionOut.of(session) for session in found], next_cursor=None)
         before = None if cursor is None else decode_cursor(cursor, int, str)
         sessions: list[Session] = await self._sessions.list_page(caller, before, limit + 1)
         following = None

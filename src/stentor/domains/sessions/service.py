@@ -65,6 +65,11 @@ class SessionService:
         creator = caller.name if caller.is_bound_agent else None
         return await self._db.read(lambda tx: store.list_page(tx, caller.tenant, creator, before or (2**62, ""), limit))
 
+    async def list_by_reference(self, caller: Principal, text: str, limit: int) -> list[Session]:
+        """Return sessions that the caller may use, by the beginning or the end of their id or by their name."""
+        creator = caller.name if caller.is_bound_agent else None
+        return await self._db.read(lambda tx: store.list_by_reference(tx, caller.tenant, creator, text, limit))
+
     async def change(self, caller: Principal, session_id: str, changes: dict[str, Any]) -> Session:
         """Change the name or the metadata. Raises NotFound and InvalidRequest."""
         if "metadata" in changes:

@@ -18,6 +18,18 @@ _LIST = Sql(
     and (updated_at < :before_time or session_id < :before_id)
     order by updated_at desc, session_id desc limit :limit"""
 )
+REFERENCE_SESSIONS = 10_000
+"""Sessions, the last changed, whose ids and names are searched for a reference."""
+_LIST_BY_REFERENCE = Sql(
+    f"""select {_COLUMNS} from sessions where tenant = :tenant and (session_id = :text or session_id in (
+        select session_id from (
+            select session_id, name from sessions where tenant = :tenant
+            order by updated_at desc, session_id desc limit {REFERENCE_SESSIONS}
+        ) as newest where name = :text or substr(session_id, 1, :length) = :text
+            or substr(session_id, length(session_id) - :length + 1) = :text))
+    and (cast(:creator as text) is null or created_by = :creator)
+    order by case when session_id = :text then 0 else 1 end, updated_at desc, session_id desc limit :limit"""
+)
 _INSERT = Sql(f"insert into sessions ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _UPDATE = Sql(f"update sessions set name = :name, metadata = :metadata, updated_at = :now where {_ONE}")
 _NOTE = Sql(
@@ -43,6 +55,15 @@ def list_page(tx: Tx, tenant: str, creator: str | None, before: tuple[int, str],
     """List sessions by their last change, the newest first, below a time and an id; with `creator` those of a key."""
     params = {"creator": creator, "before_time": before[0], "before_id": before[1]}
     return [_session(row) for row in tx.rows(_LIST, tenant=tenant, limit=limit, **params)]
+
+
+def list_by_reference(tx: Tx, tenant: str, creator: str | None, text: str, limit: int) -> list[Session]:
+    """List the sessions whose id begins or ends with a text or whose name it is, the exact id first.
+
+    Searches the last changed REFERENCE_SESSIONS; an exact id is found among all.
+    """
+    params = {"creator": creator, "text": text, "length": len(text)}
+    return [_session(row) for row in tx.rows(_LIST_BY_REFERENCE, tenant=tenant, limit=limit, **params)]
 
 
 def insert(tx: Tx, session: Session) -> None:

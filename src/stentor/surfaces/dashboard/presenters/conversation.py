@@ -70,6 +70,11 @@ def read_response(text: str) -> Conversation | None:
     return Conversation(messages) if messages else None
 
 
+def read_message(value: Any) -> Message | None:
+    """Return a value as a message; None if it is none."""
+    return _message(value) if isinstance(value, dict) and isinstance(value.get("role"), str) else None
+
+
 def _message(item: JsonObject) -> Message:
     role = str(item.get("role", "user"))
     parts = [Part("reasoning", text) for name in ("reasoning", "reasoning_content") if (text := _text(item.get(name)))]

@@ -1,0 +1,164 @@
+"""`stentor session ...`: read, extend and delete conversations that outlive tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from stentor.cli import output
+from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.commands.task import read_input
+from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
+from stentor.cli.responses import Response
+from stentor.cli.sessions import transcript, view
+from stentor.cli.sessions.view import DeletedSession, ItemPage, SessionList, SessionRow
+from stentor.core.jsontext import JsonObject
+
+app = typer.Typer(help="Read, extend and delete conversations that outlive tasks.", no_args_is_help=True)
+
+T = TypeVar("T")
+SessionRef = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Its id, the beginning or end of the id, or its name.")
+]
+NEWEST = 20
+PAGE = 1_000
+
+
+@app.command("list")
+def list_sessions(
+    ref: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only those whose id begins or ends so, or with this name.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of sessions.")] = 50,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """List sessions, the last changed first."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.get(SessionList.path, SessionList, ref=ref, limit=limit),
+        view.show_list,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def show(
+    session: SessionRef, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Show one session without its items."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        _on_session(session, lambda api, path: api.get(path, JsonObject)),
+        lambda record: console.print(output.render_record(record)),
+        as_json=as_json,
+    )
+
+
+@app.command()
+def items(
+    session: SessionRef,
+    everything: Annotated[bool, typer.Option("--all", help=f"All items, not only the newest {NEWEST}.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the items of a session as a transcript, oldest first."""
+
+    async def read(api: ServiceClient, path: str) -> Response[ItemPage]:
+        if everything:
+            return await _read_all(api, f"{path}/items")
+        return await api.get(f"{path}/items", ItemPage, newest="true", limit=NEWEST)
+
+    run_command(ServiceTarget(data_dir, url, key), _on_session(session, read), transcript.show_items, as_json=as_json)
+
+
+@app.command()
+def append(
+    session: SessionRef,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text of the message.")] = None,
+    role: Annotated[str, typer.Option(help="Who says it: user, assistant, system or tool.")] = "user",
+    value: Annotated[str | None, typer.Option(metavar="JSON", help="A whole value in place of a message.")] = None,
+    file: Annotated[Path | None, typer.Option(help="File with the text; - for standard input.")] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="It stands for all items before it.")] = False,
+    expected_count: Annotated[
+        int | None, typer.Option(min=0, help="How many items there must be before; else nothing is appended.")
+    ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the session with this id if there is none.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Append a message, or any value, to a session."""
+    if [text, value, file].count(None) != 2:
+        raise typer.BadParameter("Pass exactly one of TEXT, --value and --file.")
+    content = read_input(text, value, file)
+    item = {"value": content if value is not None else {"role": role, "content": content}}
+    item |= {"kind": "summary"} if summary else {}
+    body = omit_none({"items": [item], "expected_count": expected_count})
+
+    async def send(api: ServiceClient, path: str) -> Response[SessionRow]:
+        return await api.post(f"{path}/items", SessionRow, body)
+
+    async def make_and_send(api: ServiceClient) -> Response[SessionRow]:
+        await api.post(SessionList.path, SessionRow, {"id": session})
+        return await send(api, _path(session))
+
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        make_and_send if create else _on_session(session, send),
+        view.show_appended,
+        as_json=as_json,
+        access="create" if create else "change",
+    )
+
+
+@app.command()
+def delete(
+    session: SessionRef, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Delete a session with its items and values; its tasks stay."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        _on_session(session, lambda api, path: api.request("DELETE", path, DeletedSession)),
+        lambda deleted: output.print_line(f"Deleted session {deleted.session_id}."),
+        as_json=as_json,
+        access="change",
+    )
+
+
+def _on_session(
+    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
+) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
+    """Return the call with the path of the session that the user refers to."""
+    if not ref:
+        raise typer.BadParameter("SESSION: must not be empty.")
+    return lambda api: api.with_id(SessionList, ref, lambda session_id: call(api, _path(session_id)))
+
+
+async def _read_all(api: ServiceClient, path: str) -> Response[ItemPage]:
+    """Return all items as one page."""
+    after: int | None = 0
+    listed: list[Any] = []
+    document: JsonObject = {}
+    while after is not None:
+        response = await api.get(path, ItemPage, after=after, limit=PAGE)
+        document = response.document
+        listed += document["items"]
+        following = response.value.next_after
+        if following is not None and following <= after:
+            raise CommandFailed("The service sent the same page of items again.", EXIT_REFUSED)
+        after = following
+    return Response(document | {"items": listed}, ItemPage)
+
+
+def _path(session_id: str) -> str:
+    return f"{SessionList.path}/{quote_segment(session_id)}"
