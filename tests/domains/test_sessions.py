@@ -275,3 +275,45 @@ async def test_sessions_are_found_by_a_part_of_their_id_and_by_name(world: World
     assert await found("team/", "BOB") == ["team/bob"]  # bound to its agents
     cursor = (await call(world, "GET", params={"limit": 1}))["next_cursor"]
     await call(world, "GET", status=400, params={"ref": "b", "cursor": cursor})
+
+
+@requirement("sessions.tasks")
+async def test_the_tasks_of_a_session_are_listed_whatever_became_of_them(world: World) -> None:
+    agent = await world.register()
+    await create(world, "a/b")
+    await create(world, "other")
+    done = await world.submit(session="a/b")
+    claim = await world.claim(agent)
+    ended = {"epoch": claim["epoch"], "result": "hi"}
+    assert (await world.admin.post(f"/api/v1/tasks/{done}/complete", json=ended)).status_code == 200
+    world.clock.advance(seconds=1)
+    failed = await world.submit(session="a/b", title="Lost parcel")
+    claim = await world.claim(agent)
+    fail = {"epoch": claim["epoch"], "error": {"message": "no"}}
+    assert (await world.admin.post(f"/api/v1/tasks/{failed}/fail", json=fail)).status_code == 200
+    world.clock.advance(seconds=1)
+    queued = await world.submit(session="a/b", limit={"key": "own", "max": 3})
+    await world.submit(session="other")
+    await world.submit()
+
+    async def listed(**params: Any) -> list[str]:
+        answer = await world.admin.get("/api/v1/tasks", params=params)
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        assert page["total"] == len(page["tasks"])
+        return [task["task_id"] for task in page["tasks"]]
+
+    assert await listed(session="a/b") == [queued, failed, done]
+    assert await listed(session="a/b", status="failed") == [failed]
+    assert await listed(session="a/b", submitted_by="admin", created_after="2020-01-01T00:00:00Z", type="echo") == [
+        *(queued, failed, done)
+    ]
+    assert await listed(session="none") == []
+    world.clock.advance(seconds=1)
+    rerun = (await world.admin.post(f"/api/v1/tasks/{failed}/rerun")).json()["task_id"]
+    assert await listed(session="a/b", status="queued") == [rerun, queued]
+    bob = await world.clients["BOB"].get("/api/v1/tasks", params={"session": "a/b"})
+    assert bob.json()["tasks"] == []
+    for wrong in ({"ref": "x"}, {"parent_task_id": "x"}):
+        answer = await world.admin.get("/api/v1/tasks", params={"session": "a/b", **wrong})
+        assert answer.status_code == 400

@@ -261,6 +261,7 @@ def list_tasks(
     ] = None,
     task_type: Annotated[str | None, typer.Option("--type", help="Only tasks of this type.")] = None,
     by: Annotated[str | None, typer.Option(metavar="KEY", help="Only tasks that this key submitted.")] = None,
+    session: Annotated[str | None, typer.Option(metavar="ID", help="Only tasks of this session.")] = None,
     text: Annotated[
         str | None, typer.Option(help='Only tasks that contain all of these words, "a phrase" or begin*.')
     ] = None,
@@ -274,7 +275,7 @@ def list_tasks(
     as_json: AsJson = False,
 ) -> None:
     """List tasks, newest first."""
-    params: dict[str, Any] = {"status": status, "type": task_type, "submitted_by": by, "text": text}
+    params: dict[str, Any] = {"status": status, "type": task_type, "submitted_by": by, "session": session, "text": text}
     params |= {"created_after": _parse_time(created_after), "limit": limit}
 
     async def work(api: ServiceClient) -> Response[TaskList]:

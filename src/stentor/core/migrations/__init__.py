@@ -16,7 +16,7 @@ from stentor.core.db import backup
 from stentor.core.db.driver import Driver, Sql
 from stentor.core.errors import StartRefused
 
-HEAD = "0031"
+HEAD = "0032"
 """The newest version; a test compares it with the scripts in `versions/`."""
 COPYING_PREFIX = "copying-"
 """Version prefix of a database that `stentor db copy` has not filled completely, so that no program uses it."""

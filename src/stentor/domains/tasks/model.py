@@ -311,8 +311,9 @@ class TaskFilter(msgspec.Struct, frozen=True):
     """Conditions of a list.
 
     `created_after` in microseconds; `before` is the creation time and id of the last task of the previous page; `key`
-    limits the list to the tasks that this key submitted or that are assigned to its agents; `ref` is the beginning or
-    the end of an id, `parent` the id of a parent task; each of them excludes the other conditions.
+    limits the list to the tasks that this key submitted or that are assigned to its agents; `session` is the id of a
+    session; `ref` is the beginning or the end of an id, `parent` the id of a parent task; each of these two excludes
+    the other conditions.
     """
 
     status: TaskStatus | None = None
@@ -324,6 +325,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
     parent: str | None = None
     type: str | None = None
     submitted_by: str | None = None
+    session: str | None = None
 
 
 def compute_body_hash(draft: TaskDraft) -> str:

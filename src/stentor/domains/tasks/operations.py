@@ -69,6 +69,7 @@ class TaskOperations:
         type: Annotated[Name | None, Query()] = None,  # noqa: A002 - the name of the field
         submitted_by: Annotated[Name | None, Query(description="The name of a key.")] = None,
         text: Annotated[Text | None, Query(description="Words that all occur in a task; see the operation.")] = None,
+        session: Annotated[Name | None, Query(description="The id of a session.")] = None,
         created_after: After = None,
         ref: Annotated[Name | None, Query()] = None,
         parent_task_id: Annotated[Name | None, Query()] = None,
@@ -86,11 +87,18 @@ class TaskOperations:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         after = None if created_after is None else micros_from_datetime(created_after)
         names = [name for name, value in (("ref", ref), ("parent_task_id", parent_task_id)) if value is not None]
-        others = (status, agent_id, type, submitted_by, text, after, cursor, offset or None)
+        others = (status, agent_id, type, submitted_by, session, text, after, cursor, offset or None)
         if len(names) > 1 or (names and any(value is not None for value in others)):
             raise InvalidRequest(f"{names[0]}: goes with no other filter.")
         task_filter = TaskFilter(
-            status, agent_id, after, ref=ref, parent=parent_task_id, type=type, submitted_by=submitted_by
+            status,
+            agent_id,
+            after,
+            ref=ref,
+            parent=parent_task_id,
+            type=type,
+            submitted_by=submitted_by,
+            session=session,
         )
         following: str | None
         if text is not None:

@@ -46,10 +46,11 @@ _CONDITIONS = {
     "agent_id": "assigned_agent = :agent_id",
     "type": "type = :type",
     "submitted_by": "submitted_by = :submitted_by",
+    "session": "session_id = :session",
     "created_after": "created_at > :created_after",
     "before": "(created_at, task_id) < (:before_time, :before_id)",
 }
-_RANKED = ("submitted_by", "agent_id", "type", "status")
+_RANKED = ("session", "submitted_by", "agent_id", "type", "status")
 """Conditions that have an index, the one that the fewest tasks fulfil first."""
 _COUNT_CONDITIONS = {
     "status": "status = :status",
@@ -114,6 +115,7 @@ _LIST_MATCHING = Sql(
     and (cast(:agent_id as text) is null or assigned_agent = :agent_id)
     and (cast(:type as text) is null or type = :type)
     and (cast(:submitted_by as text) is null or submitted_by = :submitted_by)
+    and (cast(:session as text) is null or session_id = :session)
     and +created_at > :created_after and {_VISIBLE}"""
 )
 _READ_TEXTS = Sql(
@@ -275,7 +277,7 @@ def _own_page_sql(names: tuple[str, ...]) -> Sql:
 
 def is_counted(task_filter: TaskFilter) -> bool:
     """Return whether the matching tasks are counted whatever their number; else at most MAX_TOTAL are."""
-    return task_filter.type is None and task_filter.submitted_by is None
+    return task_filter.type is None and task_filter.submitted_by is None and task_filter.session is None
 
 
 def _count_some(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
@@ -345,6 +347,7 @@ def _params(tenant: str, task_filter: TaskFilter) -> dict[str, Any]:
         "agent_id": task_filter.agent_id,
         "type": task_filter.type,
         "submitted_by": task_filter.submitted_by,
+        "session": task_filter.session,
         "created_after": after,
         # At least ALL_HOURS, so that the row of the total is never added to those of the hours.
         "hour": max(ALL_HOURS, after // HOUR),

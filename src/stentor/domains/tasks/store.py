@@ -33,8 +33,8 @@ _FIND = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
 _RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(f for f in _FIELDS if f not in ("lease_until", "deadline_at", "performance", "result"))
 _INSERT = Sql(
-    f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, input) "
-    f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :input)"
+    f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, session_id, input) "
+    f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :session_id, :input)"
 )
 _CLAIM = Sql(
     f"""update tasks set status = 'executing', epoch = epoch + 1, start_time = :now, lease_until = :lease_until,
@@ -115,7 +115,7 @@ def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
     params["error"] = None if task.error is None else jsontext.dump(task.error)
     params["learning_eligible"] = None if task.learning_eligible is None else int(task.learning_eligible)
     params["learning_pending"] = int(task.learning_pending)
-    tx.run(_INSERT, **params, input=jsontext.dump(draft.input))
+    tx.run(_INSERT, **params, session_id=task.metadata.session, input=jsontext.dump(draft.input))
 
 
 def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:
