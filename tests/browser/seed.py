@@ -62,6 +62,7 @@ class Seeded:
     failed: str = ""
     waiting: str = ""
     asking: str = ""
+    talking: str = ""
     update: str = ""
     message: str = ""
     webhook: str = ""
@@ -87,6 +88,7 @@ class Seed:
         self.notes()
         self.governance()
         self.neighbours()
+        self.session()
         self.made.root = self.api.get(f"/api/v1/tasks/{self.made.done}").json()["provenance_id"]
         return self.made
 
@@ -186,6 +188,35 @@ class Seed:
         body: Body = {"agent_id": agent, "update_type": "policy", "description": summary}
         body |= {"changes": {**CHANGES, "agent_patch": patch}}
         return str(self.post("/governance/updates", body, self.second)["update_id"])
+
+    def session(self) -> None:
+        """A conversation with each kind of item, values, and tasks: one that is queued, one that was cancelled."""
+        self.post("/sessions", {"id": "support/4711", "name": "Lost parcel", "metadata": {"customer": 4711}})
+        self.post("/sessions", {"id": "thread-with-a-rather-long-id-of-somebody-elses-system-0042"})
+        call = {
+            "id": "call-1",
+            "type": "function",
+            "function": {"name": "find_parcel", "arguments": '{"order": 4711}'},
+        }
+        values: list[Any] = [
+            {"role": "user", "content": "Where is my parcel?"},
+            {"role": "assistant", "content": "I look it up.", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "call-1", "content": '{"place": "Lisbon", "since": "2026-03-02"}'},
+            {"role": "assistant", "content": "It is in Lisbon.\n\nIt arrives tomorrow."},
+            {"step": 7, "of": "a program"},
+            {"role": "user", "content": "A long story. " * 400},
+        ]
+        summary = {"kind": "summary", "value": {"role": "system", "content": "The parcel of order 4711 is in Lisbon."}}
+        items: list[Any] = [{"value": value} for value in values]
+        self.post("/sessions/support%2F4711/items", {"items": [*items[:4], summary, *items[4:]]})
+        stored = {"values": {"checkpoint/7": {"step": 7, "done": ["find", "ask"]}, "blob": "x" * 600}, "bytes": {}}
+        answer = self.api.put("/api/v1/sessions/support%2F4711/values", json=stored | {"bytes": {"image": "AAECAw=="}})
+        assert answer.status_code == 200, answer.text
+        body: Body = {"type": "write", "input": "And when does it arrive?", "required_capabilities": ["write"]}
+        for status in ("queued", "cancelled"):
+            self.made.talking = self.post("/tasks", body | {"session": "support/4711"})["task_id"]
+            if status == "cancelled":
+                self.post(f"/tasks/{self.made.talking}/cancel")
 
     def neighbours(self) -> None:
         header = {"mode": "direct", "context": "trace-0001", "priority": "high", "actionType": "list"}

@@ -41,13 +41,13 @@ class Site:
 
     async def read(self, path: str, expected: int = 200, /, key: str = "ADMIN", **params: Any) -> str:
         """The HTML of a page; `params` are its query."""
-        answer = await (await self.browser(key)).get(path, params=params)
+        answer = await (await self.browser(key)).get(path, params=params or None)
         assert answer.status_code == expected, answer.text
         return answer.text
 
     async def part(self, path: str, expected: int = 200, /, key: str = "ADMIN", **params: Any) -> str:
         """What htmx would put into the page."""
-        answer = await (await self.browser(key)).get(path, params=params, headers={"HX-Request": "true"})
+        answer = await (await self.browser(key)).get(path, params=params or None, headers={"HX-Request": "true"})
         assert answer.status_code == expected, answer.text
         return answer.text
 

@@ -41,6 +41,7 @@ from stentor.surfaces.dashboard.pages import (
     playground,
     provenance,
     schedules,
+    sessions,
     sign_in,
     single_sign_on,
     task_runs,
@@ -48,7 +49,8 @@ from stentor.surfaces.dashboard.pages import (
     tasks,
     webhooks,
 )
-from stentor.surfaces.dashboard.site import assets, sessions
+from stentor.surfaces.dashboard.site import assets
+from stentor.surfaces.dashboard.site import sessions as browser_sessions
 from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, Site
 from stentor.surfaces.dashboard.site.sessions import Session, is_same_origin
 
@@ -122,7 +124,7 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
 
 def _find_session(site: Site, request: Request) -> Session | None:
     is_tls = request.url.scheme == "https"
-    return site.sessions.find(sessions.read_session_cookie(request.cookies, is_tls=is_tls))
+    return site.sessions.find(browser_sessions.read_session_cookie(request.cookies, is_tls=is_tls))
 
 
 def _reject_multipart(request: Request) -> None:
@@ -137,7 +139,7 @@ async def _is_own_form(request: Request, session: Session) -> bool:
     if not is_same_origin(request):
         return False
     token = request.headers.get("x-csrf") or (await request.form()).get("csrf")
-    return isinstance(token, str) and sessions.is_csrf_token_valid(session, token)
+    return isinstance(token, str) and browser_sessions.is_csrf_token_valid(session, token)
 
 
 def _redirect_to_sign_in(request: Request) -> Response:
@@ -240,6 +242,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *model_calls.ROUTES,
     *provenance.ROUTES,
     *schedules.ROUTES,
+    *sessions.ROUTES,
     *webhooks.ROUTES,
     *keys.ROUTES,
     *people.ROUTES,

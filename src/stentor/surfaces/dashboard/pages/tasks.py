@@ -30,7 +30,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
 
 PAGE_SIZE = 50
-FILTERS = ("status", "agent", "type", "by", "since")
+FILTERS = ("status", "agent", "type", "by", "since", "session")
 """Conditions of the list, by their names in its address."""
 SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 """Names of the ranges of time in the list, by those of the charts."""
@@ -90,6 +90,7 @@ async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> 
         "agent_id": filters["agent"],
         "type": filters["type"],
         "submitted_by": filters["by"],
+        "session": filters["session"],
         "created_after": start,
         "cursor": cursor,
     }

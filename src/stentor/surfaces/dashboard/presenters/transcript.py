@@ -1,0 +1,53 @@
+"""The items of a session as turns of a conversation. Pure; never fails, whatever the items are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.presenters.conversation import Part, read_message
+
+MAX_PARTS = 50
+"""Parts of a message that are shown."""
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """An item. `role` is one of ROLES, or empty for a value that is no message, which is then in `value`.
+
+    `speaker` is the role as the message has it; `omitted` parts are not shown.
+    """
+
+    position: int
+    is_summary: bool
+    role: str
+    speaker: str
+    parts: list[Part]
+    omitted: int
+    value: Any
+    created_at: str
+    task_id: str | None
+
+
+def build_turns(items: Iterable[JsonObject]) -> list[Turn]:
+    """Return the items of a page of the API in their order."""
+    return [_to_turn(item) for item in items]
+
+
+def _to_turn(item: JsonObject) -> Turn:
+    message = read_message(item["value"])
+    parts = message.parts if message else []
+    return Turn(
+        item["position"],
+        item["kind"] == "summary",
+        "" if message is None else message.role if message.role in ROLES else "user",
+        "no message" if message is None else message.role,
+        parts[:MAX_PARTS],
+        max(0, len(parts) - MAX_PARTS),
+        item["value"] if message is None else None,
+        item["created_at"],
+        item["task_id"],
+    )
