@@ -51,6 +51,7 @@ async def test_a_transcript_shows_who_said_what_with_calls_folded_and_the_tasks(
     ):
         assert text in page
     assert "<details><summary>calls" in page
+    assert "result of <code>find_parcel</code>" in page
     for text in ("checkpoint/7", "AAECAw==", "customer", "When does it arrive?", f'href="/tasks/{task_id}"'):
         assert text in page
     listed = await site.read("/sessions")
@@ -146,3 +147,33 @@ async def test_another_tenant_sees_nothing_and_a_reader_cannot_delete(site: Site
     await site.send("/sessions/session/delete?id=s", 404, key="OTHER")
     assert (await (await site.browser()).get("/sessions/session")).headers["location"] == "/sessions"
     await site.send("/sessions/session/delete", 400)
+
+
+@requirement("dashboard.task-session")
+async def test_the_page_of_a_task_links_its_session_and_says_that_another_one_continues_it(site: Site) -> None:
+    await create(site, "a/b")
+    agent = await site.world.register()
+    first = await site.world.submit(session="a/b")
+    alone = await site.read(f"/tasks/{first}")
+    assert ('href="/sessions/session?id=a/b"' in alone, "Waits" in alone) == (True, False)
+    assert "1 at a time with the key <code>session/a/b</code>" in alone
+    second = await site.world.submit(session="a/b")
+    await site.world.claim(agent)
+    assert "Waits: another task continues the session" in await site.read(f"/tasks/{second}")
+    assert "Waits" not in await site.read(f"/tasks/{first}")
+
+
+@requirement("dashboard.task-session")
+async def test_the_page_of_a_task_says_that_it_waits_for_room_under_its_limit(site: Site) -> None:
+    agent = await site.world.register()
+    limit = {"key": "<crm>", "max": 2}
+    for _ in range(2):
+        await site.world.submit(limit=limit)
+        await site.world.claim(agent)
+    waiting = await site.world.submit(limit=limit)
+    page = await site.read(f"/tasks/{waiting}")
+    assert "Waits for room: 2 of 2 tasks with the key &#39;&lt;crm&gt;&#39; run." in page
+    assert "2 at a time with the key <code>&lt;crm&gt;</code>" in page
+    rate = await site.world.submit(limit={"key": "sms", "max": 1, "per_seconds": 60})
+    page = await site.read(f"/tasks/{rate}")
+    assert ("1 start in 60 s with the key <code>sms</code>" in page, "Waits" in page) == (True, False)

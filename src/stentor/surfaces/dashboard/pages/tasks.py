@@ -152,6 +152,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
     )
     is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
     journal = await _read_journal(page, trail)
+    room = await _read_limit_notice(page, trail["task"])
     return page.render(
         "task.html",
         status,
@@ -167,6 +168,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
+        room=room,
         journal=build_journal(journal["steps"], trail["status"]),
         more_steps=journal["next_cursor"] is not None,
         waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now()),
@@ -175,6 +177,16 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,
         grades=GRADES,
     )
+
+
+async def _read_limit_notice(page: PageRequest, task: JsonObject | None) -> str:
+    """Return what a queued task waits for because of its limit; empty if there is room, or no limit."""
+    if task is None or task["status"] != "queued" or not task["metadata"].get("limit"):
+        return ""
+    # Only this operation counts what runs; the activity names an agent that is offline.
+    found = await page.find("tasks.get", task_id=task["task_id"])
+    notice = found["notice"] if found and found["status"] == "queued" else None
+    return "" if notice is None or notice == task["notice"] else str(notice)
 
 
 async def _read_journal(page: PageRequest, trail: JsonObject) -> JsonObject:

@@ -33,13 +33,20 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 def build_turns(items: Iterable[JsonObject]) -> list[Turn]:
-    """Return the items of a page of the API in their order."""
-    return [_to_turn(item) for item in items]
+    """Return the items of a page of the API in their order; a result has the name of its tool, if its call is there."""
+    tools: dict[str, str] = {}
+    return [_to_turn(item, tools) for item in items]
 
 
-def _to_turn(item: JsonObject) -> Turn:
+def _to_turn(item: JsonObject, tools: dict[str, str]) -> Turn:
+    """Return an item as a turn. `tools` are the names of tools by the ids of their calls, and gets those of the item."""
     message = read_message(item["value"])
     parts = message.parts if message else []
+    parts = [
+        msgspec.structs.replace(part, name=tools.get(part.name, part.name)) if part.kind == "result" else part
+        for part in parts
+    ]
+    tools |= _called_tools(item["value"])
     return Turn(
         item["position"],
         item["kind"] == "summary",
@@ -51,3 +58,14 @@ def _to_turn(item: JsonObject) -> Turn:
         item["created_at"],
         item["task_id"],
     )
+
+
+def _called_tools(value: Any) -> dict[str, str]:
+    """Return the names of the tools that a message calls, by the ids of the calls."""
+    calls = value.get("tool_calls") if isinstance(value, dict) else None
+    found: dict[str, str] = {}
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
+            found[call["id"]] = function["name"]
+    return found
