@@ -39,7 +39,7 @@ def build_turns(items: Iterable[JsonObject]) -> list[Turn]:
 
 
 def _to_turn(item: JsonObject, tools: dict[str, str]) -> Turn:
-    """Return an item as a turn. `tools` are the names of tools by the ids of their calls, and gets those of the item."""
+    """Return an item as a turn. `tools` are names of tools by the ids of their calls; those of the item are added."""
     message = read_message(item["value"])
     parts = message.parts if message else []
     parts = [

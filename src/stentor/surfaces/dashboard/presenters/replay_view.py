@@ -1,0 +1,73 @@
+"""The report of a replay as rows of its page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from stentor.core.jsontext import JsonObject
+
+SUMMARIES = {
+    "same": "The run is the same as far as it was recorded.",
+    "differs": "The run differs.",
+    "unknown": "Not comparable: the run did not record what it asked.",
+}
+LABELS = {
+    "same": "same",
+    "differs": "differs",
+    "unknown": "unknown",
+    "taken_over": "taken over",
+    "new": "new",
+    "no_outcome": "no outcome",
+    "not_reached": "no longer reached",
+}
+EXPLANATIONS = {
+    "same": "asks the same; the recorded outcome was used",
+    "differs": "asks something else; the recorded outcome was used all the same",
+    "unknown": "the run did not record what it asked",
+    "taken_over": "a step of another task, not compared",
+    "new": "not recorded; the replay stops here",
+    "no_outcome": "nobody knows whether this effect happened; the replay stops here",
+    "not_reached": "recorded, but the agent would end before it",
+}
+STATUSES = {"same": "completed", "differs": "failed", "not_reached": "failed"}
+"""The statuses whose colours the verdicts have; the others are those of what waits."""
+
+
+class ReplayRow(msgspec.Struct, frozen=True):
+    """A step. `label` and `explanation` are words for the verdict, `color` the status whose colour it has.
+
+    `as_above` says that it differs in exactly what the step before it does.
+    """
+
+    key: str
+    name: str
+    kind: str
+    label: str
+    explanation: str
+    color: str
+    reasons: list[str]
+    as_above: bool
+
+
+def build_rows(steps: Iterable[JsonObject]) -> Iterator[ReplayRow]:
+    """Yield the steps of a report. Each request of a run has the same instructions, so each differs in the same."""
+    before: list[str] = []
+    for step in steps:
+        verdict, reasons = step["verdict"], step["reasons"]
+        yield ReplayRow(
+            step["key"],
+            step["name"],
+            step["kind"],
+            LABELS.get(verdict, verdict),
+            EXPLANATIONS.get(verdict, ""),
+            color_of(verdict),
+            reasons,
+            bool(reasons) and reasons == before,
+        )
+        before = reasons or before
+
+
+def color_of(verdict: str) -> str:
+    return STATUSES.get(verdict, "pending_approval")
