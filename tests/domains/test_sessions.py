@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from typing import Any
+from urllib.parse import quote
 
 from stentor.core.db import Sql
 from tests.conftest import World
@@ -317,3 +318,14 @@ async def test_the_tasks_of_a_session_are_listed_whatever_became_of_them(world: 
     for wrong in ({"ref": "x"}, {"parent_task_id": "x"}):
         answer = await world.admin.get("/api/v1/tasks", params={"session": "a/b", **wrong})
         assert answer.status_code == 400
+
+
+@requirement("sessions.values")
+async def test_the_link_to_the_next_page_keeps_any_id(world: World) -> None:
+    await create(world, "a/漢 ?#%")
+    path = f"{PATH}/{quote('a/漢 ?#%', safe='')}/values"
+    assert (await world.admin.put(path, json={"values": {"one": 1, "two": 2}})).status_code == 200
+    first = await world.admin.get(path, params={"limit": 1, "prefix": ""})
+    assert first.status_code == 200, first.text
+    second = await world.admin.get(first.links["next"]["url"])
+    assert [value["key"] for value in second.json()["values"]] == ["two"]

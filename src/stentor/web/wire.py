@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from fastapi import APIRouter, Depends, Header, Path, Query
@@ -208,7 +209,10 @@ def next_link(request: Request, cursor: str | None) -> dict[str, str]:
     if cursor is None:
         return {}
     url = request.url.include_query_params(cursor=cursor).remove_query_params("offset")
-    return {"Link": f'<{url.path}?{url.query}>; rel="next"'}
+    # The decoded path has the stand-in of an encoded slash, and characters that no header may have.
+    segments = (decode_path_segment(part) for part in request.scope["path"].split("/"))
+    path = "/".join(quote(segment, safe="") for segment in segments)
+    return {"Link": f'<{path}?{url.query}>; rel="next"'}
 
 
 class ErrorBody(ResponseModel):
