@@ -28,6 +28,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("sessions", "/sessions", "Lost parcel"),
         Shown("session", "/sessions/session?id=support%2F4711", "It is in Lisbon."),
         Shown("task-of-session", f"/tasks/{made.talking}", "support/4711"),
+        Shown("replay", f"/tasks/{made.asking}/replay", "stentor-worker replay"),
         Shown("people", "/people", "People"),
         Shown("compare", f"/tasks/{made.done}/compare?with={made.failed}", "Compare runs"),
         Shown("console", "/console", "New task"),

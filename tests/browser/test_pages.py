@@ -12,7 +12,7 @@ from tests.browser.conftest import SIZES, Installation, Tab
 from tests.browser.pages import pages
 from tests.requirements import requirement
 
-# One test opens 44 pages, each of which axe reads.
+# One test opens 50 pages, each of which axe reads.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser"), pytest.mark.timeout(300)]
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
 
