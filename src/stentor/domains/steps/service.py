@@ -6,7 +6,7 @@ SHA-256 of the value. The first outcome of a step stands; who records another on
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -100,12 +100,10 @@ class StepService:
             event_id, started = ids.new_id(), tx.now - duration_ms * 1000
             if draft.kind == "effect":
                 is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
-            else:
-                is_new = store.insert_ended(tx, task, draft, event_id, outcome, started)
-            step = find_same(tx, task, draft)
-            if not is_new and draft.kind != "effect" and model.is_superseded(step, task):
-                is_new = store.insert_ended(tx, task, draft, event_id, outcome, started, replaced=step)
                 step = find_same(tx, task, draft)
+            else:
+                insert = partial(store.insert_ended, tx, task, draft, event_id, outcome, started)
+                step, is_new = _insert_or_find(tx, task, draft, insert)
             if not is_new:
                 return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
             note_progress(tx, task)
@@ -137,17 +135,21 @@ def begin_step(
     """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch."""
     mark_handled(tx, task, handled)
     event_id = ids.new_id()
-    is_new = store.insert_started(tx, task, draft, event_id)
-    step = find_same(tx, task, draft)
-    if not is_new and model.is_superseded(step, task):
-        is_new = store.insert_started(tx, task, draft, model.replaced_event(step, event_id), replaced=step)
-        step = find_same(tx, task, draft)
+    step, is_new = _insert_or_find(tx, task, draft, partial(store.insert_started, tx, task, draft, event_id))
     if not is_new:
         return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
     note_progress(tx, task)
     event = started_event(task, draft, message, event_id)
     runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
     return JournalEntry(step, is_new=True)
+
+
+def _insert_or_find(tx: Tx, task: Task, draft: StepDraft, insert: Callable[..., Step | None]) -> tuple[Step, bool]:
+    """Insert a step, in the place of a failed one that runs again; return the recorded step and whether it is new."""
+    step = insert()
+    if step is None and model.is_superseded(recorded := find_same(tx, task, draft), task):
+        step = insert(replaced=recorded)
+    return (find_same(tx, task, draft), False) if step is None else (step, True)
 
 
 def started_event(task: Task, draft: StepDraft, message: str, event_id: str) -> EventDraft:

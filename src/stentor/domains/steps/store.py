@@ -18,6 +18,7 @@ from stentor.domains.steps.model import (
     StepDraft,
     StepOutcome,
     decode_value,
+    replaced_event,
 )
 from stentor.domains.tasks.model import Task
 
@@ -99,9 +100,12 @@ def list_steps(tx: Tx, tenant: str, task_id: str, after: str, limit: int) -> lis
     return [step_from_row(row) for row in tx.rows(_LIST, tenant=tenant, task_id=task_id, after=after, limit=limit)]
 
 
-def insert_started(tx: Tx, task: Task, draft: StepDraft, event_id: str, replaced: Step | None = None) -> bool:
-    """Insert a step that has begun, in the place of a failed one if it is given; False if the journal has one."""
-    return _insert(tx, task, draft, event_id, replaced, state="started", started_at=tx.now)
+def insert_started(tx: Tx, task: Task, draft: StepDraft, event_id: str, replaced: Step | None = None) -> Step | None:
+    """Insert a step that has begun, in the place of a failed one if it is given; None if the journal has one.
+
+    Like `insert_ended`, returns the step without its value.
+    """
+    return _insert(tx, task, draft, event_id, None, tx.now, replaced)
 
 
 def insert_ended(
@@ -112,10 +116,9 @@ def insert_ended(
     outcome: StepOutcome,
     started: int,
     replaced: Step | None = None,
-) -> bool:
+) -> Step | None:
     """Do the same with a step that has ended. `started` in microseconds."""
-    columns = _store_outcome(tx, task.tenant, outcome)
-    return _insert(tx, task, draft, event_id, replaced, started_at=started, ended_at=tx.now, **columns)
+    return _insert(tx, task, draft, event_id, outcome, started, replaced)
 
 
 def copy_before(tx: Tx, task: Task, source: str, step: Step) -> None:
@@ -208,25 +211,42 @@ def read_value(tx: Tx, tenant: str, step: Step) -> Any:
     return decode_value(step.encoding, content)
 
 
-def _insert(tx: Tx, task: Task, draft: StepDraft, event_id: str, replaced: Step | None, **columns: Any) -> bool:
-    values: dict[str, Any] = {"encoding": "json", "value": None, "value_hash": None, "size": 0, "error": None}
-    values |= {"ended_at": None, "reference": draft.reference, "together": draft.together, "handled": 0} | columns
-    values["wake_at"] = None if draft.seconds is None else tx.now + int(draft.seconds * SECOND)
-    values["options"] = None if draft.options is None else jsontext.dump(draft.options)
-    touched = tx.run(
-        _INSERT if replaced is None else _REPLACE,
-        tenant=task.tenant,
-        task_id=task.task_id,
+def _insert(
+    tx: Tx,
+    task: Task,
+    draft: StepDraft,
+    event_id: str,
+    outcome: StepOutcome | None,
+    started_at: int,
+    replaced: Step | None,
+) -> Step | None:
+    stored: dict[str, Any] = {} if outcome is None else _store_outcome(tx, task.tenant, outcome)
+    step = Step(
         key=draft.key,
-        event_id=event_id,
+        event_id=event_id if replaced is None else replaced_event(replaced, event_id),
         name=draft.name,
         kind=draft.kind,
+        state="started" if outcome is None else outcome.state,
         position=draft.position,
         epoch=task.epoch,
-        **values,
-        **({} if replaced is None else {"old_epoch": replaced.epoch}),
+        encoding="json" if outcome is None else outcome.encoding,
+        value=None,
+        value_hash=stored.get("value_hash"),
+        size=stored.get("size", 0),
+        error=None if outcome is None else outcome.error,
+        started_at=started_at,
+        ended_at=None if outcome is None else tx.now,
+        wake_at=None if draft.seconds is None else tx.now + int(draft.seconds * SECOND),
+        reference=draft.reference,
+        options=draft.options,
+        together=draft.together,
     )
-    return touched == 1
+    params = msgspec.structs.asdict(step) | stored | {"tenant": task.tenant, "task_id": task.task_id}
+    if draft.options is not None:
+        params["options"] = jsontext.dump(draft.options)
+    if replaced is None:
+        return step if tx.run(_INSERT, **params) else None
+    return step if tx.run(_REPLACE, **params, old_epoch=replaced.epoch) else None
 
 
 def _store_outcome(tx: Tx, tenant: str, outcome: StepOutcome) -> dict[str, Any]:
@@ -236,7 +256,10 @@ def _store_outcome(tx: Tx, tenant: str, outcome: StepOutcome) -> dict[str, Any]:
         return columns | {"size": 0, "error": jsontext.dump(outcome.error)}
     columns["value_hash"] = contents.put_long(tx, tenant, outcome.content, MAX_INLINE_BYTES)
     if columns["value_hash"] is None:
-        columns["value"] = jsontext.dump(decode_value(outcome.encoding, outcome.content))
+        is_json = outcome.encoding == "json"
+        columns["value"] = (
+            outcome.content.decode() if is_json else jsontext.dump(decode_value("base64", outcome.content))
+        )
     return columns | {"size": len(outcome.content), "error": None}
 
 
