@@ -103,7 +103,7 @@ def run(scale: Scale) -> list[Figure]:
             with bench.working():
                 bench.run(2, 20)
                 rates = {}
-                for together, steps in ((1, scale.pick(500, 50)), (TOGETHER, scale.pick(60, 5))):
+                for together, steps in _sizes(scale).items():
                     seconds = [bench.run(together, steps)[0] for _ in range(scale.pick(scale.rounds, 1))]
                     rates[together] = [together * steps / one for one in seconds]
                     say(f"steps: {together} at once, {median(rates[together]):,.0f} steps/s")
@@ -111,6 +111,11 @@ def run(scale: Scale) -> list[Figure]:
                 found += _stored(bench, folder / "data" / "stentor.db", scale.pick(1_000, 50))
                 found += _resumed(bench, scale.pick(1_000, 50))
         return [*_rates(scale, folder, rates), *found]
+
+
+def _sizes(scale: Scale) -> dict[int, int]:
+    """Return how many steps a task has, by the number of tasks at once."""
+    return {1: scale.pick(500, 50), TOGETHER: scale.pick(60, 5)}
 
 
 def _latency(bench: Bench) -> list[Figure]:
@@ -126,7 +131,7 @@ def _rates(scale: Scale, folder: Path, rates: dict[int, list[float]]) -> Iterato
     for together, ours in rates.items():
         how = f"empty steps of {together} {'task' if together == 1 else 'tasks at once'}, SQLite; median of the rounds"
         yield Figure(f"steps, {together} at once", median(ours), "/s", how, None, spread(ours))
-        steps = scale.pick(60, 5)
+        steps = _sizes(scale)[together]
         theirs = list(_peer(scale, folder, together, steps))
         if theirs:
             name = f"DBOS {theirs[0]['version']}: steps, {together} at once"
