@@ -73,6 +73,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/test_limits.py",
     "tests/domains/test_schedules.py",
     "tests/domains/test_sentinel.py",
+    "tests/domains/test_session_values.py",
     "tests/domains/test_sessions.py",
     "tests/domains/test_sight.py",
     "tests/domains/test_task_list.py",

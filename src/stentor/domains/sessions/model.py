@@ -28,6 +28,11 @@ MAX_RESULT_CHARACTERS = 100_000
 ItemKind = Literal["message", "summary"]
 ItemSource = Literal["own", "input", "result", "step"]
 Encoding = Literal["json", "base64"]
+Order = Literal["key", "key_descending", "newest"]
+LAST_CHARACTER = "\U0010ffff"
+"""Sorts after every character of a key."""
+FIRST_CHARACTER = " "
+"""The first printable character, so nothing sorts between a key and the key with it."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -105,6 +110,40 @@ class ValueDraft(msgspec.Struct, frozen=True):
             return cls(key, "base64", base64.b64decode(text, validate=True))
         except ValueError:
             raise InvalidRequest(f"bytes: the value of {key!r} must be base64.") from None
+
+
+class ValueQuery(msgspec.Struct, frozen=True):
+    """Which values of a session to list: those whose key begins with `prefix` and sorts before `before`, if given.
+
+    They come after `position`: a key, or for the newest the number of a value.
+    """
+
+    prefix: str
+    order: Order
+    limit: int
+    before: str | None = None
+    position: str | int | None = None
+
+    def to_span(self) -> KeySpan:
+        bounds = [self.prefix + LAST_CHARACTER]
+        bounds += [] if self.before is None else [self.before]
+        bounds += [self.position] if self.order == "key_descending" and isinstance(self.position, str) else []
+        return KeySpan(self.prefix, min(bounds))
+
+
+class KeySpan(msgspec.Struct, frozen=True):
+    """The keys from `start` to before `end`, by their characters."""
+
+    start: str
+    end: str
+
+    @classmethod
+    def of_prefix(cls, prefix: str) -> KeySpan:
+        return cls(prefix, prefix + LAST_CHARACTER)
+
+    @classmethod
+    def of_key(cls, key: str) -> KeySpan:
+        return cls(key, key + FIRST_CHARACTER)
 
 
 def decode_value(encoding: Encoding, content: bytes) -> Any:

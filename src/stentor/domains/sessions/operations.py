@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.core import jsontext
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.sessions import model
-from stentor.domains.sessions.model import ItemDraft, ItemKind, Session
+from stentor.domains.sessions.model import ItemDraft, ItemKind, KeySpan, Session
 from stentor.domains.sessions.service import SessionService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
@@ -32,6 +32,8 @@ SessionId = Annotated[
     str, Path(description="The session's id; encode a slash in it as %2F."), AfterValidator(decode_path_segment)
 ]
 Cursor = Annotated[str | None, Query(max_length=4096, description="The `next_cursor` of the page before.")]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(check_printable)]
+Prefix = Annotated[str, StringConstraints(max_length=1024), AfterValidator(check_printable)]
 Position = Annotated[int, Query(ge=0, le=2**53)]
 
 
@@ -127,12 +129,18 @@ class PoppedItem(ResponseModel):
 
 
 class ClearIn(RequestModel):
-    """`values` is a prefix of keys; an empty one stands for all values."""
+    """`values` is a prefix of keys; an empty one stands for all values. `prefixes` are more, `keys` are whole keys."""
 
     model_config = example_config(items=True)
 
     items: bool = False
-    values: Annotated[str, Field(max_length=1024), AfterValidator(check_printable)] | None = None
+    values: Prefix | None = None
+    prefixes: Annotated[list[Prefix], Field(max_length=model.MAX_BATCH)] = []
+    keys: Annotated[list[Key], Field(max_length=model.MAX_BATCH)] = []
+
+    def to_spans(self) -> list[KeySpan]:
+        prefixes = self.prefixes if self.values is None else [self.values, *self.prefixes]
+        return [KeySpan.of_prefix(prefix) for prefix in prefixes] + [KeySpan.of_key(key) for key in self.keys]
 
 
 class SessionOperations:
@@ -224,8 +232,8 @@ class SessionOperations:
         return PoppedItem(session_id=session_id, item=None if item is None else ItemOut.of(item))
 
     async def clear(self, caller: Caller, session_id: SessionId, body: ClearIn) -> SessionOut:
-        """Remove all items of a session, or the values whose key begins with a prefix, or both."""
-        return SessionOut.of(await self._sessions.clear(caller, session_id, items=body.items, prefix=body.values))
+        """Remove all items of a session, or the values of some prefixes and keys, or both."""
+        return SessionOut.of(await self._sessions.clear(caller, session_id, items=body.items, spans=body.to_spans()))
 
 
 def _to_key(

@@ -19,8 +19,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.contents import store as contents
 from stentor.domains.sessions import item_store, model, store, value_store
-from stentor.domains.sessions.model import Item, ItemDraft, Session, StoredValue, ValueDraft
-from stentor.domains.sessions.value_store import Order
+from stentor.domains.sessions.model import Item, ItemDraft, KeySpan, Session, StoredValue, ValueDraft, ValueQuery
 
 T = TypeVar("T")
 
@@ -86,16 +85,16 @@ class SessionService:
         """Delete a session with its items and values. What tasks have recorded stays theirs. Raises NotFound."""
 
         def work(tx: Tx, session: Session) -> None:
-            self._clear(tx, session, caller, items=True, prefix="", change="deleted")
+            self._clear(tx, session, caller, items=True, spans=[KeySpan.of_prefix("")], change="deleted")
             store.delete(tx, session)
 
         await self._change(caller, session_id, work)
 
-    async def clear(self, caller: Principal, session_id: str, *, items: bool, prefix: str | None) -> Session:
-        """Remove all items, or the values of a prefix, or both. Raises NotFound."""
+    async def clear(self, caller: Principal, session_id: str, *, items: bool, spans: Sequence[KeySpan]) -> Session:
+        """Remove all items, or the values of some keys, or both. Raises NotFound."""
 
         def work(tx: Tx, session: Session) -> Session:
-            self._clear(tx, session, caller, items=items, prefix=prefix, change="cleared")
+            self._clear(tx, session, caller, items=items, spans=spans, change="cleared")
             return require_session(tx, caller, session_id)
 
         return await self._change(caller, session_id, work)
@@ -163,14 +162,21 @@ class SessionService:
 
         return next(iter(await self._change(caller, session_id, work)), None)
 
-    async def set_values(self, caller: Principal, session_id: str, drafts: Sequence[ValueDraft]) -> Session:
-        """Set values, all or none; return the session after it. Raises NotFound."""
+    async def set_values(
+        self, caller: Principal, session_id: str, drafts: Sequence[ValueDraft], *, if_absent: bool = False
+    ) -> Session:
+        """Set values, all or none; return the session after it. Raises NotFound.
+
+        With `if_absent` a key that has a value keeps it.
+        """
 
         def work(tx: Tx, session: Session) -> Session:
             number, added, size, replaced = session.last_number, 0, 0, list[str]()
             for draft in drafts:
-                number += 1
                 old_size, old_hash = value_store.find_size(tx, session, draft.key) or (None, None)
+                if if_absent and old_size is not None:
+                    continue
+                number += 1
                 value_store.set_value(tx, session, number, draft, is_new=old_size is None)
                 added += old_size is None
                 size += len(draft.content) - (old_size or 0)
@@ -203,16 +209,13 @@ class SessionService:
         return await self._db.read(read)
 
     async def list_values(
-        self, caller: Principal, session_id: str, prefix: str, order: Order, position: str | int | None, limit: int
+        self, caller: Principal, session_id: str, query: ValueQuery
     ) -> tuple[list[StoredValue], bool]:
-        """Return values whose key begins with a prefix, and whether there are more. Raises NotFound.
-
-        They come after `position`: a key, or the number of a value.
-        """
+        """Return the values of a query, and whether there are more. Raises NotFound."""
 
         def read(tx: Tx) -> tuple[list[StoredValue], bool]:
             session = require_session(tx, caller, session_id)
-            return value_store.list_page(tx, session, prefix, order, position, limit)
+            return value_store.list_page(tx, session, query)
 
         return await self._db.read(read)
 
@@ -253,14 +256,14 @@ class SessionService:
         )
 
     def _clear(
-        self, tx: Tx, session: Session, caller: Principal, *, items: bool, prefix: str | None, change: str
+        self, tx: Tx, session: Session, caller: Principal, *, items: bool, spans: Sequence[KeySpan], change: str
     ) -> None:
         """Remove items and values, and record how many."""
         item_count, item_bytes, hashes = item_store.delete_from(tx, session, 0) if items else (0, 0, [])
         value_count, value_bytes = 0, 0
-        if prefix is not None:
-            value_count, value_bytes, more = value_store.delete_prefix(tx, session, prefix)
-            hashes += more
+        for span in spans:
+            count, length, more = value_store.delete_span(tx, session, span)
+            value_count, value_bytes, hashes = value_count + count, value_bytes + length, hashes + more
         size = item_bytes + value_bytes
         store.note_change(tx, session, session.last_number, items=-item_count, values=-value_count, size=-size)
         contents.remove_unused(tx, session.tenant, hashes)

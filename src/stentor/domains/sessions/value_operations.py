@@ -5,21 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path, Query
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from stentor.core import jsontext
 from stentor.core.errors import NotFound
 from stentor.domains.sessions import model
-from stentor.domains.sessions.model import Encoding, StoredValue, ValueDraft
-from stentor.domains.sessions.operations import Cursor, SessionId, SessionOut
+from stentor.domains.sessions.model import Encoding, Order, StoredValue, ValueDraft, ValueQuery
+from stentor.domains.sessions.operations import Cursor, Key, SessionId, SessionOut
 from stentor.domains.sessions.service import SessionService
-from stentor.domains.sessions.value_store import Order
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, ResponseModel, Timestamp, check_printable, decode_cursor, encode_cursor
 
-Key = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(check_printable)]
 KeyInPath = Annotated[
     str, Path(description="The value's key, encoded as one segment of a path."), AfterValidator(decode_path_segment)
 ]
@@ -27,12 +25,13 @@ MAX_KEYS = 100
 
 
 class ValuesIn(RequestModel):
-    """`values` are JSON, `bytes` are base64. A key that has a value gets the new one."""
+    """`values` are JSON, `bytes` are base64. A key that has a value gets the new one, or with `if_absent` keeps it."""
 
     model_config = example_config(values={"checkpoint/1": {"step": 3}}, bytes={"blob/1": "AAEC"})
 
     values: Annotated[dict[Key, Any], Field(max_length=model.MAX_BATCH)] = {}
     bytes: Annotated[dict[Key, str], Field(max_length=model.MAX_BATCH)] = {}
+    if_absent: bool = False
 
     @model_validator(mode="after")
     def _has_distinct_keys(self) -> ValuesIn:
@@ -71,7 +70,8 @@ class SessionValueOperations:
 
     async def set_values(self, caller: Caller, session_id: SessionId, body: ValuesIn) -> SessionOut:
         """Set values of a session, all or none."""
-        return SessionOut.of(await self._sessions.set_values(caller, session_id, body.to_drafts()))
+        drafts = body.to_drafts()
+        return SessionOut.of(await self._sessions.set_values(caller, session_id, drafts, if_absent=body.if_absent))
 
     async def list_values(
         self,
@@ -80,18 +80,21 @@ class SessionValueOperations:
         key: Annotated[list[Key], Query(max_length=MAX_KEYS, description="Only these; repeatable.")] = [],  # noqa: B006
         prefix: Annotated[str, Query(max_length=1024), AfterValidator(check_printable)] = "",
         order: Order = "key",
+        before: Annotated[Key | None, Query(description="Only keys that sort before this one.")] = None,
         limit: Annotated[int, Query(ge=1, le=model.MAX_PAGE)] = 100,
         cursor: Cursor = None,
     ) -> ValuePage:
-        """List values of a session whose key begins with `prefix`, by key or the newest first, or those of some keys.
+        """List values of a session whose key begins with `prefix`, by key in either direction or the newest first.
 
-        A page ends earlier where it would have more than 8 MB; of some keys, that many bytes are refused.
+        With `key`, those of some keys alone. A page ends earlier where it would have more than 8 MB; of some keys,
+        that many bytes are refused.
         """
         if key:
             some = await self._sessions.get_values(caller, session_id, key)
             return ValuePage(values=[ValueOut.of(value) for value in some], next_cursor=None)
-        position = None if cursor is None else decode_cursor(cursor, str if order == "key" else int)[0]
-        values, has_more = await self._sessions.list_values(caller, session_id, prefix, order, position, limit)
+        position = None if cursor is None else decode_cursor(cursor, int if order == "newest" else str)[0]
+        query = ValueQuery(prefix, order, limit, before, position)
+        values, has_more = await self._sessions.list_values(caller, session_id, query)
         following = encode_cursor(_position(values[-1], order)) if has_more else None
         return ValuePage(values=[ValueOut.of(value) for value in values], next_cursor=following)
 
@@ -104,7 +107,7 @@ class SessionValueOperations:
 
 
 def _position(value: StoredValue, order: Order) -> str | int:
-    return value.key if order == "key" else value.number
+    return value.number if order == "newest" else value.key
 
 
 OPERATIONS = [

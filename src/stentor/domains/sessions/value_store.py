@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.contents import store as contents
 from stentor.domains.sessions.model import (
     MAX_INLINE_BYTES,
     MAX_PAGE_BYTES,
+    KeySpan,
     Session,
     StoredValue,
     ValueDraft,
+    ValueQuery,
     decode_value,
 )
 from stentor.domains.sessions.store import session_key
 
-Order = Literal["key", "newest"]
-LAST_CHARACTER = "\U0010ffff"
-"""Sorts after every character of a key."""
 _ONE = "tenant = :tenant and session_id = :session_id"
 _COLUMNS = "key, number, encoding, value, value_hash, size, updated_at"
 _FIND = Sql(f"select {_COLUMNS} from session_values where {_ONE} and key = :key")
@@ -30,10 +29,11 @@ _UPDATE = Sql(
     f"""update session_values set number = :number, encoding = :encoding, value = :value, value_hash = :value_hash,
     size = :size, updated_at = :now where {_ONE} and key = :key"""
 )
-_RANGE = f"{_ONE} and key >= :prefix and key < :end"
+_RANGE = f"{_ONE} and key >= :start and key < :end"
 _BY_KEY = Sql(f"select {_COLUMNS} from session_values where {_RANGE} and key > :after order by key limit :limit")
+_BY_KEY_DESCENDING = Sql(f"select {_COLUMNS} from session_values where {_RANGE} order by key desc limit :limit")
 _BY_NUMBER = Sql(
-    f"select {_COLUMNS} from session_values where {_RANGE} and number < :before order by number desc limit :limit"
+    f"select {_COLUMNS} from session_values where {_RANGE} and number < :number order by number desc limit :limit"
 )
 _HASHES = Sql(f"select value_hash from session_values where {_RANGE} and value_hash is not null")
 _COUNT = Sql(f"select count(*), coalesce(sum(size), 0) from session_values where {_RANGE}")
@@ -66,15 +66,16 @@ def find(tx: Tx, session: Session, key: str) -> StoredValue | None:
     return None if row is None else _value(tx, session, row)
 
 
-def list_page(
-    tx: Tx, session: Session, prefix: str, order: Order, position: str | int | None, limit: int
-) -> tuple[list[StoredValue], bool]:
-    """Return values whose key begins with a prefix, after a key or before a number, and whether there are more."""
-    prefixed = {**session_key(session), "prefix": prefix, "end": prefix + LAST_CHARACTER, "limit": limit + 1}
-    if order == "key":
-        rows = tx.rows(_BY_KEY, **prefixed, after="" if position is None else position)
+def list_page(tx: Tx, session: Session, query: ValueQuery) -> tuple[list[StoredValue], bool]:
+    """Return the values of a query, and whether there are more."""
+    position, limit = query.position, query.limit
+    span = _span(session, query.to_span())
+    if query.order == "key":
+        rows = tx.rows(_BY_KEY, **span, after="" if position is None else position, limit=limit + 1)
+    elif query.order == "key_descending":
+        rows = tx.rows(_BY_KEY_DESCENDING, **span, limit=limit + 1)
     else:
-        rows = tx.rows(_BY_NUMBER, **prefixed, before=2**62 if position is None else position)
+        rows = tx.rows(_BY_NUMBER, **span, number=2**62 if position is None else position, limit=limit + 1)
     total, values = 0, list[StoredValue]()
     for row in rows:
         total += row[5]
@@ -84,14 +85,18 @@ def list_page(
     return values, False
 
 
-def delete_prefix(tx: Tx, session: Session, prefix: str) -> tuple[int, int, list[str]]:
-    """Delete the values of a prefix; return their number, their bytes, and the hashes of their contents."""
-    prefixed = {**session_key(session), "prefix": prefix, "end": prefix + LAST_CHARACTER}
-    hashes = [row[0] for row in tx.rows(_HASHES, **prefixed)]
-    row = tx.row(_COUNT, **prefixed)
+def delete_span(tx: Tx, session: Session, keys: KeySpan) -> tuple[int, int, list[str]]:
+    """Delete the values of some keys; return their number, their bytes, and the hashes of their contents."""
+    span = _span(session, keys)
+    hashes = [row[0] for row in tx.rows(_HASHES, **span)]
+    row = tx.row(_COUNT, **span)
     assert row is not None
-    tx.run(_DELETE, **prefixed)
+    tx.run(_DELETE, **span)
     return int(row[0]), int(row[1]), hashes
+
+
+def _span(session: Session, keys: KeySpan) -> dict[str, str]:
+    return {**session_key(session), "start": keys.start, "end": keys.end}
 
 
 def _value(tx: Tx, session: Session, row: tuple[Any, ...]) -> StoredValue:

@@ -19,7 +19,7 @@ from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddl
 from stentor.web.operations import Operation
 from stentor.web.request_context import RequestContextMiddleware, RequestDurationMiddleware, RequestDurations
 
-LARGE_BODY_PATHS = ("/api/v1/tasks", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
+LARGE_BODY_PATHS = ("/api/v1/tasks", "/api/v1/sessions", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
 """Paths whose bodies contain texts of people and agents; all others only allow small bodies."""
 DESCRIPTION = (
     "A control plane for software agents: routes tasks to the best agent that may be trusted with them, "
