@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -31,6 +33,10 @@ from stentor_worker.integrations.langgraph_records import CHUNK, Record, RecordS
 from stentor_worker.integrations.langgraph_values import CheckpointError, Threads, make_key
 
 __all__ = ["CheckpointError", "StentorCheckpointer"]
+
+MAX_THREADS = 16
+"""Requests at once of a checkpointer whose asynchronous methods are used."""
+T = TypeVar("T")
 
 
 class StentorCheckpointer(RecordStore):
@@ -52,10 +58,13 @@ class StentorCheckpointer(RecordStore):
         serde: SerializerProtocol | None = None,
     ) -> None:
         self._client = Client(url, key, threading.Event(), ca_file)
+        # Of its own: in the event loop's, a write would wait until blocking nodes have ended.
+        self._executor = ThreadPoolExecutor(MAX_THREADS, "stentor-checkpoints")
         super().__init__(Threads(self._client, prefix, tries), serde)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, after the requests that are under way."""
+        self._executor.shutdown()
         self._client.close()
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
@@ -212,7 +221,7 @@ class StentorCheckpointer(RecordStore):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Do as `get_tuple`, in a thread; so do the others."""
-        return await asyncio.to_thread(self.get_tuple, config)
+        return await self._in_thread(self.get_tuple, config)
 
     async def alist(
         self,
@@ -223,7 +232,7 @@ class StentorCheckpointer(RecordStore):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         found = self.list(config, filter=filter, before=before, limit=limit)
-        while (one := await asyncio.to_thread(next, found, None)) is not None:
+        while (one := await self._in_thread(next, found, None)) is not None:
             yield one
 
     async def aput(
@@ -233,27 +242,30 @@ class StentorCheckpointer(RecordStore):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)
+        return await self._in_thread(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)
+        await self._in_thread(self.put_writes, config, writes, task_id, task_path)
 
     async def aget_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Mapping[str, Any]:
-        return await asyncio.to_thread(self.get_delta_channel_history, config=config, channels=channels)
+        return await self._in_thread(partial(self.get_delta_channel_history, config=config, channels=channels))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await asyncio.to_thread(self.delete_thread, thread_id)
+        await self._in_thread(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await asyncio.to_thread(self.delete_for_runs, run_ids)
+        await self._in_thread(self.delete_for_runs, run_ids)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await asyncio.to_thread(self.copy_thread, source_thread_id, target_thread_id)
+        await self._in_thread(self.copy_thread, source_thread_id, target_thread_id)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await asyncio.to_thread(self.prune, thread_ids, strategy=strategy)
+        await self._in_thread(partial(self.prune, thread_ids, strategy=strategy))
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
 
 
 def _thread(config: RunnableConfig) -> str:
