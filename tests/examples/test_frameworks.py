@@ -54,7 +54,7 @@ def answer_as_model(request: Asked, _count: int) -> Answer:
     return Answer(body={**head, "choices": [choice], "usage": usage})
 
 
-@pytest.mark.parametrize("name", [*sorted(AGENTS), "openai_session"])
+@pytest.mark.parametrize("name", [*sorted(AGENTS), "langgraph_memory", "openai_session"])
 @requirement("documentation.frameworks")
 def test_an_example_fits_on_a_screen(name: str) -> None:
     lines = (EXAMPLES / f"{name}.py").read_text("utf-8").splitlines()

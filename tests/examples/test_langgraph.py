@@ -81,13 +81,6 @@ def test_a_refusal_says_what_to_do(service: Service) -> None:
     assert threads(service, "READER").read("t", ["a"]) == {"a": b"1"}
 
 
-@requirement("sessions.langgraph")
-def test_the_example_fits_on_a_screen() -> None:
-    lines = EXAMPLE.read_text("utf-8").splitlines()
-    assert len(lines) <= 40
-    assert all(len(line) <= 120 for line in lines)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not FRAMEWORKS.exists(), reason="make test-all sets the frameworks up")
 @requirement("sessions.langgraph")
