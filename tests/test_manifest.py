@@ -28,6 +28,7 @@ SLOW = {
     "scale.deploy-systemd",
     "scale.operations-page",
     "scale.rolling-restart",
+    "sessions.langgraph",
     "steps.pydantic-ai",
 }
 """Rules that `make test-all` alone shows to hold: of pages in a browser, of deployments, and of frameworks."""
