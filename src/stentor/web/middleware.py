@@ -26,10 +26,16 @@ WINDOW_SECONDS = 60
 """Length of the fixed window of the rate limit."""
 RATE_LIMITED_PREFIXES = ("/api/v1/", "/v1/")
 """Paths whose requests count against the rate limit."""
-WORKER_CALLS = re.compile(
-    r"/api/v1/(agents/[^/]+/claims|tasks/[^/]+/(heartbeat|tokens|steps|effects|waits|suspend|complete|fail))"
+UNLIMITED_CALLS = (
+    re.compile(
+        r"POST /api/v1/(agents/[^/]+/claims|tasks/[^/]+/(heartbeat|tokens|steps|effects|waits|suspend|complete|fail))"
+    ),
+    re.compile(r"[A-Z]+ /api/v1/sessions/.+/(items|pop|clear|values)"),
 )
-"""The calls of workers, of which only those that fail count: a worker whose heartbeats are limited loses its tasks."""
+"""The calls of workers, and those of programs that keep their state in a session: only those that fail count, each sort
+for itself. A worker whose heartbeats are limited loses its tasks, and a graph sends several of the others for each of
+its steps.
+"""
 PRINCIPAL_SCOPE_KEY = "stentor.principal"
 """Scope key with an authenticated caller. Only code in this process can set it, never a request from the network."""
 NO_KEY = ("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
@@ -140,7 +146,7 @@ class AuthMiddleware:
         self._app = app
         self._keys = keys
         self._rate_limiter = rate_limiter
-        self._failed_worker_calls = rate_limiter.copy()
+        self._unlimited = [(pattern, rate_limiter.copy()) for pattern in UNLIMITED_CALLS]
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,8 +169,10 @@ class AuthMiddleware:
         if not self._rate_limiter.per_minute or not scope["path"].startswith(RATE_LIMITED_PREFIXES):
             await self._app(scope, receive, send)
             return
-        if scope["method"] == "POST" and WORKER_CALLS.fullmatch(scope["path"]):
-            await self._call_of_worker(principal, scope, receive, send)
+        call = f"{scope['method']} {scope['path']}"
+        failed = next((failed for pattern, failed in self._unlimited if pattern.fullmatch(call)), None)
+        if failed is not None:
+            await self._count_if_failed(failed, principal, scope, receive, send)
             return
         allowed, headers = self._rate_limiter.count_request(principal)
         if not allowed:
@@ -178,15 +186,17 @@ class AuthMiddleware:
 
         await self._app(scope, receive, send_with_headers)
 
-    async def _call_of_worker(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the call if it fails, apart from other requests; reject it once too many have failed."""
-        if headers := self._failed_worker_calls.find_rejection(principal):
+    async def _count_if_failed(
+        self, failed: RateLimiter, principal: Principal, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Count the call in `failed` if it fails; reject it once too many have failed."""
+        if headers := failed.find_rejection(principal):
             await render_throttled(scope, rate_limit_message(headers), headers)(scope, receive, send)
             return
 
         async def send_and_count(message: Message) -> None:
             if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
-                self._failed_worker_calls.count_request(principal)
+                failed.count_request(principal)
             await send(message)
 
         await self._app(scope, receive, send_and_count)

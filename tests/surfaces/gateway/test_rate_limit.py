@@ -182,3 +182,17 @@ async def test_calls_of_a_worker_that_fail_are_limited(make_world: MakeWorld) ->
     statuses = [(await world.admin.post("/api/v1/tasks/x/heartbeat", json={"epoch": 1})).status_code for _ in range(5)]
     assert statuses == [404, 404, 404, 429, 429]
     assert (await world.admin.get("/api/v1/tasks")).status_code == 200, "counted apart"
+
+
+@requirement("http.rate-limit-spares-sessions")
+async def test_a_program_may_use_its_sessions_as_often_as_it_wants(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_RATE_LIMIT_PER_MINUTE="3")
+    session = "/api/v1/sessions/trip%2F1"
+    assert (await world.admin.post("/api/v1/sessions", json={"id": "trip/1"})).status_code == 201
+    for number in range(10):
+        assert (await world.admin.put(f"{session}/values", json={"values": {"at": number}})).status_code == 200
+        assert (await world.admin.get(f"{session}/values?key=at")).status_code == 200
+    unknown = [(await world.admin.get("/api/v1/sessions/no/items")).status_code for _ in range(5)]
+    assert unknown == [404, 404, 404, 429, 429]
+    beat = await world.admin.post("/api/v1/tasks/x/heartbeat", json={"epoch": 1})
+    assert beat.status_code == 404, "a program that asks for unknown sessions harms no worker"
