@@ -6,11 +6,13 @@ import importlib.util
 import json
 import logging
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -105,7 +107,10 @@ def run(scale: Scale) -> list[Figure]:
                 rates = _measure(scale, bench, "SQLite", found)
                 found += _stored(bench, folder / "data" / "stentor.db", scale.pick(1_000, 50))
                 found += _resumed(bench, scale.pick(1_000, 50))
-        figures = [*_rates(scale, "SQLite", lambda n: str(folder / f"peer-{n}.db"), rates), *found]
+        figures = [
+            *_rates(scale, "SQLite", lambda name: str(folder / f"{name}.db"), rates, DBOS_SQLITE, LANGGRAPH),
+            *found,
+        ]
         return figures + _on_postgresql(scale, folder)
 
 
@@ -121,7 +126,10 @@ def _on_postgresql(scale: Scale, folder: Path) -> list[Figure]:
             bench = Bench(service, client)
             with bench.working():
                 rates = _measure(scale, bench, "PostgreSQL", found)
-        return [*_rates(scale, "PostgreSQL", lambda n: url.replace("/postgres?", f"/peer{n}?"), rates), *found]
+        return [
+            *_rates(scale, "PostgreSQL", lambda name: url.replace("/postgres?", f"/{name}?"), rates, DBOS_POSTGRESQL),
+            *found,
+        ]
 
 
 def _measure(scale: Scale, bench: Bench, store: str, found: list[Figure]) -> dict[int, list[float]]:
@@ -150,30 +158,51 @@ def _latency(bench: Bench, store: str) -> list[Figure]:
     ]
 
 
-def _rates(scale: Scale, store: str, database: Callable[[int], str], rates: dict[int, list[float]]) -> Iterator[Figure]:
-    """Yield our rates and the peer's on the same store. `database` names a fresh database of the peer."""
+@dataclass(frozen=True)
+class Peer:
+    """Another library that records steps, in a process of its own. `target` is the ratio to reach, at 32 at once."""
+
+    name: str
+    module: str
+    python: str
+    how: str
+    target: float | None = None
+
+    def run(self, scale: Scale, database: Callable[[str], str], together: int, steps: int) -> list[dict[str, Any]]:
+        """Return what each round printed; nothing without the library."""
+        found = [self.python, "-c", f"import {self.name.lower()}"]
+        if not Path(self.python).exists() or subprocess.run(found, capture_output=True).returncode:
+            say(f"steps: {self.name} is not installed, so it is left out (bench/README.md)")
+            return []
+        rounds = range(scale.pick(scale.rounds, 1))
+        commands = ([self.python, "-m", self.module, database(f"{self.name.lower()}{together}_{n}")] for n in rounds)
+        return [told([*command, str(together), str(steps)]) for command in commands]
+
+
+DBOS_HOW = "a workflow of empty steps each, `DBOS.start_workflow`, its database as its documentation says"
+DBOS_SQLITE = Peer("DBOS", "bench.step_peer", sys.executable, DBOS_HOW, 5)
+DBOS_POSTGRESQL = replace(DBOS_SQLITE, target=3)
+LANGGRAPH_HOW = 'a graph of empty steps each, `SqliteSaver`, `durability="sync"`, in one process'
+LANGGRAPH = Peer("LangGraph", "bench.graph_peer", str(Path(sys.prefix, "frameworks/bin/python")), LANGGRAPH_HOW)
+
+
+def _rates(
+    scale: Scale, store: str, database: Callable[[str], str], rates: dict[int, list[float]], *peers: Peer
+) -> Iterator[Figure]:
+    """Yield our rates and those of peers on the same store. `database` is a fresh one of a peer, by a name."""
     for together, ours in rates.items():
-        target = at_least({"SQLite": 5, "PostgreSQL": 3}[store]) if together == TOGETHER else None
         at_once = f"{store}, {together} at once"
         how = f"empty steps of {together} {'task' if together == 1 else 'tasks'}; median of the rounds"
         yield Figure(f"steps, {at_once}", median(ours), "/s", how, None, spread(ours))
         steps = _sizes(scale)[together]
-        theirs = list(_peer(scale, database, together, steps))
-        if theirs:
-            peers = [together * steps / one["seconds"] for one in theirs]
-            how = "a workflow of empty steps each, `DBOS.start_workflow`, its database as its documentation says"
-            yield Figure(f"DBOS {theirs[0]['version']}: {at_once}", median(peers), "/s", how, None, spread(peers))
-            ratio = median(ours) / median(peers)
-            yield Figure(f"Stentor to DBOS, {at_once}", ratio, "×", "medians of the same run", target)
-
-
-def _peer(scale: Scale, database: Callable[[int], str], together: int, steps: int) -> Iterator[dict[str, Any]]:
-    if importlib.util.find_spec("dbos") is None:
-        say("steps: dbos is not installed (requirements/bench.txt), so there is no peer")
-        return
-    for n in range(scale.pick(scale.rounds, 1)):
-        command = [sys.executable, "-m", "bench.step_peer", database(100 * together + n)]
-        yield told([*command, str(together), str(steps)])
+        for peer in peers:
+            if found := peer.run(scale, database, together, steps):
+                theirs = [together * steps / one["seconds"] for one in found]
+                name = f"{peer.name} {found[0]['version']}: {at_once}"
+                yield Figure(name, median(theirs), "/s", peer.how, None, spread(theirs))
+                target = at_least(peer.target) if peer.target and together == TOGETHER else None
+                ratio = median(ours) / median(theirs)
+                yield Figure(f"Stentor to {peer.name}, {at_once}", ratio, "×", "medians of the same run", target)
 
 
 def _stored(bench: Bench, database: Path, calls: int) -> Iterator[Figure]:
