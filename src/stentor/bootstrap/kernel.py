@@ -277,7 +277,8 @@ def build(
         "llm": LlmDriver(llm.gateway, command_agents.tools, steps, sessions),
         "command": command_agents.driver,
     }
-    tasks = open_tasks(infra, agents, drivers, steps, report_lookup(memory, settings.memory.tenant))
+    find_reports = report_lookup(memory, settings.memory.tenant)
+    tasks = open_tasks(infra, agents, drivers, steps, find_reports, llm.tracer.recorder)
     governance = open_governance(infra, agents, builtin.names, command_agents.check_runtime)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)

@@ -62,9 +62,10 @@ async def traced(make_llm: Gate, memory: InMemorySpanExporter) -> World:
 
 
 async def sent(world: World, memory: InMemorySpanExporter) -> list[ReadableSpan]:
-    """All spans, after the end of the gateway."""
+    """All spans of calls, after the end of the gateway."""
     await world.kernel.llm.gateway.close()
-    return list(memory.get_finished_spans())
+    spans = memory.get_finished_spans()
+    return [span for span in spans if span.instrumentation_scope and span.instrumentation_scope.name == "stentor.llm"]
 
 
 def facts(span: ReadableSpan) -> dict[str, Any]:

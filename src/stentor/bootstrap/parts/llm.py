@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class LlmParts:
     """`answers` grades recorded answers; `config` is what the gateway tells of its settings. `ledger` has the budgets,
-    `runtime_settings` changes them. `contents` deletes kept prompts and answers.
+    `runtime_settings` changes them. `contents` deletes kept prompts and answers. `tracer` exports spans, of tasks too.
     """
 
     gateway: LlmGateway
@@ -58,6 +58,7 @@ class LlmParts:
     ledger: BudgetLedger
     runtime_settings: RuntimeSettings
     contents: ContentService
+    tracer: CallTracer
 
     async def stop(self) -> None:
         """Wait for what is still being recorded."""
@@ -90,6 +91,7 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
         redactor=redactor,
     )
     ledger = BudgetLedger(db, costs.parse_budgets(settings.llm.budgets))
+    tracer = open_tracer(settings, redactor.add_secret)
     guard = CallGuard(
         db,
         clock,
@@ -97,7 +99,7 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
         CircuitBreaker(clock),
         prices,
         ledger,
-        open_tracer(settings, redactor.add_secret),
+        tracer,
         _open_content_keeper(settings, redactor),
     )
     contents = ContentService(db, runlog, keeps=settings.llm.log_content, days=settings.llm.content_days)
@@ -127,7 +129,7 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
     )
     answers = AnswerGrader(db, runlog, models)
     runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, find_agent)
-    return LlmParts(gateway, prices, config, operator_http, models, answers, ledger, runtime_settings, contents)
+    return LlmParts(gateway, prices, config, operator_http, models, answers, ledger, runtime_settings, contents, tracer)
 
 
 def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeeper | None:

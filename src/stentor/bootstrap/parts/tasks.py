@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
+from stentor.core.spans import SpanRecorder
 from stentor.domains.activity.service import ActivityService, ReportLookup
 from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
 from stentor.domains.execution.executor import TaskExecutor
@@ -19,6 +20,7 @@ from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.rerouting import TaskRerouter
 from stentor.domains.execution.runtimes import RuntimeDriver
 from stentor.domains.execution.service import WorkerService
+from stentor.domains.execution.spans import TaskSpans, caller_trace
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.service import LoadLookup
@@ -65,8 +67,11 @@ def open_tasks(
     drivers: Mapping[str, RuntimeDriver],
     steps: StepService,
     find_reports: ReportLookup,
+    recorder: SpanRecorder | None,
 ) -> TaskServices:
-    """`drivers` execute the tasks of agents, by the kind of the agent's runtime."""
+    """`drivers` execute the tasks of agents, by the kind of the agent's runtime. `recorder` exports their spans, None
+    without a collector.
+    """
     settings, db, clock, runlog, hub = infra.settings, infra.db, infra.clock, infra.runlog, infra.hub
     registry, routing, presence = agents.registry.agents, agents.routing, agents.presence
     eligibility = LearningEligibility(registry, infra.roles, settings.routing.daily_lessons)
@@ -74,7 +79,13 @@ def open_tasks(
     grants = GrantService(db, runlog, registry, routing)
     limits = LimitGate()
     lease_us = settings.tasks.lease_seconds * SECOND
-    executor = TaskExecutor(db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, limits, lease_us)
+    spans = None if recorder is None else TaskSpans(recorder, registry)
+    if spans is not None:
+        runlog.append_hooks.append(spans.record_events)
+    trace = caller_trace if spans is None else spans.attempt_trace
+    executor = TaskExecutor(
+        db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, limits, lease_us, trace
+    )
     freshness = RegistryFreshness(registry)
     dispatcher = _open_dispatcher(infra, executor, freshness)
     # The dispatcher and the routing engine need each other: routing asks how busy an agent is.
@@ -93,7 +104,7 @@ def open_tasks(
         grants=grants,
         grades=GradeService(db, runlog, agents.learning, eligibility),
         activity=ActivityService(db, hub, registry, find_reports),
-        workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence),
+        workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence, spans),
         steps=steps,
         waits=waits,
         wakeups=WaitScheduler(db, endings, hub),

@@ -119,7 +119,7 @@ class LlmSettings:
     otel_endpoint: str = setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "",
-        "OTLP collector that receives a span for each model call (extra `otel`).",
+        "OTLP collector that receives a span for each model call, attempt and step (extra `otel`).",
         parsers.text,
     )
     otel_traces_endpoint: str = setting(

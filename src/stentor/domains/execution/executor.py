@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from stentor.core import ids, trace_context
+from stentor.core import ids
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavailable
 from stentor.core.live import Hub
@@ -18,6 +18,7 @@ from stentor.domains.execution.limits import LimitGate
 from stentor.domains.execution.model import TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.runtimes import RuntimeDriver
+from stentor.domains.execution.spans import AttemptTrace, caller_trace
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
@@ -54,6 +55,7 @@ class TaskExecutor:
         grants: GrantService,
         limits: LimitGate,
         lease_us: int,
+        trace: AttemptTrace = caller_trace,
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -65,6 +67,7 @@ class TaskExecutor:
         self._grants = grants
         self._limits = limits
         self.lease_us = lease_us
+        self._trace = trace
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
         """Claims whose attempt runs in this process, by tenant and task id. The reconciler renews their leases."""
 
@@ -128,7 +131,7 @@ class TaskExecutor:
         if agent is None or driver is None:
             return AGENT_BROKEN_OUTCOME
         try:
-            with trace_context.use_traceparent(claim.metadata.traceparent):
+            with self._trace(claim):
                 async with asyncio.timeout(claim.timeout_seconds):
                     return await driver.run(claim, agent, self._emitter(claim))
         except AgentFailed as failure:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from stentor.auth.principal import Principal
 from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import ProviderFailed
+from stentor.domains.execution.spans import step_trace
 from stentor.domains.steps.model import MAX_PAGE, StepDraft, StepKind, StepOutcome
 from stentor.domains.steps.service import JournalEntry, StepService
 from stentor.domains.tasks.model import TaskClaim
@@ -100,7 +101,8 @@ class AttemptJournal(RecordedSteps):
         if entry is not None:
             return await self._read_outcome(entry)
         started = time.perf_counter()
-        value = await work()
+        with step_trace(key):
+            value = await work()
         described = None if request is None or self._has_request else request()
         await self._record(key, name, "step", started, value, described)
         self._has_request = self._has_request or described is not None
@@ -118,7 +120,8 @@ class AttemptJournal(RecordedSteps):
             began = await self._steps.begin(self._principal, self._claim.task_id, self._claim.epoch, draft)
             if began.is_new:
                 started = time.perf_counter()
-                value = await work(began.step.event_id)
+                with step_trace(key):
+                    value = await work(began.step.event_id)
                 await self._record(key, name, "effect", started, value)
                 return value
             entry = began

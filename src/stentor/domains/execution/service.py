@@ -18,6 +18,7 @@ from stentor.core.live import Hub
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
+from stentor.domains.execution.spans import TaskSpans
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
@@ -33,7 +34,7 @@ DISCONNECT_POLL_SECONDS = 1.0
 
 
 class WorkerService:
-    """Claims, heartbeats and outcomes of workers."""
+    """Claims, heartbeats and outcomes of workers. `spans` is None in a service without a collector."""
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class WorkerService:
         outcomes: OutcomeRecorder,
         hub: Hub,
         presence: Presence,
+        spans: TaskSpans | None = None,
     ) -> None:
         self._db = db
         self._presence = presence
@@ -50,6 +52,7 @@ class WorkerService:
         self._dispatcher = dispatcher
         self._outcomes = outcomes
         self._hub = hub
+        self._spans = spans
 
     async def claim(
         self,
@@ -77,7 +80,7 @@ class WorkerService:
                 if claims := await self._dispatcher.claim(agent_id, limit, lease * SECOND):
                     for claim in claims:
                         self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
-                    return claims
+                    return claims if self._spans is None else [self._spans.with_trace(claim) for claim in claims]
                 if waited >= wait:
                     return []
                 step = min(DISCONNECT_POLL_SECONDS, wait - waited)
@@ -112,7 +115,8 @@ class WorkerService:
         task = await self._db.read(lambda tx: require_writable(tx, self._agents, principal, task_id))
         if task.status != "executing":
             raise Conflict(f"The task is {task.status}; only calls for a task in execution can name it.")
-        return LlmCaller(task.tenant, principal.name, task.assigned_agent, task_id, task.head_id)
+        trace = None if self._spans is None else self._spans.traceparent_of(task)
+        return LlmCaller(task.tenant, principal.name, task.assigned_agent, task_id, task.head_id, trace)
 
     async def report_outcome(self, principal: Principal, task_id: str, epoch: int, outcome: AttemptOutcome) -> Task:
         """Complete or fail the task. Idempotent for the same outcome. Raises LeaseLost."""

@@ -37,13 +37,17 @@ log = logging.getLogger(__name__)
 
 
 class LlmCaller(msgspec.Struct, frozen=True):
-    """On whose behalf a call is made. `parent` is the event of the run log that caused it."""
+    """On whose behalf a call is made. `parent` is the event of the run log that caused it.
+
+    `traceparent` is the trace context of the task, for a request that brings none.
+    """
 
     tenant: str
     key: str
     agent_id: str | None = None
     task_id: str | None = None
     parent: str | None = None
+    traceparent: str | None = None
 
     @property
     def accounts(self) -> list[BudgetAccount]:
@@ -66,7 +70,16 @@ class LlmCall:
 
     def start_span(self, tracer: CallTracer, now: int) -> None:
         caller, call_id = self.caller, self.evidence.call_id
-        start = CallStart(self.operation, self.target, now, call_id, caller.tenant, caller.agent_id, caller.task_id)
+        start = CallStart(
+            self.operation,
+            self.target,
+            now,
+            call_id,
+            caller.tenant,
+            caller.agent_id,
+            caller.task_id,
+            caller.traceparent,
+        )
         self._span = tracer.start_span(start)
         self.evidence.traceparent = self._span.traceparent
 

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from urllib.parse import unquote
 
 from opentelemetry import trace
@@ -19,10 +20,12 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from stentor import __version__
 from stentor.core import trace_context
+from stentor.core.spans import EndedSpan, SpanRecorder
 from stentor.domains.llm import tracing
 from stentor.domains.llm.model import TokenUsage
 from stentor.domains.llm.tracing import CallStart
@@ -36,6 +39,7 @@ MIN_SECRET_LENGTH = 8
 """Characters. A shorter header value is hardly a key, and redacting it could garble unrelated log lines."""
 SDK_LOGGER_NAME = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 log = logging.getLogger(__name__)
+_given_ids: ContextVar[tuple[int, int] | None] = ContextVar("ids of the next span", default=None)
 
 
 class OtelCallSpan:
@@ -72,19 +76,45 @@ class OtelTracer:
         self._closed = False
         service_name = OTELResourceDetector().detect().attributes.get("service.name", "stentor")
         resource = Resource.create({"service.name": service_name, "service.version": __version__})
-        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=_GivenIds())
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("stentor.llm", __version__, schema_url=tracing.SCHEMA_URL)
+        self._task_tracer = self._provider.get_tracer("stentor.tasks", __version__, schema_url=tracing.SCHEMA_URL)
 
     def start_span(self, call: CallStart) -> OtelCallSpan:
         span = self._tracer.start_span(
             tracing.span_name(call),
-            _parent_context(trace_context.current_traceparent()),
+            _parent_context(trace_context.current_traceparent() or call.traceparent),
             SpanKind.CLIENT,
             dict(tracing.start_attributes(call)),
             start_time=call.started * 1000,
         )
         return OtelCallSpan(span, call.started)
+
+    @property
+    def recorder(self) -> SpanRecorder | None:
+        """This tracer, None if OTEL_SDK_DISABLED is set."""
+        return None if isinstance(self._tracer, trace.NoOpTracer) else self
+
+    def is_sampled(self, trace_id: str, parent: str | None, name: str) -> bool:
+        context = _parent_context(parent)
+        return self._provider.sampler.should_sample(context, int(trace_id, 16), name).decision.is_sampled()
+
+    def record(self, span: EndedSpan) -> None:
+        _, trace_id, span_id, _ = span.traceparent.split("-")
+        kind = SpanKind.CLIENT if span.is_client else SpanKind.INTERNAL
+        token = _given_ids.set((int(trace_id, 16), int(span_id, 16)))
+        try:
+            started = self._task_tracer.start_span(
+                span.name, _parent_context(span.parent), kind, span.attributes, start_time=span.started * 1000
+            )
+        finally:
+            _given_ids.reset(token)
+        if span.error_type is not None:
+            started.set_attribute(tracing.ERROR_TYPE, span.error_type)
+            started.set_status(Status(StatusCode.ERROR))
+        # Not before its start: the clock may have been set back in between.
+        started.end(max(span.started, span.ended) * 1000)
 
     async def close(self) -> None:
         if self._closed:
@@ -98,6 +128,18 @@ class OtelTracer:
         await asyncio.to_thread(thread.join, self._flush / 4)
         if thread.is_alive():
             log.warning("otel: flush timed out, remaining spans dropped")
+
+
+class _GivenIds(RandomIdGenerator):
+    """Gives the next span the ids that are set for it, and random ones otherwise."""
+
+    def generate_trace_id(self) -> int:
+        given = _given_ids.get()
+        return super().generate_trace_id() if given is None else given[0]
+
+    def generate_span_id(self) -> int:
+        given = _given_ids.get()
+        return super().generate_span_id() if given is None else given[1]
 
 
 class LossLoggingExporter(SpanExporter):

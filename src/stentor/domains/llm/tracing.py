@@ -14,12 +14,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stentor.core import trace_context
+from stentor.core.spans import AttributeValue, SpanRecorder
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 
 
 class CallStart(msgspec.Struct, frozen=True):
-    """The facts of a call at its start. `started` in microseconds since 1970; `event_id` is the run log event's."""
+    """The facts of a call at its start. `started` in microseconds since 1970; `event_id` is the run log event's.
+
+    `traceparent` is the parent if the request that makes the call has no trace context.
+    """
 
     operation: LlmOperation
     target: ModelTarget
@@ -28,6 +32,7 @@ class CallStart(msgspec.Struct, frozen=True):
     tenant: str
     agent_id: str | None = None
     task_id: str | None = None
+    traceparent: str | None = None
 
 
 class CallSpan(Protocol):
@@ -42,7 +47,13 @@ class CallSpan(Protocol):
 
 
 class CallTracer(Protocol):
-    """Starts the spans of provider calls."""
+    """Starts the spans of provider calls.
+
+    `recorder` exports spans of another origin, None if there is no collector.
+    """
+
+    @property
+    def recorder(self) -> SpanRecorder | None: ...
 
     def start_span(self, call: CallStart) -> CallSpan:
         """Start a span; its parent is the trace context of the request or task that makes the call."""
@@ -68,6 +79,8 @@ NOOP_SPAN = _NoopSpan()
 class NoopTracer:
     """The tracer of a service without a collector: passes on the caller's trace context unchanged."""
 
+    recorder: SpanRecorder | None = None
+
     def start_span(self, call: CallStart) -> CallSpan:
         return NOOP_SPAN
 
@@ -85,6 +98,11 @@ RESPONSE_ID = "gen_ai.response.id"
 INPUT_TOKENS = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 AGENT_ID = "gen_ai.agent.id"
+AGENT_NAME = "gen_ai.agent.name"
+TOOL_NAME = "gen_ai.tool.name"
+CONVERSATION_ID = "gen_ai.conversation.id"
+INVOKE_AGENT, EXECUTE_TOOL = "invoke_agent", "execute_tool"
+"""Values of `gen_ai.operation.name` for attempts and tools; those of calls are in OPERATION_NAMES."""
 SERVER_ADDRESS = "server.address"
 SERVER_PORT = "server.port"
 ERROR_TYPE = "error.type"
@@ -92,6 +110,7 @@ ERROR_TYPE = "error.type"
 EVENT_ID = "stentor.event_id"
 TENANT = "stentor.tenant"
 TASK_ID = "stentor.task_id"
+EPOCH = "stentor.epoch"
 ESTIMATED = "stentor.usage.estimated"
 
 OPERATION_NAMES: dict[LlmOperation, str] = {"chat": "chat", "embed": "embeddings"}
@@ -100,7 +119,6 @@ PROVIDER_NAMES = {"gemini": "gcp.gemini", "mistral": "mistral_ai"}
 AZURE_OPENAI, AZURE_HOST = "azure.ai.openai", ".openai.azure.com"
 MAX_TEXT_LENGTH = 255
 """Characters of an attribute whose value comes from a caller or provider."""
-AttributeValue = str | int | bool
 
 
 def span_name(call: CallStart) -> str:
