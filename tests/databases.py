@@ -64,6 +64,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/provenance/test_guard.py",
     "tests/domains/provenance/test_sequencer.py",
     "tests/domains/sandbox/test_service_tools.py",
+    "tests/domains/test_http_hold.py",
     "tests/domains/test_idempotency.py",
     "tests/domains/test_keys.py",
     "tests/domains/test_learning.py",

@@ -273,7 +273,7 @@ def build(
     steps = StepService(infra.db, infra.runlog, agents.registry.agents)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,
-        "http": HttpDriver(infra.outbound, agents.presence),
+        "http": HttpDriver(infra.outbound, agents.presence, steps),
         "llm": LlmDriver(llm.gateway, command_agents.tools, steps, sessions),
         "command": command_agents.driver,
     }

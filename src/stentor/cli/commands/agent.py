@@ -86,6 +86,13 @@ def register(
     ] = "worker",
     builtin_name: Annotated[str | None, typer.Option(help="Name of the built-in agent, for --runtime builtin.")] = None,
     endpoint: Annotated[str | None, typer.Option(help="URL of the agent, for --runtime http.")] = None,
+    repeat: Annotated[
+        Literal["send", "hold"] | None,
+        typer.Option(
+            help="What to do if it is not known whether the agent did a task, for --runtime http: send it again with "
+            "the same key (default), or hold it for a person."
+        ),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Model such as openai/gpt-5-mini, for --runtime llm.")] = None,
     prompt: Annotated[str | None, typer.Option(help="System prompt, for --runtime llm.")] = None,
     command: Annotated[
@@ -105,7 +112,7 @@ def register(
         "kind": runtime,
         "name": builtin_name,
         "endpoint": endpoint,
-        "options": omit_none({"model": model, "system_prompt": prompt}) or None,
+        "options": omit_none({"repeat": repeat, "model": model, "system_prompt": prompt}) or None,
         "command": _split_command(command),
     }
     optional = {

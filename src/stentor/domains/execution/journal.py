@@ -21,12 +21,20 @@ from stentor.domains.tasks.model import TaskClaim
 class EffectUnknown(ProviderFailed):
     """A call was sent that must not be repeated, and nobody knows whether it had its effect. A person finds out."""
 
-    def __init__(self, name: str, key: str) -> None:
-        super().__init__(
-            "EFFECT_UNKNOWN",
+    def __init__(self, name: str, key: str, reason: str = "") -> None:
+        message = (
             f"It is not known whether the effect {name!r} (idempotency key {key}) happened. It is not sent again. Find "
-            "out, record it with `stentor task resolve`, then retry the task.",
+            "out, record it with `stentor task resolve`, then retry the task."
         )
+        super().__init__("EFFECT_UNKNOWN", f"{reason} {message}" if reason else message)
+
+
+class EffectFailed(Exception):
+    """The effect certainly did not happen. `error` is recorded as its outcome."""
+
+    def __init__(self, error: JsonObject) -> None:
+        super().__init__(error)
+        self.error = error
 
 
 class Journal(Protocol):
@@ -104,7 +112,7 @@ class AttemptJournal(RecordedSteps):
         with step_trace(key):
             value = await work()
         described = None if request is None or self._has_request else request()
-        await self._record(key, name, "step", started, value, described)
+        await self._record(key, name, "step", started, StepOutcome.of_value(value), described)
         self._has_request = self._has_request or described is not None
         return value
 
@@ -112,7 +120,7 @@ class AttemptJournal(RecordedSteps):
         """Do the same with work that must not be repeated; it gets an idempotency key.
 
         Raises EffectUnknown if it began in an earlier attempt and has no outcome. When `work` raises, its effect is
-        unknown as well.
+        unknown as well, unless it raises EffectFailed: that is recorded, and returned as `{"error": ...}`.
         """
         entry = self._recorded.get(key)
         if entry is None or entry.is_superseded:
@@ -120,9 +128,13 @@ class AttemptJournal(RecordedSteps):
             began = await self._steps.begin(self._principal, self._claim.task_id, self._claim.epoch, draft)
             if began.is_new:
                 started = time.perf_counter()
-                with step_trace(key):
-                    value = await work(began.step.event_id)
-                await self._record(key, name, "effect", started, value)
+                try:
+                    with step_trace(key):
+                        value = await work(began.step.event_id)
+                except EffectFailed as failure:
+                    await self._record(key, name, "effect", started, StepOutcome(error=failure.error))
+                    return {"error": failure.error}
+                await self._record(key, name, "effect", started, StepOutcome.of_value(value))
                 return value
             entry = began
         if entry.step.state == "started":
@@ -130,9 +142,15 @@ class AttemptJournal(RecordedSteps):
         return await self._read_outcome(entry)
 
     async def _record(
-        self, key: str, name: str, kind: StepKind, started: float, value: Any, request: JsonObject | None = None
+        self,
+        key: str,
+        name: str,
+        kind: StepKind,
+        started: float,
+        outcome: StepOutcome,
+        request: JsonObject | None = None,
     ) -> None:
         duration_ms = int((time.perf_counter() - started) * 1000)
-        claim, outcome = self._claim, StepOutcome.of_value(value)
+        claim = self._claim
         draft = StepDraft(key, name, kind, request=request)
         await self._steps.record(self._principal, claim.task_id, claim.epoch, draft, outcome, duration_ms)

@@ -52,12 +52,16 @@ TIMEOUT_OUTCOME = AttemptOutcome(
 
 
 class AgentFailed(Exception):
-    """Failure of the agent. The message is returned to the client of the task."""
+    """Failure of the agent. The message is returned to the client of the task.
+
+    `was_refused`: the agent certainly did nothing, because it was not reached or refused the task.
+    """
 
     outcome_class: OutcomeClass = "agent_failure"
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, *, was_refused: bool = False) -> None:
         super().__init__(message)
+        self.was_refused = was_refused
         self.outcome = AttemptOutcome(self.outcome_class, error={"code": code, "message": message})
 
 

@@ -64,10 +64,21 @@ class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compact_after_tokens: Annotated[int, msgspec.Meta(ge=100, le=10_000_000)] | None = None
 
 
+class HttpOptions(msgspec.Struct, frozen=True):
+    """Options of the runtime `http`.
+
+    `repeat` says what happens to a request of which it is not known whether the agent did it: it is sent again with the
+    same idempotency key, or held for a person.
+    """
+
+    repeat: Literal["send", "hold"] = "send"
+
+
 class Runtime(msgspec.Struct, frozen=True):
     """How an agent runs its tasks.
 
-    `name` and `options` are for builtin, `endpoint` for http, `options` for llm, `command` and `options` for command.
+    `name` and `options` are for builtin, `endpoint` and `options` for http, `options` for llm, `command` and `options`
+    for command.
     """
 
     kind: RuntimeKind = "worker"

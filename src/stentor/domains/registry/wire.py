@@ -15,6 +15,7 @@ from stentor.domains.registry.model import (
     AgentStatus,
     AllowedNetwork,
     AllowedTool,
+    HttpOptions,
     LlmOptions,
     Runtime,
     SandboxWhitelist,
@@ -51,7 +52,8 @@ class RuntimeIn(RequestModel):
     """How an agent runs its tasks.
 
     `worker` pulls them, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a model with a system
-    prompt in `options`, `command` is a program in a sandbox.
+    prompt in `options`, `command` is a program in a sandbox. With `{"repeat": "hold"}` in `options`, the request of an
+    `http` agent is not sent again if it is not known whether the agent did it.
     """
 
     kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
@@ -66,11 +68,23 @@ class RuntimeIn(RequestModel):
             raise ValueError("an http runtime needs an endpoint")
         if self.kind == "builtin" and not self.name:
             raise ValueError("a builtin runtime needs a name")
+        if self.kind == "http":
+            _check_http(self.options)
         if self.kind == "llm":
             _check_llm(self.options)
         if bool(self.command) != (self.kind == "command"):
             raise ValueError("a command runtime needs a command, a list of strings; other runtimes must not have one")
         return self
+
+
+def _check_http(options: JsonObject) -> None:
+    try:
+        msgspec.convert(options, HttpOptions)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"the options of an http runtime are invalid: {error}") from None
+    # A misspelled `repeat` would repeat what must not be repeated.
+    if unknown := sorted(options.keys() - set(HttpOptions.__struct_fields__)):
+        raise ValueError(f"an http runtime has no option {unknown[0]!r}; its options are: repeat")
 
 
 def _check_llm(options: JsonObject) -> None:

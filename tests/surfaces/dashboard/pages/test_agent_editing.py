@@ -36,8 +36,12 @@ def last_part(location: str) -> str:
             {"kind": "http", "endpoint": "https://x.example.org/t", "prompt": "left over"},
             {"kind": "http", "endpoint": "https://x.example.org/t"},
         ),
+        (
+            {"kind": "http", "endpoint": "https://x.example.org/t", "repeat": "hold"},
+            {"kind": "http", "endpoint": "https://x.example.org/t", "options": {"repeat": "hold"}},
+        ),
     ],
-    ids=["worker", "llm", "http"],
+    ids=["worker", "llm", "http", "http that holds"],
 )
 async def test_an_agent_is_registered_in_a_form(site: Site, fields: dict[str, Any], runtime: dict[str, Any]) -> None:
     answer = await site.send("/agents/new", name="ann", capabilities="a, b  c", tier="human", **fields)

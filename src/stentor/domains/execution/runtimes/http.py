@@ -1,4 +1,7 @@
-"""The driver of agents behind an HTTP endpoint: posts the task, reads the response as JSON or as an event stream."""
+"""The driver of agents behind an HTTP endpoint: posts the task, reads the response as JSON or as an event stream.
+
+With the option `repeat: hold` the request is an effect of the task's journal: see `run`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from stentor.core import jsontext, trace_context
 from stentor.core.errors import InvalidRequest
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.execution import runtimes
+from stentor.domains.execution.journal import AttemptJournal, EffectFailed, EffectUnknown
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
-from stentor.domains.registry.model import Agent
+from stentor.domains.registry.model import Agent, HttpOptions
 from stentor.domains.registry.presence import Presence
+from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import TaskClaim
 
 if TYPE_CHECKING:
@@ -26,6 +34,9 @@ else:
 
 MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 """Longest response; a longer one fails the attempt."""
+BUSY = "AGENT_BUSY"
+REQUEST = "request"
+"""Key and name of the effect that a held request is."""
 INLINE_DECODE_BYTES = 64 * 1024
 """Longest JSON that is decoded on the event loop: it takes less time than the switch to a thread."""
 
@@ -36,32 +47,63 @@ class HttpDriver:
     In a stream, `event: token` has the data `{text}`, and `event: complete` the result.
     """
 
-    def __init__(self, outbound: OutboundHttp, presence: Presence) -> None:
+    def __init__(self, outbound: OutboundHttp, presence: Presence, steps: StepService) -> None:
         self._outbound = outbound
         self._presence = presence
+        self._steps = steps
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
+        """Call the agent and return its outcome. Raises AgentFailed.
+
+        After a lost attempt it is called again with the same key, or with `repeat: hold` not: the attempt fails with
+        EFFECT_UNKNOWN, as it does when the response is lost, until a person has found out.
+        """
+        try:
+            options = msgspec.convert(agent.runtime.options, HttpOptions)
+        except msgspec.ValidationError as error:
+            message = f"The options of the agent's runtime are invalid: {error}."
+            raise AgentFailed("AGENT_MISCONFIGURED", message) from None
+        if options.repeat == "hold":
+            return await self._call_once(claim, agent, emit)
+        # Not the key of the attempt: after a crash between sending and recording, the endpoint must recognize the task.
+        return await self._call(claim, agent, claim.repetition_key, emit)
+
+    async def _call_once(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
+        async def work(key: str) -> JsonObject:
+            try:
+                return _reply(await self._call(claim, agent, key, emit))
+            except AgentFailed as failure:
+                error = failure.outcome.error or {}
+                if not failure.was_refused:
+                    raise EffectUnknown(REQUEST, key, error["message"]) from None
+                raise EffectFailed({"type": error["code"], "message": error["message"]}) from None
+
+        reply = await AttemptJournal(self._steps, claim).effect(REQUEST, REQUEST, work)
+        fields = reply if isinstance(reply, dict) else {}
+        error = fields.get("error")
+        if isinstance(error, dict) and error.keys() >= {"type", "message"}:
+            failed = ProviderFailed if error["type"] == BUSY else AgentFailed
+            raise failed(error["type"], error["message"])
+        # A person who found out that it happened may have recorded the result alone.
+        return runtimes.parse_outcome(reply if "result" in fields else {"result": reply})
+
+    async def _call(self, claim: TaskClaim, agent: Agent, key: str, emit: EmitToken) -> AttemptOutcome:
         endpoint = agent.runtime.endpoint or ""
         try:
             self._outbound.check_url(endpoint)
-            outcome = await self._post(endpoint, claim, emit)
+            outcome = await self._post(endpoint, claim, key, emit)
         except InvalidRequest as error:
-            raise AgentFailed("ENDPOINT_REFUSED", error.message) from None
+            raise AgentFailed("ENDPOINT_REFUSED", error.message, was_refused=True) from None
         except TargetRefused:
-            raise AgentFailed(
-                "ENDPOINT_REFUSED",
-                "The agent's endpoint resolves to an address that is not public, so it is not called.",
-            ) from None
+            raise _not_public() from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, TargetRefused):
-                raise AgentFailed(
-                    "ENDPOINT_REFUSED",
-                    "The agent's endpoint resolves to an address that is not public, so it is not called.",
-                ) from None
+                raise _not_public() from None
             self._presence.record_failed_delivery(agent.agent_id)
             raise AgentFailed(
                 "ENDPOINT_UNREACHABLE",
                 "The agent's endpoint cannot be reached: check that it runs and that its URL is right.",
+                was_refused=True,
             ) from None
         except (aiohttp.ClientError, ValueError) as error:
             kind = type(error).__name__
@@ -69,21 +111,38 @@ class HttpDriver:
         self._presence.record_delivery(agent.agent_id)
         return outcome
 
-    async def _post(self, endpoint: str, claim: TaskClaim, emit: EmitToken) -> AttemptOutcome:
-        # Not the key of the attempt: after a crash between sending and recording, the endpoint must recognize the task.
-        headers = {"Idempotency-Key": claim.repetition_key, "Accept": "application/json, text/event-stream"}
+    async def _post(self, endpoint: str, claim: TaskClaim, key: str, emit: EmitToken) -> AttemptOutcome:
+        headers = {"Idempotency-Key": key, "Accept": "application/json, text/event-stream"}
         headers |= trace_context.outbound_headers()
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
             endpoint, json=runtimes.task_payload(claim), headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
             if response.status in (429, 503):
-                raise ProviderFailed("AGENT_BUSY", f"The agent's endpoint answered {response.status}.")
+                raise ProviderFailed(BUSY, f"The agent's endpoint answered {response.status}.", was_refused=True)
             if not 200 <= response.status < 300:
-                raise AgentFailed("ENDPOINT_STATUS", f"The agent's endpoint answered {response.status}.")
+                # Any other status of 500 and more may be that of a proxy that gave up waiting for the agent.
+                was_refused = response.status < 500
+                message = f"The agent's endpoint answered {response.status}."
+                raise AgentFailed("ENDPOINT_STATUS", message, was_refused=was_refused)
             if response.content_type == "text/event-stream":
                 return await _read_stream(response, emit)
             return runtimes.parse_outcome(await _decode(await _read_body(response)))
+
+
+def _reply(outcome: AttemptOutcome) -> JsonObject:
+    """Return what the journal stores of an outcome, so that `parse_outcome` gives the same one again."""
+    more = {"performance": outcome.performance, "cost": outcome.cost}
+    more["degraded"] = outcome.outcome_class == "degraded_success" or None
+    return {"result": outcome.result, **{name: value for name, value in more.items() if value is not None}}
+
+
+def _not_public() -> AgentFailed:
+    return AgentFailed(
+        "ENDPOINT_REFUSED",
+        "The agent's endpoint resolves to an address that is not public, so it is not called.",
+        was_refused=True,
+    )
 
 
 async def _decode(data: bytes) -> Any:

@@ -21,6 +21,7 @@ KINDS = {
 }
 EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt", "description", "key_name"), "") | {
     "kind": "worker",
+    "repeat": "send",
     "tier": "monitored",
     **whitelist_form.read_fields(whitelist_form.EMPTY_WHITELIST),
 }
@@ -70,6 +71,7 @@ def _runtime(form: dict[str, str]) -> JsonObject:
     runtime: JsonObject = {"kind": form.get("kind", "")}
     if runtime["kind"] == "http":
         runtime["endpoint"] = form.get("endpoint", "").strip()
+        runtime["options"] = {} if form["repeat"] == "send" else {"repeat": form["repeat"]}
     if runtime["kind"] == "llm":
         given = {"model": form.get("model", "").strip(), "system_prompt": form.get("prompt", "")}
         runtime["options"] = {name: value for name, value in given.items() if value}
@@ -196,6 +198,7 @@ def read_values(agent: JsonObject) -> dict[str, str]:
         "capabilities": ", ".join(agent["capabilities"]),
         # Its path may hold a secret, so it is not shown; an empty field leaves it as it is.
         "endpoint": "",
+        "repeat": str(options.get("repeat") or "send") if runtime["kind"] == "http" else "",
         "model": str(options.get("model") or ""),
         "prompt": (present_prompt(runtime) or "").replace("\r\n", "\n"),
         **whitelist_form.read_fields(agent["sandbox_whitelist"]),
@@ -229,7 +232,7 @@ def build_patch(before: dict[str, str], after: dict[str, str], whitelist: JsonOb
         patch["sandbox_whitelist"] = whitelist_form.build_whitelist(before, after, whitelist)
     options = {
         option: after[name] or None
-        for name, option in (("model", "model"), ("prompt", "system_prompt"))
+        for name, option in (("repeat", "repeat"), ("model", "model"), ("prompt", "system_prompt"))
         if name in changed
     }
     runtime: JsonObject = {"endpoint": after["endpoint"].strip()} if "endpoint" in changed else {}

@@ -35,7 +35,7 @@ SCORES = {
 }
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
 _redactor = Redactor()
-_OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed")
+_OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed", "repeat")
 
 
 class SvgLine(msgspec.Struct, frozen=True):
