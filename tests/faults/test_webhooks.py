@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -124,6 +125,38 @@ def test_every_event_is_delivered_through_a_kill_on_postgresql_too(serve: Callab
     accepted = killed(serve, sink, 60, 1, **SHORT_LEASE)
     assert set(sink.tasks) == set(accepted)
     assert in_order(sink)
+
+
+@requirement("webhooks.at-least-once")
+def test_a_delivery_that_a_kill_kept_from_being_recorded_comes_again_with_its_id(serve: Callable[..., Service]) -> None:
+    """The receiver has the request, and the service dies before it has the response."""
+    answers = threading.Event()
+
+    def hold(asked: Asked, before: int) -> Answer:
+        if before == 0:
+            answers.wait(60)
+        return Answer(204, b"")
+
+    environ = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_MEMORY": "0", **SHORT_LEASE}
+    with serving(hold) as (url, asked):
+        service = serve(**environ)
+        with service.client() as client:
+            body = {"url": url, "events": ["task.submitted"]}
+            hook = client.post("/api/v1/webhooks", json=body).raise_for_status().json()
+            register(service, "ann", capabilities=["echo"])
+            task = {"id": "t1", "type": "echo", "input": "x", "required_capabilities": ["echo"]}
+            client.post("/api/v1/tasks", json=task).raise_for_status()
+        until(lambda: asked)
+        service.kill()
+        answers.set()
+        again = serve(data_dir=service.data_dir, **environ)
+        with again.client() as client:
+            path = f"/api/v1/webhooks/{hook['id']}/deliveries"
+            until(lambda: [d for d in client.get(path).json()["deliveries"] if d["status"] == "delivered"])
+    assert len(asked) >= 2
+    assert len({(request.headers["webhook-id"], request.body) for request in asked}) == 1
+    for request in asked:
+        Webhook(hook["secret"]).verify(request.body, request.headers)
 
 
 @requirement("webhooks.several-processes")
