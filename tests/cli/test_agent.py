@@ -32,6 +32,9 @@ def test_register_describes_the_runtime(served: Served) -> None:
     words = ["--runtime", "builtin", "--builtin-name", "summarizer"]
     made = program("agent", "register", "second", *words, "--json").json
     assert program("agent", "show", made["agent_id"], "--json").json["runtime"]["name"] == "summarizer"
+    words = ["--runtime", "http", "--endpoint", "https://example.com/tasks", "--repeat", "hold"]
+    made = program("agent", "register", "third", *words, "--json").json
+    assert program("agent", "show", made["agent_id"], "--json").json["runtime"]["options"] == {"repeat": "hold"}
     incomplete = program("agent", "register", "third", "--runtime", "http")
     assert incomplete.code == 3
     assert "an http runtime needs an endpoint" in incomplete.err

@@ -460,6 +460,7 @@ def test_the_sdk_can_be_switched_off_by_its_own_variable(monkeypatch: pytest.Mon
     span.end(TokenUsage(1, 1))
     asyncio.run(spans.close())
     assert span.traceparent is None
+    assert spans.recorder is None
     assert memory.get_finished_spans() == ()
 
 

@@ -167,8 +167,9 @@ class TaskSpans:
         error = EFFECT_UNKNOWN if is_open else _error_type(step.error)
         if is_tool and error is None and isinstance(step.value, dict) and step.value.keys() == {"error"}:
             error = _error_type(step.value["error"])
-        # Not the id of the step's own span: a person may still record how the effect ended.
-        traceparent = _step_traceparent(attempt, f"{step.key}\0{EFFECT_UNKNOWN}" if is_open else step.key)
+        # What a person records of an effect is a span of its own: that of the attempt is the parent of what it called.
+        was_resolved = step.kind == "effect" and not is_open and task.status != "executing"
+        traceparent = _step_traceparent(attempt, f"{step.key}\0resolved" if was_resolved else step.key)
         return EndedSpan(name, traceparent, attempt, started, event.happened_at, attributes, error)
 
 

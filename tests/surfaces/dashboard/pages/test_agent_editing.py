@@ -124,6 +124,21 @@ async def test_a_change_is_a_proposal_that_changes_nothing_by_itself(site: Site)
     assert update["changes"]["agent_patch"] == {"runtime": {"options": {"system_prompt": "Be brief.\nCite sources."}}}
 
 
+@requirement("dashboard.page-agent-editing", "execution.http-hold")
+async def test_that_an_endpoint_is_not_called_twice_can_be_proposed_and_is_shown(site: Site) -> None:
+    runtime = {"kind": "http", "endpoint": "https://x.example.org/t"}
+    ann = await site.world.register("ann", runtime=runtime)
+    path = f"/agents/{ann}/edit"
+    assert "Nothing is changed." in (await site.send(path, 400, repeat="send", description="x")).text
+    answer = await site.send(path, repeat="hold", description="It pays.")
+    update_id = last_part(answer.headers["location"])
+    update = (await site.world.admin.get(f"/api/v1/governance/updates/{update_id}")).json()
+    assert update["changes"]["agent_patch"] == {"runtime": {"options": {"repeat": "hold"}}}
+    bob = await site.world.register("bob", runtime=runtime | {"options": {"repeat": "hold"}})
+    assert re.search(r"<dt>Repeat</dt><dd[^>]*>hold</dd>", await site.read(f"/agents/{bob}"))
+    assert '<option value="hold" selected>' in await site.read(f"/agents/{bob}/edit")
+
+
 @requirement("dashboard.page-agent-editing")
 async def test_secrets_are_neither_shown_nor_overwritten(site: Site) -> None:
     prompt = f"Call with api_key={SECRET}."
