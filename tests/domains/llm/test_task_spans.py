@@ -115,8 +115,9 @@ async def test_spans_of_attempts_and_steps_have_the_attributes_of_the_convention
 ) -> None:
     attempt = await begin_attempt(traced)
     step = (await attempt.step("plan", 1)).json()
+    await attempt.step("the plan", 1, key="outer/the plan")
     await complete(attempt)
-    plan, done = await sent(traced, memory)
+    plan, inner, done = await sent(traced, memory)
     agent = (await traced.task(attempt.task_id))["assigned_agent"]
     common = {"gen_ai.agent.id": agent, "stentor.task_id": attempt.task_id, "stentor.tenant": "default"}
     common["stentor.epoch"] = 1
@@ -127,6 +128,9 @@ async def test_spans_of_attempts_and_steps_have_the_attributes_of_the_convention
         "stentor.step.kind": "step",
         "stentor.step.state": "completed",
     }
+    nested = {"stentor.step.key": "outer/the plan", "stentor.step.name": "the plan"}
+    assert {name: facts(inner)[name] for name in nested} == nested
+    assert inner.name == "step the plan"
     found = facts(done)
     del found["stentor.event_id"]
     assert found == common | {
@@ -178,6 +182,7 @@ async def test_a_wait_is_a_span_from_its_beginning_to_its_end(traced: World, mem
     assert rest.end_time is not None
     assert rest.start_time is not None
     assert rest.end_time - rest.start_time == 3601 * 10**9
+    assert facts(rest)["gen_ai.agent.id"] == facts(waiting)["gen_ai.agent.id"]
 
 
 @requirement("steps.spans")
@@ -316,6 +321,23 @@ async def test_a_task_of_a_trace_that_is_not_sampled_has_no_spans(traced: World,
     await attempt.step("plan", 1)
     await complete(attempt)
     assert await sent(traced, memory) == []
+
+
+@requirement("steps.spans")
+async def test_a_process_that_does_not_know_the_task_puts_its_steps_into_the_same_trace(
+    traced: World, memory: InMemorySpanExporter
+) -> None:
+    attempt = await begin_attempt(traced)
+    await attempt.step("a", 1)
+    spans_of_tasks = traced.kernel.tasks.workers._spans
+    assert spans_of_tasks is not None
+    spans_of_tasks._submissions.clear()
+    await attempt.step("b", 1)
+    await attempt.step("of a step", 1, key="k")
+    await complete(attempt)
+    spans = await sent(traced, memory)
+    assert [span.name for span in spans] == ["step a", "step b", "step of a step", "invoke_agent ann"]
+    assert len({span.parent.span_id for span in spans[:3] if span.parent}) == len(traces(spans)) == 1
 
 
 async def test_an_attempt_that_did_not_commit_its_end_has_no_span(traced: World, memory: InMemorySpanExporter) -> None:

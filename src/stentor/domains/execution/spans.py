@@ -27,6 +27,7 @@ from stentor.domains.llm.tracing import attribute_text
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import store as steps
 from stentor.domains.steps.model import Step
+from stentor.domains.steps.service import read_ended_step
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.model import Task, TaskClaim
 
@@ -44,6 +45,7 @@ ATTEMPT_ENDS = {
 STEP_ENDS = frozenset(("step_completed", "step_failed"))
 SPAN_ENDS = STEP_ENDS | ATTEMPT_ENDS.keys()
 LEASE_LOST, EFFECT_UNKNOWN, CANCELLED, OTHER = "LEASE_LOST", "EFFECT_UNKNOWN", "CANCELLED", "_OTHER"
+MAX_REMEMBERED = 100_000
 TOOL_KEY = "/tool "
 """In the keys of the calls of tools that an agent of the runtime `llm` makes."""
 log = logging.getLogger(__name__)
@@ -66,6 +68,8 @@ class TaskSpans:
 
     def __init__(self, recorder: SpanRecorder, agents: AgentCache) -> None:
         self._recorder, self._agents = recorder, agents
+        self._submissions: dict[tuple[str, str], str] = {}
+        """The trace contexts of the submissions of tasks, empty for none: so the end of a step reads nothing."""
 
     @contextmanager
     def attempt_trace(self, claim: TaskClaim) -> Iterator[None]:
@@ -80,11 +84,16 @@ class TaskSpans:
 
     def traceparent_of(self, attempt: TaskClaim | Task) -> str:
         """Return the `traceparent` of an attempt's span, in the trace of the submission if that had one."""
-        parent = attempt.metadata.traceparent
-        task = attempt.tenant, attempt.task_id
+        task, parent = (attempt.tenant, attempt.task_id), attempt.metadata.traceparent
+        if len(self._submissions) >= MAX_REMEMBERED:
+            self._submissions.clear()
+        self._submissions[task] = parent or ""
+        return self._attempt_traceparent(task, attempt.epoch, parent)
+
+    def _attempt_traceparent(self, task: tuple[str, str], epoch: int, parent: str | None) -> str:
         trace_id = _digest(16, *task) if parent is None else parent.split("-")[1]
         sampled = self._recorder.is_sampled(trace_id, parent, tracing.INVOKE_AGENT)
-        return f"00-{trace_id}-{_digest(8, *task, str(attempt.epoch))}-{int(sampled):02x}"
+        return f"00-{trace_id}-{_digest(8, *task, str(epoch))}-{int(sampled):02x}"
 
     def with_trace(self, claim: TaskClaim) -> TaskClaim:
         """Return the claim as a worker gets it: its trace context is the attempt's span."""
@@ -104,20 +113,29 @@ class TaskSpans:
                 log.error("spans: damaged record task_id=%s error=%s", event.task_id, error)
 
     def _spans_of(self, tx: Tx, event: RunLogEvent, task_id: str) -> Iterator[EndedSpan]:
+        is_step = event.event_type in STEP_ENDS
+        if is_step and event.metadata["kind"] == "step":
+            parent, step = self._submissions.get((event.tenant, task_id)), read_ended_step(event)
+            if parent is not None and not self._is_tool(event.tenant, event.agent_id, step):
+                attempt = self._attempt_traceparent((event.tenant, task_id), step.epoch, parent or None)
+                yield self._step_span(event, step, attempt, event.agent_id)
+                return
         task = tasks.find(tx, event.tenant, task_id)
         if task is None:
             return
-        if event.event_type in STEP_ENDS:
-            step = steps.find(tx, event.tenant, task_id, event.metadata["key"])
-            if step is not None and step.epoch > 0:
-                yield self._step_span(task, step, event)
+        if is_step:
+            found = steps.find(tx, event.tenant, task_id, event.metadata["key"])
+            if found is not None and found.epoch > 0:
+                attempt = self.traceparent_of(msgspec.structs.replace(task, epoch=found.epoch))
+                was_running = task.status == "executing"
+                yield self._step_span(event, found, attempt, task.assigned_agent, was_running=was_running)
         # The event is written before the row, which so still has the attempt that ends.
         elif task.status == "executing" and task.start_time is not None:
             yield self._attempt_span(task, task.start_time, event)
             if event.event_type not in ("task_completed", "task_waiting"):
                 for step in steps.list_open(tx, event.tenant, task_id):
                     if step.kind == "effect" and step.epoch == task.epoch:
-                        yield self._step_span(task, step, event)
+                        yield self._step_span(event, step, self.traceparent_of(task), task.assigned_agent)
 
     def _attempt_span(self, task: Task, started: int, event: RunLogEvent) -> EndedSpan:
         agent_id = task.assigned_agent or ""
@@ -127,7 +145,7 @@ class TaskSpans:
             tracing.OPERATION_NAME: tracing.INVOKE_AGENT,
             tracing.PROVIDER_NAME: "stentor",
             tracing.AGENT_NAME: name,
-            **_common(task, event),
+            **_common(event, task.assigned_agent, task.epoch),
             "stentor.task.type": attribute_text(task.type),
             "stentor.attempt.state": ATTEMPT_ENDS[event.event_type],
         }
@@ -144,17 +162,21 @@ class TaskSpans:
             is_client=task.runtime_kind == "http",
         )
 
-    def _step_span(self, task: Task, step: Step, event: RunLogEvent) -> EndedSpan:
+    def _is_tool(self, tenant: str, agent_id: str | None, step: Step) -> bool:
+        agent = self._agents.get(tenant, agent_id or "") if TOOL_KEY in step.key else None
+        return agent is not None and agent.runtime.kind == "llm"
+
+    def _step_span(
+        self, event: RunLogEvent, step: Step, attempt: str, agent_id: str | None, *, was_running: bool = True
+    ) -> EndedSpan:
         """Return the span of a step that ended with an event, or of an effect whose attempt ended before it."""
         is_open = step.state == "started"
-        attempt = self.traceparent_of(msgspec.structs.replace(task, epoch=step.epoch))
-        name, attributes = f"{step.kind} {attribute_text(step.name)}", _common(task, event)
-        is_tool = task.runtime_kind == "llm" and TOOL_KEY in step.key
+        name, attributes = f"{step.kind} {attribute_text(step.name)}", _common(event, agent_id, step.epoch)
+        is_tool = self._is_tool(event.tenant, agent_id, step)
         if is_tool:
             name = f"{tracing.EXECUTE_TOOL} {attribute_text(step.name)}"
             attributes |= {tracing.OPERATION_NAME: tracing.EXECUTE_TOOL, tracing.TOOL_NAME: attribute_text(step.name)}
         attributes |= {
-            tracing.EPOCH: step.epoch,
             "stentor.step.key": attribute_text(step.key),
             "stentor.step.name": attribute_text(step.name),
             "stentor.step.kind": step.kind,
@@ -168,18 +190,18 @@ class TaskSpans:
         if is_tool and error is None and isinstance(step.value, dict) and step.value.keys() == {"error"}:
             error = _error_type(step.value["error"])
         # What a person records of an effect is a span of its own: that of the attempt is the parent of what it called.
-        was_resolved = step.kind == "effect" and not is_open and task.status != "executing"
+        was_resolved = step.kind == "effect" and not is_open and not was_running
         traceparent = _step_traceparent(attempt, f"{step.key}\0resolved" if was_resolved else step.key)
         return EndedSpan(name, traceparent, attempt, started, event.happened_at, attributes, error)
 
 
-def _common(task: Task, event: RunLogEvent) -> dict[str, AttributeValue]:
-    agent: dict[str, AttributeValue] = {} if task.assigned_agent is None else {tracing.AGENT_ID: task.assigned_agent}
+def _common(event: RunLogEvent, agent_id: str | None, epoch: int) -> dict[str, AttributeValue]:
+    agent: dict[str, AttributeValue] = {} if agent_id is None else {tracing.AGENT_ID: agent_id}
     return {
         **agent,
-        tracing.TENANT: task.tenant,
-        tracing.TASK_ID: attribute_text(task.task_id),
-        tracing.EPOCH: task.epoch,
+        tracing.TENANT: event.tenant,
+        tracing.TASK_ID: attribute_text(event.task_id or ""),
+        tracing.EPOCH: epoch,
         tracing.EVENT_ID: event.event_id,
     }
 

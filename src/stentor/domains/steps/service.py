@@ -212,5 +212,26 @@ def ended_event(
     return EventDraft(event_type, "steps", message, meta, agent_id, duration_ms, event_id)
 
 
+def read_ended_step(event: RunLogEvent) -> Step:
+    """Return the step of kind `step` whose end an event of `ended_event` is, as far as the event has it."""
+    meta, duration_us = event.metadata, (event.duration_ms or 0) * 1000
+    return Step(
+        key=meta["key"],
+        event_id=event.event_id,
+        name=meta.get("name") or event.message.partition(" ")[2].rpartition(" ")[0],
+        kind=meta["kind"],
+        state="completed" if event.event_type == "step_completed" else "failed",
+        position=None,
+        epoch=meta["epoch"],
+        encoding="json",
+        value=None,
+        value_hash=meta.get("sha256"),
+        size=meta.get("size", 0),
+        error=meta.get("error"),
+        started_at=event.happened_at - duration_us,
+        ended_at=event.happened_at,
+    )
+
+
 def _has_request(event: RunLogEvent) -> bool:
     return event.event_type == "step_completed" and isinstance(event.metadata.get("request"), dict)
