@@ -37,6 +37,7 @@ from bench import (
     steps,
     throughput,
     vault,
+    waits,
     webhooks,
 )
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
@@ -51,6 +52,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "start": (start.TITLE, start.run),
     "lists": (lists.TITLE, lists.run),
     "steps": (steps.TITLE, steps.run),
+    "waits": (waits.TITLE, waits.run),
     "commit": (commit.TITLE, commit.run),
     "memory": (memory.TITLE, memory.run),
     "receipts": (receipts.TITLE, receipts.run),
