@@ -250,39 +250,44 @@ class World:
 MakeWorld = Callable[..., Any]
 
 
+async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: str) -> World:
+    """Build and start a World with settings of one's own; stop its kernel afterwards."""
+    base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(folder), "SERVICE_BUILTIN_AGENTS": "0"}
+    base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
+    base |= {"SERVICE_MEMORY": "0", "SERVICE_EMBEDDING_MODEL": "none"}  # their own tests switch them on
+    base |= {"SERVICE_PROVENANCE_INTERVAL_SECONDS": "86400"}  # its tests number by hand
+    chosen = settings.load({**base, **environ})
+    logs: list[BrokenRunLog] = []
+
+    def make_runlog(hub: Hub) -> BrokenRunLog:
+        logs.append(BrokenRunLog(hub))
+        return logs[0]
+
+    kernel = bootstrap.build(chosen, db, clock, make_runlog)
+    ring = KeyRing(
+        {digest_key(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
+    )
+    shared = open_surface_context(kernel, ring)
+    app = bootstrap.application(kernel, shared)
+    world = World(kernel, clock, logs[0], app, ring, shared)
+    for name, value in KEYS.items():
+        world.clients[name] = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app),
+            base_url="http://stentor.test",
+            headers={"X-API-Key": value.split(":")[0]},
+        )
+    await kernel.start(ring.tenants)
+    return world
+
+
 @pytest.fixture
 async def make_world(db: Database, clock: FixedClock, tmp_path: Path) -> AsyncIterator[MakeWorld]:
     """Builds a World with settings of one's own, on each database."""
     made: list[World] = []
 
     async def make(**environ: str) -> World:
-        base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(tmp_path), "SERVICE_BUILTIN_AGENTS": "0"}
-        base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
-        base |= {"SERVICE_MEMORY": "0", "SERVICE_EMBEDDING_MODEL": "none"}  # their own tests switch them on
-        base |= {"SERVICE_PROVENANCE_INTERVAL_SECONDS": "86400"}  # its tests number by hand
-        chosen = settings.load({**base, **environ})
-        logs: list[BrokenRunLog] = []
-
-        def make_runlog(hub: Hub) -> BrokenRunLog:
-            logs.append(BrokenRunLog(hub))
-            return logs[0]
-
-        kernel = bootstrap.build(chosen, db, clock, make_runlog)
-        ring = KeyRing(
-            {digest_key(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
-        )
-        shared = open_surface_context(kernel, ring)
-        app = bootstrap.application(kernel, shared)
-        world = World(kernel, clock, logs[0], app, ring, shared)
-        for name, value in KEYS.items():
-            world.clients[name] = httpx.AsyncClient(
-                transport=httpx.ASGITransport(app),
-                base_url="http://stentor.test",
-                headers={"X-API-Key": value.split(":")[0]},
-            )
-        await kernel.start(ring.tenants)
-        made.append(world)
-        return world
+        made.append(await build_world(db, clock, tmp_path, **environ))
+        return made[-1]
 
     yield make
     for world in made:

@@ -1,0 +1,95 @@
+"""A database whose commits fail as planned: before they are done, or after, when their outcome is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from stentor.core.db.driver import DbConnection, Driver
+from stentor.core.errors import StoreUnavailable
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens at a commit.
+
+    `is_done` is whether the commit is done all the same, `kills_service` whether the service ends there, and
+    `kills_worker` whether the worker does that waits for the response. With `is_lie` the commit is lost, and no error
+    says so: no database does that, and the checks must find it.
+    """
+
+    is_done: bool
+    kills_service: bool = False
+    kills_worker: bool = False
+    is_lie: bool = False
+
+
+FAULTS = tuple(
+    Fault(is_done, service, worker) for is_done in (False, True) for service in (False, True) for worker in (False, True)
+)
+
+
+@dataclass
+class Plan:
+    """The faults to come, by the number of the commit, from 1."""
+
+    faults: dict[int, Fault] = field(default_factory=dict)
+    commits: int = 0
+    is_service_dead: bool = False
+    is_worker_dead: bool = False
+
+    def begin(self, faults: dict[int, Fault]) -> None:
+        self.faults, self.commits = faults, 0
+
+    def take(self) -> Fault | None:
+        self.commits += 1
+        return self.faults.pop(self.commits, None)
+
+
+class FailingDriver:
+    """Opens connections of another driver that keep to a plan."""
+
+    def __init__(self, driver: Driver, plan: Plan) -> None:
+        self.name, self.shared, self._driver, self._plan = driver.name, driver.shared, driver, plan
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    def writer(self) -> Any:
+        return FailingConnection(self._driver.writer(), self._plan)
+
+    def reader(self) -> Any:
+        return FailingConnection(self._driver.reader(), self._plan)
+
+
+class FailingConnection:
+    """A connection of a service, which does nothing more once the service is dead."""
+
+    def __init__(self, connection: DbConnection, plan: Plan) -> None:
+        self._connection, self._plan = connection, plan
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def begin(self, *locks: Any) -> int:
+        self._require_alive()
+        return self._connection.begin(*locks)
+
+    def commit(self) -> None:
+        self._require_alive()
+        fault = self._plan.take()
+        if fault is None:
+            self._connection.commit()
+            return
+        if fault.is_lie or not fault.is_done:
+            self._connection.rollback()
+        else:
+            self._connection.commit()
+        self._plan.is_service_dead = fault.kills_service
+        self._plan.is_worker_dead = fault.kills_worker
+        if not fault.is_lie:
+            raise StoreUnavailable("The connection was lost during the commit (injected).")
+
+    def _require_alive(self) -> None:
+        if self._plan.is_service_dead:
+            raise StoreUnavailable("The service is dead (injected).")
