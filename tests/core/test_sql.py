@@ -11,7 +11,7 @@ import psycopg
 
 import stentor.domains
 import stentor.surfaces
-from stentor.core.db import Sql
+from stentor.core.db import RowsSql, Sql
 
 OWN_SCHEMA = ("stentor.domains.memory.index.", "stentor.domains.tasks.search.sqlite_index")
 """The search indexes are other databases; their own tests run all of their statements on each kind."""
@@ -28,6 +28,8 @@ def statements() -> Iterator[tuple[str, Sql]]:
             for name, value in vars(importlib.import_module(found.name)).items():
                 if isinstance(value, dict) and "postgresql" in value:
                     value = value["postgresql"]
+                if isinstance(value, RowsSql):
+                    value = list(value.statements.values())
                 for one in value if isinstance(value, (tuple, list)) else [value]:
                     if isinstance(one, Sql):
                         yield f"{found.name}.{name}", one

@@ -8,6 +8,7 @@ thread of the event loop. Sharing one transaction among the pollers of a tick is
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,10 +25,10 @@ async def sleep_until_tick(seconds: float = 1.0) -> None:
     await asyncio.sleep(_rest(seconds))
 
 
-async def wait_until_tick(event: asyncio.Event, seconds: float = 1.0) -> None:
-    """Wait until the next common tick, or until the event is set."""
+async def wait_until_tick(event: asyncio.Event, seconds: float = 1.0, *, at_most: float = math.inf) -> None:
+    """Wait until the next common tick, or until the event is set; `at_most` so many seconds."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(_rest(seconds)):
+        async with asyncio.timeout(min(_rest(seconds), at_most)):
             await event.wait()
 
 

@@ -78,9 +78,7 @@ class Case:
         steps = tx.rows(_STEPS, task_id=self.task_id)
         events = tx.rows(_EVENTS, task_id=self.task_id)
         wrong += [f"the step {key} is {state}" for key, _, state in steps if state == "started"]
-        ended = Counter(
-            jsontext.load(meta)["key"] for _, _, kind, meta in events if kind in ("step_completed",)
-        )
+        ended = Counter(jsontext.load(meta)["key"] for _, _, kind, meta in events if kind in ("step_completed",))
         recorded = Counter(key for key, _, state in steps if state == "completed")
         if ended != recorded:
             wrong.append(f"the run log has {ended - recorded} more than the journal, and {recorded - ended} less")

@@ -25,7 +25,10 @@ class Fault:
 
 
 FAULTS = tuple(
-    Fault(is_done, service, worker) for is_done in (False, True) for service in (False, True) for worker in (False, True)
+    Fault(is_done, service, worker)
+    for is_done in (False, True)
+    for service in (False, True)
+    for worker in (False, True)
 )
 
 

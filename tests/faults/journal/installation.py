@@ -45,6 +45,9 @@ class Installation:
         self._observer = Database(driver)
         self._world: World | None = None
         self._agent_id = ""
+        self._outside = Outside()
+        self._worker = Worker("http://service.test", "key", "runner")
+        self._worker.handler(lambda task: run_program(task, task.input, self._outside))
 
     async def start(self) -> None:
         """Start the service, again if it died."""
@@ -96,10 +99,9 @@ class Installation:
         return True
 
     def _run_attempt(self, claim: dict[str, Any], outside: Outside, loop: asyncio.AbstractEventLoop) -> None:
-        worker = Worker("http://service.test", "key", self._agent_id)
-        worker.handler(lambda task: run_program(task, task.input, outside))
+        self._outside = outside
         with suppress(WorkerDied):
-            worker._run_task(Task(_Wire(self, loop), claim))
+            self._worker._run_task(Task(_Wire(self, loop), claim))
 
     def _take_death(self) -> bool:
         """Return whether the worker died, which happens once."""

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from stentor.core.db.driver import AppendOnlyTable, DbConnection, PendingRows, Row, Sql
+from stentor.core.db.rows_sql import RowsSql
 
 
 class CounterTable:
@@ -85,6 +86,10 @@ class Tx:
         """Execute a statement and return its first row, or None."""
         rows = self.rows(sql, **params)
         return rows[0] if rows else None
+
+    def rows_for(self, sql: RowsSql, given: Sequence[Row], **params: Any) -> list[Row]:
+        """Execute a statement for all given rows, in as few parts as possible; return the rows of its result."""
+        return [row for part, values in sql.chunks(given) for row in self.rows(part, **values, **params)]
 
     def append(self, table: AppendOnlyTable, row: Row) -> None:
         """Insert a row at the commit, or earlier if a statement uses its table."""

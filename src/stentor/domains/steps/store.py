@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
-from stentor.core.db import Sql, Tx
+from stentor.core.db import RowsSql, Sql, Tx
 from stentor.core.errors import CorruptRecord
 from stentor.domains.contents import store as contents
 from stentor.domains.steps.model import (
@@ -21,10 +21,13 @@ from stentor.domains.steps.model import (
     replaced_event,
 )
 from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.store import TaskRef
 
 log = logging.getLogger(__name__)
 OpenStep = tuple[str, str, Step]
 """Tenant, task and a step that has no outcome."""
+StepRef = tuple[str, str, str]
+"""Tenant, task and key of a step."""
 _FIELDS = Step.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _TASK = "tenant = :tenant and task_id = :task_id"
@@ -53,18 +56,23 @@ _FIND_OPEN_EFFECT = Sql(
     "and event_id < :before limit 1"
 )
 _MARK_HANDLED = Sql(f"update task_steps set handled = 1 where {_TASK} and key = :key and state = 'failed'")
-_END = Sql(
-    f"""update task_steps set state = :state, encoding = :encoding, value = :value,
-        value_hash = :value_hash, size = :size, error = :error, ended_at = :now,
-        epoch = (select epoch from tasks where {_TASK})
-    where {_TASK} and key = :key and state = 'started'"""
+_OUTCOME = ("state", "encoding", "value", "value_hash", "size", "error")
+_END = RowsSql(
+    ("tenant", "task_id", "key", *_OUTCOME),
+    """update task_steps set state = given.state, encoding = given.encoding, value = given.value,
+        value_hash = given.value_hash, size = cast(given.size as bigint), error = given.error, ended_at = :now,
+        epoch = (select tasks.epoch from tasks where tasks.tenant = task_steps.tenant
+            and tasks.task_id = task_steps.task_id)
+    from given where task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
+        and task_steps.key = given.key and task_steps.state = 'started'
+    returning task_steps.tenant, task_steps.task_id, task_steps.key""",
 )
 COLUMNS_OF_OPEN = f"task_steps.tenant, task_steps.task_id, {', '.join(f'task_steps.{name}' for name in _FIELDS)}"
 _LIST_DUE = Sql(
     f"select {COLUMNS_OF_OPEN} from task_steps where state = 'started' and wake_at is not null and wake_at <= :now "
     "order by wake_at limit :limit"
 )
-_HAS_DUE = Sql("select 1 from task_steps where state = 'started' and wake_at is not null and wake_at <= :now limit 1")
+_NEXT_DUE_AT = Sql("select min(wake_at) from task_steps where state = 'started' and wake_at is not null")
 _ENDED = "('completed', 'failed', 'aborted', 'cancelled')"
 _LIST_ENDED_CHILDREN = Sql(
     f"select {COLUMNS_OF_OPEN} from task_steps join tasks as child "
@@ -75,6 +83,21 @@ _LIST_ORPHANS = Sql(
     f"select {COLUMNS_OF_OPEN} from task_steps join tasks "
     "on tasks.tenant = task_steps.tenant and tasks.task_id = task_steps.task_id "
     "where task_steps.state = 'started' and task_steps.kind = 'child' and tasks.status = 'cancelled' limit :limit"
+)
+_LIST_WAITS_FOR = RowsSql(
+    ("tenant", "task_id"),
+    f"""select {COLUMNS_OF_OPEN} from given
+        join task_steps on task_steps.reference = given.task_id and task_steps.tenant = given.tenant
+        join tasks as child on child.tenant = given.tenant and child.task_id = given.task_id
+        where task_steps.state = 'started' and task_steps.kind = 'child' and child.status in {_ENDED}""",
+)
+# With an expression, for which SQLite does not read all waits for children in the index by kind.
+_LIST_ORPHANS_OF = RowsSql(
+    ("tenant", "task_id"),
+    f"""select {COLUMNS_OF_OPEN} from given
+        join task_steps on task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
+        join tasks on tasks.tenant = given.tenant and tasks.task_id = given.task_id
+        where task_steps.state = 'started' and task_steps.kind || '' = 'child' and tasks.status = 'cancelled'""",
 )
 _HAS_OPEN_CHILDREN = Sql("select 1 from task_steps where state = 'started' and kind = 'child' limit 1")
 _HAS_OPEN_TOGETHER = Sql(
@@ -146,13 +169,22 @@ def mark_handled(tx: Tx, task: Task, key: str) -> None:
 
 def end(tx: Tx, tenant: str, task_id: str, key: str, outcome: StepOutcome) -> bool:
     """Record the outcome of a step that has begun; False if it has one."""
-    columns = _store_outcome(tx, tenant, outcome)
-    return tx.run(_END, tenant=tenant, task_id=task_id, key=key, now=tx.now, **columns) == 1
+    return bool(end_all(tx, [(tenant, task_id, key, outcome)]))
 
 
-def has_due(tx: Tx) -> bool:
-    """Return whether the time of any wait is over."""
-    return tx.row(_HAS_DUE, now=tx.now) is not None
+def end_all(tx: Tx, endings: list[tuple[str, str, str, StepOutcome]]) -> set[StepRef]:
+    """Record the outcomes of steps, given by tenant, task and key; return those that had none before."""
+    rows = []
+    for tenant, task_id, key, outcome in endings:
+        columns = _store_outcome(tx, tenant, outcome)
+        rows.append((tenant, task_id, key, *(columns[name] for name in _OUTCOME)))
+    return {(row[0], row[1], row[2]) for row in tx.rows_for(_END, rows, now=tx.now)}
+
+
+def next_due_at(tx: Tx) -> int | None:
+    """Return when the time of the next wait is over, in microseconds; None if none has a time."""
+    row = tx.row(_NEXT_DUE_AT)
+    return row[0] if row else None
 
 
 def list_due(tx: Tx, limit: int) -> list[OpenStep]:
@@ -168,6 +200,16 @@ def list_ended_children(tx: Tx, limit: int) -> list[OpenStep]:
 def list_orphans(tx: Tx, limit: int) -> list[OpenStep]:
     """List waits for a child of tasks that were cancelled."""
     return _open_from_rows(tx.rows(_LIST_ORPHANS, limit=limit))
+
+
+def list_waits_for(tx: Tx, children: list[TaskRef]) -> list[OpenStep]:
+    """List the waits for those of these tasks that have ended."""
+    return _open_from_rows(tx.rows_for(_LIST_WAITS_FOR, children))
+
+
+def list_orphans_of(tx: Tx, parents: list[TaskRef]) -> list[OpenStep]:
+    """List the waits for a child of those of these tasks that were cancelled."""
+    return _open_from_rows(tx.rows_for(_LIST_ORPHANS_OF, parents))
 
 
 def has_open_children(tx: Tx) -> bool:

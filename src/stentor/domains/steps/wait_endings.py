@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+import msgspec
 
 from stentor.core import ids
 from stentor.core.db import Tx, locks
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLog
 from stentor.domains.steps import model, store
 from stentor.domains.steps.model import Step, StepOutcome
 from stentor.domains.steps.service import ended_event
 from stentor.domains.steps.starts import is_start
+from stentor.domains.steps.store import OpenStep
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
+from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.placement import TaskQueue
 from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.waiting import ResumeCause
 
-BATCH_SIZE = 200
-"""Waits that one transaction ends."""
+BATCH_SIZE = 128
+"""Waits that one transaction ends: what others write waits for it."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The end of a step. `cause` is the event that ended it, `agent_id` and `meta` are for its own event."""
+
+    tenant: str
+    task_id: str
+    step: Step
+    outcome: StepOutcome
+    agent_id: str | None = None
+    cause: str | None = None
+    meta: JsonObject = {}
 
 
 class WaitEndings:
@@ -26,60 +42,74 @@ class WaitEndings:
     def __init__(self, runlog: RunLog, task_service: TaskService, dispatch: TaskQueue) -> None:
         self._runlog, self._tasks, self._dispatch = runlog, task_service, dispatch
 
-    def end_due(self, tx: Tx) -> int:
-        """End waits whose time is over, within the caller's transaction; return how many."""
-        due = store.list_due(tx, BATCH_SIZE)
-        for tenant, task_id, step in due:
-            lock_waits(tx, tenant, task_id)
-            self.end(tx, tenant, task_id, step, _timeout_outcome(tx, tenant, task_id, step), None)
-        return len(due)
+    def end_due(self, tx: Tx, due: list[OpenStep]) -> None:
+        """End waits whose time is over. Hold their locks."""
+        found = tasks.find_all(tx, ((tenant, task_id) for tenant, task_id, _ in due))
+        self.end_all(
+            tx,
+            [
+                Ending(tenant, task_id, step, _timeout_outcome(found.get((tenant, task_id)), step))
+                for tenant, task_id, step in due
+            ],
+        )
 
-    def end_children(self, tx: Tx) -> int:
-        """End waits for children that have ended, within the caller's transaction; return how many."""
-        ended = store.list_ended_children(tx, BATCH_SIZE)
-        for tenant, task_id, step in ended:
-            lock_waits(tx, tenant, task_id)
-            self.end(tx, tenant, task_id, step, child_outcome(tx, tenant, step), None)
-        return len(ended)
+    def end_children(self, tx: Tx, ended: list[OpenStep]) -> None:
+        """End waits for children that have ended. Hold their locks."""
+        endings = [Ending(tenant, task_id, step, child_outcome(tx, tenant, step)) for tenant, task_id, step in ended]
+        self.end_all(tx, endings)
 
-    def cancel_children(self, tx: Tx) -> int:
-        """Cancel the children of cancelled tasks, within the caller's transaction; return how many."""
-        orphans = store.list_orphans(tx, BATCH_SIZE)
+    def cancel_children(self, tx: Tx, orphans: list[OpenStep]) -> None:
+        """Cancel the children of cancelled tasks. Hold the locks of the waits for them."""
         for tenant, task_id, step in orphans:
-            lock_waits(tx, tenant, task_id)
             self._tasks.cancel_child_in_tx(tx, tenant, step.reference or "", task_id)
-            error = {"type": "ParentCancelled", "message": "The task was cancelled, and its child with it."}
-            self.end(tx, tenant, task_id, step, StepOutcome(error=error), None)
-        return len(orphans)
+        error = {"type": "ParentCancelled", "message": "The task was cancelled, and its child with it."}
+        self.end_all(tx, [Ending(*orphan, StepOutcome(error=error)) for orphan in orphans])
 
-    def end(
-        self,
-        tx: Tx,
-        tenant: str,
-        task_id: str,
-        step: Step,
-        outcome: StepOutcome,
-        agent_id: str | None,
-        cause: str | None = None,
-        meta: dict[str, Any] | None = None,
-    ) -> bool:
+    def end(self, tx: Tx, ending: Ending) -> bool:
         """End a step with its event, and queue its task if it waits; False if the step has an outcome already."""
-        if not store.end(tx, tenant, task_id, step.key, outcome):
-            return False
-        event = ended_event(step, outcome, ids.new_id(), agent_id)
-        event.metadata.update(meta or {})
-        self._runlog.append(tx, tenant, [event], task_id=task_id, parent=cause or step.event_id)
-        # An error ends a group at once, as the program does not wait for the others then.
-        is_over = outcome.error is not None or not store.has_open_together(tx, tenant, task_id, step.together)
-        if outcome.error is not None and is_start(step.key):
-            self._tasks.abort_unstarted(tx, tenant, task_id, f"It comes {step.name!r}, which did not complete.")
-        elif step.kind != "effect" and is_over:
-            self.resume(tx, tenant, task_id, step.name, event.event_id)
-        return True
+        return bool(self.end_all(tx, [ending]))
+
+    def end_all(self, tx: Tx, endings: list[Ending]) -> int:
+        """Do the same for many steps; return how many had no outcome."""
+        drafts = [(end.tenant, end.task_id, end.step.key, end.outcome) for end in endings]
+        new = store.end_all(tx, drafts)
+        causes: dict[tuple[str, str], ResumeCause] = {}
+        for end in endings:
+            if (end.tenant, end.task_id, end.step.key) in new:
+                event_id = self._record(tx, end)
+                if self._is_over(tx, end):
+                    causes[end.tenant, end.task_id] = _goes_on(end.step.name), event_id
+        if causes:
+            waiting.resume_all(tx, self._runlog, self._dispatch, causes)
+        return len(new)
 
     def resume(self, tx: Tx, tenant: str, task_id: str, name: str, cause: str) -> None:
         """Queue a task if it waits. `cause` is the event that ended the wait `name`."""
-        waiting.resume(tx, self._runlog, self._dispatch, tenant, task_id, f"Goes on: {name} has ended.", cause)
+        waiting.resume_all(tx, self._runlog, self._dispatch, {(tenant, task_id): (_goes_on(name), cause)})
+
+    def _record(self, tx: Tx, end: Ending) -> str:
+        event = ended_event(end.step, end.outcome, ids.new_id(), end.agent_id)
+        event.metadata.update(end.meta)
+        self._runlog.append(tx, end.tenant, [event], task_id=end.task_id, parent=end.cause or end.step.event_id)
+        return event.event_id
+
+    def _is_over(self, tx: Tx, end: Ending) -> bool:
+        """Return whether the task goes on now that this step has ended."""
+        step = end.step
+        if end.outcome.error is not None and is_start(step.key):
+            message = f"It comes {step.name!r}, which did not complete."
+            self._tasks.abort_unstarted(tx, end.tenant, end.task_id, message)
+            return False
+        if step.kind == "effect":
+            return False
+        # An error ends a group at once, as the program does not wait for the others then.
+        if end.outcome.error is not None or step.together is None:
+            return True
+        return not store.has_open_together(tx, end.tenant, end.task_id, step.together)
+
+
+def _goes_on(name: str) -> str:
+    return f"Goes on: {name} has ended."
 
 
 def lock_waits(tx: Tx, tenant: str, task_id: str) -> None:
@@ -99,9 +129,8 @@ def child_outcome(tx: Tx, tenant: str, step: Step) -> StepOutcome:
     return StepOutcome(error=error)
 
 
-def _timeout_outcome(tx: Tx, tenant: str, task_id: str, step: Step) -> StepOutcome:
+def _timeout_outcome(task: Task | None, step: Step) -> StepOutcome:
     """Return how a wait ends whose time is over."""
-    task = tasks.find(tx, tenant, task_id)
     # A failed or aborted task may still be retried.
     if task is None or task.status in ("completed", "cancelled"):
         return StepOutcome(error={"type": "TaskEnded", "message": "The task has ended before."})

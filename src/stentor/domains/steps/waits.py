@@ -20,7 +20,7 @@ from stentor.domains.steps import model, queries, store
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
 from stentor.domains.steps.queries import Decision
 from stentor.domains.steps.service import JournalEntry, begin_step, require_step
-from stentor.domains.steps.wait_endings import WaitEndings, child_outcome, lock_waits
+from stentor.domains.steps.wait_endings import Ending, WaitEndings, child_outcome, lock_waits
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
 from stentor.domains.tasks.leases import require_held
@@ -70,7 +70,7 @@ class WaitService:
             outcome = self._find_outcome(tx, task, entry.step)
             if outcome is None:
                 return entry
-            self._endings.end(tx, task.tenant, task_id, entry.step, outcome, task.assigned_agent)
+            self._endings.end(tx, Ending(task.tenant, task_id, entry.step, outcome, task.assigned_agent))
             step = require_step(tx, task, draft.key)
             return JournalEntry(step, is_new=entry.is_new, value=store.read_value(tx, task.tenant, step))
 
@@ -126,7 +126,8 @@ class WaitService:
             for step in store.list_open(tx, task.tenant, task_id):
                 if step.kind == "signal" and step.reference == name:
                     outcome, agent_id = StepOutcome.of_value(value), task.assigned_agent
-                    return self._endings.end(tx, task.tenant, task_id, step, outcome, agent_id, event.event_id)
+                    ending = Ending(task.tenant, task_id, step, outcome, agent_id, event.event_id)
+                    return self._endings.end(tx, ending)
             store.insert_signal(tx, task.tenant, task_id, event.event_id, name, value)
             return False
 
@@ -191,7 +192,8 @@ class WaitService:
     def _end_by_person(
         self, tx: Tx, task: Task, step: Step, outcome: StepOutcome, meta: dict[str, Any]
     ) -> JournalEntry:
-        if not self._endings.end(tx, task.tenant, task.task_id, step, outcome, task.assigned_agent, meta=meta):
+        ending = Ending(task.tenant, task.task_id, step, outcome, task.assigned_agent, meta=meta)
+        if not self._endings.end(tx, ending):
             raise _has_ended(require_step(tx, task, step.key))
         return JournalEntry(require_step(tx, task, step.key), is_new=True)
 

@@ -1,25 +1,36 @@
 """Ends the waits of tasks whose time is over, and those for children that have ended.
 
-Each process looks once a second, and at once when a task ends in it while any task waits for a child. The rows decide:
-of two processes only one ends a wait.
+Each process looks once a second, and also when the next wait is due, and when a task ends in it while any task waits
+for a child. The rows decide: of two processes only one ends a wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
-from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.clock import SECOND
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import waits_lock
 from stentor.core.errors import StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
+from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
+from stentor.domains.tasks.store import TaskRef
 
 INTERVAL_SECONDS = 1.0
+PAUSE_SECONDS = 0.1
+"""Minimum time between two looks at the waits that are due: those that come due meanwhile share a commit."""
+SCAN_SHARE = 0.05
+"""Share of the time that scans of all waits for children may take."""
 log = logging.getLogger(__name__)
+List = Callable[[Tx], list[OpenStep]]
+End = Callable[[Tx, list[OpenStep]], None]
 
 
 class WaitScheduler:
@@ -27,40 +38,72 @@ class WaitScheduler:
 
     def __init__(self, db: Database, endings: WaitEndings, hub: Hub) -> None:
         self._db, self._endings = db, endings
-        self._ended = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._ended: set[TaskRef] = set()
+        """Tasks that ended in this process since the last look, while a task waited for a child."""
         self._has_children = False
+        self._next_scan = 0.0
         hub.listeners.append(self._note_end)
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
+        rest = INTERVAL_SECONDS
         while True:
-            await wait_until_tick(self._ended, INTERVAL_SECONDS)
-            self._ended.clear()
+            await wait_until_tick(self._wake, INTERVAL_SECONDS, at_most=rest)
+            self._wake.clear()
+            rest = INTERVAL_SECONDS
             try:
-                await self.tick()
+                rest = await self.tick(scans=time.monotonic() >= self._next_scan)
             except StoreUnavailable:
                 continue  # the database logs the outage
             except Exception:
                 # Fails open: one failed wait must not stop all later ones.
                 log.exception("waits: tick failed")
 
-    async def tick(self) -> None:
-        """End everything that is due now."""
+    async def tick(self, *, scans: bool = True) -> float:
+        """End everything that is due now; return in how many seconds the next wait is due, at least PAUSE_SECONDS.
 
-        def look(tx: Tx) -> tuple[bool, bool]:
-            return store.has_due(tx), store.has_open_children(tx)
+        `scans` is whether to look at all waits for children, also those of other processes and from before a crash.
+        """
 
-        is_due, self._has_children = await self._db.poll(look)
-        if is_due:
-            await self._end_all(self._endings.end_due)
-        if self._has_children:
-            await self._end_all(self._endings.end_children)
-            await self._end_all(self._endings.cancel_children)
+        def look(tx: Tx) -> tuple[int, int | None, bool]:
+            return tx.now, store.next_due_at(tx), store.has_open_children(tx)
 
-    async def _end_all(self, end: Callable[[Tx], int]) -> None:
-        while await self._db.write(end, NO_LOCKS) == BATCH_SIZE:
-            pass
+        now, due_at, self._has_children = await self._db.poll(look)
+        if due_at is not None and due_at <= now:
+            await self._end_each(lambda tx: store.list_due(tx, BATCH_SIZE), self._endings.end_due)
+        await self._end_for_ended()
+        if self._has_children and scans:
+            await self._scan_children()
+        return INTERVAL_SECONDS if due_at is None else max(PAUSE_SECONDS, (due_at - now) / SECOND)
+
+    async def _end_for_ended(self) -> None:
+        if self._ended:
+            ended, self._ended = sorted(self._ended), set()
+            await self._end_each(lambda tx: store.list_waits_for(tx, ended), self._endings.end_children)
+            await self._end_each(lambda tx: store.list_orphans_of(tx, ended), self._endings.cancel_children)
+
+    async def _scan_children(self) -> None:
+        started = time.monotonic()
+        await self._end_each(lambda tx: store.list_ended_children(tx, BATCH_SIZE), self._endings.end_children)
+        await self._end_each(lambda tx: store.list_orphans(tx, BATCH_SIZE), self._endings.cancel_children)
+        # With 100,000 waits a scan takes a good part of a second.
+        self._next_scan = started + (time.monotonic() - started) / SCAN_SHARE
+
+    async def _end_each(self, list_open: List, end: End) -> None:
+        """End all waits of a list, a batch at a time."""
+        while waits := (await self._db.read(list_open))[:BATCH_SIZE]:
+            refs = {(tenant, task_id) for tenant, task_id, _ in waits}
+
+            def work(tx: Tx, refs: set[TaskRef] = refs) -> None:
+                # Again, under the locks; a wait that came meanwhile has its turn in the next batch.
+                end(tx, [wait for wait in list_open(tx) if wait[:2] in refs][:BATCH_SIZE])
+
+            await self._db.write(work, [waits_lock(*ref) for ref in refs])
+            if len(waits) < BATCH_SIZE:
+                return
 
     def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
         if self._has_children and any(event.event_type in TERMINAL_EVENTS for event in events):
-            self._ended.set()
+            self._ended.add((tenant, task_id))
+            self._wake.set()

@@ -6,13 +6,14 @@ None. Lists and counts for callers are in `queries`, what claims read in `queue_
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from stentor.core import ids, jsontext
 from stentor.core.clock import SECOND
-from stentor.core.db import Sql, Tx
+from stentor.core.db import RowsSql, Sql, Tx
 from stentor.core.errors import CorruptRecord
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (
@@ -26,10 +27,17 @@ from stentor.domains.tasks.model import (
     TaskStatus,
 )
 
+TaskRef = tuple[str, str]
+"""Tenant and id of a task."""
 _FIELDS = Task.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
+_FIND_ALL = RowsSql(
+    ("tenant", "task_id"),
+    f"""select {", ".join(f"tasks.{name}" for name in _FIELDS)} from given join tasks
+        on tasks.tenant = given.tenant and tasks.task_id = given.task_id""",
+)
 _RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(f for f in _FIELDS if f not in ("lease_until", "deadline_at", "performance", "result"))
 _INSERT = Sql(
@@ -66,6 +74,15 @@ _REQUEUE = Sql(
         start_time = null, completion_time = null, lease_until = null, deadline_at = null, result = null,
         error = null, outcome_class = null, learning_eligible = null, performance = null
     where {_KEY} and status = :source and epoch = :epoch"""
+)
+_RESUME = RowsSql(
+    ("tenant", "task_id", "epoch", "head_id"),
+    f"""update tasks set status = 'queued', queued_at = :now, parked = 0, head_id = given.head_id,
+        attempt_epoch = tasks.epoch, start_time = null,
+        queue_deadline_at = :now + cast(queue_timeout_seconds as bigint) * {SECOND}
+    from given where tasks.tenant = given.tenant and tasks.task_id = given.task_id and tasks.status = 'waiting'
+        and tasks.epoch = cast(given.epoch as bigint)
+    returning tasks.tenant, tasks.task_id""",
 )
 _SUSPEND = Sql(
     f"""update tasks set status = 'waiting', head_id = :head_id, lease_until = null, deadline_at = null
@@ -127,6 +144,12 @@ def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:
 def find(tx: Tx, tenant: str, task_id: str) -> Task | None:
     row = tx.row(_FIND, tenant=tenant, task_id=task_id)
     return _task_from_row(row) if row else None
+
+
+def find_all(tx: Tx, refs: Iterable[TaskRef]) -> dict[TaskRef, Task]:
+    """Return those of the tasks that exist."""
+    tasks = [_task_from_row(row) for row in tx.rows_for(_FIND_ALL, sorted(set(refs)))]
+    return {(task.tenant, task.task_id): task for task in tasks}
 
 
 def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | None:
@@ -276,6 +299,15 @@ def suspend(tx: Tx, task: Task, head_id: str) -> bool:
     """End the attempt of an executing task that waits from now on; False if it changed since it was read."""
     touched = tx.run(_SUSPEND, tenant=task.tenant, task_id=task.task_id, epoch=task.epoch, head_id=head_id)
     return touched == 1
+
+
+def resume_all(tx: Tx, heads: list[tuple[Task, str]]) -> set[TaskRef]:
+    """Queue tasks that wait, with their new heads; return those that did not change since they were read.
+
+    Only attempts that are lost from now on count: the ones before it ended as they should.
+    """
+    rows = [(task.tenant, task.task_id, task.epoch, head_id) for task, head_id in heads]
+    return {(row[0], row[1]) for row in tx.rows_for(_RESUME, rows, now=tx.now)}
 
 
 def record_progress(tx: Tx, task: Task) -> None:

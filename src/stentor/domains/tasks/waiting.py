@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import msgspec
+
 from stentor.core.db import Tx
-from stentor.core.errors import LeaseLost
+from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.placement import TaskQueue, enqueue_after_commit
+from stentor.domains.tasks.store import TaskRef
+
+ResumeCause = tuple[str, str]
+"""Message of the event, and the event that ended the wait."""
 
 
 def suspend(tx: Tx, runlog: RunLog, task: Task, message: str, keys: list[str]) -> None:
@@ -21,17 +29,22 @@ def suspend(tx: Tx, runlog: RunLog, task: Task, message: str, keys: list[str]) -
     queries.update_counts(tx, task.tenant, task.created_at, *changes)
 
 
-def resume(tx: Tx, runlog: RunLog, dispatch: TaskQueue, tenant: str, task_id: str, message: str, cause: str) -> None:
-    """Queue a task again if it waits. `cause` is the event that ended the wait."""
-    task = store.find(tx, tenant, task_id)
-    if task is None or task.status != "waiting":
-        return
-    draft = EventDraft("task_resumed", "tasks", message, {"status": "queued", "cause": cause}, task.assigned_agent)
-    head = runlog.append(tx, tenant, [draft], task_id=task_id, parent=task.head_id)
-    # Only attempts that are lost from now on count: the ones before it ended as they should.
-    if store.requeue(tx, task, "queued", head, attempt_epoch=task.epoch):
+def resume_all(tx: Tx, runlog: RunLog, dispatch: TaskQueue, causes: Mapping[TaskRef, ResumeCause]) -> None:
+    """Queue those of the tasks again that wait."""
+    heads: list[tuple[Task, str]] = []
+    for ref, task in store.find_all(tx, causes).items():
+        if task.status == "waiting":
+            message, cause = causes[ref]
+            meta = {"status": "queued", "cause": cause}
+            draft = EventDraft("task_resumed", "tasks", message, meta, task.assigned_agent)
+            head = runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
+            heads.append((task, head))
+    resumed = store.resume_all(tx, heads)
+    for task, head in heads:
+        if (task.tenant, task.task_id) not in resumed:
+            # Another process changed it meanwhile: undo the event too.
+            raise StoreConflict("A task that waits changed at the same moment.")
         changes = ("waiting", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
-        queries.update_counts(tx, tenant, task.created_at, *changes)
-        resumed = store.find(tx, tenant, task_id)
-        assert resumed is not None
-        enqueue_after_commit(tx, resumed, dispatch)
+        queries.update_counts(tx, task.tenant, task.created_at, *changes)
+        queued = msgspec.structs.replace(task, status="queued", queued_at=tx.now, head_id=head)
+        enqueue_after_commit(tx, queued, dispatch)

@@ -1,0 +1,45 @@
+"""Statements that take many rows at once, where one statement for each would take most of the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+from stentor.core.db.driver import Row, Sql
+
+_SIZES = (64, 16, 4, 1)
+"""Rows in one statement: few different ones, so that few statements have to be prepared."""
+
+
+class RowsSql:
+    """A statement that begins with `with given (...) as (values ...)`, a table of the rows that it is given.
+
+    `text` follows, `columns` are the columns of `given`. Cast those that are no text: PostgreSQL takes a parameter in
+    `values` for one.
+    """
+
+    __slots__ = ("_columns", "statements")
+
+    def __init__(self, columns: tuple[str, ...], text: str) -> None:
+        self._columns = columns
+        self.statements = {size: Sql(f"{_head(columns, size)} {text}") for size in _SIZES}
+
+    def chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
+        """Yield statements with their parameters that together take all rows."""
+        start = 0
+        for size in _SIZES:
+            names = _names(self._columns, size) if len(rows) - start >= size else []
+            while len(rows) - start >= size:
+                values = chain.from_iterable(rows[start : start + size])
+                yield self.statements[size], dict(zip(names, values, strict=True))
+                start += size
+
+
+def _names(columns: tuple[str, ...], size: int) -> list[str]:
+    return [f"{column}_{n}" for n in range(size) for column in columns]
+
+
+def _head(columns: tuple[str, ...], size: int) -> str:
+    rows = (", ".join(f":{column}_{n}" for column in columns) for n in range(size))
+    return f"with given ({', '.join(columns)}) as (values {', '.join(f'({row})' for row in rows)})"
