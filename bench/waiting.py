@@ -1,7 +1,7 @@
 """A database in which very many tasks wait, and a look into it from outside while a service serves it.
 
-A few hundred tasks come to wait through the API: submitted, claimed, a wait begun, suspended. Their rows are then copied
-by SQL under other ids, with the counts, but without their run log.
+A few hundred tasks come to wait through the API: submitted, claimed, a wait begun, suspended. Their rows are then
+copied by SQL under other ids, with the counts, but without their run log.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class Store:
         """Add so many copies of each task that waits."""
         with self.open() as connection:
             for table, which in _WHICH.items():
-                names = [column[0] for column in connection.execute(f"select * from {table} limit 0").description]  # noqa: S608
+                names = [column[0] for column in connection.execute(f"select * from {table} limit 0").description]
                 values = ["task_id || '-' || n" if name == "task_id" else name for name in names]
                 copy = {"table": table, "columns": ", ".join(names), "values": ", ".join(values), "which": which}
                 connection.execute(_COPY.format(copies=copies, **copy))
-            connection.execute(f"update task_counts set n = n * {copies + 1} where status = 'waiting'")  # noqa: S608
+            connection.execute(f"update task_counts set n = n * {copies + 1} where status = 'waiting'")
             if self.url:  # autovacuum would do it within a minute
                 connection.execute("vacuum analyze")
 
@@ -77,7 +77,7 @@ class Store:
             connection.execute(
                 f"""update task_steps set wake_at = {int(first * 1e6)} + {int(every * 1e6)} * ranked.n
                 from ({ranked}) as ranked where task_steps.task_id = ranked.task_id and task_steps.key = ranked.key
-                and task_steps.state = 'started' and ranked.n <= {tasks}"""  # noqa: S608 - numbers of the bench
+                and task_steps.state = 'started' and ranked.n <= {tasks}"""
             )
 
 

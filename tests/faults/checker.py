@@ -27,15 +27,19 @@ ENDS = {
     "task_cancelled": "cancelled",
 }
 BEGINS = {"task_started": "executing", "task_requeued": "queued", "retried": "queued"} | ENDS
+BEGINS |= {"task_waiting": "waiting", "task_resumed": "queued"}
 """What a task is after an event of each kind, and, below, what it must have been before."""
 AFTER = {
     "executing": ("queued",),
-    "queued": ("executing", "failed", "aborted"),
+    "queued": ("executing", "failed", "aborted", "waiting"),
+    "waiting": ("executing",),
     "completed": ("executing",),
     "failed": ("queued", "executing"),
-    "aborted": ("queued", "executing"),
-    "cancelled": ("queued", "executing"),
+    "aborted": ("queued", "executing", "waiting"),
+    "cancelled": ("queued", "executing", "waiting"),
 }
+JOURNAL = ("step_started", "step_completed", "step_failed", "signal_received")
+"""Events beside the chain of a task: each follows any earlier one."""
 HOUR = 3_600_000_000
 EVER = -1
 Key = tuple[str, str]
@@ -105,6 +109,11 @@ def _strangers(tasks: dict[Key, Any], events: dict[Key, Any], submitted: set[str
 def _trail(task: dict[str, Any], events: list[dict[str, Any]], roots: set[str | None]) -> Iterator[str]:
     """Of one task: its events are one chain that says what its row says; it begins by itself or with a message."""
     name, kinds = task["task_id"], Counter(event["event_type"] for event in events)
+    known = {event["event_id"] for event in events}
+    for event in events:
+        if event["event_type"] in JOURNAL and event["parent_id"] not in known:
+            yield f"{name} has a {event['event_type']} that follows nothing"
+    events = [event for event in events if event["event_type"] not in JOURNAL]
     if not events or events[0]["event_type"] != "prompt_received" or events[0]["parent_id"] not in roots:
         yield f"{name} has no beginning"
         return

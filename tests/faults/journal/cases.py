@@ -42,7 +42,10 @@ class Case:
         for _ in range(MAX_ROUNDS):
             while await installation.work(self.outside):
                 pass
-            status, result, error = await installation.look(self._read_result)
+            row = await installation.look(self._read_result)
+            if row is None:
+                return [f"{self}: the task is lost"]
+            status, result, error = row
             if status == "completed":
                 break
             await installation.go_on(self.outside)
@@ -87,8 +90,11 @@ class Case:
         return wrong
 
 
-async def run_each_fault(installation: Installation, seed: int, stop_at: int = 1) -> tuple[int, list[str]]:
-    """Run a program once without faults, then with each fault at each commit; return how often, and what is wrong."""
+async def run_each_fault(installation: Installation, seed: int, limit: int) -> tuple[int, list[str]]:
+    """Run a program once without faults, then with each fault at each commit; return how often, and what is wrong.
+
+    Stops at the first wrong run, and after `limit` ones.
+    """
     program = make_program(random.Random(seed))
     first = Case(seed, program, {})
     wrong = await first.run(installation)
@@ -97,7 +103,7 @@ async def run_each_fault(installation: Installation, seed: int, stop_at: int = 1
         for fault in FAULTS:
             wrong += await Case(seed, program, {commit: fault}).run(installation)
             count += 1
-            if len(wrong) >= stop_at:
+            if wrong or count == limit:
                 return count, wrong
     return count, wrong
 

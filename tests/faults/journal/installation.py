@@ -25,8 +25,7 @@ from tests.faults.journal.programs import Outside, run_program
 
 LEASE_SECONDS = 30
 TRIES = 40
-ENDED = ("completed", "failed", "aborted", "cancelled")
-_OPEN_TASKS = Sql("select task_id, status from tasks where status not in ('completed', 'cancelled') order by task_id")
+_FAILED = Sql("select task_id from tasks where tenant = 'default' and status in ('failed', 'aborted')")
 _OPEN_SIGNALS = Sql("select task_id, reference from task_steps where state = 'started' and kind = 'signal'")
 
 
@@ -75,14 +74,16 @@ class Installation:
         await self.stop()
         self._observer.close()
 
-    async def send(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Send a request until it has a response; return its status and its JSON."""
+    async def send(self, method: str, path: str, body: Any = None, *, by_worker: bool = False) -> tuple[int, Any]:
+        """Send a request until it has a response; return its status and its JSON. A worker that died sends no more."""
         for _ in range(TRIES):
             assert self._world is not None
             answer = await self._world.admin.request(method, f"/api/v1{path}", json=body)
             if self.plan.is_service_dead:
                 await self.start()
             elif answer.status_code != 503:
+                return answer.status_code, answer.json()
+            if by_worker and self.plan.is_worker_dead:
                 return answer.status_code, answer.json()
         raise AssertionError(f"{method} {path} has no response: {answer.text}")
 
@@ -92,7 +93,8 @@ class Installation:
 
     async def work(self, outside: Outside) -> bool:
         """Claim a task and run one attempt of it; False if there is none."""
-        _, claims = await self.send("POST", f"/agents/{self._agent_id}/claims", {"lease_seconds": LEASE_SECONDS})
+        body = {"lease_seconds": LEASE_SECONDS}
+        _, claims = await self.send("POST", f"/agents/{self._agent_id}/claims", body, by_worker=True)
         if self._take_death() or not claims["tasks"]:
             return False
         await asyncio.to_thread(self._run_attempt, claims["tasks"][0], outside, asyncio.get_running_loop())
@@ -111,19 +113,19 @@ class Installation:
 
     async def go_on(self, outside: Outside) -> None:
         """Do what tasks wait for while no attempt runs: people answer, signals come, and time passes."""
-        tasks = dict(await self.look(lambda tx: tx.rows(_OPEN_TASKS)))
+        failed = await self.look(lambda tx: tx.rows(_FAILED))
         _, decisions = await self.send("GET", "/decisions?limit=500")
         for step in decisions["steps"]:
             path = f"/tasks/{step['task_id']}/steps/{quote(step['key'], safe='')}"
             if step["kind"] == "question":
                 await self.send("POST", f"{path}/answer", {"value": step["waits_for"].replace("question", "value")})
             else:
-                value = outside.find(step["idempotency_key"])
+                value = outside.find(step["provenance_id"])
                 fact = {"happened": value is not None, "reason": "looked it up"}
                 await self.send("POST", f"{path}/resolve", fact | ({} if value is None else {"value": value}))
         for task_id, name in await self.look(lambda tx: tx.rows(_OPEN_SIGNALS)):
             await self.signal(task_id, name)
-        for task_id in [task_id for task_id, status in tasks.items() if status in ENDED]:
+        for (task_id,) in failed:
             await self.send("POST", f"/tasks/{task_id}/retry")
         self.clock.advance(seconds=2 * LEASE_SECONDS + 1)
         await self._tick(lambda world: world.kernel.tasks.wakeups.tick())
@@ -153,7 +155,7 @@ class _Wire(Client):
     ) -> Any:
         if self._is_dead:
             raise WorkerDied
-        sent = self._installation.send(method, path, body)
+        sent = self._installation.send(method, path, body, by_worker=True)
         status, answer = asyncio.run_coroutine_threadsafe(sent, self._loop).result()
         if self._installation._take_death():
             self._is_dead = True

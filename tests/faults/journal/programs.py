@@ -17,7 +17,7 @@ EFFECTS = ("keys", "ask", "blind", "declined", "unprotected")
 MAX_DEPTH = 2
 
 
-def make_program(dice: random.Random, size: int = 5, prefix: str = "", depth: int = 0) -> list[Node]:
+def make_program(dice: random.Random, size: int = 4, prefix: str = "", depth: int = 0) -> list[Node]:
     """Return a program of up to `size` nodes; children and groups are smaller."""
     return [_make_node(dice, f"{prefix}{n}", size, depth) for n in range(dice.randint(1 if depth else 2, size))]
 
