@@ -1,10 +1,11 @@
-"""Durable steps of a task, over the worker SDK and HTTP: rate, latency, stored bytes, and a resumption."""
+"""Durable steps of a task, over the worker SDK and HTTP: rate, latency, stored bytes, memory, and a resumption."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import logging
+import os
 import sqlite3
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from typing import Any
 
 from bench.figures import Figure, at_least, at_most, percentile, spread
 from bench.processes import postgres
-from bench.service import KEY, Client, Service, serving
+from bench.service import KEY, Client, Service, rss_mb, serving
 from bench.sizes import Scale, say
 from bench.throughput import told
 from stentor_worker import Failed, Task, Worker
@@ -29,6 +30,8 @@ TITLE = "Steps of tasks"
 TOGETHER = 32
 MESSAGE = 800
 """Bytes of a message in the conversation."""
+ANSWER, WARM = 8_000, 200
+"""Bytes of a model's answer, and the calls after which memory is read first."""
 TABLES = ("task_steps", "step_values")
 
 
@@ -39,6 +42,9 @@ class Bench:
         self._client = client
         self.latencies: list[float] = []
         self.first_new_step = 0.0
+        self.resident: list[tuple[float, float]] = []
+        """Resident memory of this process and of the service during an attempt, in MB."""
+        self._service = service
         logging.getLogger("stentor_worker").addHandler(logging.NullHandler())
         worker = Worker.register(
             f"http://{service.host}:{service.port}", KEY, "stepper", ["step"], concurrency=TOGETHER
@@ -50,7 +56,10 @@ class Bench:
         kind, count = task.input["kind"], task.input["count"]
         latencies = []
         for n in range(count):
-            value = f"{n:06}" + "x" * (MESSAGE - 8) if kind == "conversation" else n
+            if kind == "calls" and n in (WARM, count - 1):
+                self.resident.append((rss_mb(os.getpid()), self._service.rss_mb()))
+            length = {"conversation": MESSAGE - 8, "calls": ANSWER}.get(kind)
+            value = f"{n:06}" + "x" * length if length else n
             started = time.perf_counter()
             task.step(f"step {n}", partial(_same, value))
             latencies.append(time.perf_counter() - started)
@@ -106,6 +115,7 @@ def run(scale: Scale) -> list[Figure]:
             with bench.working():
                 rates = _measure(scale, bench, "SQLite", found)
                 found += _stored(bench, folder / "data" / "stentor.db", scale.pick(1_000, 50))
+                found += _grown(bench, scale.pick(1_000, WARM + 20))
                 found += _resumed(bench, scale.pick(1_000, 50))
         figures = [
             *_rates(scale, "SQLite", lambda name: str(folder / f"{name}.db"), rates, DBOS_SQLITE, LANGGRAPH),
@@ -212,6 +222,16 @@ def _stored(bench: Bench, database: Path, calls: int) -> Iterator[Figure]:
     ratio = (_size(database) - before) / (calls * MESSAGE)
     how = f"{calls:,} steps of {MESSAGE} bytes: growth of the journal's tables and indexes, by the bytes of the values"
     yield Figure("stored bytes to distinct bytes", ratio, "×", how, at_most(1.2))
+
+
+def _grown(bench: Bench, calls: int) -> Iterator[Figure]:
+    """An attempt with so many model calls, whose answers differ."""
+    bench.run(1, calls, "calls")
+    worker, service = (1_000 * (last - first) / (calls - WARM) for first, last in zip(*bench.resident, strict=True))
+    how = f"from call {WARM} to call {calls:,} of one attempt, {ANSWER} bytes each; the process of the worker"
+    yield Figure("growth of memory of an attempt", max(0.0, worker), "kB a call", how, at_most(1))
+    how = "the same attempt; SQLite's cache, which has an upper limit, fills meanwhile"
+    yield Figure("growth of memory of the service", max(0.0, service), "kB a call", how)
 
 
 def _size(database: Path) -> int:

@@ -1,4 +1,4 @@
-"""Programs of a task, made from a seed: what they consist of, how a handler runs them, and the result they must have."""
+"""Programs of a task, made from a seed: what they consist of, how a handler runs them, and their right result."""
 
 from __future__ import annotations
 
