@@ -9,6 +9,7 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.errors import StoreUnavailable
+from stentor.domains.steps.wait_endings import BATCH_SIZE
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
 from tests.requirements import requirement
@@ -55,6 +56,29 @@ async def test_a_sleeping_task_is_held_by_nobody_and_wakes_once(world: World) ->
     assert (again["state"], again["recorded"]) == ("completed", False)
     kinds = [event["event_type"] for event in await world.events(attempt.task_id)]
     assert kinds.count("task_waiting") == kinds.count("task_resumed") == 1
+
+
+@requirement("steps.due")
+async def test_all_that_are_due_wake_once_however_many(world: World) -> None:
+    agent, count = await world.register(), BATCH_SIZE + 7
+    ids = [await world.submit() for _ in range(count)]
+    for number, task_id in enumerate(ids):
+        attempt = Attempt(world, task_id, (await world.claim(agent))["epoch"])
+        assert attempt.epoch == 1
+        await wait(attempt, "sleep", seconds=60 + number % 3)
+        await suspend(attempt, "sleep")
+    world.clock.advance(seconds=59)
+    assert await world.kernel.tasks.wakeups.tick() == pytest.approx(1, abs=0.01)
+    world.clock.advance(seconds=10)
+    await asyncio.gather(world.kernel.tasks.wakeups.tick(), world.kernel.tasks.wakeups.tick())
+    listed = (await world.admin.get("/api/v1/tasks", params={"status": "queued", "limit": 1})).json()
+    assert listed["total"] == count
+    for task_id in (ids[0], ids[-1]):
+        kinds = [event["event_type"] for event in await world.events(task_id)]
+        assert kinds[-2:] == ["step_completed", "task_resumed"]
+        assert kinds.count("task_resumed") == 1
+    claimed = {(await world.claim(agent))["task_id"] for _ in range(count)}
+    assert claimed == set(ids)
 
 
 @requirement("steps.waits")

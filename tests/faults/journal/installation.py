@@ -76,6 +76,7 @@ class Installation:
 
     async def send(self, method: str, path: str, body: Any = None, *, by_worker: bool = False) -> tuple[int, Any]:
         """Send a request until it has a response; return its status and its JSON. A worker that died sends no more."""
+        answer = None
         for _ in range(TRIES):
             assert self._world is not None
             answer = await self._world.admin.request(method, f"/api/v1{path}", json=body)
@@ -85,7 +86,7 @@ class Installation:
                 return answer.status_code, answer.json()
             if by_worker and self.plan.is_worker_dead:
                 return answer.status_code, answer.json()
-        raise AssertionError(f"{method} {path} has no response: {answer.text}")
+        raise AssertionError(f"{method} {path} has no response: {answer and answer.text}")
 
     async def look(self, read: Callable[[Tx], Any]) -> Any:
         """Read the database, without the service."""
@@ -136,7 +137,7 @@ class Installation:
         """Send a signal with the value that the program expects."""
         await self.send("POST", f"/tasks/{task_id}/signals", {"name": name, "value": name.replace("signal", "value")})
 
-    async def _tick(self, tick: Callable[[World], Awaitable[None]]) -> None:
+    async def _tick(self, tick: Callable[[World], Awaitable[object]]) -> None:
         assert self._world is not None
         with suppress(StoreUnavailable):
             await tick(self._world)

@@ -20,6 +20,7 @@ from tests.faults.journal.cases import Case, run_each_fault, run_random_faults
 from tests.faults.journal.commits import Fault
 from tests.faults.journal.installation import Installation
 from tests.faults.journal.programs import Node
+from tests.requirements import requirement
 
 FAULTS = int(os.environ.get("STENTOR_JOURNAL_FAULTS", "400" if thorough() else "24"))
 SEED = int(os.environ.get("STENTOR_JOURNAL_SEED", "1"))
@@ -38,6 +39,7 @@ async def installation(
     assert check(driver.path if isinstance(driver, SqliteDriver) else driver.url) == []
 
 
+@requirement("steps.faults")
 async def test_a_fault_at_any_commit_changes_no_result_and_repeats_nothing(installation: Installation) -> None:
     count, seed = 0, SEED
     while count < FAULTS:
@@ -65,6 +67,7 @@ async def run_everywhere(installation: Installation, program: list[Node], fault:
     return str(found)
 
 
+@requirement("steps.faults")
 async def test_many_faults_in_one_run_change_no_result_and_repeat_nothing(installation: Installation) -> None:
     for seed in range(SEED, SEED + FAULTS // 10):
         assert await run_random_faults(installation, seed) == []
