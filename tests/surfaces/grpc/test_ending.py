@@ -124,7 +124,8 @@ def test_a_service_that_leaves_finishes_what_runs_and_refuses_what_is_new(serve:
             assert not running.done()
             thief.execute("rollback")
             assert running.result(timeout=60).task_id == "last"
-    assert stopped(service) == ""
+    # The task that was accepted last may run, or have ended.
+    assert [line for line in stopped(service).splitlines() if "1 tasks run here" not in line] == []
     with sqlite3.connect(service.data_dir / "stentor.db") as database:
         assert database.execute("select count(*) from tasks where task_id = 'last'").fetchone() == (1,)
 

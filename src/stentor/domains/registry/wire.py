@@ -82,9 +82,6 @@ def _check_http(options: JsonObject) -> None:
         msgspec.convert(options, HttpOptions)
     except msgspec.ValidationError as error:
         raise ValueError(f"the options of an http runtime are invalid: {error}") from None
-    # A misspelled `repeat` would repeat what must not be repeated.
-    if unknown := sorted(options.keys() - set(HttpOptions.__struct_fields__)):
-        raise ValueError(f"an http runtime has no option {unknown[0]!r}; its options are: repeat")
 
 
 def _check_llm(options: JsonObject) -> None:
