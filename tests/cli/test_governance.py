@@ -32,8 +32,8 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
     agent = registered(program)
     update = proposed(program, tmp_path, agent, agent_patch={"capabilities": ["echo"]})["update_id"]
     listed = program("governance", "list", "--status", "submitted", "--tier", "human", "--agent", agent).out
-    assert update in listed
-    shown = program("governance", "show", update).out
+    assert update[-12:] in listed
+    shown = program("governance", "show", update[-12:]).out
     assert "the agent has no trust score" in shown
     assert '- "sum"' in shown
     assert '"echo"' not in shown, "only what differs"
@@ -53,10 +53,10 @@ def test_an_update_is_rejected_and_an_agent_rolled_back(served: Served, tmp_path
     update = proposed(program, tmp_path, agent)["update_id"]
     assert "is rejected" in program("governance", "reject", update, "--reason", "No.").out
     taken = program("governance", "checkpoints", "--agent", agent, "--take", "--json").json["checkpoints"][0]
-    assert taken["checkpoint_id"] in program("governance", "checkpoints").out
+    assert taken["checkpoint_id"][-12:] in program("governance", "checkpoints").out
     back = program("governance", "rollback", taken["checkpoint_id"], "--reason", "It got worse.", "--json")
     assert (back.code, back.json["status"], back.json["verified"]) == (0, "completed", True)
-    said = program("governance", "rollback", taken["checkpoint_id"], "--reason", "Again.").out
+    said = program("governance", "rollback", taken["checkpoint_id"][-12:], "--reason", "Again.").out
     assert "completed and verified" in said
 
 
@@ -70,3 +70,23 @@ def test_wrong_words_are_said_to_be_wrong(served: Served, tmp_path: Path) -> Non
     assert program("governance", "checkpoints", "--take").code == 2
     assert program("governance", "show", "none").code == 3
     assert program("governance", "list", "--tier", "9").code == 2
+
+
+@requirement("governance.command-line")
+def test_an_agent_is_named_and_a_part_of_an_id_is_enough(served: Served, tmp_path: Path) -> None:
+    program, _ = served
+    agent = str(program("agent", "register", "nora", "--capability", "echo", "--json").json["agent_id"])
+    update = proposed(program, tmp_path, "nora")["update_id"]
+    listed = program("governance", "list", "--agent", "nora", "--json").json["updates"]
+    assert [(row["update_id"], row["agent_id"]) for row in listed] == [(update, agent)]
+    assert "is rejected" in program("governance", "reject", update[-12:], "--reason", "No.").out
+    taken = program("governance", "checkpoints", "--agent", "nora", "--take", "--json").json["checkpoints"]
+    assert [row["agent_id"] for row in taken] == [agent]
+    for last in "12":
+        file = tmp_path / f"{last}.json"
+        file.write_text(json.dumps(proposal(agent, {}) | {"update_id": f"5eed0000-0000-4000-8000-00000000000{last}"}))
+        assert program("governance", "propose", str(file)).code == 0
+    unclear = program("governance", "show", "5eed")
+    assert (unclear.code, "'5eed' is not unique" in unclear.err) == (2, True)
+    unknown = program("governance", "checkpoints", "--agent", "nobody")
+    assert (unknown.code, unknown.err) == (3, "error: No agent has this name or id: nobody\n")

@@ -225,7 +225,8 @@ class Referable(Protocol):
         ...
 
 
-def _ambiguous_error(text: str, labels: dict[str, str]) -> CommandFailed:
+def ambiguous_error(text: str, labels: dict[str, str]) -> CommandFailed:
+    """Return the error for a text that refers to several records; `labels` has a text for people by their ids."""
     shown = [f"{record_id} ({label})" for record_id, label in list(labels.items())[:MAX_LISTED_REFERENCES]]
     more = ", and more" if len(labels) > MAX_LISTED_REFERENCES else ""
     return CommandFailed(f"{text!r} is not unique. Use more of the id: {', '.join(shown)}{more}.", EXIT_USAGE)
@@ -288,7 +289,7 @@ class ServiceClient:
         except RequestFailed:  # not a possible reference, or no permission to list
             return text
         if len(labels) > 1:
-            raise _ambiguous_error(text, labels)
+            raise ambiguous_error(text, labels)
         if not labels and unknown:
             raise CommandFailed(f"{unknown}: {text}", EXIT_REFUSED)
         return next(iter(labels), text)

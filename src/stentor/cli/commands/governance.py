@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import quote_segment
+from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, current_user, run_command
 from stentor.cli.commands.rollback import checkpoints, rollback
+from stentor.cli.governance_reference import find_agent, with_part_of_id
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
-from stentor.cli.responses import read_fields
+from stentor.cli.responses import Response, read_fields
 from stentor.core import json_diff
 from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Propose, review and roll back updates of agents.", no_args_is_help=True)
 
-UpdateId = Annotated[str, typer.Argument(metavar="ID", help="The update's id.")]
+T = TypeVar("T")
+UpdateId = Annotated[str, typer.Argument(metavar="ID", help="The update's id, or the beginning or end of the id.")]
 Status = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
 Tier = Literal["auto", "monitored", "human"]
 TIERS = {1: "auto", 2: "monitored", 3: "human"}
@@ -55,6 +58,10 @@ class UpdateRow(UpdateStatus, frozen=True):
 
 class UpdateList(msgspec.Struct, frozen=True):
     updates: list[UpdateRow]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {update.update_id: f"{update.update_type}, {update.status}" for update in self.updates}
 
 
 class ChangeSummary(msgspec.Struct, frozen=True):
@@ -88,7 +95,7 @@ class UpdateReview(msgspec.Struct, frozen=True):
 def list_updates(
     status: Annotated[Status | None, typer.Option(help="Only updates with this status.")] = None,
     tier: Annotated[Tier | None, typer.Option(help="Only updates of this review tier.")] = None,
-    agent: Annotated[str | None, typer.Option(help="Only updates of this agent.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only updates of this agent: its name or id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of updates.")] = 100,
     data_dir: DataDir = None,
     url: Url = None,
@@ -96,13 +103,12 @@ def list_updates(
     as_json: AsJson = False,
 ) -> None:
     """List updates, newest first."""
-    params = {"status": status, "tier": tier, "agent_id": agent, "limit": limit}
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.get(BASE, UpdateList, **params),
-        _show_list,
-        as_json=as_json,
-    )
+
+    async def work(api: ServiceClient) -> Response[UpdateList]:
+        agent_id = None if agent is None else await find_agent(api, agent)
+        return await api.get(BASE, UpdateList, status=status, tier=tier, agent_id=agent_id, limit=limit)
+
+    run_command(ServiceTarget(data_dir, url, key), work, _show_list, as_json=as_json)
 
 
 @app.command()
@@ -112,7 +118,7 @@ def show(
     """Show one update, with the reasons for its review tier and the diff of its patch."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(_path(update_id), JsonObject),
+        _on_update(update_id, lambda api, path: api.get(path, JsonObject)),
         _show,
         as_json=as_json,
     )
@@ -126,11 +132,17 @@ def propose(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Propose an update."""
+    """Propose an update; `agent_id` may also be the agent's name."""
     body = _read_json(file, as_json=as_json)
+
+    async def work(api: ServiceClient) -> Response[UpdateStatus]:
+        agent = body.get("agent_id") if isinstance(body, dict) else None
+        named = {"agent_id": await find_agent(api, agent)} if isinstance(agent, str) and agent else {}
+        return await api.post(BASE, UpdateStatus, body | named if named else body)
+
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(BASE, UpdateStatus, body),
+        work,
         lambda update: output.print_line(
             f"Update {update.update_id} is {update.status}; its review tier is {TIERS[update.tier]}."
         ),
@@ -164,7 +176,7 @@ def approve(
 
     run_command(
         target,
-        lambda api: api.post(f"{_path(update_id)}/approve", ApprovedUpdate, body),
+        _on_update(update_id, lambda api, path: api.post(f"{path}/approve", ApprovedUpdate, body)),
         show_approved,
         as_json=as_json,
         access="change",
@@ -185,7 +197,7 @@ def reject(
     body = {"rejected_by": current_user(), "reason": reason, "feedback": feedback or ""}
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(update_id)}/reject", RejectedUpdate, body),
+        _on_update(update_id, lambda api, path: api.post(f"{path}/reject", RejectedUpdate, body)),
         lambda update: output.print_line(f"Update {update.update_id} is rejected."),
         as_json=as_json,
         access="change",
@@ -207,14 +219,19 @@ def _read_json(file: Path, *, as_json: bool) -> Any:
             raise CommandFailed(f"{file} is not valid JSON: {error}.", EXIT_USAGE) from None
 
 
-def _path(update_id: str) -> str:
-    return f"{BASE}/{quote_segment(update_id)}"
+def _on_update(
+    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
+) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
+    """Return the call with the path of the update that the user refers to."""
+    return lambda api: with_part_of_id(
+        api, BASE, UpdateList, ref, lambda update_id: call(api, f"{BASE}/{quote_segment(update_id)}")
+    )
 
 
 def _show_list(page: UpdateList) -> None:
     rows = [
         (
-            u.update_id,
+            output.shorten_id(u.update_id),
             output.shorten_id(u.agent_id),
             u.update_type,
             TIERS[u.tier],

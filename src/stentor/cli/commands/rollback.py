@@ -12,6 +12,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import Access, AsJson, DataDir, Key, ServiceTarget, Url, current_user, run_command
+from stentor.cli.governance_reference import find_agent, with_part_of_id
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors
 from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
@@ -33,6 +34,10 @@ class CheckpointRow(msgspec.Struct, frozen=True):
 class CheckpointList(msgspec.Struct, frozen=True):
     checkpoints: list[CheckpointRow]
 
+    @property
+    def labels(self) -> dict[str, str]:
+        return {row.checkpoint_id: f"{row.cause}, {output.format_age(row.taken_at)}" for row in self.checkpoints}
+
 
 class StartedRollback(msgspec.Struct, frozen=True):
     rollback_id: str
@@ -49,7 +54,7 @@ class RollbackState(msgspec.Struct, frozen=True):
 
 
 def checkpoints(
-    agent: Annotated[str | None, typer.Option(help="Only checkpoints of this agent.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Only checkpoints of this agent: its name or id.")] = None,
     take: Annotated[bool, typer.Option("--take", help="Create a checkpoint of --agent first.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of checkpoints.")] = 100,
     data_dir: DataDir = None,
@@ -63,16 +68,19 @@ def checkpoints(
             raise CommandFailed("--take needs --agent.", EXIT_USAGE)
 
     async def work(api: ServiceClient) -> Response[CheckpointList]:
+        agent_id = None if agent is None else await find_agent(api, agent)
         if take:
-            await api.post(CHECKPOINTS, JsonObject, {"agent_id": agent})
-        return await api.get(CHECKPOINTS, CheckpointList, agent_id=agent, limit=limit)
+            await api.post(CHECKPOINTS, JsonObject, {"agent_id": agent_id})
+        return await api.get(CHECKPOINTS, CheckpointList, agent_id=agent_id, limit=limit)
 
     access: Access = "change" if take else "read"
     run_command(ServiceTarget(data_dir, url, key), work, _show_checkpoints, as_json=as_json, access=access)
 
 
 def rollback(
-    checkpoint_id: Annotated[str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's id.")],
+    checkpoint_id: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's id, or the beginning or end of the id.")
+    ],
     reason: Annotated[str, typer.Option(help="Reason, stored with the rollback.")],
     details: Annotated[str | None, typer.Option(help="Further details.")] = None,
     data_dir: DataDir = None,
@@ -81,10 +89,16 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Roll an agent back to a checkpoint, and wait until the rollback is verified."""
-    body = {"checkpoint_id": checkpoint_id, "initiated_by": current_user(), "reason": reason, "details": details or ""}
+    body = {"initiated_by": current_user(), "reason": reason, "details": details or ""}
 
     async def work(api: ServiceClient) -> Response[RollbackState]:
-        started = await api.post(ROLLBACKS, StartedRollback, body)
+        started = await with_part_of_id(
+            api,
+            CHECKPOINTS,
+            CheckpointList,
+            checkpoint_id,
+            lambda found: api.post(ROLLBACKS, StartedRollback, body | {"checkpoint_id": found}),
+        )
         return await wait_for_rollback(api, started.value.rollback_id)
 
     run_command(
@@ -118,7 +132,14 @@ async def wait_for_rollback(
 
 def _show_checkpoints(page: CheckpointList) -> None:
     rows = [
-        (c.checkpoint_id, c.agent_id, c.cause, c.taken_by, output.format_age(c.taken_at), "yes" if c.intact else "no")
+        (
+            output.shorten_id(c.checkpoint_id),
+            output.shorten_id(c.agent_id),
+            c.cause,
+            c.taken_by,
+            output.format_age(c.taken_at),
+            "yes" if c.intact else "no",
+        )
         for c in page.checkpoints
     ]
     console.print(output.render_table(("id", "agent", "cause", "by", "created", "intact"), rows))

@@ -1,0 +1,52 @@
+"""How the commands of `stentor governance` find the update, the checkpoint and the agent that the user refers to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from stentor.cli.client import RequestFailed, ServiceClient, ambiguous_error
+from stentor.cli.commands.agent import AgentList
+
+T = TypeVar("T")
+MAX_COMPARED = 1000
+"""The newest records among which a part of an id is searched; the API lists no more at a time."""
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class Labelled(Protocol):
+    @property
+    def labels(self) -> dict[str, str]:
+        """Return a text for people by the id of each record."""
+        ...
+
+
+async def with_part_of_id(
+    api: ServiceClient,
+    path: str,
+    kind: type[Labelled],
+    ref: str,
+    call: Callable[[str], Awaitable[T]],
+) -> T:
+    """Call with the id of the only record that begins or ends with `ref`, or else with `ref` itself.
+
+    Raises CommandFailed if several do.
+    """
+    if _UUID.fullmatch(ref) or not ref:
+        return await call(ref)
+    try:
+        listed = (await api.get(path, kind, limit=MAX_COMPARED)).value.labels
+    except RequestFailed:  # no permission to list
+        return await call(ref)
+    labels = {
+        record_id: label for record_id, label in listed.items() if record_id.startswith(ref) or record_id.endswith(ref)
+    }
+    if len(labels) > 1:
+        raise ambiguous_error(ref, labels)
+    return await call(next(iter(labels), ref))
+
+
+async def find_agent(api: ServiceClient, ref: str) -> str:
+    """Return the id of an agent by its name, its id, or a part of the id. Raises CommandFailed."""
+    return ref if _UUID.fullmatch(ref) else await api.find_id(AgentList, ref, unknown="No agent has this name or id")
