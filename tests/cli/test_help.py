@@ -22,6 +22,13 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(program: Pro
     assert (done.code, "Did you mean 'task'?" in done.err) == (2, True)
 
 
+def test_a_wrong_value_is_answered_in_plain_words(program: Program) -> None:
+    wrong = program("keys", "create", "x", "--role", "agnt")
+    assert (wrong.code, "Value error" in wrong.err, "'agnt' is not one of" in wrong.err) == (2, False, True)
+    high = program("task", "grade", "x", "5")
+    assert (high.code, "must be less than or equal to 1" in high.err) == (2, True)
+
+
 def test_the_list_of_commands_imports_none_of_them() -> None:
     code = (
         "import sys\nfrom stentor.cli import app\n"

@@ -118,6 +118,14 @@ class LazyGroup(TyperGroup):
         commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
         super().__init__(**settings | {"commands": commands})
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; say what is wrong with an argument without the words of the library that checked it."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ").replace("Input should", "must")
+            raise
+
 
 app = typer.Typer(
     cls=LazyGroup,
