@@ -45,7 +45,7 @@ def test_waiting_for_a_task_that_fails_ends_with_1(served: Served) -> None:
     done = program("task", "submit", *SUMMARIZE, "--input-json", "[1]", "--wait")
     assert done.code == 1
     assert done.out == ""
-    assert "is failed" in done.err
+    assert " failed. " in done.err
     failed = program("task", "submit", *SUMMARIZE, "--input-json", "[1]", "--wait", "--json")
     assert failed.code == 1
     assert failed.json["status"] == "failed"
@@ -160,9 +160,18 @@ def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(served: Served
     missing = program("task", "show", "nope", "--json")
     assert missing.code == 3
     assert missing.json["details"] == {"code": "NOT_FOUND", "status": 404}
+    assert missing.json["error"].startswith("NOT_FOUND: There is no task 'nope', and no id begins or ends so.")
     denied = program("task", "submit", "--type", "x", "--capability", "unheard-of", "--input", "x", "--json")
     assert denied.code == 3
     assert denied.json["details"]["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
+
+
+def test_a_second_submission_with_an_id_says_how_the_first_one_stands(served: Served) -> None:
+    program, _ = served
+    submit = ("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "once")
+    assert program(*submit, "--wait").code == 0
+    assert program(*submit).out == "Task once was submitted before; it is completed.\n"
+    assert "was submitted before; it is completed." in program(*submit, "--wait").err
 
 
 def test_submit_and_wait_prints_how_to_approve_the_task(served: Served) -> None:

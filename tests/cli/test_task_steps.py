@@ -65,8 +65,25 @@ def test_the_steps_are_a_tree_and_a_question_is_answered(served: Served, work: W
     assert (wrong.code, "must be one of yes, no" in wrong.err) == (3, True)
     assert program("task", "answer", work.task_id, "yes").out == "Answered 'question': yes. The task goes on.\n"
     nothing = program("task", "answer", work.task_id, "yes")
-    assert (nothing.code, nothing.err) == (3, "error: The task asks nothing.\n")
-    assert program("task", "decisions").out == "Nothing waits for you.\n"
+    assert (nothing.code, nothing.err) == (3, "error: The task asks nothing now; its status is queued.\n")
+    assert program("task", "decisions").out == "No task waits for a person.\n"
+
+
+@requirement("steps.commands")
+def test_a_task_that_waits_for_an_approval_is_a_decision(served: Served) -> None:
+    program, _ = served
+    assert program("agent", "register", "publisher", "--capability", "publish", "--tier", "human").code == 0
+    done = program("task", "submit", "--type", "p", "--capability", "publish", "--input", "a page", "--id", "page-1")
+    assert (done.out, done.err) == (
+        "Task page-1 is pending_approval.\n",
+        "It waits for an approval: stentor task approve page-1\n",
+    )
+    listed = program("task", "decisions").out
+    assert "Run this task?" in listed
+    assert "Approve a task: stentor task approve TASK" in listed
+    assert [task["task_id"] for task in program("task", "decisions", "--json").json["approvals"]] == ["page-1"]
+    assert program("task", "reject", "page-1").code == 0
+    assert program("task", "decisions").out == "No task waits for a person.\n"
 
 
 @requirement("steps.commands")

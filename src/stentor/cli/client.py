@@ -218,6 +218,8 @@ class Referable(Protocol):
     """A list of records that a user may refer to by a part of their id."""
 
     path: ClassVar[str]
+    noun: ClassVar[str]
+    """What a record is, for an error: `task`."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -275,7 +277,14 @@ class ServiceClient:
         try:
             return await call(text)
         except RequestFailed as error:
-            if error.status != HTTPStatus.NOT_FOUND or (record_id := await self.find_id(kind, text)) == text:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            labels = await self._find_labels(kind, text)
+            if labels is not None and not labels:
+                message = f"There is no {kind.noun} {text!r}, and no id begins or ends so. Lists show the end of an id."
+                raise RequestFailed(error.status, error.reason, message) from None
+            record_id = next(iter(labels or ()), text)
+            if record_id == text:
                 raise
         return await call(record_id)
 
@@ -284,15 +293,22 @@ class ServiceClient:
 
         Without one return `text` itself, or raise CommandFailed with the message `unknown`. Raises it for several, too.
         """
-        try:
-            labels = (await self.get(kind.path, kind, ref=text, limit=MAX_LISTED_REFERENCES + 1)).value.labels
-        except RequestFailed:  # not a possible reference, or no permission to list
+        labels = await self._find_labels(kind, text)
+        if labels is None:
             return text
-        if len(labels) > 1:
-            raise ambiguous_error(text, labels)
         if not labels and unknown:
             raise CommandFailed(f"{unknown}: {text}", EXIT_REFUSED)
         return next(iter(labels), text)
+
+    async def _find_labels(self, kind: type[Referable], text: str) -> dict[str, str] | None:
+        """Return the record that `text` refers to, if any; None if the service does not say. Raises for several."""
+        try:
+            labels = (await self.get(kind.path, kind, ref=text, limit=MAX_LISTED_REFERENCES + 1)).value.labels
+        except RequestFailed:  # not a possible reference, or no permission to list
+            return None
+        if len(labels) > 1:
+            raise ambiguous_error(text, labels)
+        return labels
 
     @asynccontextmanager
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:

@@ -57,6 +57,7 @@ class ListedAgent(AgentPresence, frozen=True, kw_only=True):
 
 class AgentList(msgspec.Struct, frozen=True):
     path: ClassVar[str] = BASE
+    noun: ClassVar[str] = "agent"
 
     agents: list[ListedAgent]
     total: int

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from stentor.cli.client import ServiceClient, omit_none
+from stentor.cli.client import RequestFailed, ServiceClient, omit_none
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands import task_replay, task_steps
 from stentor.cli.commands.agent import AgentList
@@ -81,15 +81,19 @@ def submit(
         **omit_none(optional),
     }
     target = ServiceTarget(data_dir, url, key)
+    status_before: str | None = None
 
     async def send(api: ServiceClient) -> Response[SubmittedTask]:
+        nonlocal status_before
+        status_before = None if task_id is None else await _find_status(api, task_id)
         # Other commands take the beginning of an id, so this one does.
         found = [await api.find_id(TaskList, ref) for ref in after]
         return await api.post("/tasks", SubmittedTask, body | ({"after": found} if found else {}))
 
     async def submit_and_follow(api: ServiceClient) -> Response[StoredTask]:
         submitted = (await send(api)).value
-        print_notice(f"Task {submitted.task_id} is {submitted.status}.", "dim")
+        before = f"was submitted before; it is {status_before}" if status_before else f"is {submitted.status}"
+        print_notice(f"Task {submitted.task_id} {before}.", "dim")
         task_view.show_notice(submitted)
         return await follow_task(api, submitted.task_id)
 
@@ -101,10 +105,18 @@ def submit(
         run_command(
             target,
             send,
-            task_view.show_submitted,
+            lambda task: task_view.show_known(task, status_before) if status_before else task_view.show_submitted(task),
             as_json=as_json,
             access="create",
         )
+
+
+async def _find_status(api: ServiceClient, task_id: str) -> str | None:
+    """Return the status of a task, None if there is none. The API answers a second submission with the first response."""
+    try:
+        return (await api.get(task_path(task_id), StoredTask)).value.status
+    except RequestFailed:
+        return None
 
 
 @app.command()

@@ -10,15 +10,18 @@ from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.output import EXIT_REFUSED, CommandFailed
-from stentor.cli.responses import Response
+from stentor.cli.responses import Response, StoredTask
 from stentor.cli.tasks import steps as view
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
 from stentor.cli.tasks.steps import DecisionList, SignalResult, StepPage, StepRow
+from stentor.cli.tasks.view import TaskList
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 
 app = typer.Typer()
 
+MAX_APPROVALS = 100
+"""Tasks that wait for an approval which `decisions` lists, the newest."""
 StepKey = Annotated[
     str, typer.Option("--step", metavar="KEY", help="Key of the step, from `stentor task steps --json`.")
 ]
@@ -127,22 +130,25 @@ def resolve(
 
 @app.command()
 def decisions(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """List the questions and the effects that wait for a person."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.get(DecisionList.path, DecisionList),
-        view.show_decisions,
-        as_json=as_json,
-    )
+    """List the questions, the effects and the approvals that wait for a person."""
+
+    async def work(api: ServiceClient) -> Response[DecisionList]:
+        open_steps = await api.get(DecisionList.path, DecisionList)
+        pending = await api.get(TaskList.path, TaskList, status="pending_approval", limit=MAX_APPROVALS)
+        return Response(open_steps.document | {"approvals": pending.document["tasks"]}, DecisionList)
+
+    run_command(ServiceTarget(data_dir, url, key), work, view.show_decisions, as_json=as_json)
 
 
 async def _find_question(api: ServiceClient, task_id: str) -> str:
     """Return the key of the only open question of a task. Raises CommandFailed."""
     page = (await api.get(f"{task_path(task_id)}/steps", StepPage)).value
     keys = [step.key for step in page.steps if step.kind == "question" and step.state == "started"]
-    if len(keys) != 1:
-        found = f"The task asks {len(keys)} questions; choose one with --step." if keys else "The task asks nothing."
-        raise CommandFailed(found, EXIT_REFUSED)
+    if len(keys) > 1:
+        raise CommandFailed(f"The task asks {len(keys)} questions; choose one with --step.", EXIT_REFUSED)
+    if not keys:
+        status = (await api.get(task_path(task_id), StoredTask)).value.status
+        raise CommandFailed(f"The task asks nothing now; its status is {status}.", EXIT_REFUSED)
     return keys[0]
 
 

@@ -22,6 +22,7 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 class SessionList(msgspec.Struct, frozen=True):
     path: ClassVar[str] = "/sessions"
+    noun: ClassVar[str] = "session"
 
     sessions: list[SessionRow]
     next_cursor: str | None = None

@@ -10,6 +10,7 @@ from rich.tree import Tree
 
 from stentor.cli import output
 from stentor.cli.output import STATUS_STYLES, console, strip_controls
+from stentor.cli.tasks.view import TaskRow
 from stentor.core import jsontext
 
 MAX_VALUE = 60
@@ -41,9 +42,12 @@ class StepPage(msgspec.Struct, frozen=True):
 
 
 class DecisionList(msgspec.Struct, frozen=True):
+    """What waits for a person: questions and effects of tasks, and tasks that wait for an approval."""
+
     path: ClassVar[str] = "/decisions"
 
     steps: list[StepRow]
+    approvals: list[TaskRow] = []
 
 
 class SignalResult(msgspec.Struct, frozen=True):
@@ -82,9 +86,13 @@ def show_step_value(step: StepRow) -> None:
 
 def show_decisions(found: DecisionList) -> None:
     """Print what waits for a person, with the command that decides it."""
-    if not found.steps:
-        console.print("Nothing waits for you.")
+    if not found.steps and not found.approvals:
+        console.print("No task waits for a person.")
         return
+    approvals = [
+        (output.shorten_id(task.task_id), task.title or task.type, "-", "Run this task?", "approve, reject")
+        for task in found.approvals
+    ]
     rows = [
         (
             output.shorten_id(step.task_id),
@@ -95,11 +103,16 @@ def show_decisions(found: DecisionList) -> None:
         )
         for step in found.steps
     ]
-    console.print(output.render_table(("task", "title", "key", "question", "answers"), rows))
-    console.print(
-        "Answer with `stentor task answer TASK`; of an effect record `stentor task resolve TASK --step KEY`.",
-        style="dim",
-    )
+    console.print(output.render_table(("task", "title", "key", "question", "answers"), approvals + rows))
+    kinds = {step.kind for step in found.steps}
+    commands = [
+        ("Approve a task", "stentor task approve TASK", bool(approvals)),
+        ("Answer a question", "stentor task answer TASK ANSWER", "question" in kinds),
+        ("Record what became of an effect", "stentor task resolve TASK --step KEY --happened", "effect" in kinds),
+    ]
+    for purpose, command, is_needed in commands:
+        if is_needed:
+            console.print(f"{purpose}: {command}", style="dim", markup=False, soft_wrap=True)
 
 
 def show_signal(result: SignalResult) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import ClassVar
 
 import msgspec
@@ -14,6 +15,7 @@ from stentor.cli.responses import RunEvent, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.core.jsontext import JsonObject
 
+_ENDS = {"failed": "failed", "aborted": "was aborted", "cancelled": "was cancelled"}
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
 
@@ -38,6 +40,7 @@ class TaskRow(msgspec.Struct, frozen=True):
 
 class TaskList(msgspec.Struct, frozen=True):
     path: ClassVar[str] = "/tasks"
+    noun: ClassVar[str] = "task"
 
     tasks: list[TaskRow]
     total: int
@@ -57,6 +60,13 @@ def show_submitted(task: SubmittedTask) -> None:
     """Print id and status of a submitted task."""
     output.print_line(f"Task {task.task_id} is {task.status}.")
     show_notice(task)
+    if task.status == "pending_approval":
+        print_notice(f"It waits for an approval: stentor task approve {shlex.quote(task.task_id)}", "yellow")
+
+
+def show_known(task: SubmittedTask, status: str) -> None:
+    """Print the state of a task that was submitted before with the same id and body: nothing was submitted."""
+    output.print_line(f"Task {task.task_id} was submitted before; it is {status}.")
 
 
 def show_notice(task: SubmittedTask) -> None:
@@ -83,12 +93,14 @@ def show_result(task: StoredTask, *, is_printed: bool = False) -> None:
         return
     error = task.error
     reason = f" {error.get('code', '')}: {error.get('message', '')}" if isinstance(error, dict) else ""
-    print_notice(f"Task {task.task_id} is {task.status}.{reason}", "red")
+    print_notice(f"Task {task.task_id} {_ENDS.get(task.status, f'is {task.status}')}.{reason}", "red")
 
 
 def show_task(record: JsonObject) -> None:
     """Print a task without its empty fields."""
     console.print(output.render_record({name: value for name, value in record.items() if value not in (None, [], {})}))
+    if record.get("status") == "waiting":
+        print_notice(f"What it waits for: stentor task steps {shlex.quote(str(record['task_id']))}", "dim")
 
 
 def show_list(page: TaskList) -> None:
