@@ -139,20 +139,20 @@ def test_postgresql_that_answers_is_well(program: Program, bare_url: str) -> Non
 @requirement("sandbox.settings")
 def test_the_cage_is_tried_out_where_programs_may_be_run(program: Program, tmp_path: Path) -> None:
     need("bwrap")
-    assert "disabled" in _worst(program("doctor", "--json"), "cage")[1]
+    assert "disabled" in _worst(program("doctor", "--json"), "sandbox")[1]
     folder = Path(tempfile.gettempdir()) / f"stentor-none-{tmp_path.name}"
     program.environ.update(SERVICE_COMMAND_AGENTS="1", SERVICE_CAGE_DIR=str(folder))
-    assert _worst(program("doctor", "--json"), "cage") == ("ok", "A test program ran in the sandbox.")
+    assert _worst(program("doctor", "--json"), "sandbox") == ("ok", "A test program ran in the sandbox.")
     assert not folder.exists()
     program.environ["SERVICE_CAGE_TOOLS"] = "/no/such"
-    wrong = _worst(program("doctor", "--json"), "cage")
+    wrong = _worst(program("doctor", "--json"), "sandbox")
     assert (wrong[0], "cannot be read" in wrong[1]) == ("problem", True)
     del program.environ["SERVICE_CAGE_TOOLS"]
     program.environ["SERVICE_CAGE_DIR"] = "/tmp/" + "x" * 99
     assert "too long" in _said(program)
     program.environ["SERVICE_CAGE"] = "off"
-    assert _worst(program("doctor", "--json"), "cage")[0] == "warning"
+    assert _worst(program("doctor", "--json"), "sandbox")[0] == "warning"
 
 
 def _said(program: Program) -> str:
-    return " ".join(message for _, message in _found(program("doctor", "--json"), "cage"))
+    return " ".join(message for _, message in _found(program("doctor", "--json"), "sandbox"))

@@ -29,7 +29,7 @@ CHECKS: dict[str, Check] = {
     "receipts": storage.check_receipt_issuers,
     "memory": components.check_vault,
     "embeddings": components.check_embeddings,
-    "cage": components.check_sandbox,
+    "sandbox": components.check_sandbox,
     "database": storage.check_sqlite_database,
     "PostgreSQL": storage.check_postgresql,
     "run log": storage.check_run_log,

@@ -64,27 +64,27 @@ def check_sandbox(context: CheckContext) -> Iterator[CheckFinding]:
     """Run a program in a sandbox in a temporary folder, so that the sandbox of a running service is not touched."""
     settings = context.settings
     if not settings.sandbox.command_agents:
-        yield CheckFinding("ok", "cage", "Command agents are disabled (SERVICE_COMMAND_AGENTS).")
+        yield CheckFinding("ok", "sandbox", "Command agents are disabled (SERVICE_COMMAND_AGENTS).")
         return
     if not settings.sandbox.enabled:
         message = "SERVICE_CAGE=off: programs of agents run with all rights of the service's user. Unset it."
-        yield CheckFinding("warning", "cage", message)
+        yield CheckFinding("warning", "sandbox", message)
         return
     try:
         cage_settings = process_sandbox(settings)
         command_tools.load_command_tools(settings.sandbox.tools, cage_settings)
         check_folder(cage_settings.folder)
     except (StartRefused, SandboxUnavailable) as error:
-        yield CheckFinding("problem", "cage", error.message)
+        yield CheckFinding("problem", "sandbox", error.message)
     with tempfile.TemporaryDirectory(prefix="stentor-") as folder:
         # If this runs as root, the program in the sandbox runs as nobody, who must be able to enter the folder.
         Path(folder).chmod(0o711)
         trial = ProcessSandbox(Path(folder) / "cage", {})
         trial.open()
     if trial.problem is not None:
-        yield CheckFinding("problem", "cage", f"Command agents cannot run: {trial.problem}")
+        yield CheckFinding("problem", "sandbox", f"Command agents cannot run: {trial.problem}")
     else:
-        yield CheckFinding("ok", "cage", "A test program ran in the sandbox.")
+        yield CheckFinding("ok", "sandbox", "A test program ran in the sandbox.")
 
 
 def check_folder_owner(context: CheckContext) -> Iterator[CheckFinding]:
