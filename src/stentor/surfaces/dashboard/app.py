@@ -7,6 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor import __version__
 from stentor.auth.principal import Principal
+from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard import api
 from stentor.surfaces.dashboard.authentication import DashboardAuthMiddleware
@@ -18,6 +19,7 @@ from stentor.web.wire import error_schemas
 
 OPENAPI_PATH = "/openapi.json"
 MAX_BODY_BYTES = 2_000_000
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 DESCRIPTION = (
     "Read-only view of tasks and agents from the stores of a Stentor, and streamed task execution through its gateway."
 )
@@ -41,6 +43,7 @@ def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Pr
     app.include_router(api.create_health_router())
     for router in routers:
         app.include_router(router, responses=DASHBOARD_ERROR_RESPONSES)
+    app.add_api_route("/api/v1/{path:path}", _refuse_gateway_path, methods=_METHODS, include_in_schema=False)
     _install_openapi(app)
     public = frozenset((api.HEALTH_PATH, OPENAPI_PATH))
     authenticated_api = DashboardAuthMiddleware(app, key, principal, public)
@@ -50,6 +53,13 @@ def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Pr
         await (authenticated_api if is_api else pages)(scope, receive, send)
 
     return RequestContextMiddleware(BodySizeMiddleware(dispatch, MAX_BODY_BYTES))
+
+
+def _refuse_gateway_path(path: str) -> None:
+    """Say to a client of the API that it has the wrong port."""
+    raise NotFound(
+        f"No route /api/v1/{path} here: this is the dashboard. The API is on the gateway's port, by default 8080."
+    )
 
 
 def _install_openapi(app: FastAPI) -> None:
