@@ -66,7 +66,9 @@ COMMANDS = {
     "schedule": Target(
         "stentor.cli.commands.schedule:app", "Submit tasks again and again, at the times of a cron expression."
     ),
-    "session": Target("stentor.cli.commands.session:app", "Read, extend and delete conversations that outlive tasks."),
+    "session": Target(
+        "stentor.cli.commands.session:app", "Make, read, extend and delete conversations that outlive tasks."
+    ),
     "agent": Target("stentor.cli.commands.agent:app", "Register, list, edit, suspend and reactivate agents."),
     "governance": Target("stentor.cli.commands.governance:app", "Propose, review and roll back updates of agents."),
     "policy": Target("stentor.cli.commands.policy:app", "Check a policy file, and test it with example requests."),

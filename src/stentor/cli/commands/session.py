@@ -1,4 +1,4 @@
-"""`stentor session ...`: read, extend and delete conversations that outlive tasks."""
+"""`stentor session ...`: make, read, extend and delete conversations that outlive tasks."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stentor.cli.commands.task import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
 from stentor.cli.responses import Response
 from stentor.cli.sessions import transcript, view
-from stentor.cli.sessions.view import DeletedSession, ItemPage, SessionList, SessionRow
+from stentor.cli.sessions.view import CreatedSession, DeletedSession, ItemPage, SessionList, SessionRow
 from stentor.core.jsontext import JsonObject
 
-app = typer.Typer(help="Read, extend and delete conversations that outlive tasks.", no_args_is_help=True)
+app = typer.Typer(help="Make, read, extend and delete conversations that outlive tasks.", no_args_is_help=True)
 
 T = TypeVar("T")
 SessionRef = Annotated[
@@ -26,6 +26,26 @@ SessionRef = Annotated[
 ]
 NEWEST = 20
 PAGE = 1_000
+
+
+@app.command()
+def create(
+    session_id: Annotated[str, typer.Argument(metavar="ID", help="Your own id: a user, a thread, a ticket.")],
+    name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a session; one that exists is not changed."""
+    body = omit_none({"id": session_id, "name": name})
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.post(SessionList.path, CreatedSession, body),
+        view.show_created,
+        as_json=as_json,
+        access="create",
+    )
 
 
 @app.command("list")

@@ -47,13 +47,21 @@ class ItemPage(msgspec.Struct, frozen=True):
     next_after: int | None
 
 
+class CreatedSession(msgspec.Struct, frozen=True):
+    """A session; `created` is False for one that existed before."""
+
+    session_id: str
+    item_count: int
+    created: bool
+
+
 class DeletedSession(msgspec.Struct, frozen=True):
     session_id: str
 
 
 def show_list(page: SessionList) -> None:
     if not page.sessions:
-        output.print_notice("There are no sessions. Make one with: stentor session append ID TEXT --create")
+        output.print_notice("There are no sessions. Make one with: stentor session create ID")
         return
     rows = [
         [
@@ -71,6 +79,13 @@ def show_list(page: SessionList) -> None:
     console.print(output.render_table(columns, rows))
     if page.next_cursor is not None:
         output.print_notice("There are more; raise --limit.")
+
+
+def show_created(session: CreatedSession) -> None:
+    if session.created:
+        output.print_line(f"Made session {session.session_id}.")
+    else:
+        output.print_line(f"Session {session.session_id} exists already; it has {count_items(session.item_count)}.")
 
 
 def show_appended(session: SessionRow) -> None:
