@@ -112,7 +112,7 @@ def submit(
 
 
 async def _find_status(api: ServiceClient, task_id: str) -> str | None:
-    """Return the status of a task, None if there is none. The API answers a second submission with the first response."""
+    """Return the status of a task, None if there is none: a second submission gets the first response again."""
     try:
         return (await api.get(task_path(task_id), StoredTask)).value.status
     except RequestFailed:
