@@ -85,6 +85,11 @@ class ReplayService:
         agent = self._agents.get(task.tenant, wanted)
         if agent is None:
             raise NotFound(f"There is no agent {wanted!r}." if agent_id else "The task's agent is gone: name another.")
+        if agent.runtime.kind == "worker" and agent.agent_id != task.assigned_agent:
+            raise Conflict(
+                f"The agent {agent.name!r} is a worker, whose program alone has its steps: it cannot replay the run of "
+                "another agent. Name an agent of the runtime `llm`."
+            )
         if agent.runtime.kind == "worker":
             raise Conflict(
                 f"The agent {agent.name!r} is a program of yours, which has the steps. Replay the run with that "
