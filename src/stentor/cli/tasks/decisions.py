@@ -154,7 +154,7 @@ TERMS = {
     "ready": "when it can be done with this one",
     "time": "penalty for being slower than the fastest",
     "cost in $": "what a task of this type costs with it",
-    "cost": "penalty for being dearer than the cheapest",
+    "cost": "penalty for being more expensive than the cheapest",
     "trust": "trust score, weighted by beta",
     "score": "expected + uncertainty - time - cost",
     "online": "whether it can take work now",

@@ -30,7 +30,7 @@ class TasksIn(RequestModel):
 
 
 class RejectTasksIn(TasksIn):
-    model_config = example_config(task_ids=["0190f5f0-0000-7000-8000-000000000000"], reason="Too dear.")
+    model_config = example_config(task_ids=["0190f5f0-0000-7000-8000-000000000000"], reason="Too expensive.")
 
     reason: Text | None = None
 
