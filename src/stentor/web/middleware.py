@@ -251,6 +251,8 @@ def _unauthorized(scope: Scope, error: str, message: str) -> Response:
         return errors.render_openai_error(
             401, "INVALID_API_KEY", f"{error}. {message}", None, {"WWW-Authenticate": "Bearer"}
         )
+    if scope["path"] == "/":
+        message = f"This is the API. People sign in to the dashboard, by default on port 8081. {message}"
     body = {"success": False, "error": error, "message": message}
     return Response(jsontext.encode(body), 401, {"WWW-Authenticate": "Bearer"}, "application/json")
 

@@ -79,6 +79,13 @@ async def test_a_missing_key_is_401_with_its_own_body(stranger: httpx.AsyncClien
 
 
 @requirement("http.auth-401-bodies")
+async def test_a_person_who_opens_the_api_in_a_browser_is_sent_to_the_dashboard(stranger: httpx.AsyncClient) -> None:
+    answer = await stranger.get("/")
+    _refused(answer, "Authentication required")
+    assert "People sign in to the dashboard" in answer.json()["message"]
+
+
+@requirement("http.auth-401-bodies")
 async def test_a_wrong_key_is_401_and_is_never_repeated(stranger: httpx.AsyncClient) -> None:
     for headers in WRONG:
         pairs = headers.items() if isinstance(headers, dict) else headers
