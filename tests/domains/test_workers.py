@@ -278,11 +278,17 @@ async def test_worker_finds_its_agent_by_name_and_another_keys_agent_not(world: 
     bob = world.clients["BOB"]
     assert (await bob.get("/api/v1/agents/ann")).json()["agent_id"] == agent
     assert (await bob.get("/api/v1/agents/bob")).status_code == 404
-    await world.register("ann", key_name="SECOND")
+    second = await world.register("ann", key_name="SECOND")
     assert (await bob.get("/api/v1/agents/ann")).json()["agent_id"] == agent
     ambiguous = await world.admin.get("/api/v1/agents/ann")
     assert ambiguous.status_code == 409
     assert "2 agents have the name 'ann'" in ambiguous.json()["error"]["message"]
+    assert second in ambiguous.json()["error"]["message"]
+    suspended = await world.admin.post(f"/api/v1/registry/agents/{second}/suspend", json={"reason": "a mistake"})
+    assert suspended.status_code == 200
+    assert (await world.admin.get("/api/v1/agents/ann")).json()["agent_id"] == agent
+    missing = await world.admin.get("/api/v1/agents/none")
+    assert "No agent has the id or the name 'none'" in missing.json()["error"]["message"]
 
 
 async def test_an_id_with_a_slash_is_reached_by_the_fast_routes_and_labelled_by_its_template(world: World) -> None:

@@ -310,7 +310,9 @@ def _read_json(path: Path) -> JsonObject:
 def _show_registered(agent: RegisteredAgent) -> None:
     output.print_line(f"Registered agent {agent.name} with id {agent.agent_id}, status {agent.status}.")
     if agent.notice:
-        output.print_notice(f"Notice: {agent.notice}. Commands need the id of the one that you mean.", "yellow")
+        undo = f"stentor agent suspend {agent.agent_id} --reason mistake"
+        output.print_notice(f"Notice: {agent.notice}. Commands and workers need the id of the one you mean.", "yellow")
+        output.print_notice(f"If this one is a mistake: {undo}", "yellow")
 
 
 def _show_status(agent: AgentStatus) -> None:

@@ -161,15 +161,22 @@ class WorkerService:
     def find_worker(self, principal: Principal, name: str) -> Agent:
         """Return the agent with this id or name that the caller claims tasks for.
 
-        Raises the errors of `require_worker`, and Conflict for a name of several agents that the caller may act for.
+        Raises the errors of `require_worker`, and Conflict for a name that several active agents of the caller have.
         """
         if self._agents.get(principal.tenant, name) is not None:
             return self.require_worker(principal, name)
         named = [agent for agent in self._agents.list_of_tenant(principal.tenant) if agent.name == name]
-        ids = [agent.agent_id for agent in named if authorization.can_act_for(principal, agent)]
-        if len(ids) > 1:
-            raise Conflict(f"{len(ids)} agents have the name {name!r}; use the id of one.")
-        return self.require_worker(principal, ids[0] if ids else name)
+        own = [agent for agent in named if authorization.can_act_for(principal, agent)]
+        # A second agent that was registered by mistake cannot be deleted: suspended, it is not meant by the name.
+        own = [agent for agent in own if agent.status == "active"] or own
+        if len(own) > 1:
+            ids = ", ".join(agent.agent_id for agent in own)
+            raise Conflict(
+                f"{len(own)} agents have the name {name!r}; use the id of one, or suspend the others: {ids}."
+            )
+        if not own:
+            raise NotFound(f"No agent has the id or the name {name!r}, or this key may not act for it.")
+        return self.require_worker(principal, own[0].agent_id)
 
 
 def require_can_act_for(principal: Principal, agent: Agent) -> None:
