@@ -200,12 +200,13 @@ def read_latest_events(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Ru
 
 def _decode_rows(rows: list[Row], task_id: str) -> list[RunLogEvent]:
     try:
-        return [_decode_row(row) for row in rows]
+        return [decode_event(row) for row in rows]
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The run log of task {task_id!r} has a malformed event.") from error
 
 
-def _decode_row(row: Row) -> RunLogEvent:
+def decode_event(row: Row) -> RunLogEvent:
+    """Return the event of a row with the columns of `RunLogEvent`, in this order. Raises msgspec.DecodeError."""
     *fields, metadata = row
     return RunLogEvent(*fields, metadata=jsontext.load(metadata))
 

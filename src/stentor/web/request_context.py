@@ -45,7 +45,7 @@ class RequestContextMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = choose_request_id(_header(scope, b"x-request-id"))
+        request_id = choose_request_id(header_values(scope, b"x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
         raw = scope.get("raw_path") or b""
         if b"%2f" in raw.lower():
@@ -63,7 +63,7 @@ class RequestContextMiddleware:
             await send(message)
 
         try:
-            with trace_context.use_traceparent(read_traceparent(_header(scope, b"traceparent"))):
+            with trace_context.use_traceparent(read_traceparent(header_values(scope, b"traceparent"))):
                 await self._app(scope, receive, send_with_id)
         except Exception:
             # %r: the path is decoded, and a line break in it (%0A) would forge a line of the log.
@@ -87,7 +87,7 @@ def read_traceparent(values: Sequence[bytes]) -> str | None:
     return trace_context.parse_traceparent(values[0].decode("latin-1")) if len(values) == 1 else None
 
 
-def _header(scope: Scope, name: bytes) -> list[bytes]:
+def header_values(scope: Scope, name: bytes) -> list[bytes]:
     return [value for header, value in scope["headers"] if header == name]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import operator
-import re
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any, Generic, Self, TypeVar
@@ -35,11 +34,11 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_caller, get_disconnected
 
 T = TypeVar("T")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
 class JsonResponse(Response):
@@ -97,28 +96,8 @@ def enveloped_response(data: Any) -> JsonResponse:
     return JsonResponse({"success": True, "data": data})
 
 
-def check_printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must consist of printable characters")
-    return text
-
-
-def _iso8601(text: object) -> str:
-    # pydantic alone would accept a number as seconds since 1970, and a date as its midnight.
-    if not isinstance(text, str) or not _TIME.match(text):
-        raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
-    return text
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not contain the character NUL")
-    return text
-
-
-UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(check_printable)]
-Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(_no_nul)]
+Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(check_no_nul)]
 Address = Annotated[str, StringConstraints(max_length=60, pattern=r"^[0-9A-Za-z.:%_-]*$")]
 """The network address of a client, as a surface saw it."""
 GradeValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -165,9 +144,9 @@ EntityId = Annotated[
     Path(alias="entityId", description="The entity's id; for agents, the agent's id."),
     AfterValidator(decode_path_segment),
 ]
-Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_iso8601)]
+Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601)]
 After = Annotated[
-    Annotated[AwareDatetime, BeforeValidator(_iso8601)] | None,
+    Annotated[AwareDatetime, BeforeValidator(check_iso8601)] | None,
     Query(description="Only entries after this time (ISO 8601 with time zone)."),
 ]
 IdempotencyHeader = Annotated[

@@ -5,7 +5,7 @@ Each class has a stable code and the HTTP status that fits it; each surface rend
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 class StentorError(Exception):
@@ -24,6 +24,11 @@ class StentorError(Exception):
 
 class InvalidRequest(StentorError):
     code, status = "INVALID_REQUEST", 400
+
+    @classmethod
+    def of_field(cls, field: str, reason: str) -> Self:
+        """Return the error of one field; `reason` begins in lower case and has no full stop."""
+        return cls(f"{field}: {reason}.", {"fields": {field: reason}})
 
 
 class NotFound(StentorError):

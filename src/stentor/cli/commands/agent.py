@@ -12,6 +12,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.input_files import reading
 from stentor.cli.output import console
 from stentor.cli.responses import read_fields
 from stentor.core import jsontext
@@ -297,9 +298,8 @@ def _show(record: JsonObject) -> None:
 def _read_json(path: Path) -> JsonObject:
     """Return the JSON object in a file. Raises BadParameter."""
     try:
-        content = jsontext.decode(path.read_bytes())
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error.strerror}.") from None
+        with reading(str(path), typer.BadParameter):
+            content = jsontext.decode(path.read_bytes())
     except InvalidRequest as error:
         raise typer.BadParameter(f"{path}: {error.message}") from None
     if not isinstance(content, dict):

@@ -11,6 +11,7 @@ import typer
 
 from stentor.bootstrap.operations import OPERATIONS
 from stentor.cli.command import Access, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.input_files import STANDARD_INPUT, reading
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, render_table, report_errors
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -79,11 +80,10 @@ def _parse(operation: Operation, arguments: list[str], body: str | None) -> Json
 
 def _read_body(text: str) -> Any:
     try:
-        if text == "-":
-            return jsontext.decode(sys.stdin.buffer.read())
-        return jsontext.decode(Path(text[1:]).read_bytes() if text.startswith("@") else text.encode())
-    except OSError as error:
-        raise CommandFailed(f"--body: {text[1:]} cannot be read: {error.strerror}.", EXIT_USAGE) from None
+        with reading(f"--body: {text[1:]}"):
+            if text == STANDARD_INPUT:
+                return jsontext.decode(sys.stdin.buffer.read())
+            return jsontext.decode(Path(text[1:]).read_bytes() if text.startswith("@") else text.encode())
     except InvalidRequest as error:
         raise CommandFailed(f"--body: {error.message}", EXIT_USAGE) from None
 

@@ -5,8 +5,6 @@ Its commands `checkpoints` and `rollback` are in `rollback`.
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -19,7 +17,8 @@ from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, current_user, run_command
 from stentor.cli.commands.rollback import checkpoints, rollback
 from stentor.cli.governance_reference import find_agent, with_part_of_id
-from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
+from stentor.cli.input_files import parse_json, read_file_or_stdin
+from stentor.cli.output import console, report_errors, strip_controls
 from stentor.cli.responses import Response, read_fields
 from stentor.core import json_diff
 from stentor.core.jsontext import JsonObject
@@ -211,12 +210,7 @@ app.command()(rollback)
 
 def _read_json(file: Path, *, as_json: bool) -> Any:
     with report_errors(as_json=as_json):
-        try:
-            return json.loads(sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise CommandFailed(f"{file} cannot be read: {error.strerror}.", EXIT_USAGE) from None
-        except ValueError as error:
-            raise CommandFailed(f"{file} is not valid JSON: {error}.", EXIT_USAGE) from None
+        return parse_json(read_file_or_stdin(file), file)
 
 
 def _on_update(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.command import AsJson
+from stentor.cli.input_files import parse_json, reading
 from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, console, print_json, report_errors
 from stentor.core import settings
 from stentor.core.jsontext import JsonObject
@@ -67,12 +67,8 @@ def _load(given: Path | None) -> tuple[Path, PolicySet]:
 
 
 def _read_requests(file: Path) -> list[JsonObject]:
-    try:
-        requests = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}.", EXIT_USAGE) from None
-    except ValueError as error:
-        raise CommandFailed(f"{file} is not valid JSON: {error}.", EXIT_USAGE) from None
+    with reading(str(file)):
+        requests = parse_json(file.read_bytes(), file)
     if not isinstance(requests, list) or not all(isinstance(request, dict) for request in requests):
         raise CommandFailed(f"{file} must contain a list of requests, each an object.", EXIT_USAGE)
     return requests

@@ -20,6 +20,7 @@ from stentor.auth.authority.issuers import load_trusted_issuers
 from stentor.auth.authority.keys import parse_public_key_file, thumbprint
 from stentor.auth.authority.receipts import inspect_receipt
 from stentor.cli.command import AsJson, DataDir
+from stentor.cli.input_files import read_start, reading
 from stentor.cli.output import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -169,23 +170,15 @@ def _read(receipt: str | None, file: Path | None) -> str:
     if file is None and sys.stdin.isatty():
         raise CommandFailed("No receipt: pipe it to standard input, or pass --file or an argument.", EXIT_USAGE)
     try:
-        data = sys.stdin.buffer.read(MAX_RECEIPT_BYTES) if file is None else _contents(file)
+        with reading("Standard input"):
+            data = sys.stdin.buffer.read(MAX_RECEIPT_BYTES) if file is None else read_start(file, MAX_RECEIPT_BYTES)
         return data.decode("ascii").strip()
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}.", EXIT_USAGE) from None
     except UnicodeDecodeError:
         raise CommandFailed("The input is not a receipt: it is not plain ASCII.", EXIT_USAGE) from None
 
 
-def _contents(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_RECEIPT_BYTES)
-
-
 def _thumbprint(path: Path) -> str:
     try:
-        return thumbprint(parse_public_key_file(_contents(path)))
-    except OSError as error:
-        raise CommandFailed(f"{path} cannot be read: {error.strerror}.", EXIT_USAGE) from None
+        return thumbprint(parse_public_key_file(read_start(path, MAX_RECEIPT_BYTES)))
     except ReceiptError as error:
         raise CommandFailed(f"--bind {path}: {error}.", EXIT_USAGE) from None

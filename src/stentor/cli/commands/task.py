@@ -17,6 +17,7 @@ from stentor.cli.client import RequestFailed, ServiceClient, omit_none
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands import task_replay, task_steps
 from stentor.cli.commands.agent import AgentList
+from stentor.cli.input_files import read_file_or_stdin
 from stentor.cli.output import print_notice
 from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
@@ -319,10 +320,7 @@ def read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:
             raise typer.BadParameter(f"--input-json: {error}") from None
     assert file is not None
     try:
-        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-        return content.decode()
-    except OSError as error:
-        raise typer.BadParameter(f"{file} cannot be read: {error.strerror}.") from None
+        return read_file_or_stdin(file, typer.BadParameter).decode()
     except UnicodeDecodeError:
         raise typer.BadParameter(f"{file} is not valid UTF-8 text.") from None
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import httpx
 
 from stentor.bootstrap.parts.provenance import external_state as stored_outside
+from stentor.cli.input_files import read_key_text, reading
 from stentor.cli.output import EXIT_USAGE, CommandFailed, print_notice
 from stentor.core.errors import RunLogDamaged, StartRefused
 from stentor.core.settings import Settings
@@ -57,10 +58,7 @@ def load_verifiers(chosen: Settings, given: list[str], file: Path | None) -> lis
 
 def _read_verifier(text: str) -> NoteVerifier:
     try:
-        path = Path(text)
-        return parse_verifier(path.read_text("utf-8") if path.is_file() else text)
-    except OSError as error:
-        raise CommandFailed(f"--verifier {text} cannot be read: {error.strerror}.", EXIT_USAGE) from None
+        return parse_verifier(read_key_text("--verifier", text))
     except (NoteError, UnicodeDecodeError) as error:
         raise CommandFailed(f"--verifier {text} is not a verifier key: {error}.", EXIT_USAGE) from None
 
@@ -72,9 +70,8 @@ def read_checkpoint_files(
     claims: list[CheckpointClaim] = []
     for path in paths:
         try:
-            notes = split_notes(path.read_text("utf-8"))
-        except OSError as error:
-            raise CommandFailed(f"--checkpoints {path} cannot be read: {error.strerror}.", EXIT_USAGE) from None
+            with reading(f"--checkpoints {path}"):
+                notes = split_notes(path.read_text("utf-8"))
         except UnicodeDecodeError:
             raise CommandFailed(f"--checkpoints {path} is not a text file.", EXIT_USAGE) from None
         if not notes:
@@ -152,10 +149,7 @@ def _is_cosigned(note: str, target: WitnessTarget) -> bool:
 
 
 def _read_witness_key(text: str) -> NoteVerifier:
-    path = Path(text)
     try:
-        return parse_witness_key((path.read_text("utf-8") if path.is_file() else text).strip())
-    except OSError as error:
-        raise CommandFailed(f"--witness {text} cannot be read: {error.strerror}.", EXIT_USAGE) from None
+        return parse_witness_key(read_key_text("--witness", text).strip())
     except (NoteError, UnicodeDecodeError) as error:
         raise CommandFailed(f"--witness {text} is not the key of a witness: {error}.", EXIT_USAGE) from None

@@ -5,7 +5,6 @@ Source: core contract, "ATP message", and docs/atp.md. `messaging/actions` execu
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -23,38 +22,18 @@ from pydantic import StringConstraints as Length
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable
 from stentor.domains.atp import header
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
 from stentor.domains.atp.text_format import strip_header
 
 MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS = 86_400, 300
 MAX_DELAY_SECONDS = 365 * 86_400
-_UUID = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
-_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
-
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("must consist of printable characters")
-    return text
-
-
-def _iso8601(text: object) -> object:
-    if not isinstance(text, str) or not _TIME.match(text):
-        raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
-    return text
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not contain the character NUL")
-    return text
-
-
-Name = Annotated[str, Length(min_length=1, max_length=255), AfterValidator(_printable)]
-Uuid = Annotated[str, Length(pattern=_UUID), AfterValidator(str.lower)]
-Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(_iso8601)]
-Prose = Annotated[str, Length(max_length=10_000), AfterValidator(_no_nul)]
+Name = Annotated[str, Length(min_length=1, max_length=255), AfterValidator(check_printable)]
+Uuid = Annotated[str, Length(pattern=UUID_PATTERN), AfterValidator(str.lower)]
+Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601)]
+Prose = Annotated[str, Length(max_length=10_000), AfterValidator(check_no_nul)]
 Path = Annotated[str, Length(min_length=1, max_length=4096)]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**53)]

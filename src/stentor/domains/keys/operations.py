@@ -9,12 +9,13 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.auth.principal import Permission, Principal, Role
 from stentor.core.clock import Clock, micros_from_datetime
+from stentor.core.text_checks import check_printable
 from stentor.domains.keys.model import ApiKey, KeyStatus
 from stentor.domains.keys.service import KeyDraft, KeyService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp, check_printable
+from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp
 
 KeyName = Annotated[str, Path(description="The key's name."), AfterValidator(decode_path_segment)]
 Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(check_printable)]

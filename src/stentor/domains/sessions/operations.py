@@ -11,6 +11,7 @@ from stentor.core import jsontext
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import check_printable
 from stentor.domains.sessions import model
 from stentor.domains.sessions.model import ItemDraft, ItemKind, KeySpan, Session
 from stentor.domains.sessions.service import SessionService
@@ -23,7 +24,6 @@ from stentor.web.wire import (
     Name,
     ResponseModel,
     Timestamp,
-    check_printable,
     decode_cursor,
     encode_cursor,
 )

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from stentor.core import jsontext
 from stentor.core.errors import NotFound
+from stentor.core.text_checks import check_printable
 from stentor.domains.sessions import model
 from stentor.domains.sessions.model import Encoding, Order, StoredValue, ValueDraft, ValueQuery
 from stentor.domains.sessions.operations import Cursor, Key, SessionId, SessionOut
@@ -16,7 +17,7 @@ from stentor.domains.sessions.service import SessionService
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Caller, ResponseModel, Timestamp, check_printable, decode_cursor, encode_cursor
+from stentor.web.wire import Caller, ResponseModel, Timestamp, decode_cursor, encode_cursor
 
 KeyInPath = Annotated[
     str, Path(description="The value's key, encoded as one segment of a path."), AfterValidator(decode_path_segment)

@@ -11,6 +11,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import check_printable
 from stentor.domains.steps import model
 from stentor.domains.steps.model import Encoding, StepDraft, StepKind, StepOutcome, StepState
 from stentor.domains.steps.service import JournalEntry, StepService
@@ -26,7 +27,6 @@ from stentor.web.wire import (
     TaskId,
     Text,
     Timestamp,
-    check_printable,
     decode_cursor,
     encode_cursor,
 )

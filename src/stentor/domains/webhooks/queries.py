@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from stentor.core import ids, jsontext
+from stentor.core import ids
 from stentor.core.clock import HOUR, SECOND, format_iso
 from stentor.core.db import Sql, Tx
-from stentor.core.runlog import RunLogEvent
+from stentor.core.runlog import RunLogEvent, decode_event
 from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, DeliveryFilter
 from stentor.domains.webhooks.payloads import EVENT_NAMES
 from stentor.domains.webhooks.store import DELIVERY_COLUMNS, to_delivery
@@ -139,14 +138,14 @@ def count_disabled(tx: Tx, tenant: str) -> int:
 
 def find_event(tx: Tx, event_id: str) -> RunLogEvent | None:
     row = tx.row(_EVENT, event_id=event_id)
-    return _to_event(row) if row else None
+    return decode_event(row) if row else None
 
 
 def list_events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[RunLogEvent]:
     """Return run log events of a tenant in a time range that webhooks may have, by id, after the id `after`."""
     low, high = ids.min_id_at(since - MAX_CLOCK_SKEW_US), ids.min_id_at(until + MAX_CLOCK_SKEW_US)
     window = {"since": since, "until": until, "after": max(after, low), "before": high}
-    return [_to_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **window)]
+    return [decode_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **window)]
 
 
 def is_handled(tx: Tx, subscription_id: str, event_id: str) -> bool:
@@ -177,11 +176,6 @@ def count_deliveries(tx: Tx) -> dict[str, int]:
     sending = tx.rows(_SENDING)[0][0]
     counts = {"enabled": subscriptions.get(1, 0), "disabled": subscriptions.get(0, 0)}
     return counts | {"waiting": int(waiting), "sending": int(sending), "oldest": int(oldest or 0)}
-
-
-def _to_event(row: tuple[Any, ...]) -> RunLogEvent:
-    *fields, metadata = row
-    return RunLogEvent(*fields, metadata=jsontext.load(metadata))
 
 
 def collect_metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:

@@ -6,9 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+from stentor.core.text_checks import check_printable
 from stentor.domains.webhooks.model import DeliveryStatus
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import ResponseModel, Time, Timestamp, check_printable
+from stentor.web.wire import ResponseModel, Time, Timestamp
 
 WEEK_SECONDS = 7 * 86_400
 

@@ -19,6 +19,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.web.allowed_hosts import LOOPBACK_NAMES, host_name
 from stentor.web.errors import render_error
+from stentor.web.request_context import header_values
 
 RESPONSE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 CROSS_SITE_MESSAGE = (
@@ -61,7 +62,7 @@ class DashboardAuthMiddleware:
     def _rejection(self, scope: Scope) -> Response | None:
         if not self._has_key:
             return None if _is_local_request(scope) else render_error(scope, 403, "FORBIDDEN", CROSS_SITE_MESSAGE)
-        if not _header_values(scope, b"x-api-key"):
+        if not header_values(scope, b"x-api-key"):
             return _unauthorized("Authentication required", "Send the key of the dashboard service as 'X-API-Key'.")
         if not self._carries_key(scope["headers"]):
             return _unauthorized("Invalid API key", "The key in X-API-Key is not the key of the dashboard service.")
@@ -82,24 +83,20 @@ def dashboard_key_check(key: str | None) -> Callable[[Iterable[tuple[bytes, byte
 
 def _credential(scope: Scope) -> str:
     """Return the caller's credential for the gateway: the bearer token, else the X-API-Key; may be empty."""
-    for value in _header_values(scope, b"authorization"):
+    for value in header_values(scope, b"authorization"):
         scheme, _, token = value.decode("latin-1").partition(" ")
         if scheme.lower() == "bearer" and token.strip():
             return token.strip()
-    keys = _header_values(scope, b"x-api-key")
+    keys = header_values(scope, b"x-api-key")
     return keys[0].decode("latin-1").strip() if keys else ""
 
 
 def _is_local_request(scope: Scope) -> bool:
     """Return whether the request has exactly one Host, on loopback, and no Origin or the same one. Fails closed."""
-    hosts, origins = _header_values(scope, b"host"), _header_values(scope, b"origin")
+    hosts, origins = header_values(scope, b"host"), header_values(scope, b"origin")
     if len(hosts) != 1 or len(origins) > 1 or host_name(hosts[0]) not in LOOPBACK_NAMES:
         return False
     return not origins or origins[0].lower().partition(b"://")[2] == hosts[0].lower()
-
-
-def _header_values(scope: Scope, name: bytes) -> list[bytes]:
-    return [value for header, value in scope["headers"] if header == name]
 
 
 def _digest(key: bytes) -> bytes:

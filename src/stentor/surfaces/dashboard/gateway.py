@@ -7,7 +7,7 @@ Holds the protocols and the clients for the gateway's own process; `gateway_http
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from urllib.parse import quote
 
 import msgspec
@@ -62,6 +62,12 @@ class GatewayError(Exception):
     def __init__(self, status: int, code: str, message: str, details: Any = None, data: Any = None) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.details, self.data = status, code, message, details, data
+
+    def require_status(self, *statuses: int) -> Self:
+        """Return an error with one of these statuses, which the page displays; raise any other."""
+        if self.status not in statuses:
+            raise self
+        return self
 
 
 def quote_segment(text: str) -> str:

@@ -68,14 +68,14 @@ def _plan_from_message(body: Instruction, agent_id: str | None) -> PlannedTask:
     message = text_format.parse_message(body.instruction)
     message_body = bodies.parse_body(message) if message.header.zone_action in EXECUTE_ADDRESSES else None
     if not isinstance(message_body, ExecuteBody):
-        raise _invalid("instruction", "must be an execute message to the zone kernel")
+        raise InvalidRequest.of_field("instruction", "must be an execute message to the zone kernel")
     task, header = message_body.task, message.header
     capabilities = atp_header.required_capabilities(header, task.required_capabilities)
     preferred = atp_header.named_agent(header) or task.agent_preference
     if body.capability is not None and body.capability not in capabilities:
-        raise _invalid("capability", "does not match the envelope; leave it out")
+        raise InvalidRequest.of_field("capability", "does not match the envelope; leave it out")
     if agent_id is not None and agent_id != preferred:
-        raise _invalid("agent", "does not match the agent in the envelope; leave it out")
+        raise InvalidRequest.of_field("agent", "does not match the agent in the envelope; leave it out")
     task_input = text_format.strip_header(task.input) if isinstance(task.input, str) else task.input
     metadata = TaskMetadata(priority=header.priority, tags=_tags(body))
     return PlannedTask(
@@ -91,7 +91,9 @@ def _plan_from_fields(body: Instruction, agent_id: str | None) -> PlannedTask:
     # Parse the hints back: a comma or outer spaces in a value would change which agents the envelope reaches.
     capabilities = atp_header.required_capabilities(header)
     if len(hints) > MAX_SPECIAL_NOTES_LENGTH or capabilities != ((body.capability,) if body.capability else ()):
-        raise _invalid("capability", "not allowed in an envelope: no commas, no outer spaces, at most 90 characters")
+        raise InvalidRequest.of_field(
+            "capability", "not allowed in an envelope: no commas, no outer spaces, at most 90 characters"
+        )
     draft = TaskDraft(
         atp_header.task_type_of_text(header),
         text_format.strip_header(body.instruction),
@@ -105,7 +107,3 @@ def _plan_from_fields(body: Instruction, agent_id: str | None) -> PlannedTask:
 
 def _tags(body: Instruction) -> tuple[str, ...]:
     return (body.title,) if body.title else ()
-
-
-def _invalid(field: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{field}: {reason}.", {"fields": {field: reason}})

@@ -176,7 +176,7 @@ class DashboardStore:
         if len(agent_ids) == 1:
             return agent_ids[0]
         reason = "several agents have this name; use an agent ID" if agent_ids else "no agent has this ID or name"
-        raise InvalidRequest(f"agent: {reason}.", {"fields": {"agent": reason}})
+        raise InvalidRequest.of_field("agent", reason)
 
     async def get_sentinel_weights(self) -> tuple[list[Weight], dict[str, str]]:
         """Return all weights that the sentinel watches, and the agents' names by id."""

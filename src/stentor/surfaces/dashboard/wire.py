@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.activity.operations import ReportOut
+from stentor.domains.activity.operations import EventOut, ReportOut
 from stentor.domains.registry.model import AgentStatus as AgentStatus
 from stentor.domains.registry.model import TrustTier
 from stentor.domains.tasks.model import OutcomeClass, TaskStatus
@@ -61,18 +61,6 @@ class TaskRecord(ResponseModel):
     error: Any
     truncated: list[Literal["input", "result", "error"]]
     note_path: str | None
-
-
-class EventOut(ResponseModel):
-    event_id: str
-    timestamp: Timestamp
-    event_type: str
-    component: str
-    message: str
-    metadata: JsonObject
-    duration_ms: int | None
-    provenance_id: str
-    parent_provenance_id: str | None
 
 
 class Trail(ResponseModel):

@@ -120,19 +120,15 @@ def to_messages(items: list[InputItem], recall: Callable[[str], str | None]) -> 
 def _tool_message(item: FunctionOutputItem, index: int, messages: list[LlmMessage]) -> LlmMessage:
     tool_message = item.to_message()
     if not any(call.id == tool_message.tool_call_id for message in messages for call in message.tool_calls):
-        raise _invalid_item(f"input.{index}.call_id", "no function_call before it has this id")
+        raise InvalidRequest.of_field(f"input.{index}.call_id", "no function_call before it has this id")
     return tool_message
 
 
 def _recall_message(item: ReferenceItem, index: int, recall: Callable[[str], str | None]) -> LlmMessage:
     text = recall(item.id)
     if text is None:
-        raise _invalid_item(f"input.{index}.id", UNKNOWN_ITEM)
+        raise InvalidRequest.of_field(f"input.{index}.id", UNKNOWN_ITEM)
     return LlmMessage("assistant", (TextPart(text),))
-
-
-def _invalid_item(field: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"{field}: {reason}.", {"fields": {field: reason}})
 
 
 def encode_call_id(call: str, signature: str) -> str:

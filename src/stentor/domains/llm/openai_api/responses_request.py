@@ -204,7 +204,7 @@ class ResponseIn(OpenAiModel):
         else:
             messages = responses_input.to_messages(self.input, recall)
         if not messages:
-            raise InvalidRequest("input: has no message.", {"fields": {"input": "has no message"}})
+            raise InvalidRequest.of_field("input", "has no message")
         tools, choice = self._tools_and_choice()
         return ChatRequest(
             self.model,
@@ -233,7 +233,7 @@ class ResponseIn(OpenAiModel):
         missing = next((name for name in chosen_names if name not in tools), None)
         if missing is not None or (choice == "required" and not tools):
             reason = f"the function {missing!r} is not in tools" if missing else "tools has no function to call"
-            raise InvalidRequest(f"tool_choice: {reason}.", {"fields": {"tool_choice": reason}})
+            raise InvalidRequest.of_field("tool_choice", reason)
         if not tools:
             return (), ""
         if isinstance(choice, AllowedTools):

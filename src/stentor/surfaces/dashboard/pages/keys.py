@@ -26,6 +26,8 @@ EXPIRY_CHOICES = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 9
 """Days from now, with labels."""
 KEEP = "keep"
 EMPTY_FORM = {"name": "", "role": "viewer", "description": "", "budgets": "", "memory": "", "days": "90"}
+FORM_ERRORS = (400, 409)
+"""Statuses of errors that a form displays."""
 
 
 async def list_keys(page: PageRequest) -> Response:
@@ -65,7 +67,7 @@ async def create_key(page: PageRequest) -> Response:
     try:
         made = await page.call("keys.create", body=body)
     except GatewayError as error:
-        return await render_list(page, _require_form_error(error), form)
+        return await render_list(page, error.require_status(*FORM_ERRORS), form)
     return _render_key(page, made, secret=made["key"])
 
 
@@ -95,7 +97,7 @@ async def change_key(page: PageRequest) -> Response:
     try:
         await page.call("keys.change", name=name, body=body)
     except GatewayError as error:
-        return _render_key(page, key, _require_form_error(error))
+        return _render_key(page, key, error.require_status(*FORM_ERRORS))
     return page.redirect(_path(name), "saved")
 
 
@@ -130,13 +132,6 @@ def _days_from_now(page: PageRequest, days: int) -> str | None:
 
 def _choices() -> dict[str, Any]:
     return {"roles": ROLE_MEANINGS, "expiries": EXPIRY_CHOICES}
-
-
-def _require_form_error(error: GatewayError) -> GatewayError:
-    """Return an error that the form displays; raise any other."""
-    if error.status not in (400, 409):
-        raise error
-    return error
 
 
 def _path(name: str) -> str:

@@ -33,6 +33,8 @@ EMPTY_FORM = {
     "title": "",
     "input": "",
 }
+FORM_ERRORS = (400, 409, 413)
+"""Statuses of errors that a form displays."""
 
 
 async def list_schedules(page: PageRequest) -> Response:
@@ -63,7 +65,7 @@ async def create_schedule(page: PageRequest) -> Response:
     except InvalidRequest as error:
         return await _render_list(page, error.message, error.status, form)
     except GatewayError as error:
-        return await _render_list(page, _require_form_error(error).message, error.status, form)
+        return await _render_list(page, error.require_status(*FORM_ERRORS).message, error.status, form)
     return page.redirect(_path(made["name"]), "saved")
 
 
@@ -107,7 +109,7 @@ async def change_schedule(page: PageRequest) -> Response:
     except InvalidRequest as error:
         return await _render_schedule(page, error.message, error.status)
     except GatewayError as error:
-        return await _render_schedule(page, _require_form_error(error).message, error.status)
+        return await _render_schedule(page, error.require_status(*FORM_ERRORS).message, error.status)
     return page.redirect(_path(name), "saved")
 
 
@@ -188,13 +190,6 @@ def _fields(schedule: JsonObject) -> dict[str, str]:
 
 def _choices() -> dict[str, dict[str, str]]:
     return {"missed_choices": MISSED, "overlap_choices": OVERLAP}
-
-
-def _require_form_error(error: GatewayError) -> GatewayError:
-    """Return an error that the form displays; raise any other."""
-    if error.status not in (400, 409, 413):
-        raise error
-    return error
 
 
 def _path(name: str) -> str:

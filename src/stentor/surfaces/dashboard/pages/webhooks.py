@@ -26,6 +26,8 @@ DELIVERY_STATUSES = ("waiting", "sending", "delivered", "failed")
 OVERLAP_CHOICES = ((0, "not at all"), (3_600, "for 1 hour"), (86_400, "for 1 day"), (7 * 86_400, "for 1 week"))
 """Seconds during which the old secret also signs, with labels."""
 NO_ACTION_RESULT = dict.fromkeys(("secret", "until", "queued", "following", "scope"))
+FORM_ERRORS = (400, 409, 422)
+"""Statuses of errors that a form displays."""
 
 
 async def list_webhooks(page: PageRequest) -> Response:
@@ -95,7 +97,7 @@ async def add_webhook(page: PageRequest) -> Response:
     try:
         webhook = await page.call("webhooks.subscribe", body=body)
     except GatewayError as error:
-        return await render_list(page, _require_form_error(error), body)
+        return await render_list(page, error.require_status(*FORM_ERRORS), body)
     return await render_webhook(page, webhook["id"], secret=webhook["secret"])
 
 
@@ -105,18 +107,11 @@ async def _read_webhook_form(page: PageRequest) -> JsonObject:
     return {"url": form.get("url", ""), "description": form.get("description", ""), "events": events}
 
 
-def _require_form_error(error: GatewayError) -> GatewayError:
-    """Return an error that the form displays; raise any other."""
-    if error.status not in (400, 409, 422):
-        raise error
-    return error
-
-
 async def update_webhook(page: PageRequest) -> Response:
     try:
         await page.call("webhooks.change", webhook_id=_webhook_id(page), body=await _read_webhook_form(page))
     except GatewayError as error:
-        return await render_webhook(page, _webhook_id(page), _require_form_error(error))
+        return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
     return page.redirect(_webhook_path(page), "saved")
 
 
@@ -149,7 +144,7 @@ async def rotate_secret(page: PageRequest) -> Response:
     try:
         rotation = await page.call("webhooks.rotate", webhook_id=_webhook_id(page), body={"overlap_seconds": overlap})
     except GatewayError as error:
-        return await render_webhook(page, _webhook_id(page), _require_form_error(error))
+        return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
     return await render_webhook(page, _webhook_id(page), secret=rotation["secret"], until=rotation["old_secret_until"])
 
 
@@ -160,7 +155,7 @@ async def replay_since(page: PageRequest) -> Response:
     try:
         replay = await page.call("webhooks.replay", webhook_id=_webhook_id(page), body=body)
     except GatewayError as error:
-        return await render_webhook(page, _webhook_id(page), _require_form_error(error))
+        return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
     return await render_webhook(
         page, _webhook_id(page), queued=replay["queued"], following=replay["next_since"], scope=body["scope"]
     )

@@ -1,0 +1,31 @@
+"""Checks of texts in fields that clients send, for pydantic's validators: each returns its value or raises ValueError.
+
+Formats of messages use them as well as HTTP, so they depend on neither.
+"""
+
+from __future__ import annotations
+
+import re
+
+UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
+
+
+def check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must consist of printable characters")
+    return text
+
+
+def check_iso8601(text: object) -> str:
+    # pydantic alone would accept a number as seconds since 1970, and a date as its midnight.
+    if not isinstance(text, str) or not _TIME.match(text):
+        raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
+    return text
+
+
+def check_no_nul(text: str) -> str:
+    # PostgreSQL stores no NUL in a text.
+    if "\0" in text:
+        raise ValueError("must not contain the character NUL")
+    return text
