@@ -92,7 +92,7 @@ def _stored(name: str, value: object) -> Value:
     if isinstance(value, bool):
         return int(value)
     if value is None or not (name in STRUCTURED or isinstance(value, dict)):
-        return value  # pyrefly: ignore[bad-return]
+        return value  # pyrefly: ignore[bad-return] - the columns of the rows have no other types
     return jsontext.dump(value)
 
 

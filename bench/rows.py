@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from stentor.core import jsontext
 from stentor.core.clock import DAY, SECOND
@@ -27,6 +27,7 @@ ENDS: tuple[tuple[TaskStatus, OutcomeClass, int], ...] = (
 )
 WEIGHTS = [weight for _, _, weight in ENDS]
 LIVING: tuple[TaskStatus, ...] = ("executing", "queued", "queued", "pending_approval")
+PRIORITY_CHOICES: tuple[Literal["high", "low"] | None, ...] = (None, "high", "low")
 EVENT_OF: dict[TaskStatus, EventType] = {
     "completed": "task_completed",
     "failed": "task_failed",
@@ -86,7 +87,7 @@ class Rows:
     ) -> Task:  # fmt: skip
         executing = status == "executing"
         kind = self._random.choice(TYPES)
-        priority = self._random.choices((None, "high", "low"), (8, 1, 1))[0]
+        priority = self._random.choices(PRIORITY_CHOICES, (8, 1, 1))[0]
         success = outcome == "success"
         return Task(
             tenant=tenant,
@@ -119,7 +120,7 @@ class Rows:
             body_hash=self._random.randbytes(32).hex(),
             required_capabilities=(kind,),
             agent_preference=None,
-            metadata=TaskMetadata(priority=priority),  # pyrefly: ignore[bad-argument-type]
+            metadata=TaskMetadata(priority=priority),
             error=None if status not in ("failed", "aborted") else _error(outcome),
             result=self._random.choice(self._results) if status == "completed" else None,
         )

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from stentor import bootstrap
 from stentor.auth.api_keys import KeyRing, digest_key, parse_key_variable
 from stentor.bootstrap import Kernel
+from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
 from stentor.core import settings
 from stentor.core.db import Database
@@ -196,6 +197,11 @@ class World:
     @property
     def admin(self) -> httpx.AsyncClient:
         return self.clients["ADMIN"]
+
+    @property
+    def memory(self) -> Memory:
+        assert self.kernel.memory is not None
+        return self.kernel.memory
 
     async def register(self, name: str = "ann", **fields: Any) -> str:
         """Register an agent with the admin's key; answers its id."""

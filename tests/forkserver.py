@@ -311,11 +311,11 @@ def _build_commands() -> None:
 
     typer.main.get_command = cache(typer.main.get_command)
     typer.main.get_command(app)
-    LazyCommand.load = cache(LazyCommand.load)  # pyrefly: ignore[method-assign]
+    LazyCommand.load = cache(LazyCommand.load)  # pyrefly: ignore[method-assign] - replaced for this process
     commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
     for command in commands.values():
         command.load()
-    LazyGroup.get_command = lambda self, ctx, cmd_name: commands.get(cmd_name)  # pyrefly: ignore[method-assign]
+    LazyGroup.get_command = lambda self, ctx, cmd_name: commands.get(cmd_name)  # pyrefly: ignore[method-assign] - replaced for this process
 
 
 def main() -> NoReturn:
@@ -353,7 +353,7 @@ def _status() -> int:
 
 def _end(status: int) -> NoReturn:
     """Without taking down everything that was imported, which takes longer than most commands."""
-    threading._shutdown()  # pyrefly: ignore[missing-attribute]
+    threading._shutdown()  # pyrefly: ignore[missing-attribute] - private
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.auth.principal import PERMISSIONS, Principal
+from stentor.auth.principal import PERMISSIONS, Permission, Principal, Role
 from stentor.core.errors import Forbidden
 
 
@@ -28,6 +28,8 @@ def test_without_permissions_nothing_is_allowed() -> None:
     ("role", "permissions", "bound"),
     [("agent", {"read", "write"}, True), ("agent", {"admin"}, False), ("admin", {"read"}, False)],
 )
-def test_only_an_agent_without_admin_is_bound_to_its_own_agents(role: str, permissions: set[str], bound: bool) -> None:
-    principal = Principal("ann", role, frozenset(permissions))  # pyrefly: ignore[bad-argument-type]
+def test_only_an_agent_without_admin_is_bound_to_its_own_agents(
+    role: Role, permissions: set[Permission], bound: bool
+) -> None:
+    principal = Principal("ann", role, frozenset(permissions))
     assert principal.is_bound_agent is bound

@@ -38,7 +38,7 @@ async def wire() -> Wire:
 
 @pytest.fixture
 async def joining(wire: Wire) -> Any:
-    return CoalescingTransport(wire, asyncio.get_running_loop())  # pyrefly: ignore[bad-argument-type]
+    return CoalescingTransport(wire, asyncio.get_running_loop())  # pyrefly: ignore[bad-argument-type] - a transport, as far as this writes to one
 
 
 async def test_a_head_and_its_body_are_one_piece_at_once(wire: Wire, joining: Any) -> None:

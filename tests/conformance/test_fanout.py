@@ -120,7 +120,7 @@ async def test_a_connection_that_breaks_is_made_anew_and_those_who_listen_are_to
     three: list[Process], request: pytest.FixtureRequest
 ) -> None:
     if "nats" in request.node.name:
-        await three[0].fanout._transport._client.close()  # pyrefly: ignore[missing-attribute]
+        await three[0].fanout._transport._client.close()  # pyrefly: ignore[missing-attribute] - private to NatsTransport
         broken = [three[0]]
     else:
         url = request.getfixturevalue("postgres_url")

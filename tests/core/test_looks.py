@@ -25,7 +25,7 @@ class Reads:
 
     async def read(self, fn: ReadFunction) -> Any:
         self.number += 1
-        return fn(None)  # pyrefly: ignore[bad-argument-type]
+        return fn(None)  # pyrefly: ignore[bad-argument-type] - these functions use no transaction
 
 
 def gone(tx: Tx) -> Any:

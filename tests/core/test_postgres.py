@@ -120,7 +120,9 @@ async def test_a_connection_that_broke_between_two_transactions_is_not_noticed(p
 
 
 async def test_a_connection_that_breaks_in_a_transaction_costs_one_more_try(two: tuple[Database, Database]) -> None:
-    url: str = two[0].driver.url  # pyrefly: ignore[missing-attribute]
+    driver = two[0].driver
+    assert isinstance(driver, PostgresDriver)
+    url = driver.url
     broken: list[Any] = []
 
     def work(tx: Tx) -> None:

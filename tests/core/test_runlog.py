@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from stentor.core.db import Database, Sql
+from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import CorruptRecord, ProviderFault, all_errors
 from stentor.core.live import MAX_QUEUED, MAX_TOKENS, Hub
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
@@ -45,8 +45,8 @@ async def test_an_event_is_announced_only_once_it_is_durable(db: Database) -> No
     runlog = RunLog(hub)
     with hub.watch("default", "t") as watcher:
 
-        def work(tx: object, fail: bool) -> None:
-            runlog.append(tx, "default", [EventDraft("tool_called", "test", "x")], task_id="t")  # pyrefly: ignore[bad-argument-type]
+        def work(tx: Tx, fail: bool) -> None:
+            runlog.append(tx, "default", [EventDraft("tool_called", "test", "x")], task_id="t")
             if fail:
                 raise ValueError
 

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -52,10 +53,10 @@ def test_both_names_answer_over_tls_and_the_session_is_for_tls_only(
         until(lambda: root.exists() or caddy.poll() is not None)
         assert caddy.poll() is None, (tmp_path / "caddy.log").read_text()
 
-        def ask(name: str, method: str, path: str, **fields: object) -> httpx.Response | None:
+        def ask(name: str, method: str, path: str, **fields: Any) -> httpx.Response | None:
             try:
                 with httpx.Client(verify=ssl.create_default_context(cafile=str(root))) as client:
-                    request = client.build_request(method, f"https://127.0.0.1:{port}{path}", **fields)  # pyrefly: ignore[bad-argument-type]
+                    request = client.build_request(method, f"https://127.0.0.1:{port}{path}", **fields)
                     request.headers["Host"] = name
                     request.extensions["sni_hostname"] = name
                     return client.send(request)

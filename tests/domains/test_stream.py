@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -113,7 +113,8 @@ async def test_a_reader_resumes_between_tokens_while_the_attempt_runs(world: Wor
 
     steps = world.kernel.tasks.activity.stream("default", task_id, None)
     first = [await anext(steps) for _ in range(5)]
-    await steps.aclose()  # pyrefly: ignore[missing-attribute]
+    assert isinstance(steps, AsyncGenerator)
+    await steps.aclose()
     assert (first[-1].kind, first[-1].data) == ("token", {"text": "a"})
     rest = await live(world, task_id, more, after=first[-1].id)
     assert [f.data["text"] for f in rest if f.event == "token"] == ["b", "c"]
@@ -212,7 +213,7 @@ async def test_an_idle_stream_sends_comments(monkeypatch: pytest.MonkeyPatch) ->
     first = await anext(aiter(chunks))
     assert first == b": heartbeat\n\n"
     go_on.set()
-    rest = [bytes(chunk) async for chunk in chunks]  # pyrefly: ignore[bad-argument-type]
+    rest = [bytes(chunk) async for chunk in chunks]  # pyrefly: ignore[bad-argument-type] - text or bytes by its type, bytes here
     assert [f.event for f in parse(b"".join(rest).decode())] == ["complete"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,7 +13,7 @@ SCRIPT = Path(__file__).parents[2] / "requirements" / "install.py"
 
 
 @pytest.fixture
-def installer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
+def installer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     """The script as a module, with a pip that has no configuration."""
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
         monkeypatch.delenv(name)
@@ -25,12 +26,14 @@ def installer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> object:
     return module
 
 
-def test_mirrors_of_pip_are_passed_to_uv(installer: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_mirrors_of_pip_are_passed_to_uv(
+    installer: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     config = tmp_path / "pip.conf"
     config.write_text("[global]\nextra-index-url = https://a.test/simple https://b.test/simple\ntimeout = 5\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.test/simple")
-    environment = installer.uv_environment()  # pyrefly: ignore[missing-attribute]
+    environment = installer.uv_environment()
     assert environment["UV_DEFAULT_INDEX"] == "https://mirror.test/simple"
     assert environment["UV_INDEX"] == "https://a.test/simple https://b.test/simple"
 
@@ -38,19 +41,19 @@ def test_mirrors_of_pip_are_passed_to_uv(installer: object, monkeypatch: pytest.
 @pytest.mark.slow
 @pytest.mark.parametrize("variable", ["PIP_NO_INDEX", "PIP_PROXY", "PIP_CLIENT_CERT"])
 def test_pip_installs_where_it_has_a_setting_that_uv_does_not(
-    installer: object, monkeypatch: pytest.MonkeyPatch, variable: str
+    installer: ModuleType, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    assert installer.uv_environment() is not None  # pyrefly: ignore[missing-attribute]
+    assert installer.uv_environment() is not None
     monkeypatch.setenv(variable, "1")
-    assert installer.uv_environment() is None  # pyrefly: ignore[missing-attribute]
+    assert installer.uv_environment() is None
 
 
 @pytest.mark.slow
 def test_pip_installs_where_uv_fails(
-    installer: object, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    installer: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Neither can install this, and the error that is shown is pip's."""
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
-    assert installer.main(["--no-deps", "stentor-no-such-package==1"]) == 1  # pyrefly: ignore[missing-attribute]
+    assert installer.main(["--no-deps", "stentor-no-such-package==1"]) == 1
     assert "No matching distribution" in capfd.readouterr().err

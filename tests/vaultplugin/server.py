@@ -70,7 +70,7 @@ class PluginStub:
             raise PluginError(40054)
         content = self.files.content(request.segments)
         self._check_conditions(request, content)
-        return getattr(self, f"_{request.method.lower()}")(request, content)  # pyrefly: ignore[no-any-return-explicit]
+        return getattr(self, f"_{request.method.lower()}")(request, content)  # pyrefly: ignore[no-any-return-explicit] - one of the methods below
 
     @property
     def files(self) -> Files:

@@ -82,7 +82,7 @@ def _open_fanout(settings: Settings, db: Database) -> Fanout:
         return Fanout()
     if settings.process.nats_url:
         return Fanout(_transport("nats", "NatsTransport", settings.process.nats_url, settings.process.nats_subject))
-    return Fanout(_transport("postgres", "PostgresTransport", settings.storage.database_url or db.driver.url))  # pyrefly: ignore[missing-attribute]
+    return Fanout(_transport("postgres", "PostgresTransport", settings.storage.database_url or db.driver.url))  # pyrefly: ignore[missing-attribute] - only PostgresDriver is shared, whose module needs an extra
 
 
 def _transport(module: str, name: str, *arguments: str) -> FanoutTransport:

@@ -208,7 +208,7 @@ def _with_parameters(endpoint: Callable[..., Any], operation: Operation, *http_o
     every = [*(own[name] for name in http_only), *operation.signature.parameters.values()]
     # All become keywords: any order is valid.
     parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in every]
-    endpoint.__signature__ = operation.signature.replace(parameters=parameters)  # pyrefly: ignore[missing-attribute]
+    endpoint.__signature__ = operation.signature.replace(parameters=parameters)  # pyrefly: ignore[missing-attribute] - inspect looks for it, the type of a function has none
     return endpoint
 
 

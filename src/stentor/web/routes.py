@@ -103,7 +103,7 @@ class GatewayRoute(APIRoute):
         return route
 
     def _prepare(self, path: str, methods: Iterable[str], permission: str, describe: Callable[[], JsonObject]) -> None:
-        self.permission, self.path, self.methods = permission, path, {method.upper() for method in methods}  # pyrefly: ignore[bad-override-mutable-attribute]
+        self.permission, self.path, self.methods = permission, path, {method.upper() for method in methods}  # pyrefly: ignore[bad-override-mutable-attribute] - Starlette's may be None, these never are
         self.path_regex, self.path_format, self.param_convertors = compile_path(path)
         self._describe: Callable[[], JsonObject] | None = describe
 

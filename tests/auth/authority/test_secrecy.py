@@ -94,6 +94,6 @@ def test_a_long_line_is_masked_in_no_long_time() -> None:
 
 def test_the_error_has_no_room_for_a_detail() -> None:
     with pytest.raises(TypeError):
-        AuthorityRefused("because")  # pyrefly: ignore[bad-argument-count]
+        AuthorityRefused("because")  # pyrefly: ignore[bad-argument-count] - the test is that it takes none
     assert issubclass(AuthorityRefused, StentorError)
     assert set(CLAIMS) <= {"iss", "aud", "sub", "tenant", "ns", "cap", "iat", "exp", "jti"}

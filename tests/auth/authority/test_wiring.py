@@ -59,12 +59,12 @@ async def test_audience_and_issuers_come_from_the_settings(sqlite: Database, tmp
         await verifier.verify(made(tmp_path, "stentor"))
 
 
-def test_a_broken_table_of_issuers_stops_the_start(tmp_path: Path) -> None:
+def test_a_broken_table_of_issuers_stops_the_start(sqlite: Database, tmp_path: Path) -> None:
     (tmp_path / "issuers.json").write_text("[]")
     with pytest.raises(StartRefused, match=r"issuers\.json"):
         open_verifier(
             chosen(tmp_path, SERVICE_AUTHORITY_ISSUERS=str(tmp_path / "issuers.json")),
-            None,  # pyrefly: ignore[bad-argument-type]
+            sqlite,
             SystemClock(),
         )
 

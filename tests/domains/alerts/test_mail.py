@@ -78,8 +78,8 @@ def mail_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
         controller.stop()
 
 
-def _authenticate(server: object, session: object, envelope: object, mechanism: str, data: object) -> AuthResult:
-    is_right = (data.login, data.password) == (USER.encode(), PASSWORD.encode())  # pyrefly: ignore[missing-attribute]
+def _authenticate(server: object, session: object, envelope: object, mechanism: str, data: Any) -> AuthResult:
+    is_right = (data.login, data.password) == (USER.encode(), PASSWORD.encode())
     return AuthResult(success=is_right, handled=False)  # not handled: the server itself says no
 
 

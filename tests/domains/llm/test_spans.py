@@ -415,7 +415,7 @@ def test_a_collector_that_is_away_is_told_once_a_minute_and_when_it_is_back(
         exporter.export([])
     assert len(caplog.records) == 3  # nothing was lost: the batches were empty
     result[0] = SpanExportResult.FAILURE
-    exporter.export([None])  # pyrefly: ignore[bad-argument-type]
+    exporter.export([None])  # pyrefly: ignore[bad-argument-type] - only counted
     result[0] = SpanExportResult.SUCCESS
     exporter.export([])
     assert caplog.records[-1].getMessage() == "otel: export recovered lost_spans=1"

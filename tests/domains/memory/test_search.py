@@ -152,12 +152,12 @@ def lose(notes: Notes, *, damaged: bool) -> None:
 async def test_an_index_that_was_deleted_or_damaged_comes_back(make_world: MakeWorld, tmp_path: Path) -> None:
     first = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
     await first.write("a.md", "remembered")
-    await first.world.kernel.memory.stop()  # pyrefly: ignore[missing-attribute]
+    await first.world.memory.stop()
     for damaged in (False, True):
         lose(first, damaged=damaged)
         again = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
         await again.until_found("remembered", ["a.md"])
-        await again.world.kernel.memory.stop()  # pyrefly: ignore[missing-attribute]
+        await again.world.memory.stop()
 
 
 @requirement("memory.health", "memory.without-model-degraded")

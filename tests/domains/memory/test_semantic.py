@@ -176,7 +176,7 @@ async def test_vectors_are_kept_over_a_restart_and_no_text_is_embedded_twice(
     meaning: Notes, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await three(meaning)
-    await meaning.world.kernel.memory.stop()  # pyrefly: ignore[missing-attribute]
+    await meaning.world.memory.stop()
     again = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), meaning.root)
     memory = again.world.kernel.memory
     assert memory is not None

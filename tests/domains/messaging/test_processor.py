@@ -68,7 +68,7 @@ async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Pos
     async def never(*args: Any) -> None:
         raise asyncio.CancelledError
 
-    carrier._commit = never  # pyrefly: ignore[bad-assignment, method-assign]
+    carrier._commit = never  # pyrefly: ignore[bad-assignment, method-assign] - a kill at this step
     message_id = await full.send(note, "memory", "upsert")
 
     async def written() -> bool:
@@ -76,7 +76,7 @@ async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Pos
 
     await soon(written)
     await carrier.stop()
-    carrier._commit = finish  # pyrefly: ignore[method-assign]
+    carrier._commit = finish  # pyrefly: ignore[method-assign] - a kill at this step
     later = {"operation": "write", "document": {"path": "a.md", "content": "edited since\n"}}
     assert (await full.world.admin.post("/api/v1/memory/write", json=later)).status_code == 200
     await move(full.world, "update atp_messages set lease_until = 1 where status = 'executing'")

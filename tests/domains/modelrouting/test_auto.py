@@ -156,7 +156,7 @@ async def test_every_route_for_text_takes_auto_and_says_which_model_answered_and
     names = [whole.model, streamed[0].model, text.model, response.model, chat["model"], lines[0]["model"]]
     assert set(names) <= set(models)
     assert "".join(line.get("delta", "") for line in lines[:-1]) == ANSWER
-    why: list[Any] = [whole.stentor, streamed[0].stentor, response.stentor, chat["routing"], lines[0]["routing"]]  # pyrefly: ignore[missing-attribute]
+    why: list[Any] = [whole.stentor, streamed[0].stentor, response.stentor, chat["routing"], lines[0]["routing"]]  # pyrefly: ignore[missing-attribute] - a field beyond OpenAI's
     assert [each["kind"] for each in why] == ["question/short"] * 5
     assert [each["prefer"] for each in why] == ["balanced", "balanced", "quality", "fast", "balanced"]
     assert all(each["why"] and each["decision_id"] for each in why)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import timeit
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +14,8 @@ from stentor.domains.modelrouting.model import LENGTHS, SUBJECTS, classify_reque
 from tests.requirements import requirement
 
 
-def said(text: str, **fields: object) -> ChatRequest:
-    return ChatRequest("auto", (LlmMessage("user", (TextPart(text),)),), **fields)  # pyrefly: ignore[bad-argument-type]
+def said(text: str, **fields: Any) -> ChatRequest:
+    return ChatRequest("auto", (LlmMessage("user", (TextPart(text),)),), **fields)
 
 
 @pytest.mark.parametrize(

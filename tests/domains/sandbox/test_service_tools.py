@@ -37,7 +37,7 @@ async def test_memory_tools_write_and_search_as_the_agent(make_sandbox: MakeSand
     events = await sandbox.world.events(task["task_id"])
     actors = [e["metadata"]["by"] for e in events if e["event_type"] in ("memory_written", "memory_read")]
     assert set(actors) == {"ann"}
-    note = await sandbox.world.kernel.memory.default.vault.read("team/sea.md")  # pyrefly: ignore[missing-attribute]
+    note = await sandbox.world.memory.default.vault.read("team/sea.md")
     assert b"Salt comes from rocks." in note.content
 
 

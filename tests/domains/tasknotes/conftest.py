@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stentor.domains.tasknotes.mirror import TaskNoteMirror
 from stentor_vault.notes import frontmatter
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
@@ -20,6 +21,13 @@ class Tasks:
 
     world: World
     root: Path
+
+    @property
+    def mirror(self) -> TaskNoteMirror:
+        notes = self.world.kernel.task_notes
+        assert notes is not None
+        assert notes.mirror is not None
+        return notes.mirror
 
     @property
     def files(self) -> list[Path]:

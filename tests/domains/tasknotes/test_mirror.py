@@ -174,7 +174,8 @@ async def test_verify_counts_missing_and_altered_notes_and_reindex_writes_them(t
     await tasks.world.register()
     ids = [await tasks.world.submit() for _ in range(5)]
     await tasks.until(lambda: len(tasks.statuses()) == 5)
-    await tasks.until(lambda: tasks.world.kernel.task_notes.mirror.changes.is_idle)  # pyrefly: ignore[missing-attribute]
+    mirror = tasks.mirror
+    await tasks.until(lambda: mirror.changes.is_idle)
     gone, altered = tasks.files[0], tasks.files[1]
     gone.unlink()
     altered.write_text("a human's remark")
@@ -253,8 +254,7 @@ async def test_a_clock_that_was_set_back_loses_no_note(make_world: MakeWorld, tm
 
 @requirement("tasks.note-survives-crash")
 async def test_more_changes_than_memory_may_hold_are_read_from_the_run_log(tasks: Tasks) -> None:
-    mirror = tasks.world.kernel.task_notes.mirror  # pyrefly: ignore[missing-attribute]
-    assert mirror is not None
+    mirror = tasks.mirror
     mirror.changes._max_tasks = 5
     await tasks.world.register()
     for _ in range(2):

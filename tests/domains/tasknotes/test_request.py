@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,9 +102,17 @@ def test_which_files_may_be_requests(path: str, may: bool) -> None:
     assert inbox_notes.is_candidate(path) is may
 
 
-def asked(state: inbox_notes.InboxState, **fields: object) -> InboxNote:
-    known = {"path": "p", "content_hash": "one", "modified_at": 1, "attempt": 3, "task_id": "t", "problem": None}
-    return InboxNote(**{**known, "state": state, **fields})  # pyrefly: ignore[bad-argument-type]
+def asked(state: inbox_notes.InboxState, **fields: Any) -> InboxNote:
+    known = {
+        "path": "p",
+        "content_hash": "one",
+        "modified_at": 1,
+        "attempt": 3,
+        "task_id": "t",
+        "problem": None,
+    }
+    values: dict[str, Any] = {**known, "state": state, **fields}
+    return InboxNote(**values)
 
 
 @requirement("tasks.inbox-once", "tasks.inbox-asks-again")

@@ -378,7 +378,8 @@ def test_a_renewed_certificate_is_served_without_a_restart_and_a_wrong_one_is_no
         assert kept.get("/api/v1/tasks").status_code == 200, "a connection that was open goes on"
     assert program_of(service)("task", "list").code == 0
     authority.key_file.write_bytes(Authority(tmp_path).pem)
-    lines = iter(service.process.stderr.readline, "")  # pyrefly: ignore[missing-attribute]
+    assert service.process.stderr is not None
+    lines = iter(service.process.stderr.readline, "")
     rejected = next(line for line in lines if "new certificate rejected" in line)
     assert "no private key in PEM" in rejected
     assert served_pem(service.ready["grpc"], context) == served_pem(service.address, context) == second != first

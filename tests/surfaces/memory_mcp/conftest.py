@@ -29,7 +29,7 @@ class TokenAuth(httpx2.Auth):
     def __init__(self, token: Callable[[], str]) -> None:
         self.token = token
 
-    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # pyrefly: ignore[bad-override]
+    def auth_flow(self, request: httpx2.Request) -> Iterator[httpx2.Request]:  # pyrefly: ignore[bad-override] - an iterator is enough for httpx
         request.headers["Authorization"] = f"Bearer {self.token()}"
         yield request
 

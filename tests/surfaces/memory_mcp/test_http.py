@@ -98,8 +98,8 @@ async def test_invalid_tool_calls_return_stable_error_codes(service: Service) ->
         arguments_with_secret = {**base, "content": "x", "metadata": {"deep": [{"apiKey": "s3"}]}}
         result = await client.call_tool("write-memory", arguments_with_secret)
         assert result.is_error
-        assert "metadata.deep[0].apiKey" in result.content[0].text  # pyrefly: ignore[missing-attribute]
-        assert "s3" not in result.content[0].text  # pyrefly: ignore[not-iterable]
+        assert "metadata.deep[0].apiKey" in result.content[0].text  # pyrefly: ignore[missing-attribute] - an error's content is text
+        assert "s3" not in result.content[0].text  # pyrefly: ignore[not-iterable] - an error's content is text
         with pytest.raises(MCPError, match="Unknown tool"):
             await client.call_tool("drop-memory", {})
 

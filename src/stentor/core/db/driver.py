@@ -7,7 +7,7 @@ one conformance suite runs against both. Transactions are in `transaction` and `
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from operator import itemgetter
@@ -104,13 +104,13 @@ class Sql:
 
     def values(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the parameters in the order of the question marks. Raises KeyError if one is missing."""
-        return self._pick(params)  # pyrefly: ignore[no-any-return-explicit]
+        return self._pick(params)
 
     def __repr__(self) -> str:
         return f"Sql({self.text!r})"
 
 
-def _picker(names: list[str]) -> Any:
+def _picker(names: list[str]) -> Callable[[Params], Row]:
     # itemgetter is the fastest way to a tuple, but returns a bare value for one name.
     if len(names) > 1:
         return itemgetter(*names)

@@ -14,6 +14,7 @@ import msgspec
 
 from stentor.core.db import backup
 from stentor.core.db.driver import Driver, Sql
+from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
 
 HEAD = "0032"
@@ -64,8 +65,8 @@ def upgrade(driver: Driver, *, make_backup: bool = True, notify: Notify = log.wa
     if current == HEAD:
         return UpgradeResult(current, [])
     copy = None
-    if driver.name == "sqlite" and current is not None and make_backup:
-        copy = backup.backup_before_upgrade(driver.path, HEAD)  # pyrefly: ignore[missing-attribute]
+    if isinstance(driver, SqliteDriver) and current is not None and make_backup:
+        copy = backup.backup_before_upgrade(driver.path, HEAD)
         notify(f"A backup of the database from before the upgrade to schema {HEAD} is in {copy}.")
     # Imported only here: Alembic and SQLAlchemy take 0.3 s and 30 MB, and most starts have nothing to upgrade.
     runner = importlib.import_module("stentor.core.migrations.runner")

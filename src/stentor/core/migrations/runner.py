@@ -15,6 +15,7 @@ from sqlalchemy.pool import NullPool
 
 from stentor.core.db import locks
 from stentor.core.db.driver import Driver
+from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
 from stentor.core.migrations import pending_revisions, revisions, scripts_folder
 
@@ -54,12 +55,12 @@ def _config(connection: Connection, applied: list[str]) -> Config:
 
 
 def _engine(driver: Driver) -> Engine:
-    if driver.name == "sqlite":
-        engine = create_engine("sqlite://", creator=lambda: _connect_sqlite(driver.path), poolclass=NullPool)  # pyrefly: ignore[missing-attribute]
+    if isinstance(driver, SqliteDriver):
+        engine = create_engine("sqlite://", creator=lambda: _connect_sqlite(driver.path), poolclass=NullPool)
         # The driver's implicit transactions commit before a schema change, so a failure would leave half an upgrade.
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("begin immediate"))
         return engine
-    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(driver.url), poolclass=NullPool)  # pyrefly: ignore[missing-attribute]
+    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(driver.url), poolclass=NullPool)  # pyrefly: ignore[missing-attribute] - only PostgresDriver is left, whose module needs an extra
 
 
 def _connect_sqlite(path: Path) -> sqlite3.Connection:

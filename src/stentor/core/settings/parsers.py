@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 T = TypeVar("T")
+Number = TypeVar("Number", int, float)
 TRUE, FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -35,16 +36,16 @@ def boolean(value: str) -> bool:
     raise ValueError("must be true or false")
 
 
-def number(low: float, high: float, kind: Callable[[str], T]) -> Callable[[str], T]:
+def number(low: float, high: float, kind: Callable[[str], Number]) -> Callable[[str], Number]:
     """Return a parser for numbers from `low` to `high`; `kind` is int or float."""
 
-    def parse(value: str) -> T:
+    def parse(value: str) -> Number:
         try:
             parsed = kind(value)
         except ValueError:
             raise ValueError(f"must be a number from {low:g} to {high:g}") from None
         # Written so that NaN fails too.
-        if not low <= parsed <= high:  # pyrefly: ignore[unsupported-operation]
+        if not low <= parsed <= high:
             raise ValueError(f"must be a number from {low:g} to {high:g}")
         return parsed
 

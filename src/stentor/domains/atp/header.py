@@ -83,11 +83,11 @@ def find_value_problem(field: HeaderField, value: object) -> str | None:
 def build_header(values: Mapping[str, str]) -> AtpHeader:
     """Build a header from valid values, keyed by the names of the struct."""
     return AtpHeader(
-        values["mode"],  # pyrefly: ignore[bad-argument-type]
+        values["mode"],  # pyrefly: ignore[bad-argument-type] - valid, so one of its words
         values["context"],
-        values["priority"],  # pyrefly: ignore[bad-argument-type]
-        values["action_type"],  # pyrefly: ignore[bad-argument-type]
-        values["target_zone"],  # pyrefly: ignore[bad-argument-type]
+        values["priority"],  # pyrefly: ignore[bad-argument-type] - valid, so one of its words
+        values["action_type"],  # pyrefly: ignore[bad-argument-type] - valid, so one of its words
+        values["target_zone"],  # pyrefly: ignore[bad-argument-type] - valid, so one of its words
         values.get("special_notes"),
     )
 

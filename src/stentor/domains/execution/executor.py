@@ -17,7 +17,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution.limits import LimitGate
 from stentor.domains.execution.model import TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
-from stentor.domains.execution.runtimes import RuntimeDriver
+from stentor.domains.execution.runtimes import EmitToken, RuntimeDriver
 from stentor.domains.execution.spans import AttemptTrace, caller_trace
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.agent_cache import AgentCache
@@ -146,7 +146,7 @@ class TaskExecutor:
             log.exception("executor: agent failed unexpectedly agent=%s task=%s", agent.name, claim.task_id)
             return AGENT_BROKEN_OUTCOME
 
-    def _emitter(self, claim: TaskClaim):  # pyrefly: ignore[unannotated-return]
+    def _emitter(self, claim: TaskClaim) -> EmitToken:
         def emit(text: str) -> None:
             self._hub.append_token(claim.tenant, claim.task_id, claim.head_id, text)
 

@@ -93,7 +93,7 @@ def parse_budgets(
                 "agent:ID:usd/month=20 or tenant:NAME:usd/month=200 (the name may be *)."
             )
         kind, subject, unit, period, limit = match.groups()
-        budget = Budget(kind, subject, unit, period, scale_limit(unit, float(limit)), source, tenant)  # pyrefly: ignore[bad-argument-type]
+        budget = Budget(kind, subject, unit, period, scale_limit(unit, float(limit)), source, tenant)  # pyrefly: ignore[bad-argument-type] - the pattern admits only these words
         budgets.append(budget)
     return tuple(budgets)
 

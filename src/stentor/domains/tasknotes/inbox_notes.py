@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,8 @@ _NAMESPACE = uuid.UUID("7d1f6b0e-6f0b-5d8e-9a61-2f6d5f0c3b7a")
 _ANSWER = re.compile(r" \(answer(?: \d+)?\)\.md\Z", re.IGNORECASE)
 _COPY = re.compile(r"\(conflicted copy\b|\.sync-conflict-", re.IGNORECASE)
 
+NOTE_PRIORITIES: tuple[Literal["high", "normal", "low"], ...] = ("high", "normal", "low")
+Choice = TypeVar("Choice", bound=str)
 InboxState = Literal["asked", "answered", "refused"]
 InboxStep = Literal["nothing", "adopt", "ask"]
 
@@ -136,13 +138,13 @@ def _draft(values: JsonObject, body: str) -> TaskDraft:
     capabilities = reader.names("required_capabilities", required=True)
     timeout = reader.number("timeout_seconds", 1, MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS)
     preference = reader.uuid("agent_preference")
-    priority = reader.choice("priority", ("high", "normal", "low"))
+    priority = reader.choice("priority", NOTE_PRIORITIES)
     tags = reader.names("tags")
     if not body:
         reader.problems.append("Below the frontmatter there is no text; the text is the input of the task.")
     if reader.problems:
         raise InvalidTaskNote(reader.problems)
-    meta = TaskMetadata(priority=priority, tags=tags)  # pyrefly: ignore[bad-argument-type]
+    meta = TaskMetadata(priority=priority, tags=tags)
     return TaskDraft(kind, body, None, capabilities, timeout, preference, meta)
 
 
@@ -197,10 +199,13 @@ class _FrontmatterReader:
             self.problems.append(f"`{key}` must be the id of an agent, as `stentor agent list` shows it.")
             return None
 
-    def choice(self, key: str, allowed: tuple[str, ...]) -> str | None:
+    def choice(self, key: str, allowed: tuple[Choice, ...]) -> Choice | None:
         value = self._values.get(key)
-        if value is None or value in allowed:
-            return value
+        if value is None:
+            return None
+        for choice in allowed:
+            if choice == value:
+                return choice
         self.problems.append(f"`{key}` must be one of {', '.join(allowed)}.")
         return None
 

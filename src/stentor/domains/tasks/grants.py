@@ -11,7 +11,7 @@ from stentor.core import ids
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, DelegationDenied, Forbidden, LeaseLost, NotFound
 from stentor.core.jsontext import JsonObject
-from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
@@ -150,7 +150,7 @@ class GrantService:
             raise NotFound("No grant has this id.")
         return grant
 
-    def _record(self, tx: Tx, task: Task, grant: Grant, event: str, message: str, principal: Principal) -> None:
+    def _record(self, tx: Tx, task: Task, grant: Grant, event: EventType, message: str, principal: Principal) -> None:
         meta: JsonObject = {
             "grant_id": grant.grant_id,
             "to_agent": grant.to_agent,
@@ -158,7 +158,7 @@ class GrantService:
             "capabilities": list(grant.capabilities),
             "depth": grant.depth,
         }
-        draft = EventDraft(event, "tasks", message, meta, agent_id=grant.from_agent)  # pyrefly: ignore[bad-argument-type]
+        draft = EventDraft(event, "tasks", message, meta, agent_id=grant.from_agent)
         self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
 
 

@@ -6,7 +6,7 @@ The transitions between statuses are drawn in docs/state-machines.md; the SQL is
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
@@ -17,7 +17,7 @@ from stentor.domains.routing.ranking import Preference
 TaskStatus = Literal[
     "queued", "pending_approval", "executing", "waiting", "completed", "failed", "aborted", "cancelled"
 ]
-TASK_STATUSES: tuple[TaskStatus, ...] = TaskStatus.__args__  # pyrefly: ignore[missing-attribute]
+TASK_STATUSES: tuple[TaskStatus, ...] = get_args(TaskStatus)
 TERMINAL_STATUSES: frozenset[TaskStatus] = frozenset(("completed", "failed", "aborted", "cancelled"))
 RETRYABLE_STATUSES: frozenset[TaskStatus] = frozenset(("failed", "aborted"))
 

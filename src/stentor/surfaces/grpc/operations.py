@@ -64,7 +64,7 @@ def _build_method(operation: Operation, method: MethodDescriptor, complete: Comp
             complete(output, response)
         return response
 
-    permission: Permission = operation.permission  # pyrefly: ignore[bad-assignment]
+    permission: Permission = operation.permission  # pyrefly: ignore[bad-assignment] - no public operation has a gRPC method
     return UnaryMethod(permission, GetMessageClass(method.input_type), execute)
 
 

@@ -107,7 +107,7 @@ def _server_credentials(tls: ServedCertificate) -> grpc.ServerCredentials:
         return configuration(served)
 
     # None, which the stubs do not know, means no change.
-    return grpc.dynamic_ssl_server_credentials(configuration(served), fetch)  # pyrefly: ignore[bad-argument-type]
+    return grpc.dynamic_ssl_server_credentials(configuration(served), fetch)  # pyrefly: ignore[bad-argument-type] - see above
 
 
 class Server:

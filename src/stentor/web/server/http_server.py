@@ -195,7 +195,7 @@ def bind(host: str, port: int, option: str, tls: TlsCertificate | None = None) -
 def _config(endpoint: Endpoint, connections: ConnectionRegistry) -> uvicorn.Config:
     return uvicorn.Config(
         endpoint.app,
-        http=partial(LimitedProtocol, connections=connections),  # pyrefly: ignore[bad-argument-type]
+        http=partial(LimitedProtocol, connections=connections),  # pyrefly: ignore[bad-argument-type] - uvicorn's types want a class, and it only calls this
         ws="none",  # unused, and its protocol would bypass the connection limits
         backlog=BACKLOG,
         log_config=None,

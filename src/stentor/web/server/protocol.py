@@ -84,7 +84,7 @@ class LimitedProtocol(HttpToolsProtocol):
         return not self.pipeline and (is_complete or self._phase is ConnectionPhase.BODY)
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(CoalescingTransport(transport, self.loop))  # pyrefly: ignore[bad-argument-type]
+        super().connection_made(CoalescingTransport(transport, self.loop))  # pyrefly: ignore[bad-argument-type] - it has the methods of a transport that uvicorn calls
         self._address = client_network(self.client[0] if self.client else "")
         if self._connections.admit(self, self._address):
             self._set_deadline()

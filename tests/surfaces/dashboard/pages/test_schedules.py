@@ -82,8 +82,12 @@ async def test_a_schedule_is_run_paused_resumed_changed_and_deleted(site: Site) 
 
 @requirement("dashboard.page-schedules", "schedules.key")
 async def test_a_changed_time_leaves_the_task_to_its_owner_and_a_changed_task_does_not(site: Site) -> None:
-    body = {"name": "morning", "cron": "@daily", "task": {"type": "echo", "input": "hello", "timeout_seconds": 7}}
-    body["task"] |= {"metadata": {"priority": "high"}, "required_capabilities": ["echo"]}  # pyrefly: ignore[bad-assignment]
+    body: dict[str, Any] = {
+        "name": "morning",
+        "cron": "@daily",
+        "task": {"type": "echo", "input": "hello", "timeout_seconds": 7},
+    }
+    body["task"] |= {"metadata": {"priority": "high"}, "required_capabilities": ["echo"]}
     assert (await site.world.clients["WRITER"].post(PATH, json=body)).status_code == 201
     await change(site, **FORM)
     first = await stored(site)
@@ -116,7 +120,7 @@ async def test_who_only_reads_is_offered_no_action(site: Site) -> None:
 async def test_an_input_that_stays_is_sent_as_it_is_stored(site: Site) -> None:
     for text in ("line one\nline two", '{"a": 1}', " 5"):
         task = {"type": "echo", "input": text, "required_capabilities": ["a,b"]}
-        body = {"name": "morning", "cron": "@daily", "task": task}
+        body: dict[str, Any] = {"name": "morning", "cron": "@daily", "task": task}
         assert (await site.world.clients["WRITER"].post(PATH, json=body)).status_code == 201
         shown = {"type": "echo", "capability": "a,b", "title": "", "input": text.strip().replace("\n", "\r\n")}
         await change(site, **FORM | shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 
 import pytest
@@ -110,7 +110,8 @@ async def test_a_reader_who_leaves_ends_the_stream_and_not_the_work(caller: Gate
     task_id = await world.submit()
     steps = caller.stream_task(READER, task_id)
     await anext(steps)
-    await steps.aclose()  # pyrefly: ignore[missing-attribute]
+    assert isinstance(steps, AsyncGenerator)
+    await steps.aclose()
     await soon(lambda: not world.kernel.infra.hub._watchers)
     assert (await world.task(task_id))["status"] == "queued"
 

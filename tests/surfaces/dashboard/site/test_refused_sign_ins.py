@@ -89,7 +89,7 @@ async def test_refusals_that_cannot_be_recorded_are_logged(caplog: pytest.LogCap
 async def test_refused_sign_ins_are_on_the_audit_page_and_only_of_this_tenant(site: Site) -> None:
     await site.browser()
     for address in ("192.0.2.7", "192.0.2.8"):
-        transport = httpx.ASGITransport(site.board.http._transport.app, client=(address, 1))  # pyrefly: ignore[missing-attribute]
+        transport = httpx.ASGITransport(site.board.http._transport.app, client=(address, 1))  # pyrefly: ignore[missing-attribute] - private
         async with httpx.AsyncClient(transport=transport, base_url=LOCAL) as stranger:
             for key in ("wrong-key-31", KEYS["BOB"].split(":")[0]):
                 assert (await stranger.post("/sign-in", data={"key": key})).status_code in (401, 403)

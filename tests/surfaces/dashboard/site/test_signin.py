@@ -69,7 +69,7 @@ async def test_guessing_is_slowed_down(stranger: httpx.AsyncClient) -> None:
     for _ in range(20):
         assert (await stranger.post("/sign-in", data={"key": "wrong"})).status_code == 401
     assert (await stranger.post("/sign-in", data={"key": KEY})).status_code == 429
-    elsewhere = httpx.ASGITransport(stranger._transport.app, client=("10.0.0.7", 1))  # pyrefly: ignore[missing-attribute]
+    elsewhere = httpx.ASGITransport(stranger._transport.app, client=("10.0.0.7", 1))  # pyrefly: ignore[missing-attribute] - private
     async with httpx.AsyncClient(transport=elsewhere, base_url=LOCAL) as other:
         assert (await other.post("/sign-in", data={"key": KEY})).status_code == 303
 

@@ -64,5 +64,5 @@ class ThreadBatcher(Generic[Item, Result]):
             if error is not None:
                 future.set_exception(error)
             else:
-                future.set_result(result)  # pyrefly: ignore[bad-argument-type]
+                future.set_result(result)  # pyrefly: ignore[bad-argument-type] - None only with an error
         self._start_calls()

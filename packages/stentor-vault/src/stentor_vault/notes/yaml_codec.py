@@ -80,7 +80,7 @@ def _compose(text: str) -> Node | None:
     yaml = YAML(typ="safe", pure=True)
     yaml.Composer = _LimitedComposer
     try:
-        return yaml.compose(text)  # pyrefly: ignore[no-any-return-explicit]
+        return yaml.compose(text)  # pyrefly: ignore[no-any-return-explicit] - ruamel.yaml does not type it
     except InvalidYaml:
         raise
     except YAMLError as error:

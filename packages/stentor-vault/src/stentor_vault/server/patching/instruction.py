@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -20,8 +20,8 @@ from stentor_vault.server.patching.outline import REPEAT_MARKER
 TargetKind = Literal["heading", "block", "frontmatter"]
 PatchOperation = Literal["replace", "prepend", "append", "delete"]
 TargetScope = Literal["content", "marker", "markerAndContent", "parent"]
-TARGET_KINDS, OPERATIONS = TargetKind.__args__, PatchOperation.__args__  # pyrefly: ignore[missing-attribute]
-TARGET_SCOPES = TargetScope.__args__  # pyrefly: ignore[missing-attribute]
+TARGET_KINDS, OPERATIONS = get_args(TargetKind), get_args(PatchOperation)
+TARGET_SCOPES = get_args(TargetScope)
 _BLOCK_ID = re.compile(r"[A-Za-z0-9_-]+")
 # A repeated id is followed by its repeat number, see `outline.make_unique_name`.
 _BLOCK_TARGET = re.compile(rf"[A-Za-z0-9_-]+({REPEAT_MARKER}[^\x00-\U000fd3af]+)?")
