@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from stentor.auth.principal import Principal
-from stentor.bootstrap.parts.schedules import open_schedules
+from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core.db import Sql
 from stentor.domains.schedules import model, store
 from tests.conftest import MakeWorld, World

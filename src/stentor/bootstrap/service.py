@@ -32,7 +32,6 @@ from stentor.domains.llm.openai_api import api as openai_api
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.provenance import operations as provenance_operations
 from stentor.surfaces.gateway import app as gateway
-from stentor.surfaces.gateway import later
 from stentor.web.operations import Operation, operation_route
 from stentor.web.request_context import RequestDurations
 
@@ -151,7 +150,7 @@ def _routes(
 ) -> list[BaseRoute]:
     """Return the routes in the order in which they are matched."""
     streams, activity = context.stream_limit, kernel.tasks.activity
-    missing = later.PREFIXES if kernel.memory is not None else later.PREFIXES | later.MEMORY
+    missing = gateway.LATER_PREFIXES | ({} if kernel.memory is not None else gateway.LATER_MEMORY)
     of_operations = [
         operation_route(row, tag)
         for tag, table in TABLES
@@ -162,7 +161,7 @@ def _routes(
         activity_operations.router(activity, streams),
         kernel.messaging.router(activity, streams),
         llm_streaming.router(context.chat, streams),
-        later.router(missing),
+        gateway.create_later_routes(missing),
         metrics,
         openai_api.router(kernel.llm.gateway, context.chat, streams),
     ]

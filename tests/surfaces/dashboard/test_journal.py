@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.surfaces.dashboard.presenters.journal import build_journal
+from stentor.surfaces.dashboard.presenters.task_view import build_journal
 
 
 def step(key: str, kind: str = "step", state: str = "completed", **fields: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import re
 
 import httpx
 
-from stentor.surfaces.gateway.later import METHODS, PREFIXES
+from stentor.surfaces.gateway.app import LATER_METHODS, LATER_PREFIXES
 from tests.conftest import KEYS, World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import OPERATIONS, PROTECTED, Operation
@@ -126,7 +126,7 @@ async def test_the_registry_tells_no_difference_between_ids_to_a_key_without_adm
 
 
 async def test_the_areas_of_a_later_version_keep_their_permission_and_answer_501(world: World) -> None:
-    for (area, permission), method in itertools.product(PREFIXES.items(), METHODS):
+    for (area, permission), method in itertools.product(LATER_PREFIXES.items(), LATER_METHODS):
         for path in (f"/api/v1/{area}", f"/api/v1/{area}/some/path"):
             reader = await world.clients["READER"].request(method, path)
             assert reader.status_code == (403 if permission == "admin" else 501), path

@@ -1,4 +1,4 @@
-"""Wires the life of a task: submission, dispatch, execution, its outcome, and what is shown of it."""
+"""Wires the life of a task: schedules, submission, dispatch, execution, its outcome, and what is shown of it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ from stentor.domains.execution.spans import TaskSpans, caller_trace
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.service import LoadLookup
+from stentor.domains.schedules.scheduler import Scheduler
+from stentor.domains.schedules.service import ScheduleService
 from stentor.domains.steps.service import StepService
 from stentor.domains.steps.starts import StartWaits
 from stentor.domains.steps.wait_endings import WaitEndings
@@ -143,3 +145,16 @@ def _load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
         return ahead, presence.concurrency(agent_id) if ahead else 1, presence.is_online(agent)
 
     return load
+
+
+@dataclass(frozen=True)
+class Schedules:
+    service: ScheduleService
+    scheduler: Scheduler
+
+
+def open_schedules(infra: Infrastructure, submission: SubmissionService) -> Schedules:
+    """Return the use cases of schedules, and the job that runs them."""
+    return Schedules(
+        ScheduleService(infra.db, infra.runlog, submission), Scheduler(infra.db, infra.runlog, infra.roles, submission)
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from stentor.cli.checks import components, environment, sign_in, storage, tls
+from stentor.cli.checks import components, environment, storage
 from stentor.cli.inspection import CheckContext, CheckFinding, inspect_config
 from stentor.core.security.redaction import Redactor
 
@@ -20,10 +20,10 @@ CHECKS: dict[str, Check] = {
     "gRPC": environment.check_grpc,
     "settings": environment.check_settings,
     "stentor.toml": environment.check_config_file,
-    "TLS": tls.check_tls,
+    "TLS": components.check_tls,
     "safety": environment.check_safety,
     "keys": environment.check_api_keys,
-    "sign-in": sign_in.check_provider,
+    "sign-in": components.check_provider,
     "data folder": storage.check_data_folder,
     "key files": storage.check_key_files,
     "receipts": storage.check_receipt_issuers,

@@ -1,23 +1,33 @@
-"""Checks of the parts of a service: vault, embedding model, sandbox, and the running service itself."""
+"""Checks of the parts of a service: vault, embedding model, sandbox, the running service itself, certificate, and
+identity provider.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+from cryptography import x509
 
+from stentor.auth.oidc.provider import OidcProvider
+from stentor.bootstrap import tls
 from stentor.bootstrap.parts.command_agents import process_sandbox
 from stentor.cli.client import find_trust, is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
-from stentor.core.errors import SandboxUnavailable, StartRefused, StentorError
+from stentor.core.clock import SystemClock
+from stentor.core.errors import SandboxUnavailable, ServiceUnavailable, StartRefused, StentorError
 from stentor.core.filesystem import read_lock_holder
+from stentor.core.settings import Settings
+from stentor.core.settings.sign_in import SignInSettings
 from stentor.domains.memory.embedding import local
 from stentor.domains.sandbox.broker import command_tools
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox, check_folder
+from stentor.web.server.certificate import compute_fingerprint
 
 HEALTH_TIMEOUT_SECONDS = 5
 
@@ -132,3 +142,61 @@ def check_health(context: CheckContext, check: str, address: str) -> CheckFindin
     if down:
         return CheckFinding("problem", check, f"{shown_url} is degraded, unavailable: {', '.join(down)}. See its log.")
     return CheckFinding("ok", check, f"{shown_url} is healthy.")
+
+
+def check_tls(context: CheckContext) -> Iterator[CheckFinding]:
+    """Make nothing: a start makes the certificate."""
+    settings = context.settings
+    owner = read_lock_holder(settings.storage.data_dir)
+    if owner is not None and owner.certificate is not None:
+        certificate = x509.load_pem_x509_certificate(owner.certificate.encode())
+        day, digest = certificate.not_valid_after_utc, compute_fingerprint(certificate)
+        text = f"The service serves a certificate that expires on {day:%Y-%m-%d}, SHA-256 {digest}."
+        yield CheckFinding("ok", "TLS", text)
+    elif not settings.tls.is_on:
+        yield CheckFinding("ok", "TLS", "Off (SERVICE_TLS).")
+    elif settings.tls.cert is None and not tls.certificate_file(settings).exists():
+        yield CheckFinding("ok", "TLS", "A certificate is made at the first start.")
+        return
+    if settings.tls.is_on:
+        yield from _check_files(settings)
+
+
+def _check_files(settings: Settings) -> Iterator[CheckFinding]:
+    try:
+        served = tls.load_certificate(settings)
+    except StartRefused as error:
+        yield CheckFinding("problem", "TLS", error.message)
+        return
+    for finding in tls.certificate_findings(settings, SystemClock().now(), served):
+        yield CheckFinding("warning", "TLS", finding.message)
+    key = settings.tls.key
+    if key is not None and key.stat().st_mode & 0o007:
+        yield CheckFinding("warning", "TLS", f"All users of this machine can read {key}: `chmod o= {key}`.")
+    file = tls.certificate_file(settings)
+    yield CheckFinding("ok", "TLS", f"{file} can be used, SHA-256 {served.loaded.fingerprint}.")
+
+
+def check_provider(context: CheckContext) -> Iterator[CheckFinding]:
+    settings = context.settings.oidc
+    if not settings.issuer:
+        yield CheckFinding("ok", "sign-in", "With keys; SERVICE_OIDC_ISSUER adds an identity provider.")
+        return
+    try:
+        keys = asyncio.run(_count_keys(settings))
+    except ServiceUnavailable as error:
+        yield CheckFinding("problem", "sign-in", error.message)
+        return
+    if not keys:
+        yield CheckFinding("problem", "sign-in", f"{settings.issuer} has no key with which it could sign ID tokens.")
+    else:
+        text = f"{settings.issuer} answers. Register there: <URL of the dashboard>/sign-in/callback"
+        yield CheckFinding("ok", "sign-in", text)
+
+
+async def _count_keys(settings: SignInSettings) -> int:
+    provider = OidcProvider(settings, SystemClock())
+    try:
+        return await provider.count_keys()
+    finally:
+        await provider.close()

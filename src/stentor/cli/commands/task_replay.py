@@ -2,19 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
+from stentor.cli import output
 from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands.agent import AgentList
+from stentor.cli.output import console, strip_controls
 from stentor.cli.responses import Response
-from stentor.cli.tasks import replay as view
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
-from stentor.cli.tasks.replay import Replay
+from stentor.core.jsontext import JsonObject
 
 app = typer.Typer()
+LABELS = {"taken_over": "taken over", "no_outcome": "no outcome", "not_reached": "no longer reached"}
+SUMMARIES = {
+    "same": "The run is the same as far as it was recorded.",
+    "differs": "The run differs.",
+    "unknown": "Not comparable: the run did not record what it asked.",
+}
+
+
+class ReplayedStep(msgspec.Struct, frozen=True):
+    key: str
+    name: str
+    kind: str
+    verdict: str
+    reasons: list[str]
+
+
+class Replay(msgspec.Struct, frozen=True):
+    agent_name: str
+    verdict: str
+    steps: list[ReplayedStep]
+    difference: str | None
+    stopped_at: str | None
+    result: Any
+    error: JsonObject | None
+
+    def is_same(self) -> bool:
+        return self.verdict == "same"
 
 
 @app.command()
@@ -39,7 +68,26 @@ def replay(
     run_command(
         ServiceTarget(data_dir, url, key),
         on_task(task_id, work),
-        view.show_replay,
+        show_replay,
         as_json=as_json,
         is_success=Replay.is_same,
     )
+
+
+def show_replay(replay: Replay) -> None:
+    """Print the steps with what differs in each, and how the run would end."""
+    rows = []
+    before: list[str] = []
+    for step in replay.steps:
+        # Each request of a run has the same instructions and tools, so each differs in the same.
+        is_repeated = bool(step.reasons) and step.reasons == before
+        reasons = "as above" if is_repeated else "; ".join(step.reasons)
+        before = step.reasons or before
+        label = step.name if step.key.endswith(step.name) else f"{step.key}: {step.name}"
+        rows.append((strip_controls(label), step.kind, LABELS.get(step.verdict, step.verdict), strip_controls(reasons)))
+    console.print(output.render_table(("step", "kind", "replay", "what differs"), rows))
+    if replay.stopped_at is not None:
+        output.print_line(f"The replay stops at {strip_controls(replay.stopped_at)}, which is not recorded.")
+    if replay.difference is not None:
+        output.print_line(strip_controls(replay.difference))
+    output.print_line(f"{SUMMARIES[replay.verdict]} Agent: {strip_controls(replay.agent_name)}.")

@@ -1,15 +1,21 @@
-"""Assembles the gateway: the routes of the domains behind the middleware."""
+"""Assembles the gateway: the routes of the domains behind the middleware.
+
+Routes of the contract that are not implemented or switched off return 501 instead of 404 (`LaterRoute`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fastapi import FastAPI
-from starlette.routing import BaseRoute
-from starlette.types import ASGIApp
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Scope
 
 from stentor import __version__
 from stentor.auth.api_keys import KeyRing
+from stentor.core.errors import FeatureNotImplemented
 from stentor.domains.monitoring.api import PUBLIC_PATHS
 from stentor.domains.people.operations import SIGN_IN_PATHS
 from stentor.surfaces.gateway import openapi
@@ -18,6 +24,8 @@ from stentor.web.fast_routes import FastRouteMiddleware
 from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddleware, RateLimiter
 from stentor.web.operations import Operation
 from stentor.web.request_context import RequestContextMiddleware, RequestDurationMiddleware, RequestDurations
+from stentor.web.routes import GatewayRoute, requires_permission
+from stentor.web.wire import API_PREFIX
 
 LARGE_BODY_PATHS = ("/api/v1/tasks", "/api/v1/sessions", "/api/v1/memory", "/api/v1/llm", "/api/v1/atp", "/v1/")
 """Paths whose bodies contain texts of people and agents; all others only allow small bodies."""
@@ -25,6 +33,12 @@ DESCRIPTION = (
     "A control plane for software agents: routes tasks to the best agent that may be trusted with them, "
     "learns from outcomes, and keeps a run log that can prove who did what."
 )
+LATER_MEMORY = {"memory": "admin"}
+"""For a service whose memory is switched off."""
+LATER_PREFIXES = {"llm": "read"}
+_SEARCHING = "stentor.looking"
+"""Scope key: set while `_is_implemented` searches the routes, so that these routes do not match."""
+LATER_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 
 
 def build(
@@ -66,3 +80,34 @@ def build(
         durations or RequestDurations(),
         fast_handlers,
     )
+
+
+class LaterRoute(GatewayRoute):
+    """Matches only paths that no other route has, so that a wrong method on an implemented path stays a 405."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope.get(_SEARCHING):
+            return Match.NONE, {}
+        match = super().matches(scope)
+        return (Match.NONE, {}) if match[0] != Match.NONE and _is_implemented(scope) else match
+
+
+def _is_implemented(scope: Scope) -> bool:
+    """Return whether another route has the path, with any method."""
+    searching = {**scope, _SEARCHING: True}
+    return any(route.matches(searching)[0] != Match.NONE for route in scope["app"].routes)
+
+
+def create_later_routes(prefixes: Mapping[str, str]) -> APIRouter:
+    """Return routes for each area with its permission; they are not in the OpenAPI."""
+    api = APIRouter(prefix=API_PREFIX, route_class=LaterRoute, include_in_schema=False)
+    for prefix, permission in prefixes.items():
+        for path in (f"/{prefix}", f"/{prefix}/{{rest:path}}"):
+            api.add_api_route(
+                path, _not_implemented, methods=LATER_METHODS, openapi_extra=requires_permission(permission)
+            )
+    return api
+
+
+async def _not_implemented(request: Request) -> Response:
+    raise FeatureNotImplemented(f"{request.url.path} is part of the API, but not available in this service.")

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from stentor.domains.webhooks import model
-from stentor.surfaces.dashboard.presenters.webhook_events import EVENT_GROUPS
+from stentor.surfaces.dashboard.pages.webhooks import EVENT_GROUPS
 from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
 from tests.domains.webhooks.receiver import Receiver, receiving

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from starlette.responses import Response
 
 from stentor.core.clock import DAY, SECOND
@@ -12,12 +13,26 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries
 from stentor.domains.llm.queries import Spender
 from stentor.domains.registry import queries as registry_queries
-from stentor.surfaces.dashboard.presenters.bars import Bar, rank
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 DAY_RANGES = (7, 30, 90)
 """Days, including today."""
+MAX_BARS = 8
 NO_USAGE = {"requests": 0, "totalTokens": 0, "inputTokens": 0, "outputTokens": 0, "estimatedCost": 0.0}
+
+
+class Bar(msgspec.Struct, frozen=True):
+    """What a model, a key or an agent cost. `calls` is None if it is not known, `filter` selects its calls.
+
+    `share` is the part of the total in percent, and the length of the bar.
+    """
+
+    name: str
+    dollars: float
+    tokens: int
+    calls: int | None = None
+    filter: dict[str, str] = {}
+    share: float = 0
 
 
 async def show_models(page: PageRequest) -> Response:
@@ -29,8 +44,8 @@ async def show_models(page: PageRequest) -> Response:
     names, spenders = await asyncio.gather(page.read(registry_queries.read_names), _read_spenders(page, days))
     dates = [start + timedelta(days=n) for n in range(days)]
     charts = {
-        "provider": rank(_usage_bars(usage["byProvider"], "provider")),
-        "model": rank(_usage_bars(usage["byModel"], "model")),
+        "provider": rank_bars(_usage_bars(usage["byProvider"], "provider")),
+        "model": rank_bars(_usage_bars(usage["byModel"], "model")),
         **{kind: _spender_bars(kind, *spent, names) for kind, spent in spenders.items()},
     }
     return page.render(
@@ -84,7 +99,35 @@ def _spender_bars(kind: str, spenders: list[Spender], count: int, total: Spender
         Bar(names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject})
         for one in spenders
     ]
-    return rank(bars, count, total.dollars, total.tokens)
+    return rank_bars(bars, count, total.dollars, total.tokens)
+
+
+def rank_bars(
+    bars: list[Bar], count: int | None = None, dollars: float | None = None, tokens: int | None = None
+) -> list[Bar]:
+    """Return the largest bars by cost, then by tokens, and a last one for the others.
+
+    `count`, `dollars` and `tokens` are those of all, if `bars` are not all. Where nothing has a price, tokens make the
+    length.
+    """
+    bars = sorted(bars, key=lambda bar: (-bar.dollars, -bar.tokens, bar.name))
+    total = Bar(
+        "",
+        sum(bar.dollars for bar in bars) if dollars is None else dollars,
+        sum(bar.tokens for bar in bars) if tokens is None else tokens,
+    )
+    shown, omitted = bars[:MAX_BARS], (len(bars) if count is None else count) - MAX_BARS
+    if omitted > 0:
+        calls = None if any(bar.calls is None for bar in bars) else sum(bar.calls or 0 for bar in bars[MAX_BARS:])
+        rest_dollars = max(0.0, total.dollars - sum(bar.dollars for bar in shown))
+        rest_tokens = max(0, total.tokens - sum(bar.tokens for bar in shown))
+        shown = [*shown, Bar(f"{omitted} other{'s' if omitted > 1 else ''}", rest_dollars, rest_tokens, calls)]
+
+    def size(bar: Bar) -> float:
+        return bar.dollars if total.dollars else bar.tokens
+
+    whole = size(total) or 1
+    return [msgspec.structs.replace(bar, share=100 * size(bar) / whole) for bar in shown]
 
 
 ROUTES = [("GET", "/models", show_models)]

@@ -1,26 +1,47 @@
-"""Runs of the same task: run it again, on another agent if one is chosen, and compare two runs side by side."""
+"""Runs of the same task: run it again, on another agent if one is chosen; compare two runs side by side; replay a run
+with the agent as it is now, or with another agent or model.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from typing import Any
 
+import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.impact import diff_documents
 from stentor.domains.llm import queries as llm_queries
+from stentor.domains.llm.queries import TaskCalls
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.registry.queries import AgentListFilter, AgentListRow
 from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.tasks import show_task
 from stentor.surfaces.dashboard.presenters.change_review import review_diff
 from stentor.surfaces.dashboard.presenters.filters import explain_denial
-from stentor.surfaces.dashboard.presenters.run_summary import RunSummary, summarize_run
+from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, build_rows, color_of
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 MAX_EVENTS = 500
+MAX_STEPS, MAX_AGENTS = 200, 1_000
 MAX_TEXT_CHARACTERS = 20_000
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """A task with its input, and what its model and tool calls add up to; `cost` in US dollars, None if unknown."""
+
+    task: JsonObject
+    task_input: Any
+    model_calls: int
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    tool_calls: int
+    grade: float | None
 
 
 async def rerun_task(page: PageRequest) -> Response:
@@ -73,14 +94,68 @@ async def _read_run(page: PageRequest, task_id: str) -> RunSummary:
         page.find("tasks.get_grade", task_id=task_id),
     )
     task = trail["task"] or await page.call("tasks.get", task_id=task_id)
-    return summarize_run(task, jsontext.decode_or_none((text or "").encode()) or text, calls, trail["events"], grade)
+    return _summarize_run(task, jsontext.decode_or_none((text or "").encode()) or text, calls, trail["events"], grade)
+
+
+def _summarize_run(
+    task: JsonObject, task_input: Any, calls: TaskCalls, events: Iterable[JsonObject], grade: JsonObject | None
+) -> RunSummary:
+    """Return the figures of a run; `events` is its activity."""
+    return RunSummary(
+        task,
+        task_input,
+        calls.calls,
+        calls.input_tokens,
+        calls.output_tokens,
+        calls.dollars,
+        tool_calls=sum(event["event_type"] == "tool_called" for event in events),
+        grade=grade["grade"] if grade else None,
+    )
 
 
 def _diff(name: str, before: object, after: object) -> list[JsonObject]:
     return diff_documents(before, after, name)
 
 
+async def show_replay(page: PageRequest) -> Response:
+    """Replay the task. What cannot be replayed here is said in the page, with what to do instead."""
+    task_id = page.path_param("task_id")
+    agent, model = page.query_param("agent"), page.query_param("model")
+    task, agents = await asyncio.gather(page.call("tasks.get", task_id=task_id), _list_agents(page))
+    report, problem = None, ""
+    try:
+        report = await page.call("tasks.replay", task_id=task_id, agent_id=agent, model=model)
+    except GatewayError as error:
+        if error.status not in (400, 404, 409):
+            raise
+        problem = error.message
+    rows = list(build_rows(report["steps"])) if report else []
+    return page.render(
+        "replay.html",
+        task=task,
+        address=f"/tasks/{quote_segment(task_id)}",
+        report=report,
+        problem=problem,
+        rows=rows[:MAX_STEPS],
+        omitted=max(0, len(rows) - MAX_STEPS),
+        summary=SUMMARIES.get(report["verdict"], "") if report else "",
+        color=color_of(report["verdict"]) if report else "",
+        agents=agents,
+        chosen={"agent": agent, "model": model},
+        max_characters=MAX_TEXT_CHARACTERS,
+    )
+
+
+async def _list_agents(page: PageRequest) -> list[AgentListRow]:
+    """Return the agents to choose from: those of the runtime `llm`, none for who may not list agents."""
+    if not page.session.may("admin"):
+        return []
+    agents, _ = await page.read(registry_queries.list_agents, AgentListFilter(), page.site.now(), MAX_AGENTS)
+    return sorted((agent for agent in agents if agent.kind == "llm"), key=lambda agent: agent.name)
+
+
 ROUTES = [
     ("POST", "/tasks/{task_id}/rerun", rerun_task),
     ("GET", "/tasks/{task_id}/compare", compare_tasks),
+    ("GET", "/tasks/{task_id}/replay", show_replay),
 ]

@@ -23,8 +23,7 @@ from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
-from stentor.surfaces.dashboard.presenters import routing_denial
-from stentor.surfaces.dashboard.presenters.journal import build_journal
+from stentor.surfaces.dashboard.presenters.task_view import build_journal, present_denial
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
@@ -164,7 +163,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         calls=calls,
         agents=_agents_for_rerun(page, trail, names),
         routing=_present_decision(trail["routing"]),
-        denial=routing_denial.present_denial(trail["task"]),
+        denial=present_denial(trail["task"]),
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,

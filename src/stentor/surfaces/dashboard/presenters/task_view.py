@@ -1,4 +1,4 @@
-"""The journal of a task as rows of its page: each step below the one that it ran in. Pure."""
+"""Values of the page of a task: its journal, and why no agent got it, in words. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.presenters.filters import explain_denial
 
 MAX_DEPTH = 4
 """Levels that are indented."""
@@ -57,3 +58,17 @@ def _to_row(step: JsonObject, depth: int, task_status: str) -> JournalRow:
     if kind == "child" and state == "completed" and isinstance(step["value"], dict):
         state = step["value"]["status"]
     return JournalRow(step, min(depth, MAX_DEPTH), "runs again" if step["superseded"] else state, is_open)
+
+
+def present_denial(task: JsonObject | None) -> JsonObject | None:
+    """Return the reasons why a task was not routed; None for a task that was. The error is what routing recorded."""
+    error = task["error"] if task and task["outcome_class"] == "routing_failed" else None
+    if not isinstance(error, dict):
+        return None
+    details = error.get("details") or {}
+    denied = [{**row, "reason": explain_denial(row.get("code"))} for row in details.get("denied") or []]
+    return {
+        "message": error.get("message", "No agent could take this task."),
+        "reason": explain_denial(details["reason"]) if details.get("reason") else "",
+        "denied": denied,
+    }
