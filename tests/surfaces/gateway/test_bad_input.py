@@ -14,7 +14,7 @@ from stentor.core.db import Sql, Tx
 from stentor.domains.modelrouting import store
 from stentor.domains.modelrouting.model import AutoAnswer
 from stentor.domains.people import store as people_store
-from stentor.domains.people.model import Person, Session
+from stentor.domains.people.model import Person, PersonSession
 from tests.conftest import World
 from tests.databases import thorough
 from tests.requirements import requirement
@@ -134,7 +134,7 @@ async def an_answer(world: World, tenant: str) -> str:
 
 async def a_person(world: World, name: str) -> None:
     """Somebody who signed in with a provider."""
-    person = Person(name, "default", "https://id", "u-1", "viewer", ("read",), (Session("ab", 1, 2),), 1, 1, 1, 1)
+    person = Person(name, "default", "https://id", "u-1", "viewer", ("read",), (PersonSession("ab", 1, 2),), 1, 1, 1, 1)
     await world.kernel.infra.db.write(lambda tx: people_store.insert(tx, person))
 
 

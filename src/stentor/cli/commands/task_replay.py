@@ -33,7 +33,7 @@ class ReplayedStep(msgspec.Struct, frozen=True):
     reasons: list[str]
 
 
-class Replay(msgspec.Struct, frozen=True):
+class TaskReplay(msgspec.Struct, frozen=True):
     agent_name: str
     verdict: str
     steps: list[ReplayedStep]
@@ -61,20 +61,20 @@ def replay(
     The exit code is 1 if it differs, or if the run did not record enough to tell.
     """
 
-    async def work(api: ServiceClient, found: str) -> Response[Replay]:
+    async def work(api: ServiceClient, found: str) -> Response[TaskReplay]:
         agent_id = None if agent is None else await api.find_id(AgentList, agent)
-        return await api.get(f"{task_path(found)}/replay", Replay, agent_id=agent_id, model=model)
+        return await api.get(f"{task_path(found)}/replay", TaskReplay, agent_id=agent_id, model=model)
 
     run_command(
         ServiceTarget(data_dir, url, key),
         on_task(task_id, work),
         show_replay,
         as_json=as_json,
-        is_success=Replay.is_same,
+        is_success=TaskReplay.is_same,
     )
 
 
-def show_replay(replay: Replay) -> None:
+def show_replay(replay: TaskReplay) -> None:
     """Print the steps with what differs in each, and how the run would end."""
     rows = []
     before: list[str] = []

@@ -76,7 +76,7 @@ class DeliveryPage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
-class Replay(msgspec.Struct, frozen=True):
+class WebhookReplay(msgspec.Struct, frozen=True):
     """The replay of one delivery, or of `queued` deliveries up to `next_since`."""
 
     queued: int = 1
@@ -220,12 +220,12 @@ def replay(
     if (delivery is None) == (since is None):
         raise typer.BadParameter("Pass either --delivery or --since.")
 
-    async def work(api: ServiceClient) -> Response[Replay]:
+    async def work(api: ServiceClient) -> Response[WebhookReplay]:
         if delivery is not None:
-            return await api.post(f"{_path(webhook_id)}/deliveries/{quote_segment(delivery)}/replay", Replay)
-        return await api.post(f"{_path(webhook_id)}/replay", Replay, {"since": since, "scope": scope})
+            return await api.post(f"{_path(webhook_id)}/deliveries/{quote_segment(delivery)}/replay", WebhookReplay)
+        return await api.post(f"{_path(webhook_id)}/replay", WebhookReplay, {"since": since, "scope": scope})
 
-    def show_replayed(replay: Replay) -> None:
+    def show_replayed(replay: WebhookReplay) -> None:
         output.print_line(f"Queued deliveries: {replay.queued}.")
         if replay.next_since:
             output.print_line(f"There are more: continue with --since {replay.next_since}")

@@ -80,7 +80,7 @@ class Alert(msgspec.Struct, frozen=True):
         return is_admin or self.kind != "budget" or self.subject.startswith(f"key:{key_name}:")
 
 
-class Changes(msgspec.Struct, frozen=True):
+class AlertChanges(msgspec.Struct, frozen=True):
     """What a check changes: new alerts, alerts whose message is another now, and alerts that are over."""
 
     opened: list[Finding] = []
@@ -91,12 +91,12 @@ class Changes(msgspec.Struct, frozen=True):
         return bool(self.opened or self.updated or self.resolved)
 
 
-def compare(findings: Iterable[Finding], open_alerts: Iterable[Alert], overdue: set[AlertKey]) -> Changes:
+def compare(findings: Iterable[Finding], open_alerts: Iterable[Alert], overdue: set[AlertKey]) -> AlertChanges:
     """Return what changes. Only the alerts in `overdue` resolve: their conditions have been gone long enough."""
     found = {finding.key: finding for finding in findings}
     alerts = {alert.key: alert for alert in open_alerts}
     both = [(alert, found[key]) for key, alert in alerts.items() if key in found]
-    return Changes(
+    return AlertChanges(
         opened=[finding for key, finding in found.items() if key not in alerts],
         updated=[(alert, finding) for alert, finding in both if alert.message != finding.message],
         resolved=[alert for key, alert in alerts.items() if key not in found and key in overdue],

@@ -19,7 +19,7 @@ from stentor.core.mail import Mailer, MailError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.alerts import store
-from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertKey, Changes, Finding, compare
+from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertChanges, AlertKey, Finding, compare
 
 INTERVAL_SECONDS = 15.0
 MAX_MAILED = 50
@@ -100,7 +100,7 @@ class AlertService:
         self._gone_since = {key: self._gone_since.get(key, now) for key in gone}
         return {key for key, since in self._gone_since.items() if now - since >= RESOLVE_AFTER_US}
 
-    def _apply(self, tx: Tx, findings: list[Finding], overdue: set[AlertKey]) -> Changes:
+    def _apply(self, tx: Tx, findings: list[Finding], overdue: set[AlertKey]) -> AlertChanges:
         # Read again under the lock: for a moment there can be two leaders.
         tx.lock(_LOCK)
         changes = compare(findings, store.list_open(tx), overdue)

@@ -37,7 +37,7 @@ class EffectFailed(Exception):
         self.error = error
 
 
-class Journal(Protocol):
+class StepJournal(Protocol):
     """What a program that runs in this service needs of a journal: see AttemptJournal."""
 
     async def load(self) -> None: ...

@@ -20,7 +20,7 @@ _SEPARATORS = frozenset(":,*/\\")
 """Characters that mean something else where names stand: in budgets, in the access to namespaces."""
 
 
-class Session(msgspec.Struct, frozen=True):
+class PersonSession(msgspec.Struct, frozen=True):
     """One sign-in. Only the SHA-256 digest of its secret is stored, in hex. Times in microseconds."""
 
     digest: str
@@ -41,7 +41,7 @@ class Person(msgspec.Struct, frozen=True):
     subject: str | None
     role: Role
     permissions: tuple[str, ...]
-    sessions: tuple[Session, ...]
+    sessions: tuple[PersonSession, ...]
     created_at: int
     updated_at: int
     version: int
@@ -53,7 +53,7 @@ class Person(msgspec.Struct, frozen=True):
     def principal(self) -> Principal:
         return Principal(self.name, self.role, frozenset(self.permissions), self.tenant)
 
-    def sessions_at(self, now: int) -> tuple[Session, ...]:
+    def sessions_at(self, now: int) -> tuple[PersonSession, ...]:
         """Return the sessions that have not expired, oldest first."""
         return tuple(session for session in self.sessions if session.expires_at > now)
 

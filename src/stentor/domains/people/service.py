@@ -22,7 +22,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings.sign_in import SignInSettings
 from stentor.domains.people import model, store
-from stentor.domains.people.model import Granted, Person, Session
+from stentor.domains.people.model import Granted, Person, PersonSession
 
 NOT_CONFIGURED = "Nobody signs in with a provider here: set SERVICE_OIDC_ISSUER."
 REFUSALS_KEPT = 1_000
@@ -57,7 +57,7 @@ class PeopleService:
         self._settings, self._provider = settings, provider
         self._lifetime_us = int(session_hours * HOUR)
         self._by_name: dict[str, Person] = {}
-        self._by_digest: dict[bytes, tuple[Person, Session]] = {}
+        self._by_digest: dict[bytes, tuple[Person, PersonSession]] = {}
         self._refusals: dict[str, int] = {}
 
     @property
@@ -161,7 +161,7 @@ class PeopleService:
 
         def work(tx: Tx) -> Person:
             tx.lock(_LOCK)
-            session = Session(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address)
+            session = PersonSession(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address)
             fields: dict[str, Any] = {"role": granted.role, "permissions": granted.permissions}
             fields |= {"tenant": self._settings.tenant, "issuer": issuer, "subject": subject}
             fields |= {"last_sign_in_at": tx.now, "updated_at": tx.now}

@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.domains.people.model import Person, Session
+from stentor.domains.people.model import Person, PersonSession
 
 _FIELDS = Person.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -61,5 +61,5 @@ def _row(person: Person) -> dict[str, Any]:
 def _person(row: tuple[Any, ...]) -> Person:
     values = dict(zip(_FIELDS, row, strict=True))
     values["permissions"] = msgspec.json.decode(values["permissions"], type=tuple[str, ...])
-    values["sessions"] = msgspec.json.decode(values["sessions"], type=tuple[Session, ...])
+    values["sessions"] = msgspec.json.decode(values["sessions"], type=tuple[PersonSession, ...])
     return Person(**values)

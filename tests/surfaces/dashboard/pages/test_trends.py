@@ -8,7 +8,7 @@ from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.domains.tasks.rate_queries import DayOfTasks
 from stentor.surfaces.dashboard.presenters import recent_changes, trends
-from stentor.surfaces.dashboard.presenters.recent_changes import Change
+from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
 from tests.requirements import requirement
 
 NOW, BEFORE = DayOfTasks(24, 1.0, 18, 6, (20.0, 40.0), (100.0, 900.0)), DayOfTasks(48, 2.0, 48, 0, (10.0, 10.0), None)
@@ -49,11 +49,13 @@ def test_what_costs_notably_more_or_less_is_named_with_its_price() -> None:
 
 @requirement("dashboard.overview-changes")
 def test_trends_keep_their_place_among_many_changes() -> None:
-    events = [Change("Key", f"k{n}", "/keys") for n in range(20)]
-    shown, more = recent_changes.select(events, [Change("Model", f"m{n}", "/models") for n in range(5)], lambda _: True)
+    events = [RecentChange("Key", f"k{n}", "/keys") for n in range(20)]
+    shown, more = recent_changes.select(
+        events, [RecentChange("Model", f"m{n}", "/models") for n in range(5)], lambda _: True
+    )
     assert [line.text for line in shown[-4:]] == ["k6", "m0", "m1", "m2"]
     assert (len(shown), more) == (10, 15)
-    shown, more = recent_changes.select(events, [Change("Model", "m", "/models")], lambda name: name == "read")
+    shown, more = recent_changes.select(events, [RecentChange("Model", "m", "/models")], lambda name: name == "read")
     assert ([line.text for line in shown], more) == (["m"], 0)
 
 

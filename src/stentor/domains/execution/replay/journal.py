@@ -24,7 +24,7 @@ class ReplayStopped(Exception):
 
 
 class ReplayJournal(RecordedSteps):
-    """A Journal that only reads. `steps` is the report, in the order of the program."""
+    """A StepJournal that only reads. `steps` is the report, in the order of the program."""
 
     def __init__(self, steps: StepService, principal: Principal, task_id: str) -> None:
         super().__init__(steps, principal, task_id)

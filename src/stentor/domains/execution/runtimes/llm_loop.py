@@ -17,7 +17,7 @@ import msgspec
 from stentor.core import json_schema, jsontext
 from stentor.core.errors import InvalidRequest, LeaseLost, StentorError, StoreUnavailable, Timeout
 from stentor.core.jsontext import JsonObject
-from stentor.domains.execution.journal import EffectUnknown, Journal
+from stentor.domains.execution.journal import EffectUnknown, StepJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, llm_request
 from stentor.domains.execution.runtimes.session_messages import summary_message
@@ -79,7 +79,7 @@ class ToolLoop:
         self,
         gateway: LlmGateway,
         tools: ToolDispatcher,
-        journal: Journal,
+        journal: StepJournal,
         caller: LlmCaller,
         run: SandboxRun,
         options: LlmOptions,

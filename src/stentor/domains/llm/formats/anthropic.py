@@ -39,7 +39,7 @@ _FINISH: dict[str, FinishReason] = {
 _TOOL_CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
 
 
-class _Usage(msgspec.Struct):
+class _AnthropicUsage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -55,11 +55,11 @@ class _Block(msgspec.Struct):
     input: Any = None
 
 
-class _Response(msgspec.Struct):
+class _AnthropicResponse(msgspec.Struct):
     content: list[_Block]
     id: str | None = None
     stop_reason: str | None = None
-    usage: _Usage | None = None
+    usage: _AnthropicUsage | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -72,7 +72,7 @@ class _Delta(msgspec.Struct):
 
 class _MessageStart(msgspec.Struct):
     id: str | None = None
-    usage: _Usage | None = None
+    usage: _AnthropicUsage | None = None
 
 
 class _Event(msgspec.Struct):
@@ -81,15 +81,15 @@ class _Event(msgspec.Struct):
     message: _MessageStart | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
-    usage: _Usage | None = None
+    usage: _AnthropicUsage | None = None
 
 
-class _Model(msgspec.Struct):
+class _AnthropicModel(msgspec.Struct):
     id: str
 
 
-class _Models(msgspec.Struct):
-    data: list[_Model]
+class _AnthropicModels(msgspec.Struct):
+    data: list[_AnthropicModel]
 
 
 def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
@@ -135,7 +135,7 @@ def _tool_choice(request: ChatRequest) -> JsonObject | None:
 
 
 def parse_reply(body: bytes, model: str) -> ChatReply:
-    response = decode_response(body, _Response)
+    response = decode_response(body, _AnthropicResponse)
     calls = tuple(
         ToolCall(block.id or f"call_{index}", block.name or "", msgspec.json.encode(block.input or {}).decode())
         for index, block in enumerate(response.content)
@@ -147,11 +147,11 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     return ChatReply(model, content, finish, reasoning, calls, _usage(response.usage), response.id or "")
 
 
-class _StreamReader:
+class _AnthropicStreamReader:
     """Parser of one stream, whose events refer to content blocks by index."""
 
     def __init__(self) -> None:
-        self._usage = _Usage()
+        self._usage = _AnthropicUsage()
         self._call_indexes: dict[int, int] = {}
         """Index of the tool call by index of its block."""
         self._initial_arguments: dict[int, str] = {}
@@ -202,14 +202,14 @@ class _StreamReader:
             return []
         return [ReplyDelta(tool_calls=(ToolCallDelta(self._call_indexes[index], arguments=arguments),))]
 
-    def _merge_usage(self, usage: _Usage | None) -> None:
+    def _merge_usage(self, usage: _AnthropicUsage | None) -> None:
         """Replace the counts that an event has: they are totals, and it omits those that did not change."""
         if usage is not None:
             counts = {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
             self._usage = msgspec.structs.replace(self._usage, **counts)
 
 
-stream_reader = _StreamReader
+stream_reader = _AnthropicStreamReader
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
@@ -221,7 +221,7 @@ def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
 
 
 def parse_models(body: bytes) -> list[str]:
-    return [model.id for model in decode_response(body, _Models).data]
+    return [model.id for model in decode_response(body, _AnthropicModels).data]
 
 
 def _messages(messages: Sequence[LlmMessage]) -> list[JsonObject]:
@@ -256,7 +256,7 @@ def _part(part: ContentPart) -> JsonObject:
     return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
 
 
-def _usage(usage: _Usage | None) -> TokenUsage | None:
+def _usage(usage: _AnthropicUsage | None) -> TokenUsage | None:
     if usage is None or usage.input_tokens is None:
         return None
     cached = usage.cache_read_input_tokens or 0

@@ -66,7 +66,7 @@ class _Candidate(_Camel):
     finish_reason: str | None = None
 
 
-class _Usage(_Camel):
+class _GeminiUsage(_Camel):
     prompt_token_count: int | None = None
     candidates_token_count: int | None = None
     thoughts_token_count: int | None = None
@@ -77,28 +77,28 @@ class _Feedback(_Camel):
     block_reason: str | None = None
 
 
-class _Response(_Camel):
+class _GeminiResponse(_Camel):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
-    usage_metadata: _Usage | None = None
+    usage_metadata: _GeminiUsage | None = None
     response_id: str | None = None
     error: Any = None
 
 
-class _Embedding(_Camel):
+class _GeminiEmbedding(_Camel):
     values: list[Any]
 
 
-class _Embeddings(_Camel):
-    embeddings: list[_Embedding]
+class _GeminiEmbeddings(_Camel):
+    embeddings: list[_GeminiEmbedding]
 
 
-class _Model(_Camel):
+class _GeminiModel(_Camel):
     name: str
 
 
-class _Models(_Camel):
-    models: list[_Model] | None = None
+class _GeminiModels(_Camel):
+    models: list[_GeminiModel] | None = None
 
 
 def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
@@ -124,8 +124,8 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
 
 
 def parse_reply(body: bytes, model: str) -> ChatReply:
-    response = decode_response(body, _Response)
-    deltas = _StreamReader().read_response(response)
+    response = decode_response(body, _GeminiResponse)
+    deltas = _GeminiStreamReader().read_response(response)
     if not response.candidates and not response.prompt_feedback:
         raise ProviderError("The provider's response has no candidates.")
     calls = tuple(ToolCall(c.id, c.name, c.arguments, c.signature) for d in deltas for c in d.tool_calls)
@@ -135,19 +135,19 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     return ChatReply(model, content, finish, reasoning, calls, usage, id_)
 
 
-class _StreamReader:
+class _GeminiStreamReader:
     """Parser of one stream. Gemini sends no end event: the chunk with a finish reason is the last."""
 
     def __init__(self) -> None:
         self._call_count = 0
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
-        chunk = decode_response(data, _Response)
+        chunk = decode_response(data, _GeminiResponse)
         if chunk.error:
             raise ProviderError("The provider interrupted the stream with an error.")
         return self.read_response(chunk)
 
-    def read_response(self, response: _Response) -> list[ReplyDelta]:
+    def read_response(self, response: _GeminiResponse) -> list[ReplyDelta]:
         candidate = response.candidates[0] if response.candidates else _Candidate()
         deltas = [self._read_part(part) for part in candidate.content.parts or ()]
         reason = candidate.finish_reason
@@ -181,7 +181,7 @@ class _StreamReader:
         return "tool_calls" if self._call_count else "stop"
 
 
-stream_reader = _StreamReader
+stream_reader = _GeminiStreamReader
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
@@ -194,11 +194,13 @@ def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimens
 
 
 def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
-    return EmbeddingReply(model, [convert_vector(row.values) for row in decode_response(body, _Embeddings).embeddings])
+    return EmbeddingReply(
+        model, [convert_vector(row.values) for row in decode_response(body, _GeminiEmbeddings).embeddings]
+    )
 
 
 def parse_models(body: bytes) -> list[str]:
-    return [model.name.removeprefix("models/") for model in decode_response(body, _Models).models or []]
+    return [model.name.removeprefix("models/") for model in decode_response(body, _GeminiModels).models or []]
 
 
 def _config(request: ChatRequest) -> JsonObject:
@@ -264,7 +266,7 @@ def _part(part: ContentPart) -> JsonObject:
     return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
 
 
-def _usage(usage: _Usage | None) -> TokenUsage | None:
+def _usage(usage: _GeminiUsage | None) -> TokenUsage | None:
     if usage is None or usage.prompt_token_count is None:
         return None
     # candidatesTokenCount excludes the tokens of the reasoning.

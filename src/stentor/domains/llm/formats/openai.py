@@ -42,7 +42,7 @@ class _Details(msgspec.Struct):
     cached_tokens: int | None = None
 
 
-class _Usage(msgspec.Struct):
+class _OpenAiUsage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
@@ -75,35 +75,35 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Response(msgspec.Struct):
+class _OpenAiResponse(msgspec.Struct):
     choices: list[_Choice]
     id: str | None = None
-    usage: _Usage | None = None
+    usage: _OpenAiUsage | None = None
 
 
 class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     id: str | None = None
-    usage: _Usage | None = None
+    usage: _OpenAiUsage | None = None
     error: Any = None
 
 
-class _Embedding(msgspec.Struct):
+class _OpenAiEmbedding(msgspec.Struct):
     embedding: list[Any]
     index: int = 0
 
 
-class _Embeddings(msgspec.Struct):
-    data: list[_Embedding]
-    usage: _Usage | None = None
+class _OpenAiEmbeddings(msgspec.Struct):
+    data: list[_OpenAiEmbedding]
+    usage: _OpenAiUsage | None = None
 
 
-class _Model(msgspec.Struct):
+class _OpenAiModel(msgspec.Struct):
     id: str
 
 
-class _Models(msgspec.Struct):
-    data: list[_Model] | None = None
+class _OpenAiModels(msgspec.Struct):
+    data: list[_OpenAiModel] | None = None
 
 
 def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
@@ -136,7 +136,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
 
 
 def parse_reply(body: bytes, model: str) -> ChatReply:
-    response = decode_response(body, _Response)
+    response = decode_response(body, _OpenAiResponse)
     if not response.choices:
         raise ProviderError("The provider's response has no choices.")
     choice = response.choices[0]
@@ -156,7 +156,7 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     return ChatReply(model, content, finish, reasoning, calls, _usage(response.usage), response.id or "")
 
 
-class _StreamReader:
+class _OpenAiStreamReader:
     """Parser of one stream."""
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
@@ -182,7 +182,7 @@ class _StreamReader:
         ]
 
 
-stream_reader = _StreamReader
+stream_reader = _OpenAiStreamReader
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
@@ -192,14 +192,14 @@ def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimens
 
 
 def parse_embeddings(body: bytes, model: str) -> EmbeddingReply:
-    response = decode_response(body, _Embeddings)
+    response = decode_response(body, _OpenAiEmbeddings)
     # The order of the vectors must be that of the inputs, whatever order the server sends.
     rows = sorted(response.data, key=lambda row: row.index)
     return EmbeddingReply(model, [convert_vector(row.embedding) for row in rows], _usage(response.usage))
 
 
 def parse_models(body: bytes) -> list[str]:
-    return [model.id for model in decode_response(body, _Models).data or []]
+    return [model.id for model in decode_response(body, _OpenAiModels).data or []]
 
 
 def encode_tool_call(call: ToolCall) -> JsonObject:
@@ -265,7 +265,7 @@ def _tool_call_delta(call: _ToolCall, position: int) -> ToolCallDelta:
     return ToolCallDelta(index, call.id or "", call.function.name or "", arguments, signature)
 
 
-def _usage(usage: _Usage | None) -> TokenUsage | None:
+def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
     if usage is None or usage.prompt_tokens is None:
         return None
     reasoning, cached = usage.completion_tokens_details, usage.prompt_tokens_details

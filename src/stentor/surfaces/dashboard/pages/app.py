@@ -52,7 +52,7 @@ from stentor.surfaces.dashboard.pages import (
 from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site import sessions as browser_sessions
 from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, Site
-from stentor.surfaces.dashboard.site.sessions import Session, is_same_origin
+from stentor.surfaces.dashboard.site.sessions import BrowserSession, is_same_origin
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -122,7 +122,7 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
     return respond
 
 
-def _find_session(site: Site, request: Request) -> Session | None:
+def _find_session(site: Site, request: Request) -> BrowserSession | None:
     is_tls = request.url.scheme == "https"
     return site.sessions.find(browser_sessions.read_session_cookie(request.cookies, is_tls=is_tls))
 
@@ -135,7 +135,7 @@ def _reject_multipart(request: Request) -> None:
         raise HTTPException(415, UNSUPPORTED_FORM_MESSAGE)
 
 
-async def _is_own_form(request: Request, session: Session) -> bool:
+async def _is_own_form(request: Request, session: BrowserSession) -> bool:
     if not is_same_origin(request):
         return False
     token = request.headers.get("x-csrf") or (await request.form()).get("csrf")

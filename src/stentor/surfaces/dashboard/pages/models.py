@@ -21,7 +21,7 @@ MAX_BARS = 8
 NO_USAGE = {"requests": 0, "totalTokens": 0, "inputTokens": 0, "outputTokens": 0, "estimatedCost": 0.0}
 
 
-class Bar(msgspec.Struct, frozen=True):
+class CostBar(msgspec.Struct, frozen=True):
     """What a model, a key or an agent cost. `calls` is None if it is not known, `filter` selects its calls.
 
     `share` is the part of the total in percent, and the length of the bar.
@@ -80,9 +80,9 @@ async def _read_spenders(page: PageRequest, days: int) -> dict[str, Spent]:
     return dict(zip(("key", "agent"), await asyncio.gather(read("key"), read("agent")), strict=True))
 
 
-def _usage_bars(groups: dict[str, JsonObject], kind: str) -> list[Bar]:
+def _usage_bars(groups: dict[str, JsonObject], kind: str) -> list[CostBar]:
     return [
-        Bar(name, usage["estimatedCost"], usage["totalTokens"], usage["requests"], _calls_of(kind, name))
+        CostBar(name, usage["estimatedCost"], usage["totalTokens"], usage["requests"], _calls_of(kind, name))
         for name, usage in groups.items()
     ]
 
@@ -93,25 +93,27 @@ def _calls_of(kind: str, name: str) -> dict[str, str]:
     return {"provider": provider, "model": model} if kind == "model" else {"provider": name}
 
 
-def _spender_bars(kind: str, spenders: list[Spender], count: int, total: Spender, names: dict[str, str]) -> list[Bar]:
+def _spender_bars(
+    kind: str, spenders: list[Spender], count: int, total: Spender, names: dict[str, str]
+) -> list[CostBar]:
     field = {"key": "key", "agent": "agent_id"}[kind]
     bars = [
-        Bar(names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject})
+        CostBar(names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject})
         for one in spenders
     ]
     return rank_bars(bars, count, total.dollars, total.tokens)
 
 
 def rank_bars(
-    bars: list[Bar], count: int | None = None, dollars: float | None = None, tokens: int | None = None
-) -> list[Bar]:
+    bars: list[CostBar], count: int | None = None, dollars: float | None = None, tokens: int | None = None
+) -> list[CostBar]:
     """Return the largest bars by cost, then by tokens, and a last one for the others.
 
     `count`, `dollars` and `tokens` are those of all, if `bars` are not all. Where nothing has a price, tokens make the
     length.
     """
     bars = sorted(bars, key=lambda bar: (-bar.dollars, -bar.tokens, bar.name))
-    total = Bar(
+    total = CostBar(
         "",
         sum(bar.dollars for bar in bars) if dollars is None else dollars,
         sum(bar.tokens for bar in bars) if tokens is None else tokens,
@@ -121,9 +123,9 @@ def rank_bars(
         calls = None if any(bar.calls is None for bar in bars) else sum(bar.calls or 0 for bar in bars[MAX_BARS:])
         rest_dollars = max(0.0, total.dollars - sum(bar.dollars for bar in shown))
         rest_tokens = max(0, total.tokens - sum(bar.tokens for bar in shown))
-        shown = [*shown, Bar(f"{omitted} other{'s' if omitted > 1 else ''}", rest_dollars, rest_tokens, calls)]
+        shown = [*shown, CostBar(f"{omitted} other{'s' if omitted > 1 else ''}", rest_dollars, rest_tokens, calls)]
 
-    def size(bar: Bar) -> float:
+    def size(bar: CostBar) -> float:
         return bar.dollars if total.dollars else bar.tokens
 
     whole = size(total) or 1

@@ -24,7 +24,7 @@ from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import recent_changes
 from stentor.surfaces.dashboard.pages.alerts import present_alerts
 from stentor.surfaces.dashboard.presenters import first_steps
-from stentor.surfaces.dashboard.presenters.first_steps import Step
+from stentor.surfaces.dashboard.presenters.first_steps import FirstStep
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 
@@ -71,7 +71,7 @@ async def show_overview(page: PageRequest) -> Response:
     return response
 
 
-async def _read_steps(page: PageRequest, total_tasks: int) -> list[Step]:
+async def _read_steps(page: PageRequest, total_tasks: int) -> list[FirstStep]:
     """Return the first steps of a new installation, for admins who have not hidden them."""
     if not page.session.may("admin") or HIDE_COOKIE in page.request.cookies or total_tasks > first_steps.MAX_TASKS:
         return []

@@ -26,7 +26,7 @@ OPTION_FIELDS = ("system", "max_tokens", "temperature")
 FIELDS = (*OPTION_FIELDS, "prompt")
 
 
-class Turn(msgspec.Struct, frozen=True):
+class PlaygroundTurn(msgspec.Struct, frozen=True):
     """A prompt and its answer, or the `error` that came instead; of an agent's answer the `task`, else the `call`."""
 
     prompt: str
@@ -42,12 +42,12 @@ class Turn(msgspec.Struct, frozen=True):
     task: str = ""
 
 
-class Side(msgspec.Struct, frozen=True):
+class PlaygroundSide(msgspec.Struct, frozen=True):
     """The conversation with one model. `pending` is the prompt whose answer the browser asks for."""
 
     number: int
     target: str
-    turns: list[Turn] = []
+    turns: list[PlaygroundTurn] = []
     pending: str | None = None
 
     @property
@@ -94,28 +94,28 @@ async def answer(page: PageRequest) -> Response:
     return page.render("playground-side.html", side=side, form=given)
 
 
-def read_side(number: int, target: str, history: str) -> Side:
+def read_side(number: int, target: str, history: str) -> PlaygroundSide:
     """Return the conversation in a field of the form; an empty one if it is with another model, or damaged."""
     try:
-        before, turns = msgspec.convert(jsontext.decode_or_none(history.encode()), tuple[str, list[Turn]])
+        before, turns = msgspec.convert(jsontext.decode_or_none(history.encode()), tuple[str, list[PlaygroundTurn]])
     except (msgspec.ValidationError, UnicodeEncodeError):
-        return Side(number, target)
-    return Side(number, target, turns if before == target else [])
+        return PlaygroundSide(number, target)
+    return PlaygroundSide(number, target, turns if before == target else [])
 
 
-async def _take_turn(page: PageRequest, side: Side, given: dict[str, str]) -> Side:
+async def _take_turn(page: PageRequest, side: PlaygroundSide, given: dict[str, str]) -> PlaygroundSide:
     """Return the conversation with the model's answer to the prompt, or with its error."""
     prompt, started = given["prompt"], time.perf_counter()
     try:
         reply = await page.call("llm.chat", body=build_body(side, given))
     except (GatewayError, StentorError) as error:
-        turn = Turn(prompt, error=error.message, duration_ms=(time.perf_counter() - started) * 1000)
+        turn = PlaygroundTurn(prompt, error=error.message, duration_ms=(time.perf_counter() - started) * 1000)
         return msgspec.structs.replace(side, turns=[*side.turns, turn])
     duration_ms = (time.perf_counter() - started) * 1000
     # An agent's answer is a task, and has no call of its own.
     task = reply.get("task_id") or ""
     call = None if task else await page.find("llm.call", call_id=reply["provenance_id"])
-    turn = Turn(
+    turn = PlaygroundTurn(
         prompt,
         reply["content"],
         duration_ms=duration_ms,
@@ -130,7 +130,7 @@ async def _take_turn(page: PageRequest, side: Side, given: dict[str, str]) -> Si
     return msgspec.structs.replace(side, turns=[*side.turns, turn])
 
 
-def build_body(side: Side, given: dict[str, str]) -> JsonObject:
+def build_body(side: PlaygroundSide, given: dict[str, str]) -> JsonObject:
     """Return the body of the request; numbers that are none are left to the gateway, which says what is wrong."""
     messages = [{"role": "system", "content": given["system"]}] if given["system"] else []
     for turn in side.turns:
@@ -148,7 +148,9 @@ def _number(text: str) -> Any:
         return text
 
 
-async def _render(page: PageRequest, targets: list[str], given: dict[str, str], sides: list[Side]) -> Response:
+async def _render(
+    page: PageRequest, targets: list[str], given: dict[str, str], sides: list[PlaygroundSide]
+) -> Response:
     models, capabilities = await asyncio.gather(
         page.call("llm.models"), page.read(registry_queries.list_active_capabilities)
     )

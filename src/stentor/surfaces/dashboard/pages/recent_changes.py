@@ -23,7 +23,7 @@ from stentor.domains.tasks import rate_queries
 from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.alerts import alert_url
 from stentor.surfaces.dashboard.presenters import recent_changes, trends
-from stentor.surfaces.dashboard.presenters.recent_changes import Change
+from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
 from stentor.surfaces.dashboard.presenters.trends import Rate
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
@@ -85,7 +85,7 @@ async def _read_weeks(page: PageRequest) -> Weeks:
     return weeks
 
 
-def _present(line: Change) -> JsonObject:
+def _present(line: RecentChange) -> JsonObject:
     return msgspec.structs.asdict(line) | {"at": None if line.at is None else format_iso(line.at)}
 
 

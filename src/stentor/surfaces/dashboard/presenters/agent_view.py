@@ -53,7 +53,7 @@ class TrustChangeRow(TypedDict):
     cause: str | None
 
 
-class TrustView(TypedDict):
+class TrustPanel(TypedDict):
     line: SvgLine | None
     changes: list[TrustChangeRow]
     level: TrustLevel | None
@@ -80,7 +80,7 @@ def composite_score(record: JsonObject) -> float:
     return sum(weight * float(record[name]) for name, weight in weights.items())
 
 
-def present_trust(record: JsonObject, changes: list[TrustChange], now: int) -> TrustView:
+def present_trust(record: JsonObject, changes: list[TrustChange], now: int) -> TrustPanel:
     """Return the trust history, newest first. The line goes up to `now`, including the decay since the last change."""
     score = record["trust_score"]
     points = [(change.happened_at, change.score) for change in reversed(changes)]

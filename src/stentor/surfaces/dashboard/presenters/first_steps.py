@@ -10,7 +10,7 @@ MAX_TASKS = 500
 """Tasks after which an installation is not new any more."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class FirstStep(msgspec.Struct, frozen=True):
     """A step that ticks itself off. `command` does it in a terminal, `url` leads to the page that does it."""
 
     name: str
@@ -22,35 +22,35 @@ class Step(msgspec.Struct, frozen=True):
 
 
 STEPS = (
-    Step(
+    FirstStep(
         "task",
         "Send a task",
         "The builtin agent summarizes at once, without a model.",
         'stentor task submit --type summarize --capability summarize --input "One sentence. And another one." --wait',
         "/console",
     ),
-    Step(
+    FirstStep(
         "agent",
         "Add an agent of your own",
         "A worker, an HTTP endpoint, a model or a program. Tasks go to the best one that may have them.",
         "stentor agent register writer --capability write",
         "/agents",
     ),
-    Step(
+    FirstStep(
         "grade",
         "Grade a result",
         "On the task's page. Routing learns from it who does a task best.",
         "stentor task grade TASK 0.9",
         "/tasks?status=completed",
     ),
-    Step(
+    FirstStep(
         "model",
         "Connect a model",
         "Start the service with a provider's key, or register one here; then any OpenAI client may call its /v1.",
         "OPENAI_API_KEY=... stentor serve",
         "/models",
     ),
-    Step(
+    FirstStep(
         "key",
         "Make a key for a colleague",
         "With a role: who may look, who may submit, who may approve.",
@@ -60,7 +60,7 @@ STEPS = (
 )
 
 
-def open_steps(done: Mapping[str, bool], total_tasks: int) -> list[Step]:
+def open_steps(done: Mapping[str, bool], total_tasks: int) -> list[FirstStep]:
     """Return all steps with whether each is done; none once all are, or the installation is not new any more."""
     if total_tasks > MAX_TASKS or all(done[step.name] for step in STEPS):
         return []

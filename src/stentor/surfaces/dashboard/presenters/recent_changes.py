@@ -31,7 +31,7 @@ _UPDATE_ENDS = {"update_deployed": "was deployed", "update_rolled_back": "was ro
 _ROLLBACK_ENDS = {"rollback_completed": "rolled back and verified", "rollback_failed": "rollback failed"}
 
 
-class Change(msgspec.Struct, frozen=True):
+class RecentChange(msgspec.Struct, frozen=True):
     """A line. `at` is when it happened last, in microseconds; None for what became better or worse over a week."""
 
     kind: str
@@ -44,19 +44,19 @@ class Change(msgspec.Struct, frozen=True):
 def describe_changes(
     events: Iterable[RunLogEvent], alerts: Iterable[Alert], alert_url: Callable[[Alert], str], since: int,
     names: Mapping[str, str],
-) -> list[Change]:  # fmt: skip
+) -> list[RecentChange]:  # fmt: skip
     """Return a line for each change since a time, the latest first; the same change of one thing is one line."""
     lines = [line for event in events if (line := _describe_event(event, names))]
     for alert in alerts:
         if alert.resolved_at is not None and alert.resolved_at >= since:
-            lines.append(Change("Alert", f"Resolved: {alert.message}", alert_url(alert), alert.resolved_at))
+            lines.append(RecentChange("Alert", f"Resolved: {alert.message}", alert_url(alert), alert.resolved_at))
         elif alert.opened_at >= since:
-            lines.append(Change("Alert", f"Opened: {alert.message}", alert_url(alert), alert.opened_at))
+            lines.append(RecentChange("Alert", f"Opened: {alert.message}", alert_url(alert), alert.opened_at))
     return _merge(sorted(lines, key=lambda line: line.at or 0, reverse=True))
 
 
-def _merge(lines: Iterable[Change]) -> list[Change]:
-    merged: dict[tuple[str, str, str], Change] = {}
+def _merge(lines: Iterable[RecentChange]) -> list[RecentChange]:
+    merged: dict[tuple[str, str, str], RecentChange] = {}
     for line in lines:
         key = line.kind, line.text, line.url
         first = merged.get(key)
@@ -64,7 +64,9 @@ def _merge(lines: Iterable[Change]) -> list[Change]:
     return list(merged.values())
 
 
-def select(changes: Sequence[Change], trends: Sequence[Change], may: Callable[[str], bool]) -> tuple[list[Change], int]:
+def select(
+    changes: Sequence[RecentChange], trends: Sequence[RecentChange], may: Callable[[str], bool]
+) -> tuple[list[RecentChange], int]:
     """Return at most MAX_LINES lines whose pages the reader may open, and how many more there are."""
     visible = [[line for line in lines if may(PERMISSIONS.get(line.kind, "read"))] for lines in (changes, trends)]
     # A trend is worth more than the tenth change of the same hour, so up to three have their place.
@@ -73,29 +75,29 @@ def select(changes: Sequence[Change], trends: Sequence[Change], may: Callable[[s
     return shown, sum(map(len, visible)) - len(shown)
 
 
-def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> Change | None:
+def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> RecentChange | None:
     meta, type_ = event.metadata, event.event_type
     agent = names.get(event.agent_id or "", "An agent")
     if type_ in _AGENT_EVENTS and event.agent_id:
-        return Change(
+        return RecentChange(
             "Agent", _describe_agent(event, agent), f"/agents/{quote_segment(event.agent_id)}", event.happened_at
         )
     if type_ in ("key_changed", "schedule_changed"):
         kind, name = type_.removesuffix("_changed"), str(meta.get("name"))
         text = f"{name} was {'made' if meta.get('change') == 'created' else meta.get('change')} by {meta.get('by')}"
-        return Change(kind.capitalize(), text, f"/{kind}s/{quote_segment(name)}", event.happened_at)
+        return RecentChange(kind.capitalize(), text, f"/{kind}s/{quote_segment(name)}", event.happened_at)
     if type_ == "provider_changed":
         text = f"{meta.get('provider')} was {'removed' if meta.get('removed') else 'set'} by {meta.get('by')}"
-        return Change("Provider", text, "/models/providers", event.happened_at)
+        return RecentChange("Provider", text, "/models/providers", event.happened_at)
     if type_ in _MODEL_SETTINGS:
         kind, url = _MODEL_SETTINGS[type_]
-        return Change(kind, f"{event.message.removesuffix('.')} by {meta.get('by')}", url, event.happened_at)
+        return RecentChange(kind, f"{event.message.removesuffix('.')} by {meta.get('by')}", url, event.happened_at)
     if type_ in _UPDATE_ENDS:
         url = f"/governance/updates/{quote_segment(str(meta.get('update_id')))}"
-        return Change("Update", f"An update of {agent} {_UPDATE_ENDS[type_]}", url, event.happened_at)
+        return RecentChange("Update", f"An update of {agent} {_UPDATE_ENDS[type_]}", url, event.happened_at)
     if type_ in _ROLLBACK_ENDS:
         url = f"/governance/rollbacks/{quote_segment(str(meta.get('rollback_id')))}"
-        return Change("Rollback", f"{agent}: {_ROLLBACK_ENDS[type_]}", url, event.happened_at)
+        return RecentChange("Rollback", f"{agent}: {_ROLLBACK_ENDS[type_]}", url, event.happened_at)
     return None
 
 

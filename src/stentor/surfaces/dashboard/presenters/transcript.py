@@ -15,7 +15,7 @@ MAX_PARTS = 50
 ROLES = ("system", "user", "assistant", "tool")
 
 
-class Turn(msgspec.Struct, frozen=True):
+class TranscriptItem(msgspec.Struct, frozen=True):
     """An item. `role` is one of ROLES, or empty for a value that is no message, which is then in `value`.
 
     `speaker` is the role as the message has it; `omitted` parts are not shown.
@@ -32,13 +32,13 @@ class Turn(msgspec.Struct, frozen=True):
     task_id: str | None
 
 
-def build_turns(items: Iterable[JsonObject]) -> list[Turn]:
+def build_turns(items: Iterable[JsonObject]) -> list[TranscriptItem]:
     """Return the items of a page of the API in their order; a result has the name of its tool, if its call is there."""
     tools: dict[str, str] = {}
     return [_to_turn(item, tools) for item in items]
 
 
-def _to_turn(item: JsonObject, tools: dict[str, str]) -> Turn:
+def _to_turn(item: JsonObject, tools: dict[str, str]) -> TranscriptItem:
     """Return an item as a turn. `tools` are names of tools by the ids of their calls; those of the item are added."""
     message = read_message(item["value"])
     parts = message.parts if message else []
@@ -47,7 +47,7 @@ def _to_turn(item: JsonObject, tools: dict[str, str]) -> Turn:
         for part in parts
     ]
     tools |= _called_tools(item["value"])
-    return Turn(
+    return TranscriptItem(
         item["position"],
         item["kind"] == "summary",
         "" if message is None else message.role if message.role in ROLES else "user",

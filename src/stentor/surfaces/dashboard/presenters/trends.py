@@ -11,7 +11,7 @@ from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.domains.tasks.rate_queries import DayOfTasks
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.presenters.filters import format_duration, format_money, format_number
-from stentor.surfaces.dashboard.presenters.recent_changes import Change
+from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
 
 MIN_COMPARED = 20
 """Ended tasks, or calls, that both weeks must have, so that chance is not news."""
@@ -85,9 +85,9 @@ def describe_trends(
     costs: Mapping[str, tuple[float, float]],
     models: Mapping[str, tuple[ModelWeek, ModelWeek]],
     names: Mapping[str, str],
-) -> list[Change]:
+) -> list[RecentChange]:
     """Return the agents and models whose success or cost differs notably from the week before, the largest first."""
-    found: list[tuple[float, Change]] = []
+    found: list[tuple[float, RecentChange]] = []
     for agent_id, (week, before) in agents.items():
         if min(week.completed + week.failed, before.completed + before.failed) < MIN_COMPARED:
             continue
@@ -105,14 +105,14 @@ def describe_trends(
 
 def _compare_weeks(
     kind: str, name: str, url: str, success: tuple[float, float], cost: tuple[float, float], unit: str
-) -> list[tuple[float, Change]]:
+) -> list[tuple[float, RecentChange]]:
     found = []
     if (difference := abs(success[0] - success[1])) >= NOTABLE_POINTS:
         word = "more" if success[0] > success[1] else "less"
         text = f"{name} succeeds {word} often: {success[0]:.0%} this week, {success[1]:.0%} in the week before"
-        found.append((difference / NOTABLE_POINTS, Change(kind, text, url)))
+        found.append((difference / NOTABLE_POINTS, RecentChange(kind, text, url)))
     if min(cost) > 0 and (factor := max(cost) / min(cost)) >= NOTABLE_FACTOR:
         word = "more" if cost[0] > cost[1] else "less"
         amounts = f"{format_money(cost[0])} a {unit} this week, {format_money(cost[1])} in the week before"
-        found.append((factor / NOTABLE_FACTOR, Change(kind, f"{name} costs {word}: {amounts}", url)))
+        found.append((factor / NOTABLE_FACTOR, RecentChange(kind, f"{name} costs {word}: {amounts}", url)))
     return found

@@ -29,7 +29,7 @@ from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site.live_updates import LiveUpdates
 from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSignIns, log_only
-from stentor.surfaces.dashboard.site.sessions import LoginThrottle, Session, SessionStore
+from stentor.surfaces.dashboard.site.sessions import BrowserSession, LoginThrottle, SessionStore
 from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
 from stentor.web.sse import StreamLimit
@@ -145,7 +145,7 @@ class Site:
         self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
         self.slow_cache = TtlCache(SLOW_CACHE_SECONDS, time.monotonic)
 
-    async def is_session_valid(self, session: Session) -> bool:
+    async def is_session_valid(self, session: BrowserSession) -> bool:
         """Return whether the session's key is still valid; the result may be `CACHE_SECONDS` old.
 
         Needed because pages that only query the database would otherwise still open with a revoked key.
@@ -170,7 +170,7 @@ class Site:
 class PageRequest:
     """One request of a signed-in user."""
 
-    def __init__(self, site: Site, request: Request, session: Session) -> None:
+    def __init__(self, site: Site, request: Request, session: BrowserSession) -> None:
         self.site = site
         self.request = request
         self.session = session

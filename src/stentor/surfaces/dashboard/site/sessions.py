@@ -29,7 +29,7 @@ THROTTLE_WINDOW_SECONDS = 60.0
 MAX_ADDRESSES = 1_000
 
 
-class Session(msgspec.Struct):
+class BrowserSession(msgspec.Struct):
     """A gateway key with its name, role and permissions; every form of this session carries the token `csrf`."""
 
     key: str
@@ -56,13 +56,13 @@ class SessionStore:
     def __init__(self, now: Callable[[], float], lifetime: float = DEFAULT_LIFETIME_SECONDS) -> None:
         self._now = now
         self.lifetime_seconds = lifetime
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions: dict[bytes, BrowserSession] = {}
 
     def create(self, key: str, holder: Mapping[str, Any], visited_at: int = 0, *, is_personal: bool = False) -> str:
         """Create a session for the holder of a key, as the gateway describes it; return the value of the cookie."""
         self._evict()
         token, now = secrets.token_urlsafe(32), self._now()
-        self._sessions[_digest(token)] = Session(
+        self._sessions[_digest(token)] = BrowserSession(
             key,
             holder["name"],
             holder["role"],
@@ -76,7 +76,7 @@ class SessionStore:
         )
         return token
 
-    def find(self, token: str) -> Session | None:
+    def find(self, token: str) -> BrowserSession | None:
         """Return the session of a token, None when it does not exist or has expired."""
         session = self._sessions.get(_digest(token)) if token else None
         if session is None:
@@ -90,7 +90,7 @@ class SessionStore:
     def delete(self, token: str) -> None:
         self._sessions.pop(_digest(token), None)
 
-    def _is_expired(self, session: Session) -> bool:
+    def _is_expired(self, session: BrowserSession) -> bool:
         now = self._now()
         return session.used_at + IDLE_SECONDS < now or session.opened_at + self.lifetime_seconds < now
 
@@ -107,7 +107,7 @@ def read_session_cookie(cookies: Mapping[str, str], *, is_tls: bool) -> str:
     return cookies.get(HOST_SESSION_COOKIE) or ("" if is_tls else cookies.get(SESSION_COOKIE, ""))
 
 
-def is_csrf_token_valid(session: Session, token: str) -> bool:
+def is_csrf_token_valid(session: BrowserSession, token: str) -> bool:
     """Return whether a form's CSRF token belongs to the session."""
     return hmac.compare_digest(session.csrf.encode(), token.encode("utf-8", "replace"))
 
