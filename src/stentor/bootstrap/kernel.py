@@ -155,6 +155,7 @@ class Kernel:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+            # After the jobs: the next leader begins as soon as the lock is free.
             await self.jobs_leader.close()
 
         stack.push_async_callback(cancel)

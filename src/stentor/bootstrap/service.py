@@ -90,11 +90,13 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
     clock = SystemClock()
     lock = _lock_data_folder(settings, format_iso(clock.now()))
     try:
+        # Before the database is opened, whose errors may name its URL.
         for secret in settings.secrets():
             redactor.add_secret(secret)
         for secret in database_url.url_secrets(settings.storage.database_url):
             redactor.add_secret(secret)
         driver = open_driver(settings)
+        # Under the lock of the folder: no other service may work on a SQLite database while its schema changes.
         migrations.prepare_schema(driver, migrate=settings.storage.migrate)
         loaded = key_files.load_keys(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)

@@ -138,10 +138,12 @@ class DataFolderLock:
 
     def release(self) -> None:
         """Empty the lock file and release the lock."""
+        # Emptied before the lock is released: after it, the content may already be the next holder's.
         os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
     def _write_holder(self) -> None:
+        # Not by a rename, as in `write_atomically`: the lock is on this file and not on its name.
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, msgspec.json.encode(self.holder), 0)
 

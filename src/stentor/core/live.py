@@ -91,6 +91,7 @@ class Hub:
             listener(tenant, task_id, events)
         self.publish(tenant, task_id, events)
         if self._remote:
+            # Only that something changed: the others read the events from the run log.
             self._remote.changed((tenant, task_id))
         if any(event.event_type in TERMINAL_EVENTS for event in events):
             self.drop_tokens(tenant, task_id)
@@ -156,6 +157,7 @@ class TaskWatcher:
         try:
             self._queue.put_nowait(message)
         except asyncio.QueueFull:
+            # The reader of the queue ends its stream then; the client resumes from the run log.
             self.has_overflowed = True
 
     async def get(self) -> Any:
@@ -209,6 +211,7 @@ class RemoteWatchers:
         self._announced_at.pop(key, None)
         if key in self._mirrored:
             self._mirrored.discard(key)
+            # Copies that are not kept up to date without a watcher.
             self._local.drop_tokens(*key)
 
     def renew_interest(self) -> None:

@@ -238,6 +238,7 @@ class RunLog:
             row = _encode_row(event)
             tx.append(_EVENTS, row)
             tx.append(_WAITING, (event.event_id, leaf_hash(row).hex()))
+        # In the transaction, so that an event and the deliveries of it are stored together or not at all.
         for hook in self.append_hooks:
             hook(tx, tenant, events)
         if task_id is not None:

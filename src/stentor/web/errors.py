@@ -168,6 +168,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = _CODES.get(error.status_code, "INVALID_REQUEST")
     message = str(error.detail)
+    # The text of the router; errors that a route raises have their own.
     if error.status_code == 404 and message == "Not Found":
         message = f"No route {request.method} {request.url.path}."
     headers = dict(error.headers or {})

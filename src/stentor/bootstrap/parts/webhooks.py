@@ -67,6 +67,7 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
         shared=not infra.is_single_process,
         retention_us=settings.webhooks.retention_days * DAY,
     )
+    # In the transaction of the event, unlike the hub's listeners: a delivery must not be lost in a crash after it.
     runlog.append_hooks.append(WebhookOutbox(subscriptions, dispatcher.wake_workers).record)
     service = WebhookService(
         db,

@@ -123,6 +123,7 @@ class Database:
     def _read_once(self, fn: Callable[[Tx], T]) -> T:
         connection = getattr(self._local, "connection", None)
         if connection is None:
+            # One for each reader thread: a connection is for one thread at a time.
             connection = self._local.connection = self.driver.reader()
             self._open_readers.append(connection)
         try:
@@ -135,6 +136,8 @@ class Database:
         connection: DbConnection | None = None
         while units := self._next_group():
             try:
+                # Opened here and not at the start, so that a database that is down fails these units and not the
+                # thread.
                 connection = connection or self.driver.writer()
                 group_commit.run_group(connection, units)
                 self._write_outages.record_success()

@@ -65,6 +65,7 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
             conflicts += 1
             if conflicts == MAX_TRIES:
                 raise
+            # Only the writer thread sleeps: new writes gather in its queue meanwhile and share the next commit.
             pause = RETRY_PAUSE_SECONDS * 2 ** (conflicts - 1)
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter needs no secure randomness
         except BaseException:
@@ -80,6 +81,7 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, run
         # A try before this one may have left a result, and hooks for changes that were rolled back.
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
     run_all(connection, group, now)
+    # Last: the rows of counters are the same for many transactions, so their locks are held for the commit alone.
     _write_counters(connection, group)
     connection.commit()
 
@@ -135,6 +137,7 @@ def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) ->
             raise  # the database has aborted the whole transaction, so there is no savepoint to return to
         unit.error, unit.hooks, unit.added = error, [], []
         connection.control("rollback to savepoint unit")
+    # Also after a rollback to the savepoint, which leaves the savepoint itself in place.
     connection.control("release savepoint unit")
 
 
@@ -158,6 +161,7 @@ def _write_counters(connection: DbConnection, group: list[WriteUnit]) -> None:
 def fail_group(group: list[WriteUnit], error: StoreUnavailable) -> None:
     """Give the error to every unit that has none of its own, after nothing was committed."""
     for unit in group:
+        # An exception of its own for each: one that is raised in many tasks would collect the tracebacks of all.
         unit.error = unit.error or StoreUnavailable(error.message)
         unit.hooks = []
 
@@ -169,6 +173,7 @@ def resolve_group(group: list[WriteUnit]) -> None:
         by_loop.setdefault(unit.loop, []).append(unit)
     for loop, units in by_loop.items():
         try:
+            # One call for all units, because each one wakes the loop with a system call.
             loop.call_soon_threadsafe(_resolve, units)
         except RuntimeError:
             # The loop was closed while the transaction ran; the commit is valid, but no caller is left.

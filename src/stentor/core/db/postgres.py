@@ -39,6 +39,7 @@ _SESSION = (
 )
 _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
+# PostgreSQL keeps locks with one key and with two keys apart, so that no name can be the lock for everything.
 _EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
 """Advisory locks: the key of the lock for everything, and the first of the two keys of a named lock."""
 _TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, %s)")
@@ -89,9 +90,11 @@ class PostgresConnection:
         if self._raw.closed or self._raw.broken:
             self._raw = self._connect()
         with self._store_errors():
+            # Not prepared, as psycopg would after five executions: several statements in one message cannot be.
             cursor = self._raw.execute(
                 as_literal(_BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks)), prepare=False
             )
+            # The time is the result of the last statement.
             while cursor.nextset():
                 pass
             row = cursor.fetchone()
@@ -142,6 +145,7 @@ class PostgresConnection:
         try:
             self._raw.execute("rollback")
         except psycopg.Error:
+            # It cannot be used any more; `begin` opens another one.
             self._raw.close()
 
     def in_transaction(self) -> bool:
@@ -184,6 +188,7 @@ class PostgresConnection:
         try:
             yield
         except psycopg.Error as error:
+            # A connection that was lost before the commit has committed nothing, so the transaction may run again.
             if error.sqlstate in _RETRYABLE or self._raw.closed:
                 raise StoreConflict(_unavailable(error).message) from error
             if isinstance(error, psycopg.OperationalError):

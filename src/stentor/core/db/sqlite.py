@@ -119,15 +119,20 @@ class SqliteDriver:
                 isolation_level=None,
                 check_same_thread=False,
                 timeout=BUSY_MS / 1000,
+                # The stores have more statements than the default of 128; the others would be parsed again each time.
                 cached_statements=512,
             )
             for pragma in (
                 "journal_mode=wal",
                 f"synchronous={self._synchronous}",
+                # Off unless each connection sets it.
                 "foreign_keys=on",
+                # In KiB, because it is negative.
                 "cache_size=-16384",
             ):
                 raw.execute(f"pragma {pragma}")
+        # Takes the write lock at once: a transaction that began with a read fails at its first write, without waiting,
+        # if another connection has written meanwhile.
         return SqliteConnection(raw, self._clock, "begin immediate")
 
     def reader(self) -> SqliteConnection:

@@ -78,6 +78,7 @@ class Tx:
 
     def rows(self, sql: Sql, **params: Any) -> list[Row]:
         """Execute a statement and return all its rows."""
+        # An update with `returning` gives rows too.
         self.wrote = self.wrote or sql.writes
         self._flush_before(sql)
         return self._connection.rows(sql, params)
@@ -147,6 +148,8 @@ class Tx:
             yield
             self.flush()
         except BaseException:
+            # What a rollback of the database does not undo: rows that the block appended, its hooks and its increments.
+            # Rows from before the block are in the database since the flush above.
             self._pending.take()
             del self.hooks[hooks:], self.added[added:]
             self._connection.control("rollback to savepoint part")

@@ -100,6 +100,7 @@ def encode_payloads(sender: str, messages: list[FanoutMessage], limit: int) -> I
     for part in map(_encode, messages):
         if len(part) > room:
             continue
+        # With a comma before each part but the first.
         if parts and size + len(part) + len(parts) > room:
             yield head + b",".join(parts) + b"]]"
             parts, size = [], 0
@@ -116,6 +117,7 @@ def decode_payload(payload: bytes | str, own_id: str) -> Iterator[FanoutMessage]
     except msgspec.MsgspecError:
         log.debug("fanout: invalid payload")
         return
+    # Both transports deliver a payload to its sender too.
     for part in parts if sender != own_id else ():
         try:
             yield _message.decode(part)
@@ -223,8 +225,10 @@ class Fanout:
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _flush(self, transport: FanoutTransport) -> None:
+        # No await between the two lines: a message that is queued from now on sets the event again.
         self._wake.clear()
         messages, self._queued = list(self._queued), {}
+        # Not queued again if that fails: they are hints, and polling finds what they were about.
         if messages:
             await transport.publish(list(encode_payloads(self._own_id, _merge_tokens(messages), transport.limit)))
 

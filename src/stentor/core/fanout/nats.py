@@ -46,6 +46,7 @@ class NatsTransport:
         )
         try:
             await client.subscribe(self._subject, cb=on_message)
+            # A round trip: after it the server has the subscription, and nothing is missed.
             await client.flush()
             ready()
             await lost.wait()

@@ -28,6 +28,7 @@ _OPTIONS: dict[str, Any] = {
 def _readable(fd: int) -> Iterator[asyncio.Event]:
     """Yield an event that is set when the descriptor is readable, and once at the start."""
     loop, event = asyncio.get_running_loop(), asyncio.Event()
+    # Data may have arrived before the reader was added.
     event.set()
     loop.add_reader(fd, event.set)
     try:
@@ -57,6 +58,7 @@ class PostgresTransport:
                 while True:
                     await readable.wait()
                     readable.clear()
+                    # Raises if the connection is lost, which ends `listen`; `Fanout` connects again.
                     connection.pgconn.consume_input()
                     while message := connection.pgconn.notifies():
                         receive(message.extra)
@@ -73,4 +75,5 @@ class PostgresTransport:
             await self._sender.close()
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        # In a transaction LISTEN and NOTIFY would take effect only at its commit.
         return await psycopg.AsyncConnection.connect(self._url, autocommit=True, **self._options)

@@ -93,6 +93,7 @@ class HttpClient:
         try:
             await response.read_head()
         except BaseException:
+            # After a cancellation too: the rest of this response would be read as the next one's.
             response.close()
             raise
         return response

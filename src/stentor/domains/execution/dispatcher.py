@@ -109,6 +109,7 @@ class RunningTasks:
         all_done = asyncio.ensure_future(asyncio.wait(self._tasks.values(), timeout=seconds))
         hurried = asyncio.ensure_future(hurry.wait())
         await asyncio.wait([all_done, hurried], return_when=asyncio.FIRST_COMPLETED)
+        # Ends the waiting only: `asyncio.wait` never cancels the attempts that it waits for.
         for waiter in (all_done, hurried):
             waiter.cancel()
 

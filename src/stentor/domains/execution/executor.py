@@ -83,6 +83,8 @@ class TaskExecutor:
         self.held_claims[key] = claim
         try:
             outcome = await self._run(claim)
+            # The lock that learning takes: asked for half-way while another process has it, it has the whole group run
+            # again.
             await self._db.write(
                 lambda tx: self.record_outcome(tx, claim, outcome), (locks.agent_lock(claim.agent_id),)
             )
@@ -161,6 +163,7 @@ class TaskExecutor:
             task = require_task(tx, queued.tenant, queued.task_id)
         except NotFound:
             return None
+        # Not denied, but changed since it was queued: the claim finds that too, and takes nothing.
         if task.status != "queued" or task.epoch != queued.epoch:
             return None
         authority = self._grants.resolve_task_authority(tx, task)

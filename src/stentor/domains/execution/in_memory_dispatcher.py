@@ -154,6 +154,7 @@ class InMemoryDispatcher:
         while queue and queue.tasks and len(taken) < limit:
             queued = queue.pop()
             key = (queued.tenant, queued.task_id)
+            # Otherwise the entry is outdated: the task was stopped, or queued again since and has another entry.
             if self._waiting.get(key) == queued.head_id:
                 del self._waiting[key]
                 taken.append(queued)

@@ -41,6 +41,7 @@ class LimitGate:
 
     def admit(self, tx: Tx, queued: QueuedTask, limit: TaskLimit) -> bool:
         """Return whether the task may start now; parks it otherwise. Each task's own `max` decides for it."""
+        # Before the count: two claims that counted at the same time would both take the last room.
         tx.lock(locks.limit_lock(queued.tenant, limit.key))
         used = store.count_used(tx, queued.tenant, limit)
         if used < limit.max and not store.has_older_parked(tx, queued, limit, used):
@@ -51,6 +52,7 @@ class LimitGate:
     def record_start(self, tx: Tx, claim: TaskClaim, limit: TaskLimit) -> None:
         """Count a claimed task, in the transaction of `admit`."""
         store.record_start(tx, claim.tenant, claim.task_id, claim.epoch, limit)
+        # After the commit: a claim that is rolled back takes no room, and its end would never come.
         tx.after_commit(partial(self._remember, (claim.tenant, claim.task_id), (claim.tenant, limit.key)))
 
     def _remember(self, task: TaskRef, key: LimitKey) -> None:
@@ -84,6 +86,7 @@ class RoomFinder:
 
     async def tick(self) -> None:
         """Look for room in the limits of which a task has ended, and in those that are due."""
+        # A key is not put back after a failure: each one with parked tasks is also due by the time in its row.
         freed, self._freed = self._freed, set()
         due = await self._db.poll(lambda tx: store.list_due(tx, BATCH_SIZE))
         for tenant, key in {*freed, *due}:

@@ -114,6 +114,7 @@ class PostgresDispatcher:
 
     async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
         arrival = self._arrivals.setdefault(agent_id, ArrivalEvent())
+        # Costs no query while nothing is queued, as the workers of all agents ask again and again.
         if not self._open or not arrival.is_set():
             return []
         seen = arrival.set_count
@@ -231,6 +232,7 @@ class PostgresDispatcher:
         count, claims = await self._db.write(work, NO_LOCKS)
         if count == CLAIM_BATCH:
             self._wake.set()
+        # Tasks of excluded agents were not read, and some of those that were read could not be claimed.
         self._may_have_more = bool(excluded) or count > len(claims)
         for claim in claims:
             self._change_depth(claim.agent_id, -1)

@@ -50,6 +50,7 @@ class Reconciler:
         self._executor = executor
         self._outcomes = outcomes
         self._max_attempts = max_attempts
+        # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = executor.lease_us // (3 * SECOND)
 
     async def recover(self, *, is_single_process: bool) -> int:
@@ -80,6 +81,7 @@ class Reconciler:
 
     async def tick(self, tick: int) -> None:
         """Repair once. `tick` counts the seconds since the start; rare jobs run at multiples of it."""
+        # Made before the read: what this process changes from here on counts more than what the poll finds.
         refill_query = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
         def find(tx: Tx) -> tuple[list[Task], list[Task], Callable[[], None] | None]:
@@ -126,6 +128,7 @@ class Reconciler:
         def work(tx: Tx) -> None:
             for claim in claims:
                 task = require_task(tx, claim.tenant, claim.task_id)
+                # Only our own claim: the outcome may be recorded already, or the task be claimed by another process.
                 if task.status == "executing" and task.epoch == claim.epoch:
                     queued = self._requeue(tx, task, "The process that ran it is shutting down.")
                     tx.after_commit(partial(self._dispatcher.enqueue, queued))
@@ -142,6 +145,7 @@ class Reconciler:
 
     def _repair(self, seen: Task) -> Any:
         def work(tx: Tx) -> None:
+            # Read again under the transaction: since `seen` the attempt may have ended or renewed its lease.
             task = require_task(tx, seen.tenant, seen.task_id)
             if task.status != "executing":
                 return
@@ -155,6 +159,7 @@ class Reconciler:
         """Return the abort of a task that waited longer than its `queue_timeout_seconds`; it is not evidence."""
 
         def work(tx: Tx) -> None:
+            # Read again: since `seen` it may have been claimed, or queued anew with a later deadline.
             task = require_task(tx, seen.tenant, seen.task_id)
             if task.status != "queued" or task.queue_deadline_at is None or task.queue_deadline_at >= tx.now:
                 return

@@ -96,6 +96,7 @@ class WorkerService:
             task = require_held(tx, self._agents, principal, task_id, epoch)
             store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND)
             until = tx.now + lease * SECOND
+            # After the commit: a lease that was not renewed is not to be held in memory either.
             tx.after_commit(lambda: self._record_activity(task, until))
             return until
 
@@ -103,6 +104,7 @@ class WorkerService:
 
     async def publish_tokens(self, principal: Principal, task_id: str, epoch: int, tokens: list[str]) -> None:
         """Send output tokens to the streams of the task. Raises LeaseLost."""
+        # Checked without a fence: tokens are only shown, and what is stored is the outcome.
         task = await self._db.read(lambda tx: require_held(tx, self._agents, principal, task_id, epoch))
         for text in tokens:
             self._hub.append_token(task.tenant, task_id, task.head_id, text)

@@ -112,6 +112,7 @@ class CheckpointService:
         Raises CheckpointCorrupt, NotFound, RestoreFailed; then nothing was changed.
         """
         state = open_state(checkpoint)
+        # Of a failed restore nothing may stay, but the caller records in the same transaction that it failed.
         with tx.savepoint():
             self._apply(tx, checkpoint.tenant, state, by, parent, only_fields)
             agent = require_agent(tx, checkpoint.tenant, checkpoint.agent_id)

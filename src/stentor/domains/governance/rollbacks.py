@@ -104,6 +104,7 @@ class RollbackService:
             head_id=event,
         )
         store.insert_rollback(tx, rollback)
+        # After the commit: the runner reads the row, which must be there.
         tx.after_commit(self._wake)
         return rollback
 

@@ -284,6 +284,7 @@ class KeyService:
         }
         draft = EventDraft("key_changed", "keys", f"Key {key.name} ({key.role}) {change}.", meta)
         self._runlog.append(tx, key.tenant, [draft])
+        # After the commit: a key whose transaction is rolled back must not open anything.
         tx.after_commit(partial(self._apply, [key]))
 
 

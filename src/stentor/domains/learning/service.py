@@ -151,6 +151,7 @@ class LearningService:
         weight = model.apply_grade(record, sample=sample, was=outcome.performance, grade=grade, now=tx.now)
         store.put(tx, weight)
         store.insert_grade_history(tx, outcome.tenant, outcome.task_id, outcome.epoch, weight, before)
+        # As in `learn`: only what is committed may be in memory.
         tx.after_commit(lambda: self.view.put(outcome.tenant, weight))
         meta = _learning_metadata(outcome, "graded", before, weight) | {"grade": grade, "was": outcome.performance}
         message = f"Weight for {outcome.task_type} went from {before:.3f} to {weight.weight:.3f} after a grade."

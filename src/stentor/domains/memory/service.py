@@ -167,6 +167,7 @@ class MemoryService:
         decision = await _decide(draft, current, frozenset(seen_hashes), base)
         conflict_copy = None
         if decision.losing_content is not None:
+            # The losing text first: if the service is killed between the two writes, no text is lost.
             conflict_copy = await self._unused_copy_name(draft.path)
             await self._record_and_apply(caller, conflict_copy, None, decision.losing_content, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"

@@ -63,6 +63,7 @@ class MessageProcessor:
         self._lifecycle = lifecycle
         self._actions = actions
         self._lease = lease
+        # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = lease // (3 * SECOND)
         self._shared = shared
         self._work = asyncio.Event()

@@ -211,6 +211,7 @@ class AnswerGrader:
         if previous is not None:
             weight = apply_grade(previous, sample=answer.sample, was=UNGRADED_REWARD, grade=value, now=tx.now)
             store.upsert_weight(tx, tenant, weight)
+            # As in `_learn`: only what is committed may be in memory.
             tx.after_commit(lambda: self._records.put(tenant, weight))
             rewards, outcomes = weight.counted_rewards
             totals = {"model": answer.model, "kind": answer.kind, "rewards": rewards, "outcomes": outcomes}

@@ -220,6 +220,7 @@ class PeopleService:
     def _announce(self, tx: Tx, person: Person, draft: EventDraft) -> None:
         """Append the run log event, and load the person after the commit."""
         self._runlog.append(tx, person.tenant, [draft])
+        # After the commit: a sign-in that is rolled back must not leave a valid session in memory.
         tx.after_commit(partial(self._apply, [person]))
 
     def _apply(self, changed: list[Person]) -> None:

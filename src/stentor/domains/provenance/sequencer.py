@@ -61,6 +61,7 @@ class Sequencer:
         """The right edge of the stored tree; None when unknown or when another process numbers."""
         self._last_signed: tuple[int, int] | None = None
         """Size and time (microseconds) of the last attempt to sign or to check."""
+        # `drain` and the loop use the same frontier, so only one of them may number.
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:

@@ -157,6 +157,7 @@ class SessionService:
                 contents.remove_unused(tx, session.tenant, hashes)
             return items
 
+        # A list, so that what is stored under the key also says that there was no item.
         def work(tx: Tx, session: Session) -> list[Item]:
             return idempotency.run_once(tx, key, list[Item], lambda: pop(tx, session))
 

@@ -98,6 +98,7 @@ class StepService:
             task = require_held(tx, self._agents, principal, task_id, epoch)
             mark_handled(tx, task, handled)
             event_id, started = ids.new_id(), tx.now - duration_ms * 1000
+            # An effect has had its row since it began; any other step is inserted with its outcome.
             if draft.kind == "effect":
                 is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
                 step = find_same(tx, task, draft)
@@ -146,6 +147,7 @@ def begin_step(
 
 def _insert_or_find(tx: Tx, task: Task, draft: StepDraft, insert: Callable[..., Step | None]) -> tuple[Step, bool]:
     """Insert a step, in the place of a failed one that runs again; return the recorded step and whether it is new."""
+    # The primary key decides: of two requests that record the same step only one inserts it.
     step = insert()
     if step is None and model.is_superseded(recorded := find_same(tx, task, draft), task):
         step = insert(replaced=recorded)

@@ -59,6 +59,8 @@ class WaitService:
         """
 
         def work(tx: Tx) -> JournalEntry:
+            # Before anything is read: what ends the wait at this moment, such as a signal, either finds the step or was
+            # found by it.
             lock_waits(tx, principal.tenant, task_id)
             task = require_held(tx, self._agents, principal, task_id, epoch)
             if task.runtime_kind != "worker":
@@ -98,6 +100,7 @@ class WaitService:
             if over := next((step for step in ended if step.error or step.together not in still_open), None):
                 self._endings.resume(tx, task.tenant, task_id, over.name, over.event_id)
             agent_id = task.assigned_agent or ""
+            # After the commit: until then the worker holds the task.
             tx.after_commit(lambda: self._presence.remove_lease(agent_id, task_id))
             return tasks.find(tx, task.tenant, task_id) or task
 

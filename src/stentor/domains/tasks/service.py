@@ -247,6 +247,7 @@ class TaskService:
                 "retry_epoch": task.epoch,
                 "metadata": metadata,
             }
+        # The error undoes the whole function, and with it the events above.
         if not store.requeue(tx, task, status, head, **assignment):
             raise Conflict("The task was changed by another request. Read it again.")
         changed = require_task(tx, task.tenant, task.task_id)

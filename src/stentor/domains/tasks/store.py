@@ -44,6 +44,7 @@ _INSERT = Sql(
     f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, session_id, input) "
     f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :session_id, :input)"
 )
+# The fence of claims: of two that have read the same row only one finds its epoch, and raises it.
 _CLAIM = Sql(
     f"""update tasks set status = 'executing', epoch = epoch + 1, start_time = :now, lease_until = :lease_until,
         deadline_at = :now + cast(timeout_seconds as bigint) * {SECOND}, head_id = :new_head
@@ -52,12 +53,14 @@ _CLAIM = Sql(
         submitted_by, retry_epoch"""
 )
 _RENEW = Sql(f"update tasks set lease_until = :lease_until where {_KEY} and status = 'executing' and epoch = :epoch")
+# Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter.
 _FINISH = Sql(
     f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
         outcome_class = :outcome_class, learning_eligible = :learning_eligible, performance = :performance,
         learning_pending = :learning_pending, head_id = :head_id, lease_until = null, deadline_at = null
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
+# The head as well, because a move to another agent leaves status and epoch as they are.
 _END_WITHOUT_LEARNING = Sql(
     f"""update tasks set status = :status, completion_time = :now, error = :error, outcome_class = :outcome_class,
         learning_eligible = 0, head_id = :head_id, lease_until = null, deadline_at = null

@@ -23,6 +23,7 @@ def suspend(tx: Tx, runlog: RunLog, task: Task, message: str, keys: list[str]) -
     meta = {"status": "waiting", "epoch": task.epoch, "keys": keys}
     draft = EventDraft("task_waiting", "tasks", message, meta, task.assigned_agent)
     head = runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
+    # The error undoes the whole function, and with it the event above.
     if not store.suspend(tx, task, head):
         raise LeaseLost("You no longer hold the lease of this task.")
     changes = ("executing", task.assigned_agent, -1), ("waiting", task.assigned_agent, 1)

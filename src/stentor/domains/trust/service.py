@@ -102,6 +102,7 @@ class TrustService:
     ) -> tuple[TrustEntity, float]:
         """Set a score within the caller's transaction, without calling the hooks."""
         # The score is read, changed and written: two processes must not do that for one entity at the same time.
+        # The score is read, changed and written. The learning of an outcome holds this lock already.
         tx.lock(locks.agent_lock(entity_id))
         previous = store.find(tx, tenant, entity_id)
         before = previous.score_at(tx.now) if previous else None

@@ -126,6 +126,7 @@ class DeliveryLog:
         self._runlog.append(tx, principal.tenant, [draft])
         for row in rows:
             store.insert_delivery(tx, row)
+        # After the commit: the worker would not find the rows before.
         tx.after_commit(lambda: self._notify([subscription_id]))
 
 

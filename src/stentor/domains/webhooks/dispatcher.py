@@ -233,6 +233,7 @@ class DeliveryDispatcher:
         draft = EventDraft("webhook_disabled", "webhooks", f"Webhook disabled. {decision.disable_reason}", meta)
         self._runlog.append(tx, delivery.tenant, [draft])
         subscriptions = store.list_all_subscriptions(tx)
+        # After the commit: with a rolled-back change in the index, events would get no delivery.
         tx.after_commit(lambda: self._index.replace_all(subscriptions))
         tx.after_commit(lambda: self.counts.update(disabled=1))
 

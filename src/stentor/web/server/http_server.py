@@ -337,6 +337,7 @@ async def _serve_until_stopped(
             on_ready()
         await servers.wait()
     finally:
+        # Before `on_exit`, which closes what the jobs use.
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

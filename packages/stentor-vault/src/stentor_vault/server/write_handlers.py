@@ -153,6 +153,7 @@ def _destination(request: Request, source: str) -> str:
     if value is None:
         raise VaultApiError(errors.NO_DESTINATION, "The header Destination is missing.")
     try:
+        # Decoded before the checks below, so that an encoded slash does not pass them.
         path = unquote(value.strip(), errors="strict").replace("\\", "/")
     except UnicodeDecodeError:
         raise VaultApiError(errors.BAD_DESTINATION, "The header Destination is not percent-encoded UTF-8.") from None
@@ -169,6 +170,7 @@ class VaultFiles:
     def __init__(self, vault: FolderVault, texts: VaultTextIndex) -> None:
         self.vault = vault
         self._texts = texts
+        # By the hash of the path, because one for each path would be without number; paths that share a lock only wait.
         self._locks = [asyncio.Lock() for _ in range(256)]
 
     async def edit(self, path: str, edit: EditContent, conditions: Preconditions) -> bytes:
@@ -180,6 +182,7 @@ class VaultFiles:
                 content = await asyncio.to_thread(edit, current)
                 try:
                     await self.vault.write(path, content, NO_FILE if current is None else content_hash(current))
+                # Another program has written in between: our lock means nothing to it.
                 except NoteChanged:
                     continue
                 await self._texts.refresh(path)

@@ -136,6 +136,7 @@ class ToolLoop:
         """Return the messages, or if they are too long the summary that the model writes of them: a step of its own."""
         limit, key = self._options.compact_after_tokens, f"summary {len(self._turns) + 1}"
         is_long = limit is not None and _is_longer(messages, limit)
+        # A recorded summary is used again whatever the limit is now: the steps after it were made with it.
         if not is_long and not self._journal.has(key):
             return list(messages)
         self._check_limits()
@@ -256,6 +257,7 @@ class ToolLoop:
         except (LeaseLost, StoreUnavailable):
             raise
         except StentorError as error:
+            # Without a response it may have happened all the same.
             if effect is not None and isinstance(error, Timeout | ToolInterrupted):
                 raise EffectUnknown(request.tool, effect) from None
             return _describe(error)

@@ -202,6 +202,7 @@ class RuntimeSettings:
         settings = msgspec.structs.replace(settings, version=settings.version + 1, updated_at=tx.now)
         store.save(tx, settings)
         self._runlog.append(tx, settings.tenant, [event])
+        # After the commit: calls must not go by settings that are rolled back.
         tx.after_commit(partial(self._apply, [settings]))
 
     def _check_subject(self, tenant: str, kind: BudgetKind, subject: str) -> None:
