@@ -161,6 +161,7 @@ class Worker:
             if error.code != "ROUTING_AGENT_UNAVAILABLE":
                 raise
             log.warning("worker: agent unavailable, retrying error=%s", error)
+            # Not a sleep, so that `stop` ends it.
             self._stopping.wait(5)
         finally:
             if slots > len(claims):

@@ -107,6 +107,7 @@ class HttpClient:
     def _take_idle(self, key: ConnectionKey, now: float) -> ClientConnection | None:
         idle = self._idle.get(key)
         while idle:
+            # The one used last, which the server is least likely to have closed.
             connection = idle.pop()
             if connection.idle_since > now - IDLE_SECONDS and connection.is_reusable():
                 return connection
@@ -156,6 +157,7 @@ class HttpClient:
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
             self._context = ssl.create_default_context()
+            # Not HTTP/2, which this client does not speak.
             self._context.set_alpn_protocols(["http/1.1"])
         return self._context
 

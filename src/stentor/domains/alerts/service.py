@@ -57,6 +57,7 @@ class AlertService:
             except StoreUnavailable:
                 continue  # the database logs the outage
             except Exception:
+                # Fails open: one failed check must not stop all later ones.
                 log.exception("alerts: check failed")
 
     async def check(self) -> None:
@@ -142,6 +143,7 @@ class AlertService:
             self._mail_problem = str(error)
             return
         self._mail_problem = ""
+        # After the e-mail: a crash in between sends it twice, and in the other order never.
         await self._db.write(lambda tx: store.set_mailed(tx, alerts))
 
 

@@ -57,6 +57,7 @@ class Deployer:
         started = await self._db.write(lambda tx: self.begin(tx, tenant, update_id))
         if started is not None:
             update, agent = started
+            # Between two transactions: a probe takes long, and one thread runs all writes.
             result = await self.probe(agent)
             await self._db.write(lambda tx: self._finish(tx, update, result))
 

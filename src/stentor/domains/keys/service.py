@@ -82,6 +82,7 @@ class KeyService:
             return None
         key, principal = entry
         now = self._clock.now()
+        # Asked at each use, because nothing happens at the moment when a key expires.
         if key.status_at(now) != "active":
             return None
         self._used[key.name] = now
@@ -206,12 +207,14 @@ class KeyService:
         try:
             await self._db.write(partial(store.record_use, used=used))
         except StoreUnavailable:
+            # Uses since then are newer.
             self._used = used | self._used  # the database logs its outage
 
     def _apply(self, changed: list[ApiKey]) -> None:
         has_new_budgets = False
         for key in changed:
             known = self._by_name.get(key.name)
+            # A poll may have read the row before this process changed it.
             if known is not None and known.version >= key.version:
                 continue
             if known is not None:

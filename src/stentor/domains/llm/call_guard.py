@@ -85,6 +85,7 @@ class LlmCall:
 
     async def complete(self, usage: TokenUsage) -> None:
         """Record a successful call. Raises StoreUnavailable; then the caller must not get the reply."""
+        # First: that the provider works counts even if the call cannot be recorded.
         self._guard.on_call_ended(self, None)
         usage = _bounded(usage)
         self._span.end(usage, response_id=self.evidence.response_id)
@@ -140,6 +141,7 @@ class CallGuard:
             # Estimating reads the whole request, so calls without budgets skip it.
             estimate = estimate_usage() if applying else None
             async with self._ledger.check(applying):
+                # Before the reservation, which a call that is rejected here must not leave behind.
                 self._breaker.before_call(caller.tenant, target.provider)
                 if estimate is not None:
                     self._reserve(call, estimate)

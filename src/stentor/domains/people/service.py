@@ -186,6 +186,7 @@ class PeopleService:
         if self._refusals.get(subject, -MINUTE) > now - MINUTE:
             return
         if len(self._refusals) >= REFUSALS_KEPT:
+            # The oldest one, as a dictionary keeps its order.
             del self._refusals[next(iter(self._refusals))]
         self._refusals[subject] = now
         account = str(claims.get(self._settings.name_claim) or subject)[:200]

@@ -87,6 +87,7 @@ class CheckpointPublisher:
             try:
                 await sink(checkpoint)
             except Exception as error:
+                # Fails open: the other sinks still get it.
                 log.exception("checkpoints: delivery failed size=%d", checkpoint.size)
                 self.delivery_problem = f"the newest checkpoint was not delivered ({type(error).__name__})"
 

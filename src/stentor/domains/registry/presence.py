@@ -34,6 +34,7 @@ class Presence:
         self._clock = clock
         self.offline_after_us = int(offline_after_seconds * SECOND)
         self._announce = announce
+        # A third of the time after which a worker counts as offline, so that one message may be lost.
         self._announce_interval = min(ANNOUNCE_INTERVAL_US, self.offline_after_us // 3)
         self._latest = self._started = clock.now()
         self._seen: dict[str, int] = {}

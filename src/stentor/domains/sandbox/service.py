@@ -78,6 +78,7 @@ class SandboxService:
                 )
             return AccessDecision(denial is None, denial, agent)
 
+        # Locks everything: the tokens of a rate limit and the agent's violations are read, counted and written back.
         return await self._db.write(work)
 
     def _check(self, tx: Tx, agent: Agent, access: Access) -> AccessDenial | None:

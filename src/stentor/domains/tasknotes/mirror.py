@@ -83,6 +83,7 @@ class TaskNoteMirror:
     def _on_task_changed(self, tenant: str, task_id: str, events: list[RunLogEvent]) -> None:
         if all(event.event_type in NOT_IN_NOTES for event in events):
             return
+        # Only noted, because every listener delays the others; `run` writes.
         self.changes.record_events(tenant, task_id, events)
         self._wake.set()
 

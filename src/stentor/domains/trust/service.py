@@ -102,7 +102,6 @@ class TrustService:
     ) -> tuple[TrustEntity, float]:
         """Set a score within the caller's transaction, without calling the hooks."""
         # The score is read, changed and written: two processes must not do that for one entity at the same time.
-        # The score is read, changed and written. The learning of an outcome holds this lock already.
         tx.lock(locks.agent_lock(entity_id))
         previous = store.find(tx, tenant, entity_id)
         before = previous.score_at(tx.now) if previous else None
@@ -132,6 +131,7 @@ class TrustService:
 
         Once per `cause`: the unique index on the changes makes a second call fail.
         """
+        # As in `set_score_in_tx`; the learning of an outcome holds this lock already.
         tx.lock(locks.agent_lock(entity_id))
         previous = store.find(tx, tenant, entity_id)
         before = previous.score_at(tx.now) if previous else model.INITIAL_SCORE

@@ -119,6 +119,7 @@ class FolderVault:
                 raise NoteChanged(path, model.content_hash(previous))
             if permanent:
                 os.unlink(trash_name, dir_fd=trash)
+            # In this order, so that a power cut cannot leave the file in neither folder.
             os.fsync(trash)
             os.fsync(folder)
             return FileChange(None, previous)
@@ -146,6 +147,7 @@ class FolderVault:
                     safe_files.move_noreplace(source_folder, stored_name, target_folder, new_name)
             except FileExistsError:
                 raise NoteChanged(target, "" if previous is None else model.content_hash(previous)) from None
+            # In this order, so that a power cut cannot leave the file in neither folder.
             os.fsync(target_folder)
             os.fsync(source_folder)
             return FileChange(safe_files.stat_file(target_folder, new_name, target), previous)

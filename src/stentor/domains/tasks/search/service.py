@@ -56,6 +56,7 @@ class TaskSearch:
             except StoreUnavailable:
                 continue  # the database logs the outage
             except Exception:
+                # Fails open: the search lags behind, and the next tick begins at the same event.
                 log.exception("task search: index not updated")
 
     async def index_batch(self) -> int:
@@ -70,6 +71,7 @@ class TaskSearch:
         if not events:
             return 0
         order = {(e.tenant, e.task_id): e.number for e in events if e.task_id and e.event_type in INDEXED_EVENTS}
+        # The texts as they are now, perhaps newer than these events: the later ones index the same again.
         texts = await self._db.read(lambda tx: queries.read_texts(tx, sorted(order)))
         texts.sort(key=lambda text: order[text.tenant, text.task_id])
         await index.put(texts, Position(events[-1].number, events[-1].event_id))
