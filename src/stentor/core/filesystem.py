@@ -14,6 +14,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,27 @@ def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
         temporary.unlink(missing_ok=True)
         raise
     fsync_path(path.parent)
+
+
+def create_once(path: Path, text: str, mode: int = 0o600) -> None:
+    """Create a file with a line of text, such as a key, unless there is one. Raises OSError.
+
+    Another process sees either no file or a complete one, and of two that create it one wins: its file stays.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), mode)  # others must be able to read a public key, whatever the umask is
+            file.write(f"{text}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # A link, not a rename, which would replace the file of another process that was first.
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()
 
 
 def fsync_path(path: Path) -> None:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
-import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +15,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import OKPKey
 
 from stentor.auth.authority.claims import ReceiptError
-from stentor.core import jsontext
+from stentor.core import filesystem, jsontext
 from stentor.core.errors import InvalidRequest, StartRefused
 
 PUBLIC_MEMBERS = frozenset({"kty", "crv", "x"})
@@ -124,30 +121,15 @@ def ensure_signing_key(data_dir: Path) -> OKPKey:
     if key is None:
         path = signing_key_file(data_dir)
         try:
-            _create(path)
+            # With its mode: `create_once` makes parents of the folder with the default one.
+            data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            filesystem.create_once(path, jsontext.encode(generate().as_dict(private=True)).decode())
         except OSError as error:
             raise StartRefused(f"{path} cannot be created: {error.strerror}.") from None
         key = find_signing_key(data_dir)
     if key is None:
         raise StartRefused(f"{signing_key_file(data_dir)} was deleted while it was read.")
     return key
-
-
-def _create(path: Path) -> None:
-    """Write a temporary file and link it into place, so that another process sees either no key or a complete one."""
-    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(jsontext.encode(generate().as_dict(private=True)) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first; its key is used
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
 
 
 def _parse_private_key(path: Path, data: bytes) -> OKPKey:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from stentor.core import filesystem
 from stentor.core.errors import ServiceUnavailable
 from stentor.core.lazy_import import lazy_module
 
@@ -69,7 +68,7 @@ class Sealer:
 
     def _read_file(self, *, create: bool) -> bytes:
         if create and not self._path.exists():
-            _create(self._path)
+            filesystem.create_once(self._path, secrets.token_hex(32))
         if self._path.stat().st_mode & _GROUP_AND_OTHERS:
             raise MasterKeyUnusable(f"{self._path} is secret, and other users can read it: chmod 600 {self._path}")
         try:
@@ -83,19 +82,3 @@ class Sealer:
 
 def _binding(bound: tuple[str, ...]) -> bytes:
     return "\0".join(bound).encode()
-
-
-def _create(path: Path) -> None:
-    """Write a temporary file and link it into place, so that another process sees either no key or a complete one."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(32) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first; its key is used
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()

@@ -5,11 +5,9 @@ For the text format of the keys see `signed_note`.
 
 from __future__ import annotations
 
-import os
-import secrets
-from contextlib import suppress
 from pathlib import Path
 
+from stentor.core import filesystem
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
 from stentor.domains.provenance.signed_note import (
@@ -86,20 +84,6 @@ def find_verifier(path: Path) -> NoteVerifier | None:
 
 
 def _create(path: Path, text: str, mode: int) -> None:
-    """Create the file atomically unless it exists: write a temporary file and link it into place."""
-    if path.exists():
-        return
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode)  # other users must be able to read the public key, whatever the umask is
-            file.write(f"{text}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # A link, not a rename: if another process was first, its key must not be replaced.
-        with suppress(FileExistsError):
-            os.link(temporary, path)
-    finally:
-        temporary.unlink()
+    # Looked for first: the folder of an existing key may be read-only.
+    if not path.exists():
+        filesystem.create_once(path, text, mode)
