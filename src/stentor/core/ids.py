@@ -12,6 +12,7 @@ import time
 _POOL = 512
 """Random tails generated at once, because each call of os.urandom releases the GIL and waits to get it back."""
 _VARIANT = str.maketrans("0123456789abcdef", "89ab89ab89ab89ab")
+# Ids are made in the thread of the event loop and in those of the database.
 _lock = threading.Lock()
 _last = 0
 _millisecond = -1

@@ -106,6 +106,7 @@ class Worker:
         if not log.hasHandlers():
             logging.getLogger("stentor_worker").addHandler(_stderr_handler())
             logging.getLogger("stentor_worker").setLevel(logging.INFO)
+        # Python allows handlers of signals in no other thread.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, self._on_signal)

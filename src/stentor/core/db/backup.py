@@ -45,6 +45,7 @@ def copy_database(source: Path, target: Path, progress: Progress | None = None) 
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
+        # Made here, because SQLite would make it with the rights of the umask.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             _copy(source, temporary, progress)

@@ -191,6 +191,7 @@ class OutageLog:
     def __init__(self, operation: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._operation = operation
         self._clock = clock
+        # The threads of all readers report to one log.
         self._lock = threading.Lock()
         self._began_at: float | None = None
         self._logged_at = 0.0

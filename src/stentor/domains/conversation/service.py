@@ -130,6 +130,7 @@ class AgentChat:
         """
         opening = asyncio.ensure_future(self._open(principal, request, parent_task_id))
         try:
+            # Goes on after a cancellation, as the task may be stored already; `_close_unread` then cancels the task.
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(self._close_unread)

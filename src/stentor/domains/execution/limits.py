@@ -107,6 +107,7 @@ class RoomFinder:
             if used[period] < limit.max:
                 used[period] += 1
                 store.unpark(tx, queued)
+                # After the commit: if it is rolled back, the task stays parked.
                 tx.after_commit(partial(self._dispatcher.enqueue, queued))
                 check_at = min(check_at, tx.now + store.CHECK_EVERY_US)
             else:

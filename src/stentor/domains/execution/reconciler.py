@@ -179,6 +179,7 @@ class Reconciler:
         if repair == "requeue":
             queued = self._requeue(tx, task, reason)
             if enqueue:
+                # After the commit: if it is rolled back, the attempt that may still run here goes on.
                 tx.after_commit(lambda: self._restart(queued))
             return
         outcome = model.TIMEOUT_OUTCOME if repair == "abort" else model.lease_lost_outcome(task)

@@ -142,6 +142,7 @@ class LearningService:
         Return the id of the event, or None if nothing was learned from the outcome. Once per attempt: the unique index
         on the history makes a second call fail.
         """
+        # As in `learn`: the record is read, changed and written.
         tx.lock(locks.agent_lock(outcome.agent_id))
         learned, sample = store.find_sample(tx, outcome.tenant, outcome.task_id, outcome.epoch)
         record = store.find(tx, outcome.agent_id, outcome.task_type) if learned else None

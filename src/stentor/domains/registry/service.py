@@ -323,6 +323,7 @@ class AgentRegistry:
     ) -> None:
         draft = EventDraft(event, "registry", message, meta, agent_id=agent.agent_id)
         self._runlog.append(tx, agent.tenant, [draft], parent=cause)
+        # After the commit, as in `record_violation`.
         tx.after_commit(lambda: self.agents.put(agent))
 
 

@@ -85,6 +85,7 @@ class ProcessSandbox:
             self._make_work_folder(work)
             yield RunFolders(top, work)
         finally:
+            # Also after a cancellation, which would otherwise leave the folder behind.
             await asyncio.shield(asyncio.to_thread(remove_folder, top))
 
     @asynccontextmanager

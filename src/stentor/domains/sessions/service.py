@@ -277,6 +277,7 @@ class SessionService:
 
 def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: Sequence[ItemDraft]) -> None:
     """Append what a task said, in the transaction that ends the task; nothing if the session was deleted meanwhile."""
+    # Places are numbered on from the session's last one, which is read below.
     tx.lock(locks.session_lock(tenant, session_id))
     session = store.find(tx, tenant, session_id)
     if session is not None:

@@ -195,6 +195,7 @@ class RuntimeSettings:
         self._ledger.set_stored_budgets(b.in_tenant(settings.tenant) for settings in stored for b in settings.budgets)
 
     def _lock(self, tx: Tx, tenant: str) -> TenantSettings:
+        # The settings of a tenant are one row, which is read, changed and written.
         tx.lock(f"llm settings of {tenant}")
         return store.find(tx, tenant)
 

@@ -28,6 +28,7 @@ from stentor_vault import file_modes
 
 MAX_FILE_BYTES = 1 << 20
 MAX_ENTRIES = 10_000
+# No links, which could lead out of the root; and no waiting for the other end of a pipe.
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 FilePath = Annotated[
