@@ -17,7 +17,7 @@ from bench.waiting import Store, count_queued, stores, watch
 TITLE = "tasks that wait"
 TEMPLATES = 500
 RATE = 1_000
-LEAD_SECONDS = 8.0
+LEAD_SECONDS = 20.0
 """From the moment at which the times are written to the first of them: the service starts meanwhile."""
 PATIENCE_SECONDS = 900
 
