@@ -30,7 +30,8 @@ async def alerts(world: World, kind: str, state: str = "open", key: str = "READE
 
 
 async def check(world: World, *, minutes: float = 0) -> None:
-    """Let time pass, and check."""
+    """Let time pass, and check. Events of before are numbered: one that waits for minutes is an alert of its own."""
+    await world.kernel.provenance.sequencer.drain()
     world.clock.advance(seconds=minutes * 60)
     await world.kernel.alerts.check()
 
