@@ -13,7 +13,10 @@ from starlette.types import Message
 
 from stentor.core.db import Sql
 from stentor.core.errors import RateLimited
-from stentor.core.runlog import EventDraft
+from stentor.core.live import Hub
+from stentor.core.runlog import EventDraft, RunLogEvent
+from stentor.domains.activity.service import MAX_EVENTS, ActivityService
+from stentor.domains.tasks.model import Task
 from stentor.web import sse
 from stentor.web.sse import SseEvent as WebFrame
 from stentor.web.sse import StreamLimit
@@ -22,6 +25,23 @@ from tests.domains.streams import Frame, parse, watch, watched
 from tests.requirements import requirement
 
 END = ("complete", "error")
+
+
+class LateHub(ActivityService):
+    """Reads a task that ends between two reads of a stream, with a hub that has not announced it yet."""
+
+    def __init__(self, world: World, end: Callable[[], Any]) -> None:
+        super().__init__(world.kernel.infra.db, Hub(), world.kernel.agents.registry.agents)
+        self._end: Callable[[], Any] | None = end
+
+    async def _read_task_and_events(
+        self, tenant: str, task_id: str, after: str = "", limit: int = MAX_EVENTS
+    ) -> tuple[Task | None, list[RunLogEvent]]:
+        found = await super()._read_task_and_events(tenant, task_id, after, limit)
+        if self._end is not None and not found[1]:
+            end, self._end = self._end, None
+            await end()
+        return found
 
 
 async def talking(world: World) -> tuple[str, int]:
@@ -315,3 +335,12 @@ async def test_however_a_task_ends_its_tokens_are_forgotten(world: World, end: s
     about = {"complete": held | {"result": 1}, "fail": held | {"error": {"message": "no"}}, "cancel": {}}[end]
     await tell(world, task_id, end, **about)
     assert not world.kernel.infra.hub.tokens("default", task_id)
+
+
+@requirement("activity.stream-events-with-ids")
+async def test_events_of_an_end_that_is_read_before_it_is_announced_are_streamed(world: World) -> None:
+    await world.register()
+    task_id = await world.submit()
+    service = LateHub(world, lambda: tell(world, task_id, "cancel"))
+    kinds = [step.data.get("event_type", step.kind) async for step in service.stream("default", task_id, None)]
+    assert kinds[-3:] == ["task_cancelled", "learning_skipped", "error"]

@@ -6,7 +6,7 @@ Live events come from the hub of this process (`core.live.Hub`); what the hub mi
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -146,7 +146,7 @@ class ActivityService:
                 yield step
             for step in _token_steps(tokens, position):
                 yield step
-            task, _ = await self._read_task_and_events(tenant, task_id, position.event_id)
+            task, events = await self._read_task_and_events(tenant, task_id, position.event_id)
             # The task ended during the reads above: its last tokens wait in the watcher.
             while task is not None and _is_over(task) and not watcher.is_empty:
                 if late := self._to_step(await watcher.get(), position):
@@ -159,9 +159,18 @@ class ActivityService:
                     return
                 async for step in self._recorded_steps(tenant, task_id, position):
                     yield step
-                task, _ = await self._read_task_and_events(tenant, task_id, position.event_id)
+                task, events = await self._read_task_and_events(tenant, task_id, position.event_id)
+        for step in self._last_steps(task, events, position):
+            yield step
+
+    def _last_steps(
+        self, task: Task | None, events: list[RunLogEvent], position: StreamPosition
+    ) -> Iterator[StreamStep]:
+        """Yield what a reader of an ended task still lacks, and its end. Raises NotFound."""
         if task is None:
             raise NotFound("No task has this id.")
+        # There are any if the end was read after its commit and before the hub announced it.
+        yield from (self._event_step(event, position) for event in events if event.event_id > position.event_id)
         yield self._terminal(task)
 
     async def _recorded_steps(self, tenant: str, task_id: str, position: StreamPosition) -> AsyncIterator[StreamStep]:
