@@ -94,14 +94,9 @@ _grouped = Counter[str]()
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
-        name = order.group(_count, item, _database(item))
+        name = order.group(item, _database(item), _grouped)
         if name is not None:
             item.add_marker(pytest.mark.xdist_group(name))
-
-
-def _count(name: str) -> int:
-    _grouped[name] += 1
-    return _grouped[name] - 1
 
 
 def _only(item: pytest.Item) -> pytest.Mark | None:

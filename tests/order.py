@@ -7,8 +7,7 @@ test that waits for processes or for time goes alone, beside others that compute
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -19,10 +18,8 @@ WAITING += ("tests/readme/", "packages/")
 STARTS_SERVICE = {"serve", "serve_module"}
 
 
-def group(count: Callable[[str], int], item: pytest.Function, database: str | None) -> str | None:
-    """Return the name of the group of a test, None for a test that goes alone. `count` returns how many tests asked it
-    with the same name before.
-    """
+def group(item: pytest.Function, database: str | None, counts: Counter[str]) -> str | None:
+    """Return the name of the group of a test, None for one that goes alone. `counts` has the tests grouped so far."""
     module = item.nodeid.partition("::")[0].removesuffix(".py").replace("/", ".")
     fixtures = item._fixtureinfo.name2fixturedefs.items()
     if any(one[-1].scope == "module" for name, one in fixtures if not name.startswith("_")):
@@ -30,7 +27,8 @@ def group(count: Callable[[str], int], item: pytest.Function, database: str | No
     if waits(item):
         return None
     name = f"{module}.{database or 'any'}"
-    return f"{name}.{count(name) // GROUP}"
+    counts[name] += 1
+    return f"{name}.{(counts[name] - 1) // GROUP}"
 
 
 def waits(item: pytest.Item) -> bool:
