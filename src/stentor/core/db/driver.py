@@ -7,7 +7,7 @@ one conformance suite runs against both. Transactions are in `transaction` and `
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import itemgetter
@@ -117,8 +117,8 @@ def _picker(names: list[str]) -> Callable[[Params], Row]:
     return lambda params: tuple(params[name] for name in names)
 
 
-MAX_ROWS_PER_INSERT = 64
-"""Maximum number of rows in one insert statement."""
+_INSERT_SIZES = (64, 32, 16, 8, 4, 2, 1)
+"""Rows in one insert statement: few different ones, so that few statements have to be prepared."""
 
 
 class AppendOnlyTable:
@@ -142,16 +142,18 @@ def _insert(table: str, columns: tuple[str, ...], rows: int, mark: str) -> str:
 def insert_statements(
     table: AppendOnlyTable, rows: list[tuple[Any, ...]], mark: str
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield statements with their parameters that together insert all rows.
+    """Yield statements with their parameters that together insert all rows."""
+    for some in split_rows(rows, _INSERT_SIZES):
+        yield table.insert(len(some), mark), tuple(chain.from_iterable(some))
 
-    The number of rows in a statement is a power of two, so that few different statements have to be prepared.
-    """
-    start, size = 0, MAX_ROWS_PER_INSERT
-    while start < len(rows):
-        while size > len(rows) - start:
-            size //= 2
-        yield table.insert(size, mark), tuple(chain.from_iterable(rows[start : start + size]))
-        start += size
+
+def split_rows(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[Sequence[Row]]:
+    """Yield all rows in parts of these sizes, which descend to 1."""
+    start = 0
+    for size in sizes:
+        while len(rows) - start >= size:
+            yield rows[start : start + size]
+            start += size
 
 
 class PendingRows:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from stentor.core.db.driver import Row, Sql
+from stentor.core.db.driver import Row, Sql, split_rows
 
 _SIZES = (64, 16, 4, 1)
 """Rows in one statement: few different ones, so that few statements have to be prepared."""
@@ -27,13 +27,9 @@ class RowsSql:
 
     def chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
         """Yield statements with their parameters that together take all rows."""
-        start = 0
-        for size in _SIZES:
-            names = _names(self._columns, size) if len(rows) - start >= size else []
-            while len(rows) - start >= size:
-                values = chain.from_iterable(rows[start : start + size])
-                yield self.statements[size], dict(zip(names, values, strict=True))
-                start += size
+        for some in split_rows(rows, _SIZES):
+            names = _names(self._columns, len(some))
+            yield self.statements[len(some)], dict(zip(names, chain.from_iterable(some), strict=True))
 
 
 def _names(columns: tuple[str, ...], size: int) -> list[str]:
