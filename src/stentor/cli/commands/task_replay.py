@@ -15,14 +15,9 @@ from stentor.cli.output import console, strip_controls
 from stentor.cli.responses import Response
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
 from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, find_repeated, label_of
 
 app = typer.Typer()
-LABELS = {"taken_over": "taken over", "no_outcome": "no outcome", "not_reached": "no longer reached"}
-SUMMARIES = {
-    "same": "The run is the same as far as it was recorded.",
-    "differs": "The run differs.",
-    "unknown": "Not comparable: the run did not record what it asked.",
-}
 
 
 class ReplayedStep(msgspec.Struct, frozen=True):
@@ -77,14 +72,11 @@ def replay(
 def show_replay(replay: TaskReplay) -> None:
     """Print the steps with what differs in each, and how the run would end."""
     rows = []
-    before: list[str] = []
-    for step in replay.steps:
-        # Each request of a run has the same instructions and tools, so each differs in the same.
-        is_repeated = bool(step.reasons) and step.reasons == before
+    repeated = find_repeated(step.reasons for step in replay.steps)
+    for step, is_repeated in zip(replay.steps, repeated, strict=True):
         reasons = "as above" if is_repeated else "; ".join(step.reasons)
-        before = step.reasons or before
         label = step.name if step.key.endswith(step.name) else f"{step.key}: {step.name}"
-        rows.append((strip_controls(label), step.kind, LABELS.get(step.verdict, step.verdict), strip_controls(reasons)))
+        rows.append((strip_controls(label), step.kind, label_of(step.verdict), strip_controls(reasons)))
     console.print(output.render_table(("step", "kind", "replay", "what differs"), rows))
     if replay.stopped_at is not None:
         output.print_line(f"The replay stops at {strip_controls(replay.stopped_at)}, which is not recorded.")

@@ -1,4 +1,4 @@
-"""The report of a replay as rows of its page. Pure."""
+"""The report of a replay: its words, also for the command line, and the rows of its page. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ SUMMARIES = {
     "differs": "The run differs.",
     "unknown": "Not comparable: the run did not record what it asked.",
 }
-LABELS = {
-    "same": "same",
-    "differs": "differs",
-    "unknown": "unknown",
-    "taken_over": "taken over",
-    "new": "new",
-    "no_outcome": "no outcome",
-    "not_reached": "no longer reached",
-}
+LABELS = {"taken_over": "taken over", "no_outcome": "no outcome", "not_reached": "no longer reached"}
+"""Words for the verdicts that are not words themselves."""
 EXPLANATIONS = {
     "same": "asks the same; the recorded outcome was used",
     "differs": "asks something else; the recorded outcome was used all the same",
@@ -52,21 +45,36 @@ class ReplayRow(msgspec.Struct, frozen=True):
 
 
 def build_rows(steps: Iterable[JsonObject]) -> Iterator[ReplayRow]:
-    """Yield the steps of a report. Each request of a run has the same instructions, so each differs in the same."""
-    before: list[str] = []
-    for step in steps:
-        verdict, reasons = step["verdict"], step["reasons"]
+    """Yield the steps of a report."""
+    listed = list(steps)
+    repeated = find_repeated(step["reasons"] for step in listed)
+    for step, as_above in zip(listed, repeated, strict=True):
+        verdict = step["verdict"]
         yield ReplayRow(
             step["key"],
             step["name"],
             step["kind"],
-            LABELS.get(verdict, verdict),
+            label_of(verdict),
             EXPLANATIONS.get(verdict, ""),
             color_of(verdict),
-            reasons,
-            bool(reasons) and reasons == before,
+            step["reasons"],
+            as_above,
         )
-        before = reasons or before
+
+
+def find_repeated(reasons: Iterable[list[str]]) -> Iterator[bool]:
+    """Yield for each step whether it differs in exactly what the one before that differs does.
+
+    Each request of a run has the same instructions and tools, so each differs in the same.
+    """
+    before: list[str] = []
+    for each in reasons:
+        yield bool(each) and each == before
+        before = each or before
+
+
+def label_of(verdict: str) -> str:
+    return LABELS.get(verdict, verdict)
 
 
 def color_of(verdict: str) -> str:
