@@ -9,10 +9,12 @@ import base64
 import hashlib
 import string
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from stentor_worker.client import Client, ServiceError, segment
+from stentor_worker.integrations.missing_sessions import create_if_missing
 
 MAX_PART = 200
 """Characters of one part of a key; a longer part is replaced by its hash. A key has at most 1,024."""
@@ -44,13 +46,8 @@ class Threads:
         for batch in _batches(values):
             encoded = {key: base64.b64encode(value).decode() for key, value in batch.items()}
             body = {"bytes": encoded, "if_absent": if_absent}
-            try:
-                self._call("PUT", thread, "/values", body)
-            except CheckpointError as error:
-                if error.status != 404:
-                    raise
-                self._create(thread)
-                self._call("PUT", thread, "/values", body)
+            send = partial(self._call, "PUT", thread, "/values", body)
+            create_if_missing(send, partial(self._create, thread))
 
     def read(self, thread: str, keys: Iterable[str]) -> dict[str, bytes]:
         """Return the values of these keys; those that do not exist are left out."""

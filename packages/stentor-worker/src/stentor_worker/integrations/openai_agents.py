@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stentor_worker.client import Client, ServiceError, segment
+from stentor_worker.integrations.missing_sessions import create_if_missing
 
 if TYPE_CHECKING:
     from agents import SessionSettings, TResponseInputItem
@@ -88,13 +89,10 @@ class StentorSession:
     def _append(self, items: Iterable[Any]) -> None:
         for batch in _batches(items):
             add = partial(self._post, "/items", {"items": batch}, str(uuid.uuid4()))
-            try:
-                add()
-            except ServiceError as error:
-                if error.status != 404:
-                    raise
-                self._client.call("POST", "/sessions", {"id": self.session_id}, tries=TRIES)
-                add()
+            create_if_missing(add, self._create)
+
+    def _create(self) -> None:
+        self._client.call("POST", "/sessions", {"id": self.session_id}, tries=TRIES)
 
     def _pop(self) -> Any:
         try:
