@@ -19,7 +19,8 @@ from stentor.domains.llm.results import AgentTaskRef, ChatResult
 from stentor.domains.llm.service import AGENT_PREFIX
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
-from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep, with_parent_task
+from stentor.domains.tasks.drafts import with_parent_task
+from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 

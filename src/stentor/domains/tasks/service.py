@@ -20,6 +20,7 @@ from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks import events, limit_store, model, queries, store
+from stentor.domains.tasks.drafts import draft_rerun
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -197,7 +198,7 @@ class TaskService:
         def read(tx: Tx) -> model.TaskDraft:
             task = require_visible_task(tx, principal, task_id)
             task_input = queries.read_whole_input(tx, principal.tenant, task_id)
-            return model.draft_rerun(task, task_input, agent_preference, from_step)
+            return draft_rerun(task, task_input, agent_preference, from_step)
 
         return await self._db.read(read)
 

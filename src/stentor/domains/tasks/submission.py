@@ -24,6 +24,7 @@ from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -102,7 +103,7 @@ class SubmissionService:
         if draft.metadata.grant_id is None:
             return draft, self._router.route(principal, draft)
         granted, task_id = await self._grants.resolve_authority(principal, draft.metadata.grant_id)
-        return model.with_parent_task(draft, task_id), self._router.route(principal, draft, granted)
+        return with_parent_task(draft, task_id), self._router.route(principal, draft, granted)
 
     def prepare_submit(
         self, principal: Principal, draft: TaskDraft, cause: str | None = None, header: AtpHeader | None = None
@@ -142,9 +143,7 @@ class SubmissionService:
             if draft.metadata.session is not None:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
-            response = self._store(
-                tx, principal, model.with_traceparent(draft, trace), placement, body_hash, cause, header
-            )
+            response = self._store(tx, principal, with_traceparent(draft, trace), placement, body_hash, cause, header)
         if key is not None:
             idempotency.store_response(tx, key, response)
         return response
