@@ -1,4 +1,4 @@
-"""Wires the life of a task: schedules, submission, dispatch, execution, its outcome, and what is shown of it."""
+"""Wires all that happens to a task: schedules, submission, dispatch, execution, its outcome, and its pages."""
 
 from __future__ import annotations
 

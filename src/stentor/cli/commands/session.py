@@ -111,7 +111,9 @@ def append(
     expected_count: Annotated[
         int | None, typer.Option(min=0, help="How many items there must be before; else nothing is appended.")
     ] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the session with this id if there is none.")] = False,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the session with this id if it does not exist.")
+    ] = False,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
