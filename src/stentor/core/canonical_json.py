@@ -21,6 +21,7 @@ LARGEST_PLAIN = 21
 
 def dumps(value: Any) -> str:
     """Return the canonical text of a value. Raises ValueError for NaN, infinities and types that JSON does not have."""
+    # Before int: in Python a bool is one, and `True` would be written as such.
     if value is None or isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int):
@@ -43,7 +44,10 @@ def row_encoder(names: Iterable[str]) -> Callable[[tuple[Any, ...]], bytes]:
     columns = tuple(names)
     ordered = _sort_names(columns)
     fields = {f"m{i}": name for i, name in enumerate(ordered)}
+    # A struct is encoded in the order of its fields, so defining them sorted makes its text canonical. The names are
+    # only renamed to m0, m1 ... because a column may be called like a Python keyword.
     members = msgspec.defstruct("Members", [(field, Any) for field in fields], rename=fields, gc=False)
+    # With one name itemgetter would return a bare value, hence the two.
     pick = itemgetter(*map(columns.index, ordered))
     encode = msgspec.json.Encoder().encode
     return lambda values: encode(members(*pick(values)))
@@ -81,6 +85,7 @@ def _place_point(digits: str, point: int) -> str:
         return digits + "0" * (point - count)
     if 0 < point <= LARGEST_PLAIN:
         return f"{digits[:point]}.{digits[point:]}"
+    # ECMAScript's bounds: plain digits from 1e-6 up to below 1e21, an exponent outside.
     if -6 < point <= 0:
         return "0." + "0" * -point + digits
     exponent = point - 1

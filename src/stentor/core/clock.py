@@ -65,6 +65,7 @@ def format_relative_time(seconds: float) -> str:
     if seconds > 0:
         return f"{amount} {name} ago"
     text = f"in {amount} {name}"
+    # From ten units on, the next smaller one says nothing that a reader needs.
     if amount < 10 and place + 1 < len(_UNITS):
         name, unit = _UNITS[place + 1]
         text += f" {rest // unit} {name}" if rest >= unit else ""

@@ -27,6 +27,7 @@ MAX_TOKENS = 10_000
 """Tokens stored for each attempt, for watchers that start late."""
 POLL_SECONDS = 2.0
 """How often a watcher reads the run log if other processes write to it too."""
+# Three renewals in the time of one interest: two lost messages do not end a stream.
 INTEREST_SECONDS, RENEW_SECONDS = 30.0, 10.0
 """How long a process's interest in a task lasts, and how often it is renewed."""
 

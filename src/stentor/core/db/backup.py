@@ -71,6 +71,7 @@ def _copy(source: Path, temporary: Path, progress: Progress | None) -> None:
     ):
         # One read transaction for all pages: otherwise each commit of the service restarts the copy.
         reader.execute("begin")
+        # `begin` alone takes no snapshot: SQLite does that at the first read.
         reader.execute("select count(*) from sqlite_master").fetchone()
         reader.backup(writer, pages=PAGES_PER_STEP, progress=report)
         reader.execute("rollback")

@@ -50,6 +50,7 @@ class Database:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self._queue: queue.SimpleQueue[WriteUnit | None] = queue.SimpleQueue()
+        # A daemon: Python waits for other threads at its exit, so a program that forgot `close` would hang.
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="stentor-db-reader")
         self._local = threading.local()
@@ -83,6 +84,7 @@ class Database:
         unit = WriteUnit(fn, locks, loop, loop.create_future())
         self._queue.put(unit)
         result: T = await unit.future
+        # On the event loop, after the commit: whoever reads the count first and then the rows misses nothing.
         self.commits += 1
         self.write_event.set()
         return result
@@ -178,6 +180,7 @@ class Database:
         group: list[WriteUnit] = []
         while first is not None:
             group.append(first)
+            # Only this thread takes from the queue, so after `empty` said no, `get` cannot block.
             if len(group) == MAX_GROUP_SIZE or self._queue.empty():
                 return group
             first = self._queue.get()

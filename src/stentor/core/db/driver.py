@@ -76,6 +76,7 @@ class Driver(Protocol):
     def reader(self) -> DbConnection: ...
 
 
+# Not after another colon: `::text` is a cast.
 _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _TABLE = re.compile(r"\b(?:from|join|into|update) ([a-z_]+)")
 
@@ -98,6 +99,7 @@ class Sql:
         # Conservative: a select in parentheses or a CTE counts as a write.
         self.writes = not self.text.startswith("select ")
         self.tables = frozenset(_TABLE.findall(self.text))
+        # psycopg reads every % as the start of a placeholder, also the one of `like`.
         self.pyformat = as_literal(_PARAMETER.sub(r"%(\1)s", self.text.replace("%", "%%")))
         self.qmark = _PARAMETER.sub("?", self.text)
         self._pick = _picker(_PARAMETER.findall(self.text))

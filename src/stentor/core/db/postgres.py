@@ -29,6 +29,7 @@ _CONNECT = {
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
+    # In milliseconds, unlike its neighbours.
     "tcp_user_timeout": 30_000,
     "application_name": "stentor",
 }
@@ -200,6 +201,7 @@ class PostgresConnection:
 
 def _lock_number(name: str) -> int:
     # Two names with the same number only exclude each other without need.
+    # PostgreSQL's form with two keys takes signed integers of 32 bits.
     return zlib.crc32(name.encode()) - 2**31
 
 

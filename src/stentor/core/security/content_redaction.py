@@ -84,6 +84,7 @@ _SHAPES = (
     ),
 )
 _EMAIL = re.compile(r"(?<![\w.%+-])[\w.%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9])")
+# Only the form; `_mask_card` checks the checksum, so that ids and times of as many digits stay readable.
 _CARD = re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,18}(?!\d)")
 
 
@@ -129,6 +130,7 @@ def _mask_private_keys(text: str) -> str:
     parts, position, may_end = [], 0, True
     while begin := _PRIVATE_KEY_BEGIN.search(text, position):
         end = _PRIVATE_KEY_END.search(text, begin.end()) if may_end else None
+        # No end after this beginning means none after any later one: do not search the rest again.
         may_end = end is not None
         if end is not None and end.start() - begin.end() > MAX_KEY_CHARS:
             end = None
@@ -140,5 +142,6 @@ def _mask_private_keys(text: str) -> str:
 
 def _mask_card(match: re.Match[str]) -> str:
     digits = [int(character) for character in match.group() if character.isdigit()]
+    # Luhn's algorithm: every second digit from the right counts twice, as the sum of its digits.
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     return mark("card number") if (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0 else match.group()

@@ -55,6 +55,7 @@ class PatternProcess:
         if self._process is None:
             # Without the environment, which has secrets.
             self._process = await asyncio.create_subprocess_exec(
+                # -I and -S: without site packages, so that it starts fast and runs only this file.
                 *(sys.executable, "-I", "-S", str(_WORKER)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -216,6 +216,7 @@ def _decimal(name: str, value: Any) -> Any:
     """Round to Cedar's four digits on the strict side: scores down, the share of changed lines up."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
+    # Rounded first, because 0.57 * 10,000 is 5699.999...: floor would take away a digit that the value has.
     exact = round(min(LARGEST_DECIMAL, max(-LARGEST_DECIMAL, value)) * 10_000, 6)
     digits = math.ceil(exact) if name == "ratio" else math.floor(exact)
     return {"__extn": {"fn": "decimal", "arg": f"{digits / 10_000:.4f}"}}

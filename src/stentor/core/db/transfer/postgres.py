@@ -16,8 +16,9 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table, require_current_schema
 from stentor.core.errors import StartRefused, StoreUnavailable
 
+# The subscripts of indkey begin at 0, which stands here for a column that is not in the key.
 _TABLES = """
-select c.relname, a.attname, t.typname, coalesce(array_position(i.indkey::smallint[], a.attnum), 0)
+select c.relname, a.attname, t.typname, coalesce(array_position(i.indkey::smallint[], a.attnum) + 1, 0)
 from pg_class c
 join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
 join pg_type t on t.oid = a.atttypid
@@ -29,6 +30,7 @@ _FOREIGN_KEYS = """
 select f.conrelid::regclass::text, f.confrelid::regclass::text from pg_constraint f
 where f.contype = 'f' and f.connamespace = current_schema()::regnamespace
 """
+# A lock with one key of 64 bits has it in two halves, classid and objid, and objsubid 1; one with two keys has 2.
 _HOLDERS = """
 select a.pid, a.application_name, host(a.client_addr) from pg_locks l join pg_stat_activity a using (pid)
 where l.locktype = 'advisory' and l.granted and l.pid <> pg_backend_pid() and l.objsubid = 1
