@@ -60,6 +60,7 @@ def install_error_handlers(app: FastAPI) -> None:
     """Make the application render all errors with this module."""
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
+    # Apart from _HANDLERS: fast routes use those, and leave unexpected errors to the outermost middleware.
     app.add_exception_handler(Exception, _on_unexpected)
 
 
@@ -100,6 +101,7 @@ def render_stentor_error(scope: Scope, error: StentorError) -> Response:
 
     The message of an outage that was caused by a database driver only goes to the log: it names tables and addresses.
     """
+    # A cause is the driver's exception; without one the text is our own and may be shown.
     if isinstance(error, StoreUnavailable) and error.__cause__ is not None:
         log.warning("http: store unavailable error=%s", error.message)
         return render_error(

@@ -170,6 +170,7 @@ class FastRouteMiddleware:
         if handler is None:
             await self._app(scope, receive, send)
             return
+        # FastAPI sets it when it is called, but is passed by here.
         scope["app"] = self._app
         request = Request(scope, receive, send)
         try:

@@ -195,6 +195,7 @@ class AuthMiddleware:
             return
 
         async def send_and_count(message: Message) -> None:
+            # Not 5xx: the caller is not at fault, and must be able to try again.
             if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
                 failed.count_request(principal)
             await send(message)
@@ -222,6 +223,7 @@ def known_key_check(keys: KeyRing) -> Callable[[Iterable[tuple[bytes, bytes]]], 
     """Return a check whether headers have a key of the ring; with SKIP_AUTH it is always False."""
 
     def check(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        # With SKIP_AUTH every caller passes `authenticate`, which would say yes to a rebinding page as well.
         return keys.development_admin is None and isinstance(authenticate(keys, headers), Principal)
 
     return check

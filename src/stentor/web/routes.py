@@ -27,6 +27,7 @@ from stentor.web.unknown_fields import explain_unknown_fields
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
+# Reentrant: building a route reads attributes of it, which come here again.
 _BUILD_LOCK = threading.RLock()
 INLINE_DECODE_BYTES = 64 * 1024
 """Bodies below this size are decoded inline: that is faster than a thread."""
@@ -111,6 +112,7 @@ class GatewayRoute(APIRoute):
         # Only called for attributes that do not exist yet: build the route, then look again.
         with _BUILD_LOCK:
             if (describe := self.__dict__.get("_describe")) is not None:
+                # First, so that an attribute that FastAPI reads while it builds does not build again.
                 self._describe = None
                 super().__init__(self.path, **describe())
         try:

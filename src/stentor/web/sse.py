@@ -99,6 +99,7 @@ class EventStreamResponse(StreamingResponse):
         # A finalizer: it releases the slot once, even if the response is dropped without ever being sent. So nothing
         # below may refer to `self`: a cycle would delay it until the next garbage collection.
         self._release_slot = weakref.finalize(self, limit.release, key)
+        # The second tells nginx to pass events on as they come.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         content = _with_error_event(frames, limit.closing, encode_stopping, common, heartbeat)
         super().__init__(content, media_type="text/event-stream", headers=headers)

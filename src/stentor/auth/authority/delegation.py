@@ -54,6 +54,7 @@ def require_narrower(child: ReceiptClaims, parent: ReceiptClaims) -> None:
     """Raise ReceiptError if the child grants anything that its parent does not."""
     if child.jkt is None:
         raise ReceiptError("a child does not name its holder's key")
+    # The issuer of a child is the holder of its parent, not the issuer of the chain.
     if (child.iss, child.aud, child.tenant) != (parent.sub, parent.aud, parent.tenant):
         raise ReceiptError("a child is not issued by its parent's principal, or for another audience or tenant")
     parent_principal, _, name = child.sub.rpartition("/")
@@ -102,6 +103,7 @@ def delegate(
             parent=sha256_base64url(last.text),
         )
         link = jws.sign({"typ": RECEIPT_TYPE, "jwk": public_jwk(holder)}, claims_of.claims_to_json(child), holder)
+        # The verifier's own rules on the result, so that a client learns at once what the service would only refuse.
         verify_hop(link, last, granted)
         split_chain(delegated := chain + CHAIN_SEPARATOR + link)
     except ReceiptError as error:

@@ -75,6 +75,7 @@ def load_issuers(path: Path | None, own_key: OKPKey | None) -> Issuers:
     """Merge the issuers of the file with the built-in one. Raises StartRefused, which names the file and the entry."""
     others = read_issuers_file(path) if path is not None else {}
     built_in = own_issuer(own_key) if own_key is not None else {}
+    # Otherwise the file could replace the built-in issuer's key, or be replaced by it without a word.
     if shared_kids := set(built_in) & set(others):
         raise StartRefused(f"{path}: the entry {min(shared_kids)!r} has the key id of the built-in issuer; rename it.")
     return Issuers({**others, **built_in})
@@ -106,6 +107,7 @@ def _parse_table(data: bytes) -> dict[str, Issuer]:
     kid_by_thumbprint: dict[str, str] = {}
     for kid, entry in entries.items():
         table[kid] = issuer = _parse_entry(kid, entry)
+        # One key under two names would let a receipt of one issuer pass as one of the other's.
         if (other := kid_by_thumbprint.setdefault(thumbprint(issuer.key), kid)) != kid:
             raise ReceiptError(f"the entries {other!r} and {kid!r} have the same key")
     return table

@@ -61,6 +61,7 @@ def check_point(encoded: bytes) -> None:
     """Raise ReceiptError for bytes that are not a canonical public key, or one of small order."""
     if len(encoded) != 32:
         raise ReceiptError("a key does not have 32 bytes")
+    # The highest bit is the sign of x, not a part of y.
     y = int.from_bytes(encoded, "little") & (2**255 - 1)
     if y >= _PRIME or y in _SMALL_ORDER:
         raise ReceiptError("a key is a point of small order, or not canonically encoded")

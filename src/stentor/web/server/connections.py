@@ -123,4 +123,5 @@ def client_network(address: str) -> str:
         return address
     if isinstance(ip, ipaddress.IPv4Address):
         return address
+    # The first four groups of four digits, with their colons: 64 bits.
     return str(ip.ipv4_mapped) if ip.ipv4_mapped else ip.exploded[:19]

@@ -107,6 +107,7 @@ class _TlsServer(_Server):
         self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # Without sockets: uvicorn would accept on them itself.
         await super().startup([])
         protocol_factory = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
         listener = TlsListener(protocol_factory, self._tls, self._connections)
@@ -200,8 +201,10 @@ def _config(endpoint: Endpoint, connections: ConnectionRegistry) -> uvicorn.Conf
         backlog=BACKLOG,
         log_config=None,
         access_log=False,
+        # The kernel starts and stops its parts itself; several applications share them.
         lifespan="off",
         server_header=False,
+        # A header could otherwise give every request another client address, which the limits count by.
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_GRACE_SECONDS,
     )

@@ -131,6 +131,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserCallbackError("too many fields")  # before the application starts
         if len(self.pipeline) >= MAX_PIPELINED:
             raise httptools.HttpParserCallbackError("too many requests")
+        # None, because BODY may still be armed from the request before: `data_received` then sets a new deadline.
         self._phase, self._armed = ConnectionPhase.BODY, None
         self._unparsed = self._body = 0
         super().on_headers_complete()
