@@ -159,6 +159,7 @@ class RegistryFreshness:
             # Only after the commit: a transaction that is retried must not count its skip twice.
             tx.after_commit(lambda: self._record_skips(outdated))
         skipped = {agent_id for agent_id in outdated if self._skips[agent_id] < MAX_SKIPS}
+        # Not after the commit like the counting above: to forget a skip twice does no harm.
         for agent_id in known & self._skips.keys():
             del self._skips[agent_id]
         return set(agent_ids) - skipped

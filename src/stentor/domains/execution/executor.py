@@ -73,6 +73,7 @@ class TaskExecutor:
 
     async def claim_and_run(self, queued: QueuedTask) -> None:
         """Claim a task and run it; return after the attempt, whatever its outcome, or if another claim was faster."""
+        # Needs no lock: `store.claim` changes the row only while it has the status and the epoch of the queue's entry.
         claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease_us), NO_LOCKS)
         if claim is not None:
             await self.run_claim(claim)
@@ -157,6 +158,7 @@ class TaskExecutor:
     def _find_denial(self, tx: Tx, queued: QueuedTask) -> tuple[Task, RoutingDenied] | None:
         """Return the task and its denial if the agent may no longer have it, else None."""
         agent = self._agents.get(queued.tenant, queued.agent_id)
+        # The task is not read for most claims. With a grant it must be: that may have ended while the task waited.
         if agent is not None and self._is_surely_admitted(agent) and not queued.granted:
             return None
         try:

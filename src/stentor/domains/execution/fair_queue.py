@@ -39,6 +39,7 @@ class SubmitterTurns:
             heapq.heappush(queue, entry)
             return
         self._queues[submitter] = [entry]
+        # Who was served in this turn already has to wait for the next, also if its queue was empty in between.
         turn = max(self._current, self._next_turns.get(submitter, 0))
         heapq.heappush(self._turns, (turn, queued.queued_at, submitter))
 

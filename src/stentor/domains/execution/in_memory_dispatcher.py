@@ -65,6 +65,7 @@ class InMemoryDispatcher:
     def enqueue(self, queued: QueuedTask) -> None:
         """Add a task to the queue of its agent. Idempotent."""
         key = (queued.tenant, queued.task_id)
+        # The head differs after each change of the task, so only the very same entry is a repetition.
         if self._waiting.get(key) == queued.head_id or not self._open:
             return
         self._waiting[key] = queued.head_id

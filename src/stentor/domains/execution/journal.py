@@ -87,6 +87,7 @@ class AttemptJournal(RecordedSteps):
     """Steps and effects of one attempt. Their keys must be the same in every attempt."""
 
     def __init__(self, steps: StepService, claim: TaskClaim) -> None:
+        # The service itself: who submitted the task may have a key that may not write to journals.
         principal = Principal("stentor", "admin", frozenset(("admin",)), claim.tenant)
         super().__init__(steps, principal, claim.task_id)
         self._claim = claim
@@ -94,6 +95,7 @@ class AttemptJournal(RecordedSteps):
 
     async def load(self) -> None:
         """Read what earlier attempts recorded, or the task from which this one goes on."""
+        # Otherwise nothing can be recorded yet, and a first attempt costs no read.
         if self._claim.epoch > 1 or self._claim.metadata.rerun_from is not None:
             await super().load()
 

@@ -96,6 +96,7 @@ class RoomFinder:
     def _release(self, tx: Tx, tenant: str, key: str) -> None:
         """Unpark what has room, most urgent first. The claims count again, so one too many is only parked again."""
         running = store.count_used(tx, tenant, TaskLimit(key, 1))
+        # By period, because the tasks of a key may name different ones; without a period what runs counts.
         used: dict[int | None, int] = {None: running}
         check_at = tx.now + MAX_LIMIT_SECONDS * SECOND
         for queued in store.list_parked(tx, tenant, key, BATCH_SIZE):

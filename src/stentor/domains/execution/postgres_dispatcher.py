@@ -133,6 +133,7 @@ class PostgresDispatcher:
             return count, claims
 
         count, claims = await self._db.write(work, NO_LOCKS)
+        # After MAX_ROUNDS the transaction is committed and another one goes on, so that none holds its rows for long.
         while self._open and count and not claims:
             count, claims = await self._db.write(work, NO_LOCKS)
         if claims:

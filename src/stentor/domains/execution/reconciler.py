@@ -99,6 +99,7 @@ class Reconciler:
             refill()
         if tick % RELEARN_TICKS == 0:
             await self._relearn()
+        # Not at multiples, because tick 0 is a part of the start, which should not wait for deletions.
         if tick % PURGE_TICKS == PURGE_TICKS - 1:
             await self._db.write(idempotency.purge_expired)
             await self._db.write(limit_store.purge_starts)

@@ -85,6 +85,7 @@ class TaskSpans:
     def traceparent_of(self, attempt: TaskClaim | Task) -> str:
         """Return the `traceparent` of an attempt's span, in the trace of the submission if that had one."""
         task, parent = (attempt.tenant, attempt.task_id), attempt.metadata.traceparent
+        # Steps of forgotten tasks get no span of their own; the attempt that ends is read from its row.
         if len(self._submissions) >= MAX_REMEMBERED:
             self._submissions.clear()
         self._submissions[task] = parent or ""

@@ -47,6 +47,7 @@ def find_chain(tx: Tx, tenant: str, grant_id: str | None) -> list[Grant]:
     chain: list[Grant] = []
     while grant_id is not None:
         grant = find_grant(tx, tenant, grant_id)
+        # Fails closed: callers read an empty chain as no authority.
         if grant is None or len(chain) == MAX_DELEGATION_DEPTH:
             return []
         chain.append(grant)

@@ -12,6 +12,7 @@ from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
 
 CHECK_EVERY_US = SECOND
 _KEY = "tenant = :tenant and limit_key = :key"
+# `is not null` says nothing new, but without it SQLite does not use the partial index.
 _COUNT_RUNNING = Sql(f"select count(*) from tasks where {_KEY} and status = 'executing' and limit_key is not null")
 _COUNT_STARTS = Sql(f"select count(*) from limit_starts where {_KEY} and started_at > :since")
 _START_THAT_FILLS = Sql(
@@ -25,6 +26,7 @@ _PARK = Sql(
     """update tasks set parked = 1, limit_key = :key, limit_max = :max
     where tenant = :tenant and task_id = :task_id and status = 'queued' and epoch = :epoch"""
 )
+# Of two times the earlier one stays.
 _SCHEDULE_CHECK = Sql(
     """insert into parked_limits (tenant, limit_key, check_at) values (:tenant, :key, :check_at)
     on conflict (tenant, limit_key) do update set check_at = excluded.check_at
@@ -34,6 +36,7 @@ _SET_KEY = Sql(
     """update tasks set limit_key = :key, parked = 0
     where tenant = :tenant and task_id = :task_id and status = 'executing' and epoch = :epoch"""
 )
+# One row for each start: a rate counts attempts, so a retry counts again.
 _RECORD_START = Sql(
     """insert into limit_starts (tenant, limit_key, started_at, task_id, epoch)
     values (:tenant, :key, :now, :task_id, :epoch)"""

@@ -66,6 +66,7 @@ _COLUMNS = (
 )
 _SUBMITTED = "submitted_by = :key"
 _ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
+# The cast is for PostgreSQL, which cannot tell the type of a parameter that is only compared with null.
 _VISIBLE = f"(cast(:key as text) is null or {_SUBMITTED} or {_ASSIGNED})"
 _FIND_PARENT = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
 _COUNT_BY_STATUS = Sql("select status, sum(n) from task_counts where tenant = :tenant and hour = -1 group by status")
@@ -130,6 +131,7 @@ _statements: dict[tuple[str, ...], Sql] = {}
 def update_counts(tx: Tx, tenant: str, created_at: int, *changes: tuple[str, str | None, int]) -> None:
     """Add to the counts; each change is (status, agent, amount)."""
     for status, agent_id, amount in changes:
+        # By the hour of the submission, whatever the change, so that the numbers of an hour never become negative.
         for hour in (ALL_HOURS, created_at // HOUR):
             tx.increment(_COUNTS, (tenant, hour, status, agent_id or ""), amount)
 

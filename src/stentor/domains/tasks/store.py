@@ -70,6 +70,8 @@ _REASSIGN = Sql(
     f"""update tasks set assigned_agent = :agent_id, runtime_kind = :runtime_kind, head_id = :head_id
     where {_KEY} and status = 'queued' and epoch = :epoch and head_id = :seen"""
 )
+# Without a queue timeout the deadline becomes null, as null plus anything is. The journal stays: its steps count
+# for the next attempt.
 _REQUEUE = Sql(
     f"""update tasks set status = :status, queued_at = :now, parked = 0, head_id = :head_id, assigned_agent = :agent_id,
         runtime_kind = :runtime_kind, attempt_epoch = :attempt_epoch, retry_epoch = :retry_epoch, metadata = :metadata,

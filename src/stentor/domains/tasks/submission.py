@@ -232,6 +232,7 @@ class SubmissionService:
         if key is None:
             yield
             return
+        # Two processes meet later, at the lock of `find_response`; here the second is rejected before any work is done.
         if key.scope in self._running:
             raise Conflict("A request with this Idempotency-Key is still running. Try again in a moment.")
         self._running.add(key.scope)

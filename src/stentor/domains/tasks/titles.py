@@ -61,6 +61,7 @@ def _first_line(text: str) -> str | None:
 
 def _is_opaque(words: list[str]) -> bool:
     """Return whether a line is an id, a hash or encoded bytes, or has no letters at all."""
+    # A long word is taken for encoded bytes, but with an early slash for an address or a path.
     is_token = len(words) == 1 and (_IDENTIFIER.match(words[0]) or (len(words[0]) > 60 and "/" not in words[0][:20]))
     return bool(is_token) or not any(c.isalpha() for word in words for c in word)
 

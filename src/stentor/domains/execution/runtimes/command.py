@@ -152,6 +152,7 @@ class OutputParser:
 
     def _emit_tokens(self) -> None:
         """Emit the tokens parsed so far; joins neighbours if there are too many."""
+        # Rounded up, and at least 1: `range` takes no step of 0.
         size = -(-len(self._tokens) // MAX_TOKENS_PER_CHUNK) or 1
         for start in range(0, len(self._tokens), size):
             self._emit("".join(self._tokens[start : start + size]))
@@ -186,6 +187,7 @@ _decoder = msgspec.json.Decoder(JsonObject, float_hook=jsontext.parse_float)
 
 
 def _token(line: bytes) -> str | None:
+    # Only the beginning: a result may be one line of megabytes that mentions the word somewhere.
     if TOKEN_MARKER not in line[:64]:
         return None
     try:

@@ -114,6 +114,7 @@ class HttpDriver:
     async def _post(self, endpoint: str, claim: TaskClaim, key: str, emit: EmitToken) -> AttemptOutcome:
         headers = {"Idempotency-Key": key, "Accept": "application/json, text/event-stream"}
         headers |= trace_context.outbound_headers()
+        # No total: the executor limits the attempt by the timeout of its task.
         timeout = aiohttp.ClientTimeout(total=None, connect=10)
         async with self._outbound.session.post(
             endpoint, json=runtimes.task_payload(claim), headers=headers, timeout=timeout, allow_redirects=False
@@ -185,6 +186,7 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, 
         if line.startswith(b"event:"):
             event = line[6:].strip().decode("utf-8", "replace")
         elif line.startswith(b"data:"):
+            # Without the line break that the standard puts between data lines: to JSON it means nothing.
             data += line[5:].strip()
         elif not line and data:
             yield event, await _decode(data)

@@ -146,6 +146,7 @@ def _message(value: Any) -> LlmMessage:
 
 def _limit(configured: int | None, requested: Any) -> int | None:
     """Return the lower limit: a caller may ask for less than the agent's limit, not for more."""
+    # Not isinstance: True is an int too.
     valid = requested if type(requested) is int and requested > 0 else None
     return min(configured, valid) if configured and valid else configured or valid
 

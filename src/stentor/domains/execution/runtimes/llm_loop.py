@@ -225,6 +225,7 @@ class ToolLoop:
     async def _use(self, call: ToolCall, number: int) -> tuple[str, str | None]:
         """Make a call of a tool; return its result as the model gets it, and its step, if there is one."""
         self._tool_calls += 1
+        # By place and not by the model's own id of the call, which another attempt need not get again.
         key = f"model {len(self._turns)}/tool {number}"
         try:
             if number > MAX_TOOL_CALLS:
@@ -297,6 +298,7 @@ class ToolLoop:
         result |= {"model_calls": len(self._turns), "tool_calls": self._tool_calls}
         if self._options.output_schema is not None:
             result["output"] = read_json(turn.content)
+        # Of all turns, also those taken over: one answer of a weaker model is a part of this result.
         kind = "degraded_success" if any(each.degraded for each in self._turns) else "success"
         return AttemptOutcome(kind, result, cost=self._cost)
 

@@ -94,4 +94,5 @@ def _choose(
 def _gain(words: frozenset[str], covered: set[str], weights: Counter[str]) -> float:
     """Return the weight of the new words, reduced for long sentences."""
     new_weight = sum(weights[word] for word in words - covered)
+    # Without the 8, sentences of one or two words would win: their gain is divided by almost nothing.
     return new_weight / math.sqrt(len(words) + 8)
