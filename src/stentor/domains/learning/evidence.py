@@ -106,6 +106,8 @@ def find_drop(rewards: str, since_change: int) -> int | None:
         return None
     likelihood_without_change = _log_likelihood(total, number)
     best_ratio, best_length, newer = CHANGE_THRESHOLD, None, 0.0
+    # From the newest outcome back, so that the sum of the newer part only grows. Lengths below MIN_SEGMENT are
+    # passed through for it.
     for length in range(1, number - MIN_SEGMENT + 1):
         newer += values[number - length] / 255
         older = total - newer

@@ -24,6 +24,7 @@ SMOOTHING_FACTOR = 0.2
 """Share of the newest duration or cost in its moving average."""
 
 
+# dict=True gives it the room in which cached properties keep their values.
 class Weight(msgspec.Struct, frozen=True, dict=True):
     """The record of one agent at one task type.
 

@@ -256,6 +256,7 @@ def rank_candidates(
         else:
             half_q = (half_optimism_stale if record.stale else half_optimism) * record.variation / weight
         expected = (strength * expectation + record.rewards) / weight
+        # The formula above, with q = 2 half_q taken out of the root.
         score = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
         if ready_ms[n] > fastest:
             score -= per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
@@ -263,6 +264,7 @@ def rank_candidates(
             score -= per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
         if beta:
             score = quality_share * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
+        # Negated, so that one ascending sort puts the online ones and the highest scores first.
         order.append((not candidate.online, -score, n))
     order.sort()
     _break_ties(order, candidates, len(order) if limit is None else limit)

@@ -78,6 +78,7 @@ class RoutingEngine:
         started = time.perf_counter_ns()
         # No agents of tier `human`: an approval, or the absence of one, was for the original agent only.
         agents = [agent for agent in self._pool(request) if agent.trust_tier != "human"]
+        # Asked first, because in an outage of all workers every waiting task comes here.
         if not any(self.agent_load(agent)[2] for agent in agents):
             return None
         candidates = [
@@ -108,6 +109,7 @@ class RoutingEngine:
         """Check admission of the chosen agent again at dispatch; return the denial, or None if it is still admitted."""
         agent = self._agents.get(request.tenant, agent_id)
         if agent is None:
+            # It was deleted since it was chosen: as if no agent had the capabilities.
             return model.build_denial(request, [])
         policy = self.policy if self._trust.is_available else self.policy.without_trust
         candidate = self._candidates(request, [agent], self._clock.now())[0]

@@ -240,6 +240,7 @@ class SessionService:
                 raise NotFound(f"The session {session_id!r} was deleted.")
             return item_store.list_since_summary(tx, session)
 
+        # Read apart from the write: other writers would wait while long items are read.
         await self._db.write(work, (locks.session_lock(tenant, session_id),))
         return await self._db.read(read)
 

@@ -43,6 +43,7 @@ _DELETE = Sql(f"delete from session_values where {_RANGE}")
 def find_size(tx: Tx, session: Session, key: str) -> tuple[int, str | None] | None:
     """Return the size of a value and the hash of its content, if it is long; None without the value."""
     row = tx.row(_FIND, **session_key(session), key=key)
+    # size and value_hash, see _COLUMNS
     return None if row is None else (row[5], row[4])
 
 

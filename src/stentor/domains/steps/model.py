@@ -123,6 +123,7 @@ def is_superseded(step: Step, task: Task) -> bool:
     Other outcomes stay, and an error after which the program went on: what it did then, such as a payment with another
     card, would otherwise be done as well as what failed before.
     """
+    # Up to the claim that was the last one when a person retried: later failures stay as they are.
     return step.state == "failed" and step.epoch <= task.retry_epoch and not step.handled
 
 

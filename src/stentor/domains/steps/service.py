@@ -205,6 +205,7 @@ def ended_event(
 ) -> EventDraft:
     """Return the event of a step that ended."""
     meta: JsonObject = {"key": step.key, "kind": step.kind, "epoch": step.epoch}
+    # Most keys end with the name, and the event is shorter without it; `read_ended_step` takes it from the message.
     if not step.key.endswith(step.name):
         meta["name"] = step.name
     meta |= {"error": outcome.error} if outcome.error else {"size": len(outcome.content), "sha256": outcome.sha256}

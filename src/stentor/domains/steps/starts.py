@@ -76,6 +76,7 @@ def _after(tx: Tx, principal: Principal, task: Task, task_id: str) -> StepDraft:
         other = require_visible_task(tx, principal, task_id)
     except NotFound:
         other = None
+    # A task that waited for itself would never begin.
     if other is None or other.task_id == task.task_id:
         raise InvalidRequest(f"after: there is no other task with the id {task_id!r}.")
     return StepDraft(AFTER + task_id, f"after {other.title}"[:255], "child", reference=task_id, together=START)

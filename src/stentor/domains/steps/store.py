@@ -38,10 +38,12 @@ _INSERT = Sql(
     f"values (:tenant, :task_id, {', '.join(':' + name for name in _FIELDS)}) "
     "on conflict (tenant, task_id, key) do nothing"
 )
+# `old_epoch` is the fence: of two attempts that replace the same failed step only one finds it.
 _REPLACE = Sql(
     f"update task_steps set {', '.join(f'{name} = :{name}' for name in _FIELDS if name != 'key')} "
     f"where {_TASK} and key = :key and state = 'failed' and epoch = :old_epoch"
 )
+# No attempt of the new task has the number 0, so these steps can be told from its own.
 _COPIED = {"epoch": "0"}
 # Failed steps run again as after a retry, unless the program did something after them. What ran within the step itself
 # runs again with it, but for effects.
@@ -51,6 +53,7 @@ _COPY_BEFORE = Sql(
     f"where {_TASK} and (state = 'completed' or state = 'failed' and handled = 1) and event_id < :before "
     "and (kind = 'effect' or substr(key, 1, length(cast(:inside as text))) <> :inside)"
 )
+# An effect counts however deep inside the step it began: what was sent is sent.
 _FIND_OPEN_EFFECT = Sql(
     f"select name from task_steps where {_TASK} and state = 'started' and kind = 'effect' "
     "and event_id < :before limit 1"
