@@ -64,6 +64,7 @@ class Deployer:
     def begin(self, tx: Tx, tenant: str, update_id: str) -> tuple[Update, Agent] | None:
         """Apply the patch; return the update and the patched agent, or None if there is nothing to probe."""
         update = store.find_update(tx, tenant, update_id)
+        # Read again in this transaction: the runner's list is older, and another process may have been faster.
         if update is None or update.status not in ("approved", "deploying") or not update.patched:
             return None
         if update.status == "deploying":
@@ -120,6 +121,7 @@ class Deployer:
         if checkpoint is None:
             raise RestoreFailed("The checkpoint of the deployment no longer exists.")
         fields = tuple(update.changes.agent_patch or ())
+        # An empty patch has nothing to restore, and without names `restore` would restore the whole agent.
         if fields:
             self._checkpoints.restore(tx, checkpoint, model.SYSTEM_ACTOR, update.head_id, fields)
 
@@ -178,6 +180,7 @@ class GovernanceRunner:
     async def _run(self) -> None:
         while True:
             with suppress(TimeoutError):
+                # Half the time, so that abandoned work is found at most one and a half times `stale_after_us` later.
                 await asyncio.wait_for(self._wake_event.wait(), self._stale_after_us / 2 / SECOND)
             try:
                 await self._poll(self._stale_after_us)
@@ -190,6 +193,7 @@ class GovernanceRunner:
     async def _poll(self, stale_after_us: int) -> None:
         """Start all work that is not running yet."""
         now = self._clock.now()
+        # Before the read: what is approved during it sets the event again.
         self._wake_event.clear()
         self._is_polling = True
 

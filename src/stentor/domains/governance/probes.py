@@ -98,6 +98,7 @@ def http_probe(outbound: OutboundHttp) -> Probe:
 async def _probe_endpoint(outbound: OutboundHttp, endpoint: str) -> ProbeResult:
     outbound.check_url(endpoint)
     timeout = aiohttp.ClientTimeout(total=PROBE_SECONDS)
+    # HEAD has no body, so no agent takes it for a task; a 4xx shows as well that something answers.
     async with outbound.session.head(endpoint, timeout=timeout, allow_redirects=False) as response:
         is_up = response.status < 500 or response.status in HEAD_UNSUPPORTED_STATUSES
         return ProbeResult(is_up, f"The endpoint responded to HEAD with {response.status}.")

@@ -63,6 +63,7 @@ class ProposalReviewer:
             before is not None and after is not None and before.runtime != after.runtime,
         )
         decision = impact.classify_tier(facts)
+        # Policies may ask for the tier, so it is decided once without them and once with their verdict.
         is_forbidden = self._is_forbidden(principal, proposal, agent, facts, decision.tier)
         if is_forbidden:
             decision = impact.classify_tier(msgspec.structs.replace(facts, forbidden=True))

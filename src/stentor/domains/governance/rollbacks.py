@@ -75,6 +75,7 @@ class RollbackService:
         checkpoint = checkpoints.require_checkpoint(tx, principal.tenant, draft.checkpoint_id)
         state = checkpoints.open_state(checkpoint)
         agent = checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
+        # A failed deployment that an agent's own key reports is undone all the same: that is not its choice.
         if undone_update is None and authorization.can_work_as(principal, agent):
             raise SelfApproval("An agent's own key may not roll it back. Ask a person whose key has the role admin.")
         if agent.key_name == principal.name and impact.is_widening(impact.agent_config(agent), state.config):
@@ -122,6 +123,7 @@ class RollbackService:
         return self.start_in_tx(tx, principal, draft, update.head_id, update).rollback_id
 
     def _find_checkpoint(self, tx: Tx, update: Update) -> Checkpoint | None:
+        # A corrupt one is passed over: the other may still bring the agent back.
         for checkpoint_id in (update.named_checkpoint, update.checkpoint_id):
             checkpoint = store.find_checkpoint(tx, update.tenant, checkpoint_id) if checkpoint_id else None
             if checkpoint and checkpoint.agent_id == update.agent_id and checkpoints.is_intact(checkpoint):

@@ -201,6 +201,7 @@ class UpdateService:
         """
         if not principal.is_person:
             return False
+        # Not "key": the agent's program may hold that key, and would approve its own update.
         if self._self_approval and relation == "proposer":
             return True
         return self._roles.is_only_approver(principal) and (relation == "key" or update.proposed_by == principal.name)

@@ -167,6 +167,7 @@ _LIST_CHECKPOINTS = Sql(
         and (taken_at < :before or (taken_at = :before and checkpoint_id < :before_id))
     order by taken_at desc, checkpoint_id desc limit :limit"""
 )
+# Those of open updates and rollbacks stay: without its checkpoint a deployment could not be undone.
 _LIST_EXPIRED_CHECKPOINTS = Sql(
     """select tenant, checkpoint_id from checkpoints as old where taken_at < :before
         and not exists (select 1 from rollbacks where rollbacks.tenant = old.tenant
@@ -183,6 +184,7 @@ _INSERT_ROLLBACK = Sql(
     f"insert into rollbacks ({_ROLLBACK_COLUMNS}) values ({', '.join(':' + f for f in Rollback.__struct_fields__)})"
 )
 _FIND_ROLLBACK = Sql(f"select {_ROLLBACK_COLUMNS} from rollbacks where tenant = :tenant and rollback_id = :rollback_id")
+# Fenced by the status alone, which only moves forward.
 _CHANGE_ROLLBACK = Sql(
     """update rollbacks set status = :status, completed_at = :completed_at, verified = :verified, notes = :notes,
         head_id = :head_id

@@ -58,6 +58,7 @@ def compute_trust(metrics: TrustMetrics) -> TrustBreakdown:
             "No metric is known that a trust score could be computed from.", {"missing": list(COMPONENT_WEIGHTS)}
         )
     total = sum(COMPONENT_WEIGHTS[name] for name in known)
+    # Rounded, so that 0.1 + 0.2 is shown as 0.3.
     weights = {name: round(COMPONENT_WEIGHTS[name] / total, 12) for name in known}
     parts = {name: round(known[name] * COMPONENT_WEIGHTS[name] / total, 12) for name in known}
     score = min(1.0, round(sum(parts.values()), 12))

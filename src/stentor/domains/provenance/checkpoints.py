@@ -137,6 +137,7 @@ def file_sink(path: Path) -> CheckpointSink:
 
     def append(note: str) -> None:
         with path.open("a", encoding="utf-8") as file:
+            # The blank line separates the notes: a note itself ends with a line break.
             file.write(f"{note}\n")
             file.flush()
             os.fsync(file.fileno())

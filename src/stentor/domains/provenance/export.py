@@ -75,6 +75,7 @@ class RunRoots:
             path.append(parent_id)
             parent_id = row[4]
         root = self._roots.get(parent_id, path[-1]) if parent_id is not None else path[-1]
+        # All at once and not the oldest: events come in the order of their ids, so old runs rarely return.
         if len(self._roots) > MAX_CACHED_ROOTS:
             self._roots.clear()
         self._roots |= dict.fromkeys(path, root)

@@ -55,6 +55,7 @@ def ensure_signer(path: Path, origin: str = "") -> NoteSigner:
             signer = find_signer(path)  # read back: another process may have created the file first
         if signer is None:
             raise StartRefused(f"{path} was removed while it was read.")
+        # Each time and not with the key: a key that was restored from a backup may come without it.
         _create(public_key_path(path), signer.verifier.text, 0o644)
     except OSError as error:
         raise StartRefused(f"{path} cannot be created: {error.strerror}.") from None

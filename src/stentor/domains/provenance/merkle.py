@@ -46,6 +46,7 @@ def split_hashes(hashes: bytes) -> list[bytes]:
 
 def largest_power_of_two_below(size: int) -> int:
     """Return the largest power of two below `size`, which is at least 2."""
+    # In Python the subtraction comes before the shift.
     return 1 << (size - 1).bit_length() - 1
 
 
@@ -109,6 +110,7 @@ class TreeFrontier:
             before = self.partial_tiles[level] if level < len(self.partial_tiles) else b""
             hashes = before + b"".join(new_hashes)
             tiles = [hashes[at : at + FULL_TILE_BYTES] for at in range(0, len(hashes), FULL_TILE_BYTES)]
+            # A hash of this level covers 256 to the power of `level` leaves; only full ones are in its tiles.
             first = (self.size >> TILE_HEIGHT * level) // TILE_WIDTH
             if new_hashes:
                 changed += [(level, first + at, tile) for at, tile in enumerate(tiles)]

@@ -68,6 +68,7 @@ class Sequencer:
         """Number events until the task is cancelled."""
         while True:
             commits = self._db.commits
+            # A full batch means that more events are pending: go on without a pause.
             if await self.run_once() < BATCH_SIZE:
                 await self._sleep(commits)
 
@@ -137,6 +138,7 @@ class Sequencer:
         due = now - signed_at >= self._checkpoint_interval
         retry_due = self._checkpoints.problem is not None and now - signed_at >= SIGN_RETRY_US
         if size is None and (due or retry_due):
+            # Before the work: if it fails, the next try is an interval away and not in every round.
             self._last_signed = (signed_size, now)
             await self._checkpoints.check()
         elif size is not None and (retry_due or (due and size > signed_size)):
@@ -149,6 +151,7 @@ class Sequencer:
         if not self._leader.was_leader:
             await sleep_until_tick(LEADER_CHECK_SECONDS)
             return
+        # Without any event too the loop must return, to renew or to lose its leadership.
         until = time.monotonic() + LEADER_CHECK_SECONDS
         while self._db.commits == commits and time.monotonic() < until:
             self._db.write_event.clear()

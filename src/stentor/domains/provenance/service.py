@@ -77,6 +77,7 @@ def _read_run(tx: Tx, tenant: str, row: Row) -> RunTrace:
     root = _find_root(tx, tenant, row)
     rows: dict[str, Row] = {}
     pending, tasks = [root], set[str]()
+    # One more than is returned, so that `truncated` is right when exactly MAX_EVENTS were found.
     while pending and len(rows) <= MAX_EVENTS:
         event = pending.pop()
         event_id, task_id = event[0], event[2]

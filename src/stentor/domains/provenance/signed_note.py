@@ -182,6 +182,7 @@ def open_note(text: str, verifiers: list[NoteVerifier]) -> LogCheckpoint:
     checkpoint, signatures = parse_note(text)
     for name, key_id, signature in signatures:
         for verifier in verifiers:
+            # Unknown signatures are skipped, as the format demands: witnesses and other logs may add lines.
             if (name, key_id) == (verifier.name, verifier.key_id):
                 if not verifier.is_signature_valid(checkpoint.body, signature):
                     raise NoteError("its signature is wrong")
@@ -277,6 +278,7 @@ def require_valid_name(text: str) -> str:
 
 def parse_size(text: str) -> int:
     """Parse the size of a tree in decimal without leading zeroes. Raises NoteError."""
+    # Fewer than 19 digits always fit into 64 bits; isdigit alone also accepts digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) < 19) or (text[0] == "0" and text != "0"):
         raise NoteError("it has a size that is not a number")
     return int(text)

@@ -196,6 +196,7 @@ class SigningGuard:
         signer = self._signer
         if acceptance is None or signer is None:
             raise RunLogDamaged(reason)
+        # The acceptance names the key, so that nobody can swap the key file in its shadow.
         if acceptance.key != signer.verifier.text:
             raise RunLogDamaged(f"{reason} An acceptance is there, but for another key.")
 

@@ -75,6 +75,7 @@ _PAGE_OF_TASK = Sql(
     f"""select {_EVENT} from events where tenant = :tenant and task_id = :task_id and event_id > :after
     order by event_id limit :limit"""
 )
+# The other events of a task have parents within it, and are read with the task.
 _LED_TO = Sql(
     f"""select {_EVENT} from events where tenant = :tenant and parent_id = :parent_id
     and (task_id is null or event_type = 'prompt_received') order by event_id limit :limit"""
@@ -181,6 +182,7 @@ def append_leaves(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iter
         raise NumberingConflict
     for number, (event_id, leaf) in enumerate(batch, size):
         tx.append(_LEAVES, (number, event_id, leaf.hex()))
+    # After the leaves: their primary key is the fence, and of two leaders the second one fails there.
     tx.many(_PUT_TILE, ({"level": level, "position": at, "hashes": hashes} for level, at, hashes in tiles))
     # Fewer rows: another process numbered some of these events, or an entry was removed. The exception rolls back.
     if tx.run(_DELETE_WAITING, first=size) != len(batch):
@@ -201,6 +203,7 @@ def read_frontier(tx: Tx) -> TreeFrontier:
     while count:
         row = tx.row(_LAST_TILE, level=level)
         position, hashes = (int(row[0]), bytes(row[1])) if row else (0, b"")
+        # On such tiles the next batch would build a tree that fits no checkpoint any more.
         if position * merkle.TILE_WIDTH + len(hashes) // HASH_BYTES != count or len(hashes) % HASH_BYTES:
             raise RunLogDamaged(
                 f"The leaves of the run log's tree do not match its tiles of level {level}. {VERIFY_HINT}"

@@ -40,6 +40,7 @@ def read_stored_claims(
     while rows := store.list_notes(tx, after, PAGE_SIZE):
         for size, root, note in rows:
             claim = parse_claim(note, verifiers, STORED, witnesses)
+            # Proofs find checkpoints by these columns, so they must say the same as the note.
             if claim.flaw is None and (claim.size, claim.root.hex()) != (size, root):
                 claim = msgspec.structs.replace(claim, size=size, flaw="its row does not match its note")
             yield msgspec.structs.replace(claim, size=size)
@@ -127,6 +128,7 @@ class ClaimChecker:
     def _add_state(self, claim: CheckpointClaim, holds: bool, text: str) -> None:
         """Record all that fail, up to MAX_STATES, and of consecutive valid ones the newest."""
         self.checked_count += 1
+        # A checkpoint vouches for all before it, so of valid ones in a row the last says everything.
         if holds and self.states and self.states[-1].holds:
             self.states.pop()
         if len(self.states) < MAX_STATES or holds:

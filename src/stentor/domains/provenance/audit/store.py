@@ -88,6 +88,7 @@ def list_stray_leaves(tx: Tx, end: int) -> list[Row]:
 
 def list_stray_tiles(tx: Tx, end: int) -> list[Row]:
     """Return the positions of level 0 tiles that are out of range."""
+    # Rounded up: the last tile may be partly filled.
     return tx.rows(_STRAY_TILES, end=-(-end // TILE_WIDTH))
 
 

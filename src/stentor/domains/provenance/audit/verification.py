@@ -157,6 +157,7 @@ class TreeWalk:
         before = len(self.mismatches)
         first = position * TILE_WIDTH
         self._compare(first, count, {row[0]: row for row in rows}, merkle.split_hashes(recorded))
+        # Nothing differs hash by hash, and yet the bytes do: there are too many of them, or a part of one.
         if len(self.mismatches) == before < MAX_MISMATCHES:
             text = f"tile {position} of the tree is malformed"
             self.findings.append(AuditFinding("hashes", text, first, last=first + count - 1))
@@ -176,6 +177,7 @@ class TreeWalk:
                 event_id, task_id = (row[1], row[5]) if row else (None, None)
                 self.mismatches.append(Mismatch(number, event_id, task_id, event, leaf, in_tile))
             actual_hashes.append(event or ZERO_HASH)
+            # The best witness of what was recorded: one missing hash should not make every later checkpoint differ.
             recorded_hashes.append(in_tile or leaf or event or ZERO_HASH)
         self._append(actual_hashes, recorded_hashes)
 

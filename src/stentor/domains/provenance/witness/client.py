@@ -90,6 +90,7 @@ def parse_targets(pairs: Iterable[str]) -> list[WitnessTarget]:
     # One signature of a note is the log's own.
     if len(targets) >= MAX_SIGNATURES:
         raise StartRefused(f"SERVICE_PROVENANCE_WITNESSES names more than {MAX_SIGNATURES - 1} witnesses.")
+    # One key under two names would count twice toward the quorum.
     if len({target.verifier.public_key for target in targets}) < len(targets):
         raise StartRefused("SERVICE_PROVENANCE_WITNESSES names a witness twice.")
     return targets
@@ -211,6 +212,7 @@ class WitnessClient:
                 size = parse_size(response.rstrip("\n"))
             except NoteError:
                 raise CosigningFailed("it responded with 409 without a size") from None
+            # It says "not at this size" about the very size it was told: its root there must be another one.
             if size == submission.old_size:
                 raise WitnessConflict(f"it signed another tree of {size} events")
             target.seen_size = size

@@ -92,6 +92,7 @@ class Witness:
             self._require_extension(submission, checkpoint)
             line = self._folder.cosigner.cosign(checkpoint.body, self._clock.now() // SECOND)
             note = _keep_signatures_of(submission.note, self._logs[checkpoint.origin])
+            # Before the signature is returned: one that is out while the disk forgets it allows a fork.
             self._folder.save_note(checkpoint.origin, f"{note}{line}")
         return line
 
@@ -191,6 +192,7 @@ class WitnessFolder:
             if not name:
                 raise StartRefused("A new witness needs a name: --name, such as example.com/witness.")
             new_key = _require_usable(lambda: generate_cosigner(name))
+            # The state first: after a crash between the two writes, a key without a state would be refused for ever.
             filesystem.write_atomically(self._path / STATE_FILE, "{}")
             filesystem.write_atomically(path, f"{new_key.text}\n")
         if path.stat().st_mode & _GROUP_OTHER_BITS:
