@@ -175,6 +175,7 @@ class EmbeddingWorker:
         async with self._load_lock:
             if not self._is_loaded:
                 await self._embedder.load()
+                # Under the same lock: until the index has switched, vectors of two models could be compared.
                 await self._index.vectors.use_model(EmbeddingModel(self._embedder.identity, self._embedder.dimensions))
                 self._is_loaded = True
         return self._embedder
@@ -189,6 +190,7 @@ class EmbeddingWorker:
             split_chunks, document.title, document.body, embedder.max_tokens, embedder.count
         )
         hashes = [chunk.hash for chunk in chunks]
+        # A moved or slightly changed note has most of its chunks already.
         vectors = dict(await self._index.vectors.find_by_hash(hashes))
         # By hash, so that a text that occurs twice in a document is embedded once.
         missing = list({chunk.hash: chunk.text for chunk in chunks if chunk.hash not in vectors}.items())

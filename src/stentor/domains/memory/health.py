@@ -64,6 +64,7 @@ class MemoryHealth:
         )
         if vectors.status == "healthy" and (problem := self._embedding_worker.problem):
             vectors = msgspec.structs.replace(vectors, status="degraded", detail=problem)
+        # An index that did not respond to the check is not asked again, without a time limit.
         totals = None if vectors.status == "unhealthy" else await self._index.totals()
         if totals is not None:
             # Past lags say nothing about documents that are still pending, so the oldest of them counts too.

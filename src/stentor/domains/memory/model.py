@@ -76,6 +76,7 @@ def decide_write(
     _require_preconditions(draft, current)
     if draft.resolution == "last_write_wins" or not _is_conflict(draft, current, seen_hashes):
         return WriteDecision(_requested_content(draft, current))
+    # A deletion cannot be merged, and must not remove text that its caller never saw.
     if draft.resolution == "abort" or draft.operation == "delete":
         return WriteDecision(current, conflict=True)
     if current is None:
@@ -165,6 +166,7 @@ def _requested_content(draft: WriteDraft, current: bytes | None) -> bytes | None
 
 def _merge(draft: WriteDraft, current: bytes, base: bytes | None) -> WriteDecision:
     """Merge the caller's change of the base with the changes since; if that fails, decide on a conflict copy."""
+    # What the caller wanted relates to what it had read: an update of the frontmatter keeps the text of the base.
     requested = _requested_content(draft, base if base is not None else current)
     assert requested is not None
     if base is not None:

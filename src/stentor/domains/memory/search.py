@@ -203,6 +203,7 @@ def _combine_scores(
     The non-matching candidates define the noise level: the lowest similarity among the candidates becomes 0.
     """
     known = [similarities[doc_id] for doc_id in rows if doc_id in similarities]
+    # With unknown similarities 0 stands in for them, or a keyword hit without vectors would rank below noise.
     lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
     keyword, similarity = _scale(rows, keyword_scores, 0.0), _scale(rows, similarities, lowest)
     # Without any similarity the keyword score counts in full, or no match could exceed one half.

@@ -215,6 +215,7 @@ class MemoryService:
         self.record_event(tx, caller, event)
         if changes:
             if before is not None:
+                # Before the file is changed: afterwards the replaced bytes would be nowhere.
                 store.save_replaced_version(tx, self.key_prefix + intent.path, intent.before_hash, before)
             if after is not None:
                 store.save_version(tx, self.key_prefix + intent.path, intent.after_hash, after, "bus")
@@ -230,6 +231,7 @@ class MemoryService:
             failure = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", meta)
             await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure))
             raise
+        # Before the entry is marked as done: after a crash in between, the start applies it again and indexes the note.
         await self._update_index(intent.path, change, after)
         self.journal.mark_done(intent)
 

@@ -156,6 +156,7 @@ def has_version(tx: Tx, path: str, content_hash: str) -> bool:
 
 def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
     row = tx.row(_READ_VERSION, path=path, content_hash=content_hash)
+    # Whatever the window was: zlib writes its size into the head.
     return zlib.decompress(row[0]) if row else None
 
 

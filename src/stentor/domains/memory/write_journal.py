@@ -64,6 +64,7 @@ class WriteJournal:
         after = await self._db.read(
             lambda tx: store.read_version(tx, self._key_prefix + intent.path, intent.after_hash)
         )
+        # Its version was pruned. Writing nothing is right: to delete the note instead would lose its text.
         if after is None and intent.after_hash != NO_FILE:
             log.error("journal: version missing path=%r", intent.path)
             return

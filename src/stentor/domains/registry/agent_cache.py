@@ -41,6 +41,7 @@ class AgentCache:
             tenants.setdefault(agent.tenant, {})[agent.agent_id] = agent
         if agent.key_name is not None:
             self._by_key.setdefault((agent.tenant, agent.key_name), {})[agent.agent_id] = agent
+        # Last: a listener may look the agent up, and must find it under all keys.
         for listener in self.listeners:
             listener(agent)
 
@@ -70,6 +71,7 @@ class AgentCache:
         if not required:
             return list(self._by_tenant.get(tenant, {}).values())
         pools = [self._by_capability.get(capability, {}).get(tenant, {}) for capability in required]
+        # The rarest capability first: only its agents have to be looked at.
         smallest = min(pools, key=len)
         if len(required) == 1:
             return list(smallest.values())

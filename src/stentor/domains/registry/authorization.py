@@ -133,6 +133,7 @@ def authorize_registration(
                 f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key may not register "
                 "another agent: use a key of role admin."
             )
+    # Routing prefers agents with high scores: a key could otherwise register its own agent ahead of all others.
     if all(score <= DEFAULT_SCORE for score in scores) and tier != "auto":
         return
     raise Forbidden(
@@ -160,6 +161,7 @@ def can_work_as(principal: Principal, agent: Agent) -> bool:
     model or program the service calls: no key is shown for its work, so `key_name` does not identify its owner. Nobody
     is behind the builtin agents, which belong to the service.
     """
+    # A person's key can have the name of an agent's too, but then it is still the key of a person.
     if principal.is_person or agent.key_name == principal.name:
         return principal.role == "agent"
     return principal.may("admin") and (

@@ -64,6 +64,7 @@ class Presence:
     def record_seen_elsewhere(self, agent_id: str, at: int) -> None:
         """Record that another process saw a worker; the clock of that process may be ahead."""
         now = self._now()
+        # A time in the future would keep a worker online that is gone.
         at, previous = min(at, now), self._seen.get(agent_id, 0)
         self._seen[agent_id] = max(at, previous)
         if now - at < self.offline_after_us <= now - previous:
@@ -129,6 +130,7 @@ class Presence:
         if not leases:
             return 0
         now = self._now()
+        # Nobody reports an expired lease of another process, so it is forgotten when it is counted.
         for task_id in [task_id for task_id, until in leases.items() if until < now]:
             del leases[task_id]
         return len(leases)

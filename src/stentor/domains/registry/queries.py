@@ -10,6 +10,7 @@ from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.trust.model import decay_score
 
+# `replace` instead of `like`: the caller's text may have % and _, and both databases do this the same way.
 _WHERE = """a.tenant = :tenant
     and (:status = '' or a.status = :status)
     and (:tier = '' or a.trust_tier = :tier)

@@ -75,6 +75,7 @@ class AgentRegistry:
 
     def _apply_changes(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
         for agent in good:
+            # It was repaired by hand since.
             self._malformed.pop(agent.agent_id, None)
             self.agents.put(agent)
         for error in bad:
@@ -220,6 +221,7 @@ class AgentRegistry:
         )
 
         def work(tx: Tx) -> Agent:
+            # Before the change, so that a checkpoint has the state to which a rollback returns.
             for hook in self.before_clear_hooks:
                 hook(tx, tenant, agent_id, _name(by))
             return clear(tx)

@@ -24,6 +24,7 @@ _COLUMNS = (
 )
 _FIELDS = tuple(_COLUMNS.split(", "))
 _ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id = :agent_id")
+# An array as one parameter, which SQLite does not have: there no other process changes agents.
 _VERSIONS = Sql("select agent_id, updated_at from agents where agent_id = any(:agent_ids)")
 _CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")
 _OF_TENANT = Sql(f"select {_COLUMNS} from agents where tenant = :tenant order by created_at, agent_id")

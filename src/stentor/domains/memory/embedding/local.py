@@ -123,6 +123,7 @@ class LocalEmbedder:
 
     def _open_session(self, path: Path) -> Any:
         options = onnxruntime.SessionOptions()
+        # The two pools of this class are the parallelism; more threads would take the processor from requests.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
         if int8_saturates():
@@ -204,6 +205,7 @@ def _export_graph(files: ModelFiles, path: Path) -> None:
 
 
 def _packaged_folder() -> Path | None:
+    # Found and not imported: only its files are wanted.
     spec = importlib.util.find_spec(MODEL_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None

@@ -88,6 +88,7 @@ def build_graph(tensors: Tensors, heads: int) -> onnx.ModelProto:
     mask = b.add_node("Cast", "mask", to=TensorProto.FLOAT)
     attention_bias = _attention_bias(b, mask)
     layer = 0
+    # The weights say how many layers there are, so that no config has to be trusted.
     while f"encoder.layer.{layer}.attention.self.query.weight" in tensors:
         x = _layer(b, tensors, f"encoder.layer.{layer}", x, attention_bias, heads)
         layer += 1

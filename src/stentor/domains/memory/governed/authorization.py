@@ -58,6 +58,7 @@ class MemoryAuthorizer:
             raise denial or AuthorityDenied("The call has no verified authority.")
         # One transaction: what cannot be recorded must not be executed.
         event_id, result = await self._db.write(lambda tx: (self._record(tx, context, request, None), run_in_tx(tx)))
+        # Without permissions: what this call may do was decided here, and nothing more may follow from its caller.
         principal = Principal(context.principal, "agent", frozenset(), self._tenant)
         return MemoryCaller(principal, parent_event_id=event_id, is_governed=True), result
 

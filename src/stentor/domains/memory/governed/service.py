@@ -148,6 +148,7 @@ class GovernedMemory:
         offset = records.decode_cursor(request.cursor, search_key)
         end = offset + request.limit
         folders = await _accessible_folders(parts, context, namespace)
+        # From the first result on, because a search has no offset; what comes before is cut off below.
         matches, total = await _search(parts, caller, request, folders, end)
         candidates = [await self._found_record(parts, vault, match) for match in matches[offset:]]
         results = [record for record in candidates if record is not None]
@@ -215,6 +216,7 @@ async def _accessible_folders(parts: VaultParts, context: AuthorityContext | Non
     return tuple(
         folder
         for folder, name in pairs
+        # With the slashes, so that `vault/Project` does not include `vault/Projects`.
         if context and f"{name}/".startswith(f"{namespace}/") and context.can_reach(name)
     )
 

@@ -71,6 +71,7 @@ class SearchIndex:
         def work(tx: Tx) -> tuple[dict[str, int | None], list[int]]:
             deleted_ids = self._delete(tx, deleted_paths)
             store.write_fact(tx, "synced_at", at)
+            # In one order, so that two processes that index the same notes lock their rows in the same order.
             ordered = sorted(entries, key=lambda entry: entry.path)
             ids = {entry.path: self._upsert(tx, entry, force=force) for entry in ordered}
             changed = {doc_id: entry for entry in ordered if (doc_id := ids[entry.path]) is not None}

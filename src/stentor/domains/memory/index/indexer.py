@@ -143,6 +143,7 @@ class Indexer:
         """
         window = window or self._window_now()
         pairs = [(note, None if self.is_excluded(note.path) else await _parse_entry_async(note)) for note in notes]
+        # Remembered, because the index has no row for them: each reconciliation would read these files again.
         self._not_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, entry in pairs if entry is None}
         entries = [entry for _, entry in pairs if entry is not None]
         removed = [note.path for note, entry in pairs if entry is None]

@@ -117,6 +117,7 @@ class VectorMatrix:
         order = np.argsort(-scores[rows], kind="stable")
         # `unique` returns the first position of each document in that order: its best chunk.
         unique_ids, first = np.unique(doc_ids[order], return_index=True)
+        # `unique` sorts by id; the positions in ascending order are again the order by similarity.
         best = np.sort(first)[:limit]
         chosen = rows[order[best]]
         hits = [VectorHit(int(self._doc[r]), float(scores[r]), int(self._ordinal[r])) for r in chosen]
@@ -140,6 +141,7 @@ class VectorMatrix:
 
     def _grow(self) -> None:
         size = len(self._doc)
+        # Doubled each time, so that all the copying together costs no more than the rows themselves.
         self._vectors = np.concatenate([self._vectors, np.zeros((size, self.dimensions), np.float32)])
         self._doc = np.concatenate([self._doc, np.full(size, FREE_ROW, np.int64)])
         self._ordinal = np.concatenate([self._ordinal, np.zeros(size, np.int32)])

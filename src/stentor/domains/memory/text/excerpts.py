@@ -126,6 +126,7 @@ def _term_weights(paragraphs: Sequence[_Paragraph]) -> Mapping[str, float]:
 
 def _score(paragraph: _Paragraph, weights: Mapping[str, float], mean_length: float) -> float:
     """Score like BM25; a term only in the heading counts half, and the document's score scales the result."""
+    # k1 (1 - b) and k1 b of BM25, with k1 = 1.2 and b = 0.75.
     saturation = 0.3 + 0.9 * paragraph.length / (mean_length or 1)
     text_score = sum(weights[term] * count / (count + saturation) for term, count in paragraph.counts.items())
     heading_score = sum(weights[term] / 2 for term in paragraph.heading_terms if term not in paragraph.counts)

@@ -50,6 +50,7 @@ def join_terms(text: str) -> str:
     return " ".join(tokenize(text))
 
 
+# Stemming takes most of the time of indexing, and a vault uses the same words again and again.
 @lru_cache(maxsize=1 << 17)
 def normalize_word(word: str) -> str:
     """Return the term of a word: `deploy` for `Deployment`, `deploying` and `deploys`; `grosse` for `Größe`."""

@@ -209,6 +209,7 @@ def _search_graph(
             hits.setdefault(doc_id, VectorHit(doc_id, similarity, ordinal))
         if len(hits) >= count or len(rows) < chunks or chunks >= MAX_GRAPH_CHUNKS:
             return list(hits.values())[:count]
+        # Each round reads all chunks of the last one again, so few large rounds cost less than many small ones.
         chunks *= 4
 
 

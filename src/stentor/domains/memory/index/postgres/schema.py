@@ -269,6 +269,7 @@ def _create_extension(connection: PostgresConnection) -> None:
         connection.run(_CREATE_EXTENSION, {})
         connection.commit()
     finally:
+        # Does nothing after a commit.
         connection.rollback()
 
 
