@@ -97,6 +97,7 @@ class ClaimChecker:
             self._add_state(claim, False, "the events differ from those that were signed, the recorded hashes do not")
         else:
             self._add_state(claim, False, "the events and the recorded hashes differ from those that were signed")
+            # Once: every later checkpoint covers the same wrong events, and would repeat the finding.
             if not self._broken:
                 self._broken = True
                 text = f"something from number {self.verified_size} to {claim.size - 1} is not what was signed"
