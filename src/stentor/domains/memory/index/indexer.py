@@ -210,6 +210,7 @@ class Indexer:
         """Compare the whole vault with the index and update it; return how many notes differed."""
         async with self._reconcile_lock:
             self.start_window()
+            # Before the files: a note that is written in between is compared once more, but never forgotten.
             indexed = await self._index.file_states()
             files = {stat.path: stat for stat in await self._vault.walk()}
             deleted = [path for path in indexed if path not in files]
