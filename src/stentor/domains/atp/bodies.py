@@ -32,6 +32,7 @@ MAX_DELAY_SECONDS = 365 * 86_400
 
 Name = Annotated[str, Length(min_length=1, max_length=255), AfterValidator(check_printable)]
 Uuid = Annotated[str, Length(pattern=UUID_PATTERN), AfterValidator(str.lower)]
+# Not strict: in strict mode only a datetime object passes, and JSON has none. `check_iso8601` keeps numbers out.
 Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601)]
 Prose = Annotated[str, Length(max_length=10_000), AfterValidator(check_no_nul)]
 Path = Annotated[str, Length(min_length=1, max_length=4096)]

@@ -61,6 +61,7 @@ def parse_message(text: str) -> AtpMessage:
         if field is None or not colon:
             errors.append(_unknown_tag_error(line))
             continue
+        # One space after the colon is the form; a second belongs to the value, whose check rejects it.
         if value[:1] == " ":
             value = value[1:]
         if tag in seen:

@@ -137,6 +137,7 @@ class MessageLifecycle:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            # Swapped, not cleared after the work: a task that ends meanwhile is in the new set and sets the event.
             keys, self._ended = self._ended, set()
             await asyncio.gather(*(self._settle(key) for key in keys))
 

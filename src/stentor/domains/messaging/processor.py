@@ -142,11 +142,13 @@ class MessageProcessor:
         except StaleEpoch:
             log.info("messaging: claim lost message=%s", stored.message_id)
         except StoreUnavailable:
+            # Requeued by the next tick and not here: the database may be what failed.
             self._interrupted.append(stored)
         except Exception:
             # Not requeued at once: it would fail again and again and block others. Its lease must run out first.
             log.exception("messaging: recording the result failed message=%s", stored.message_id)
         finally:
+            # From here on its lease is no longer renewed.
             del self._claimed[key]
 
     async def _prepare(self, stored: StoredMessage) -> CommitStep:

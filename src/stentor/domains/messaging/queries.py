@@ -17,6 +17,7 @@ MAX_COUNTED_MESSAGES = 1_000
 """Newest messages that are counted by status."""
 _COLUMNS = "message_id, status, priority, header, sender_id, sender_agent, task_id, created_at, updated_at"
 _BEFORE = "tenant = :tenant and message_id < :before"
+# Ids are hexadecimal, so this sorts after each of them.
 _AFTER_ALL_IDS = "z"
 _LIST = Sql(f"select {_COLUMNS} from atp_messages where {_BEFORE} order by message_id desc limit :limit")
 _LIST_FILTERED = Sql(

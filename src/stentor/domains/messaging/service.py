@@ -177,6 +177,7 @@ class ResponseStreams:
         pause = MIN_POLL_SECONDS
         while stored.task_id is None and stored.status not in TERMINAL_STATUSES:
             await asyncio.sleep(pause)
+            # Polled, because the process that works on the message may be another one.
             pause = min(pause * 1.5, MAX_POLL_SECONDS)
             stored = await self._messaging.find(stored.tenant, stored.message_id)
         if stored.task_id is None:

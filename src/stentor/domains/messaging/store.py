@@ -55,6 +55,7 @@ _FINISH = Sql(
     f"""update atp_messages set status = :status, response = :response, route = coalesce(:route, route),
         lease_until = null, deadline_at = null, updated_at = :now, head_id = :head_id where {_CLAIMED}"""
 )
+# Not a message that waits for its task: its action is done, only the response is missing.
 _REQUEUE = Sql(
     f"""update atp_messages set status = 'queued', lease_until = null, updated_at = :now, head_id = :head_id
     where {_CLAIMED} and task_id is null"""

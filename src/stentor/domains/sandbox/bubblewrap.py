@@ -119,6 +119,7 @@ def build_sandbox_command(host: SandboxHost, plan: RunPlan, seccomp: int) -> lis
         line += ["--symlink", target, name]
     for name in (*host.folders, "/etc/ld.so.cache", "/etc/alternatives"):
         line += ["--ro-bind-try", name, name]
+    # `--size` applies to the tmpfs that follows it.
     line += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHM_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
     line += ["--remount-ro", "/dev", "--size", str(TMP_BYTES), "--tmpfs", "/tmp"]  # noqa: S108
     line += ["--bind", str(plan.work_folder), WORK_PATH, "--ro-bind", str(host.tool), f"{STENTOR_PATH}/stentor-tool"]
@@ -126,6 +127,7 @@ def build_sandbox_command(host: SandboxHost, plan: RunPlan, seccomp: int) -> lis
         line += ["--ro-bind", str(plan.socket_path), SOCKET_PATH]
     if plan.program_folder is not None:
         line += ["--ro-bind", str(plan.program_folder), AGENT_PATH]
+    # Last: the mounts above need a root in which their folders can be made.
     line += ["--remount-ro", "/", "--chdir", WORK_PATH]
     for name, value in build_environment(SOCKET_PATH).items():
         line += ["--setenv", name, value]
@@ -145,6 +147,7 @@ def build_limited_command(prlimit: str, plan: RunPlan) -> list[str]:
         "nofile": options.open_files,
         "fsize": options.file_mb << 20,
         "cpu": f"{cpu}:{cpu + 1}",  # SIGXCPU at the soft limit, SIGKILL a second later
+        # A core dump would fill the work folder, and could hold the inputs of the run.
         "core": 0,
     }
     return [prlimit, *(f"--{name}={value}" for name, value in limits.items()), "--", *plan.command]

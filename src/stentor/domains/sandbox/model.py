@@ -96,6 +96,7 @@ def take_token(rate_limit: int, tokens: float | None, idle_us: int) -> float | N
 
     `tokens` None is a full bucket; `idle_us` is the time since the last use.
     """
+    # Never below 0 elapsed: a clock that is set back must not take tokens away.
     level = rate_limit if tokens is None else min(rate_limit, tokens + max(0, idle_us) * rate_limit / MINUTE)
     return level - 1 if level >= 1 else None
 

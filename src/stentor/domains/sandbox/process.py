@@ -56,6 +56,7 @@ class SandboxedProcess:
         with suppress(TimeoutError):  # a child that the program left behind may keep the pipes open
             async with asyncio.timeout(GRACE_SECONDS):
                 await asyncio.gather(*self._pipe_tasks, return_exceptions=True)
+        # As a shell reports a signal; asyncio gives its negative number.
         return code if code >= 0 else 128 - code
 
     @property

@@ -155,6 +155,7 @@ class ProcessSandbox:
         finally:
             os.close(descriptor)
             remove_folder(work)
+        # A code with which neither bubblewrap nor the shell fails.
         if result.returncode == 7:
             return None
         error = " ".join(result.stderr.decode("utf-8", "replace").split())[:300] or result.returncode

@@ -266,6 +266,7 @@ class DeliveryDispatcher:
             polls += 1
             try:
                 await self.poll()
+                # At the first poll too: a service that is restarted often would never purge otherwise.
                 if polls % PURGE_EVERY_POLLS == 1:
                     await self.purge()
             except StoreUnavailable:

@@ -124,6 +124,7 @@ class EndpointWorker:
             pass  # the next poll wakes this worker again; claimed deliveries are requeued when their leases expire
         except Exception:
             log.exception("webhooks: claim failed webhook=%s", self._id)
+        # What the claim did not fill; each delivery that is sent releases its own.
         slots.release(acquired - len(bodies))
         self._has_more = self._has_more or len(bodies) == acquired
         if claimed is not None:

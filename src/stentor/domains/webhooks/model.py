@@ -162,6 +162,7 @@ def decide_delivery(delivery: Delivery, result: AttemptResult, now: int, jitter:
         return DeliveryDecision("failed", disable_reason="The receiver responded with 410 Gone.")
     if delivery.attempts >= len(RETRY_DELAYS_US):
         return DeliveryDecision("failed", disable_reason=f"A delivery failed {delivery.attempts + 1} times.")
+    # A receiver may not hold its deliveries for longer than this.
     requested = min(result.retry_after or 0, MAX_HOLD_US)
     delay = int(RETRY_DELAYS_US[delivery.attempts] * (1 + JITTER_RATIO * jitter))
     hold_until = now + requested if requested and result.status_code in BUSY_STATUSES else None

@@ -100,6 +100,7 @@ def _data(name: str, event: RunLogEvent, result: str | None) -> JsonObject:
     if name in _TASK_STATUSES:
         data["status"] = _TASK_STATUSES[name]
     if name == "task.completed":
+        # Raw: the stored JSON is passed on without being decoded.
         data["result"] = None if result is None else msgspec.Raw(result.encode())
     if name != PING:
         data["provenance_id"] = event.event_id

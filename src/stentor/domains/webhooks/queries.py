@@ -143,6 +143,7 @@ def find_event(tx: Tx, event_id: str) -> RunLogEvent | None:
 
 def list_events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[RunLogEvent]:
     """Return run log events of a tenant in a time range that webhooks may have, by id, after the id `after`."""
+    # Ids carry the clock of the process, `happened_at` that of the database: hence the margin.
     low, high = ids.min_id_at(since - MAX_CLOCK_SKEW_US), ids.min_id_at(until + MAX_CLOCK_SKEW_US)
     window = {"since": since, "until": until, "after": max(after, low), "before": high}
     return [decode_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **window)]

@@ -119,6 +119,7 @@ def _retry_after(value: str | None, now: int) -> int | None:
         return None
     text = value.strip()
     if text.isascii() and text.isdigit():
+        # Ten digits are more than any useful delay, and int() refuses a text of thousands.
         return min(int(text[:10]), 10**9) * SECOND
     try:
         moment = parsedate_to_datetime(text)

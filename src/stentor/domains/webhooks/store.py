@@ -47,6 +47,7 @@ ATTEMPTS = AppendOnlyTable(
     "webhook_attempts",
     ("delivery_id", "attempt", "started_at", "duration_ms", "status_code", "error", "response"),
 )
+# The third column is the oldest open delivery of the subject; one without a subject is its own.
 _DUE = Sql(
     f"""select d.delivery_id, d.epoch, case when d.subject = '' then d.delivery_id else (
             select min(e.delivery_id) from webhook_deliveries e where e.subscription_id = d.subscription_id

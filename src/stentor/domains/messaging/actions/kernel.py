@@ -190,6 +190,7 @@ class SandboxZone:
         sandboxed = (
             agent.agent_id for agent in capable if agent.runtime.kind == SANDBOXED_RUNTIME and agent.status == "active"
         )
+        # By id, so that the same message always gets the same agent.
         return min(sandboxed, default=None)
 
     def _is_sandboxed(self, tenant: str, agent_id: str) -> bool:
@@ -239,6 +240,7 @@ def preferred_agent(header: AtpHeader, body: ExecuteBody) -> str | None:
 
 def _accepted_result(tx: Tx, context: ActionContext, task: Task) -> ActionResult:
     """Acknowledge a task. Only mode direct sets a deadline, because only there the sender waits for the response."""
+    # Ten are enough for a new task; of one that has run, the decision may be further back.
     latest = runlog.read_latest_events(tx, task.tenant, task.task_id, 10)
     decisions = [event for event in latest if event.event_type == "routing_decision"]
     rationale = (decisions[-1].message if decisions else "Routed earlier.").rstrip(".")

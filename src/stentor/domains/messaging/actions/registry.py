@@ -64,6 +64,7 @@ class RegistryZone:
 
     async def register(self, context: ActionContext) -> CommitStep:
         assert isinstance(context.body, RegisterAgentBody)
+        # Only what was sent, so that the registry's own defaults apply.
         draft = self._parse_registration(context.body.model_dump(exclude_unset=True))
         register = self._registry.prepare_register(
             context.principal.tenant, draft, context.principal, context.parent_event_id

@@ -42,6 +42,7 @@ class CommandTemplate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def fill(self, values: dict[str, str]) -> tuple[str, ...]:
         """Return the command with the values inserted. A value stays inside its argument, whatever it contains."""
+        # A function, because a replacement text would have its backslashes interpreted.
         return tuple(_PLACEHOLDER.sub(lambda match: values[match[1]], part) for part in self.command)
 
 

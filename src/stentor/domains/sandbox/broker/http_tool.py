@@ -91,6 +91,7 @@ class HttpRequest(TypedTool):
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, TargetRefused):
                 raise ToolFailed("The host's address is not public.") from None
+            # Not ToolInterrupted: nothing was sent, so the call may be made again.
             raise ToolFailed("The host cannot be reached.") from None
         except (aiohttp.ClientError, ValueError) as error:
             raise ToolInterrupted(f"The request failed ({type(error).__name__}).") from None

@@ -55,6 +55,7 @@ class ToolDispatcher:
         """Return the response line, `{id, ok, result}` or `{id, ok, error: {code, message}}`. Never raises."""
         call_id: int | str | None = None
         try:
+            # Before anything can fail: malformed calls count too.
             run.call_count += 1
             if run.call_count > MAX_CALLS:
                 raise RateLimited(f"A run may make {MAX_CALLS} calls.")
@@ -185,6 +186,7 @@ class RunServer:
                 message = f"A line may have {MAX_LINE_BYTES} bytes."
                 await self._send(writer, _error_line(None, "PAYLOAD_TOO_LARGE", message))
                 return
+            # Shared by the connections of the run, so that opening more does not mean more calls at once.
             async with self._call_slots:
                 response = await self._tools.respond(self._run, line)
             await self._send(writer, response)
