@@ -8,9 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
+from stentor.core.errors import StoreConflict, StoreUnavailable
+from stentor.domains.memory.index import in_memory_vectors
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import EmbeddingModel, SearchFilters
-from stentor.domains.memory.index.postgres import pgvector
+from stentor.domains.memory.index.postgres import pgvector, shared_vectors
 from tests.conformance.indexes import (
     MODEL,
     Vector,
@@ -174,6 +176,40 @@ async def test_vectors_outlive_a_restart(kind: str, address: str, tmp_path: Path
     assert await near(again, EAST) == (["in/east.md", "between.md", "in/north.md"], 3)
     assert (await again.totals()).without_vectors == 0
     again.close()
+
+
+@pytest.mark.parametrize("kind", ["postgresql without pgvector"])
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_what_another_process_changed_is_found_after_a_lost_connection(
+    index: SearchIndex, kind: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """Both while changes are read, which is tried again at once, and while all vectors are, which the caller tries."""
+    await three(index)
+    other = open_kind(kind, tmp_path, address)
+    await other.vectors.use_model(MODEL)
+    await fill(index, document("new.md", "n"))
+    await embed(index, {"new.md": [unit(-1)]})
+    failures: list[Exception] = [StoreUnavailable("lost") if is_late else StoreConflict("lost")]
+    name = "list_vectors" if is_late else "list_document_vectors"
+    module = (in_memory_vectors if is_late else shared_vectors).vector_matrix
+    read = getattr(module, name)
+
+    def read_after_failures(*args: object) -> object:
+        if failures:
+            raise failures.pop()
+        return read(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, read_after_failures)
+        if is_late:
+            patch.setattr(shared_vectors, "JOURNAL_RETENTION_US", 0)
+            with pytest.raises(StoreUnavailable):
+                await near(other, unit(-1))
+        else:
+            await near(other, unit(-1))
+    assert not failures
+    assert await near(other, unit(-1), most=1) == (["new.md"], 4)
+    other.close()
 
 
 MANY = 700

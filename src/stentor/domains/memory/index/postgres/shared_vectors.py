@@ -91,9 +91,11 @@ create table changes (
 
     def _load(self, tx: Tx) -> VectorMatrix:
         # Same transaction as the vectors, so that no change falls between the number and the load.
-        self._last_change = int(tx.rows(_NEWEST_CHANGE)[0][0])
-        self._synced_at = time.monotonic()
-        return super()._load(embedding_state.require_model(tx, self._current_model))
+        newest, started_at = int(tx.rows(_NEWEST_CHANGE)[0][0]), time.monotonic()
+        matrix = super()._load(embedding_state.require_model(tx, self._current_model))
+        # After the load: if it fails, the copy lacks these changes, and the next one must find them.
+        self._last_change, self._synced_at = newest, started_at
+        return matrix
 
     def _save(self, tx: Tx, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
         self._claims.release(tx, document.doc_id)
@@ -128,5 +130,7 @@ create table changes (
         doc_ids: list[int] = []
         if newest > self._last_change:
             doc_ids = [row[0] for row in tx.rows(_LIST_CHANGED, number=self._last_change)]
+        changed = {doc_id: vector_matrix.list_document_vectors(tx, self._identity, doc_id) for doc_id in doc_ids}
+        # After the reads: when the connection is lost, this runs a second time, and must find the changes again.
         self._last_change, self._synced_at = newest, time.monotonic()
-        return {doc_id: vector_matrix.list_document_vectors(tx, self._identity, doc_id) for doc_id in doc_ids}
+        return changed
