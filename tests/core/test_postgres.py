@@ -13,7 +13,9 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db import Database, Sql, Tx, postgres
+from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.postgres import PostgresConnection, PostgresDriver
+from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
 WHO = Sql("select pg_backend_pid()")
@@ -230,3 +232,12 @@ def test_whoever_stands_still_is_thrown_out_whatever_it_did_last(
         still.run(ADD, {"tenant": "a"})
     waits.close()
     still.close()
+
+
+def test_a_copy_knows_every_column_of_a_key_in_its_order(postgres_url: str) -> None:
+    migrations.upgrade(PostgresDriver(postgres_url))
+    side = PostgresSide(parse_database_url(postgres_url), write=False)
+    with side.open():
+        tables = side.tables()
+    assert tables["tasks"].key == ("tenant", "task_id")
+    assert tables["idempotency_keys"].key == ("tenant", "key_name", "route", "idempotency_key")
