@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
-from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
+from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent, decode_event
 
 MAX_COUNTED_EVENTS = 5_000
 _COLUMNS = ", ".join(EVENT_COLUMNS)
@@ -67,8 +66,7 @@ def list_events_between(
 
 
 def to_event(row: Row) -> RunLogEvent:
-    *fields, metadata = row
     try:
-        return RunLogEvent(*fields, metadata=jsontext.load(metadata))
+        return decode_event(row)
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The event {row[0]!r} of the run log is malformed.") from error

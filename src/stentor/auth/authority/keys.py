@@ -20,7 +20,6 @@ from stentor.core.errors import InvalidRequest, StartRefused
 
 PUBLIC_MEMBERS = frozenset({"kty", "crv", "x"})
 _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
-_GROUP_AND_OTHERS = 0o077
 
 _PRIME = 2**255 - 19
 _EIGHTH = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
@@ -105,7 +104,7 @@ def find_signing_key(data_dir: Path) -> OKPKey | None:
     path = signing_key_file(data_dir)
     try:
         data = path.read_bytes()
-        if path.stat().st_mode & _GROUP_AND_OTHERS:
+        if path.stat().st_mode & filesystem.GROUP_OTHER_BITS:
             raise StartRefused(
                 f"{path} holds the signing key of receipts, and other users can read it: chmod 600 {path}"
             )

@@ -24,7 +24,6 @@ else:
     aead = lazy_module("cryptography.hazmat.primitives.ciphers.aead")
 
 _NONCE_BYTES, _MASTER_KEY_BYTES = 12, 32
-_GROUP_AND_OTHERS = 0o077
 
 
 class MasterKeyUnusable(ServiceUnavailable):
@@ -69,7 +68,7 @@ class Sealer:
     def _read_file(self, *, create: bool) -> bytes:
         if create and not self._path.exists():
             filesystem.create_once(self._path, secrets.token_hex(32))
-        if self._path.stat().st_mode & _GROUP_AND_OTHERS:
+        if self._path.stat().st_mode & filesystem.GROUP_OTHER_BITS:
             raise MasterKeyUnusable(f"{self._path} is secret, and other users can read it: chmod 600 {self._path}")
         try:
             key = bytes.fromhex(self._path.read_text().strip())

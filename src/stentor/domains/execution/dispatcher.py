@@ -22,9 +22,8 @@ from stentor.domains.registry import store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 from stentor.domains.tasks.placement import TaskQueue
+from stentor.domains.tasks.store import TaskRef
 
-TaskRef = tuple[str, str]
-"""Tenant and id of a task."""
 MAX_SKIPS = 3
 """How often an agent with an outdated copy is skipped; then the copy decides, so that its tasks do not wait forever."""
 log = logging.getLogger(__name__)

@@ -12,11 +12,12 @@ from functools import partial
 
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import PollQuery
-from stentor.domains.execution.dispatcher import RunningTasks, TaskRef
+from stentor.domains.execution.dispatcher import RunningTasks
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.fair_queue import FairQueue
 from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
+from stentor.domains.tasks.store import TaskRef
 
 REFILL_LIMIT = 20_000
 """Maximum number of queued tasks that one refill reads into memory; the rest follows as these are done."""

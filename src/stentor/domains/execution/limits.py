@@ -17,9 +17,10 @@ from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.timers import wait_until_tick
-from stentor.domains.execution.dispatcher import Dispatcher, TaskRef
+from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.tasks import limit_store as store
 from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim, TaskLimit
+from stentor.domains.tasks.store import TaskRef
 
 BATCH_SIZE = 200
 """Keys that one look takes, and tasks of a key that it puts back into the queue."""

@@ -19,8 +19,6 @@ from stentor.domains.provenance.signed_note import (
     parse_verifier,
 )
 
-_GROUP_OTHER_BITS = 0o077
-
 
 def key_path(settings: Settings) -> Path:
     return settings.provenance.key or settings.storage.data_dir / "keys" / "provenance.key"
@@ -34,7 +32,7 @@ def find_signer(path: Path) -> NoteSigner | None:
     """Return the key, or None when the file does not exist. Raises StartRefused when the file cannot be used."""
     try:
         text = path.read_text("utf-8")
-        if path.stat().st_mode & _GROUP_OTHER_BITS:
+        if path.stat().st_mode & filesystem.GROUP_OTHER_BITS:
             raise StartRefused(f"{path} signs checkpoints, and other users can read it: chmod 600 {path}")
         return parse_signer(text)
     except FileNotFoundError:

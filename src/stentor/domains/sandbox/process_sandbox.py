@@ -31,12 +31,11 @@ log = logging.getLogger(__name__)
 
 
 class RunFolders:
-    """The folders of one run: the agent's work folder, and the path of the broker's socket in `root_folder`."""
+    """The folders of one run: the agent's work folder, and the path of the broker's socket."""
 
     def __init__(self, top: Path, work: Path) -> None:
         self.work_folder = work
         self.socket_path = top / SOCKET_NAME
-        self.root_folder = top
 
 
 class ProcessSandbox:

@@ -34,7 +34,6 @@ from stentor.domains.provenance.signed_note import (
 from stentor.domains.provenance.witness.wire import WitnessSubmission, parse_submission
 
 KEY_FILE, STATE_FILE, LOCK_FILE = "witness.key", "witness.state", "witness.lock"
-_GROUP_OTHER_BITS = 0o077
 log = logging.getLogger(__name__)
 
 
@@ -195,7 +194,7 @@ class WitnessFolder:
             # The state first: after a crash between the two writes, a key without a state would be refused for ever.
             filesystem.write_atomically(self._path / STATE_FILE, "{}")
             filesystem.write_atomically(path, f"{new_key.text}\n")
-        if path.stat().st_mode & _GROUP_OTHER_BITS:
+        if path.stat().st_mode & filesystem.GROUP_OTHER_BITS:
             raise StartRefused(f"{path} is secret, and other users can read it: chmod 600 {path}")
         cosigner = _require_usable(lambda: parse_cosigner(path.read_text("utf-8").strip()))
         if name and cosigner.verifier.name != name:
