@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from stentor.core.security.redaction import Redactor
 
-PERSONAL_DATA = ("emails", "cards")
 MAX_KEY_CHARS = 20_000
 """The longest block of a private key; an end further away belongs to another one."""
 _WORD = r"(?<![A-Za-z0-9])"
@@ -89,7 +88,7 @@ _CARD = re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,18}(?!\d)")
 
 
 class ContentRedactor:
-    """Masks texts. `personal_data` are those of PERSONAL_DATA that are masked too."""
+    """Masks texts. `personal_data` has `emails`, `cards` or both, if they are masked too."""
 
     def __init__(self, redactor: Redactor, personal_data: Collection[str] = ()) -> None:
         self._redactor = redactor

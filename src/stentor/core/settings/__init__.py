@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from stentor.core.errors import StartRefused
+from stentor.core.settings import parsers
 from stentor.core.settings.alerts import AlertSettings
 from stentor.core.settings.installation import (
     AuthSettings,
@@ -106,10 +107,11 @@ class Settings:
 
     @property
     def loopback(self) -> bool:
-        return self.server.host in {"127.0.0.1", "localhost", "::1"}
+        return self.server.host in parsers.LOOPBACK_HOSTS
 
 
 def _area_type(area: str) -> Any:
+    # Not from the annotations, which are texts here.
     return type(getattr(_DEFAULTS, area))
 
 
@@ -188,6 +190,7 @@ def _check_tls(settings: Settings) -> None:
             "A certificate needs its key: set both SERVICE_TLS_CERT and SERVICE_TLS_KEY, or SERVICE_TLS=true for a "
             "certificate that Stentor makes."
         )
+    # Only an explicit `false` contradicts a certificate, which by itself switches TLS on.
     if settings.tls.cert is not None and not settings.tls.enabled and settings.sources["SERVICE_TLS"] != "default":
         raise StartRefused("SERVICE_TLS=false and SERVICE_TLS_CERT exclude each other: unset one of them.")
     if settings.tls.is_on and not settings.vault.tls:

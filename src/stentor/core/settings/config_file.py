@@ -59,6 +59,7 @@ def apply_config_file(environ: MutableMapping[str, str]) -> Path | None:
         return None
     for variable, value in read_config_file(path).items():
         environ.setdefault(variable, value)
+    # Absolute, because a process that this one starts may have another working directory.
     environ[VARIABLE] = str(path)
     return path
 
@@ -101,6 +102,7 @@ def _variables(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
                 variable = infos[name].env
             else:
                 raise ValueError(f"unknown setting `{name}`{_suggest(name, infos)}")
+            # The values of a line list may contain commas.
             separator = "\n" if name in infos and infos[name].parse is parsers.line_list else ","
             yield variable, _value_text(name, value, separator)
 

@@ -40,7 +40,7 @@ class StorageSettings:
 
 def parse_roles(value: str) -> tuple[str, ...]:
     """Parse comma-separated role names, returned in the order of PROCESS_ROLES; `all` means all. Raises ValueError."""
-    names = {name.strip() for name in value.split(",") if name.strip()}
+    names = set(parsers.text_list(value))
     if names == {"all"}:
         return PROCESS_ROLES
     if not names or not names <= set(PROCESS_ROLES):

@@ -276,15 +276,11 @@ class VaultSettings:
     )
 
 
-def optional_port(value: str) -> int | None:
-    return parsers.number(0, 65535, int)(value) if value else None
-
-
 @dataclass(frozen=True)
 class GrpcSettings:
     port: int | None = setting(
         "SERVICE_GRPC_PORT",
         None,
         f"Port of gRPC, usually {DEFAULT_GRPC_PORT}; 0 means any free port, empty disables it. Needs the extra `grpc`.",
-        optional_port,
+        parsers.optional(parsers.number(0, 65535, int)),
     )

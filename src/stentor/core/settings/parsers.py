@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 
 T = TypeVar("T")
 Number = TypeVar("Number", int, float)
+LOOPBACK_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
 TRUE, FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -68,7 +69,7 @@ def non_blank(value: str) -> str:
 
 
 def host_list(value: str) -> tuple[str, ...]:
-    return tuple(part.strip().lower() for part in value.split(",") if part.strip())
+    return text_list(value.lower())
 
 
 def split_web_url(value: str) -> SplitResult | None:
@@ -94,9 +95,9 @@ def choice(*choices: str) -> Callable[[str], str]:
     """Return a parser of one of the choices, in any case."""
 
     def parse(value: str) -> str:
-        if value.strip().lower() not in choices:
+        if value.lower() not in choices:
             raise ValueError(f"must be {', '.join(choices[:-1])} or {choices[-1]}")
-        return value.strip().lower()
+        return value.lower()
 
     return parse
 

@@ -8,7 +8,6 @@ from stentor.core.settings import parsers
 from stentor.core.settings.parsers import setting
 
 ROLES_OF_PEOPLE = ("viewer", "operator", "approver", "admin")
-LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 def issuer_url(value: str) -> str:
@@ -16,7 +15,7 @@ def issuer_url(value: str) -> str:
     if not value:
         return ""
     parts = parsers.split_web_url(value)
-    is_safe = parts is not None and (parts.scheme == "https" or parts.hostname in LOOPBACK_HOSTS)
+    is_safe = parts is not None and (parts.scheme == "https" or parts.hostname in parsers.LOOPBACK_HOSTS)
     is_plain = parts is not None and parts.username is None and not parts.query and not parts.fragment
     if not is_safe or not is_plain or not value.isprintable() or " " in value:
         raise ValueError("must be an https URL such as https://login.example.com/realms/staff")
@@ -27,6 +26,7 @@ def group_roles(value: str) -> tuple[str, ...]:
     """Check `group=role` entries, comma separated; the group `*` is everybody. Raises ValueError."""
     entries = []
     for part in parsers.text_list(value):
+        # At the last `=`, because the name of a group may contain others.
         group, _, role = part.rpartition("=")
         if not group.strip() or role.strip() not in ROLES_OF_PEOPLE:
             raise ValueError(f"must be entries such as staff=viewer, with a role of {', '.join(ROLES_OF_PEOPLE)}")

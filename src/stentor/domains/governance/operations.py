@@ -49,6 +49,7 @@ class GovernanceOperations:
         """Propose an update of an agent. Returns its review tier and the deadline."""
         proposal = body.to_proposal()
         has_id = "update_id" in body.model_fields_set
+        # A generated id is different each time, so with it a repeated request would never match its key.
         digest = proposal.body_hash if has_id else canonical_json.digest(body.model_dump(exclude={"update_id"}))
         key = _idempotency_key(caller, "updates", idempotency_key, digest)
         update = await self._updates.propose(caller, proposal, key)

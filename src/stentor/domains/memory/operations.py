@@ -55,6 +55,7 @@ IfNoneMatch = Annotated[
 ]
 
 
+# Later than the time of any note, and within the 64 bits of a column.
 MAX_TIME = 2**62
 PathQuery = Annotated[str, Query(max_length=4096)]
 VaultQuery = Annotated[VaultName, Query()]

@@ -1,4 +1,4 @@
-"""What the routes of the memory bus take and answer."""
+"""Requests and responses of the memory bus."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WriteIn(RequestModel):
     metadata: WriteMetadata = WriteMetadata()
 
     def to_draft(self, if_match: str | None, if_none_match: str | None) -> WriteDraft:
-        """With the headers of these names. Raises InvalidRequest for what is no list of entity tags."""
+        """Return the write with the conditions of these headers. Raises InvalidRequest for invalid entity tags."""
         meta, document = self.metadata, self.document
         return WriteDraft(
             self.operation,
@@ -68,7 +68,7 @@ class WriteIn(RequestModel):
 
 
 def _tags(header: str, text: str) -> frozenset[str]:
-    """Weak ones too, because a proxy that packs an answer makes its tag one."""
+    """Weak ones too, because a proxy that compresses a response makes its tag weak."""
     try:
         return parse_entity_tags(text, weak=True)
     except InvalidEntityTags as error:

@@ -188,6 +188,7 @@ class SessionOperations:
     async def change(self, caller: Caller, session_id: SessionId, body: SessionChange) -> SessionOut:
         """Change the name or the metadata of a session."""
         changes = {field: getattr(body, field) for field in body.model_fields_set}
+        # Null removes the name, but metadata is always an object.
         if changes.get("metadata", {}) is None:
             raise InvalidRequest("metadata: must be an object; {} for none.")
         return SessionOut.of(await self._sessions.change(caller, session_id, changes))

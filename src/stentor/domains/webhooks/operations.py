@@ -102,6 +102,7 @@ class WebhookOperations:
     async def replay_since(self, caller: Caller, webhook_id: WebhookId, body: wire.ReplaySince) -> wire.ReplayedOut:
         """Queue the events since a time again: undelivered ones or all."""
         since = micros_from_datetime(body.since)
+        # Later than any event: in microseconds this is the year 2255.
         until = 2**53 if body.until is None else micros_from_datetime(body.until)
         if until <= since:
             raise InvalidRequest("until: must be later than since")
