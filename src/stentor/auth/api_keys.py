@@ -137,6 +137,7 @@ def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
         return path.read_text().strip(), path, False
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = generate_key()
+    # Private from the beginning, and never over the key of another start that made the file since.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(key + "\n")

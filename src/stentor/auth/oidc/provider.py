@@ -140,6 +140,7 @@ class OidcProvider:
     async def read_user_info(self, access_token: str) -> JsonObject:
         """Return the claims that the provider gives for an access token; none where it offers no such address."""
         endpoint = (await self._describe()).userinfo_endpoint
+        # The token becomes a line of a header.
         if not endpoint or not access_token.isascii() or not access_token.isprintable():
             return {}
         status, body = await self._request("GET", endpoint, {"Authorization": f"Bearer {access_token}"})
@@ -168,6 +169,7 @@ class OidcProvider:
             raise ServiceUnavailable(
                 f"{url} is not the description of a provider (HTTP status {status}): check SERVICE_OIDC_ISSUER."
             ) from None
+        # Discovery 1.0, 4.3: else one provider could pass for another.
         if description.issuer != self._settings.issuer:
             raise ServiceUnavailable(
                 f"The provider calls itself {description.issuer[:200]!r}, so SERVICE_OIDC_ISSUER must be exactly that."
@@ -193,6 +195,7 @@ class OidcProvider:
         keys = []
         for entry in entries:
             try:
+                # No symmetric key: it would be public, so that everybody could sign with it.
                 if entry.get("kty") != "oct" and entry.get("use", "sig") == "sig":
                     keys.append(JWKRegistry.import_key(entry))
             except (JoseError, ValueError, TypeError):
@@ -209,6 +212,7 @@ class OidcProvider:
                 url,
                 data=form,
                 headers={"Accept": "application/json", **(headers or {})},
+                # A redirect would take the code and the client's secret to another address.
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS),
             ) as response:

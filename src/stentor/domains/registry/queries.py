@@ -19,6 +19,7 @@ _WHERE = """a.tenant = :tenant
     and (:alert = 0 or exists (
         select 1 from sentinel_alerts as s where s.agent_id = a.agent_id and s.resolved_at is null))"""
 AFTER_CURSOR = "(a.created_at > :after or (a.created_at = :after and a.agent_id > :after_id))"
+# The composite as in `Agent.composite`: here it has a value for a malformed record too.
 _LIST = Sql(
     f"""select a.agent_id, a.name, a.status, a.trust_tier, a.capabilities, a.runtime, a.violation_count,
         0.4 * a.alignment_score + 0.4 * a.accuracy_score + 0.2 * a.efficiency_score, a.created_at, t.score, t.updated_at
@@ -75,6 +76,7 @@ def list_agents(
 
 
 def _where(tenant: str, agent_filter: AgentListFilter) -> dict[str, Any]:
+    # With its quotes, so that it matches no part of a longer name.
     quoted = jsontext.dump(agent_filter.capability) if agent_filter.capability else ""
     fields = {name: getattr(agent_filter, name) for name in ("status", "tier", "text")}
     return fields | {"tenant": tenant, "capability": quoted, "alert": int(agent_filter.alert)}

@@ -100,6 +100,7 @@ def list_since_summary(tx: Tx, session: Session, task_id: str | None = None) -> 
 
 def delete_from(tx: Tx, session: Session, first: int) -> tuple[int, int, list[str]]:
     """Delete the items from a position on; return their number, their own bytes, and the hashes of their contents."""
+    # Before the deletion, after which nothing says which contents may have become unused.
     hashes = [row[0] for row in tx.rows(_HASHES, **session_key(session), first=first)]
     row = tx.row(_COUNT, **session_key(session), first=first)
     assert row is not None

@@ -123,6 +123,7 @@ class SessionService:
             return require_session(tx, caller, session_id)
 
         def work(tx: Tx, session: Session) -> Session:
+            # With the check of the count inside: a repeated request would fail it because of its own items.
             return idempotency.run_once(tx, key, Session, lambda: append(tx, session))
 
         return await self._change(caller, session_id, work)
@@ -153,6 +154,7 @@ class SessionService:
             items = item_store.list_newest(tx, session, session.last_number + 1, 1)
             for item in items:
                 count, size, hashes = item_store.delete_from(tx, session, item.position)
+                # The last number stays: no two items of a session ever have the same position.
                 store.note_change(tx, session, session.last_number, items=-count, size=-size)
                 contents.remove_unused(tx, session.tenant, hashes)
             return items
@@ -197,6 +199,7 @@ class SessionService:
         def read(tx: Tx) -> list[StoredValue]:
             session = require_session(tx, caller, session_id)
             wanted = list(dict.fromkeys(keys))
+            # One value alone is read whatever its size, because no request could ask for less.
             sizes = (value_store.find_size(tx, session, key) for key in wanted if len(wanted) > 1)
             total = sum(found[0] for found in sizes if found is not None)
             if total > model.MAX_PAGE_BYTES:

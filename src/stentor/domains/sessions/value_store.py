@@ -74,6 +74,7 @@ def list_page(tx: Tx, session: Session, query: ValueQuery) -> tuple[list[StoredV
     if query.order == "key":
         rows = tx.rows(_BY_KEY, **span, after="" if position is None else position, limit=limit + 1)
     elif query.order == "key_descending":
+        # The span ends before the last key of the page before.
         rows = tx.rows(_BY_KEY_DESCENDING, **span, limit=limit + 1)
     else:
         rows = tx.rows(_BY_NUMBER, **span, number=2**62 if position is None else position, limit=limit + 1)

@@ -57,6 +57,7 @@ class GradeService:
             _authorize_grader(tx, principal, task)
             grade = store.find_grade(tx, principal.tenant, task_id)
             if grade is not None:
+                # A repeated request, whose first response was lost.
                 if (grade.grade, grade.comment, grade.graded_by) == (value, comment, principal.name):
                     return grade
                 raise Conflict(f"The task was graded {grade.grade:g} by {grade.graded_by!r}; a task is graded once.")

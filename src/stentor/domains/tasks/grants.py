@@ -129,6 +129,7 @@ class GrantService:
         """Return what an agent may request without a grant; None is everything."""
         if not self._routing.policy.own_authority:
             return None
+        # The task was given to the agent, so it may pass on what the task needs.
         return agent.capability_set | frozenset(task.required_capabilities)
 
     def _require_claim(self, tx: Tx, principal: Principal, task_id: str, epoch: int) -> tuple[Task, Agent]:

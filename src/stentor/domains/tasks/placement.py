@@ -93,6 +93,7 @@ class TaskRouter:
             task.type,
             task.required_capabilities,
             granted or self._routing.caller_authority(principal),
+            # The steps in its journal are those of one agent's program.
             (task.pinned_agent if isinstance(task, Task) else None) or task.agent_preference,
             task.metadata.prefer or "balanced",
         )

@@ -108,8 +108,8 @@ _NEXT_VALUE = {
     name: Sql(f"select min({name}) from tasks where tenant = :tenant and {name} > :after")
     for name in ("type", "submitted_by")
 }
-# With `+` SQLite does not look for these tasks by their time.
 _IDS = ", ".join(f":id_{n}" for n in range(IDS_PER_STATEMENT))
+# With `+` SQLite does not look for these tasks by their time.
 _LIST_MATCHING = Sql(
     f"""select {_COLUMNS} from tasks where tenant = :tenant and task_id in ({_IDS})
     and (cast(:status as text) is null or status = :status)

@@ -121,6 +121,7 @@ class TaskService:
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
         """Cancel a task and, after the commit, stop its execution. Return the time of cancellation, in microseconds."""
+        # Without a lock: the update names the status, the epoch and the head that were read.
         return await self._db.write(lambda tx: self.cancel_in_tx(tx, principal, task_id), NO_LOCKS)
 
     def cancel_in_tx(self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> int:
@@ -210,6 +211,7 @@ class TaskService:
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
         placement = self._router.route(principal, task, granted)
+        # In another status the task cannot be retried at all, which `work` says.
         if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
             raise placement.denial
 

@@ -91,6 +91,7 @@ class SubmissionService:
         with self._exclusive(key):
             draft, placement = await self._route(principal, draft)
             return await self._db.write(
+                # Locks are taken inside, by id and by key, so that other submissions need not wait.
                 lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace), NO_LOCKS
             )
 
@@ -185,6 +186,7 @@ class SubmissionService:
         begin = max(tx.now, draft.start_at or 0)
         start, completion = self._router.estimate_times(begin, principal.tenant, placement.agent_id, draft.type)
         denial, queue_timeout = placement.denial, draft.queue_timeout_seconds
+        # One that waits or needs an approval gets its deadline when it is queued.
         deadline = tx.now + queue_timeout * SECOND if queue_timeout and placement.status == "queued" else None
         task_id, provenance_id = draft.id or ids.new_id(), event_drafts[0].event_id
         return Task(
