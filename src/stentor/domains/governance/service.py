@@ -84,6 +84,7 @@ class UpdateService:
 
     def propose_in_tx(self, tx: Tx, principal: Principal, proposal: Proposal, parent: str | None = None) -> Update:
         """Propose inside the caller's transaction. The same id with the same body returns the known update."""
+        # Before all checks: a repeated proposal gets its first response, whatever has changed since.
         known = store.find_update(tx, principal.tenant, proposal.update_id)
         if known is not None:
             if known.body_hash != proposal.body_hash:
@@ -188,6 +189,7 @@ class UpdateService:
             return "agent"
         if agent is not None and agent.key_name == principal.name:
             return "key"
+        # Names of keys are lower case, but people write them as they like.
         if update.proposed_by in (principal.name, (claimed or "").strip().lower()):
             return "proposer"
         # Otherwise an admin could propose, make a second key, and approve with it.

@@ -100,6 +100,7 @@ class WaitEndings:
             message = f"It comes {step.name!r}, which did not complete."
             self._tasks.abort_unstarted(tx, end.tenant, end.task_id, message)
             return False
+        # A person has resolved it; the task goes on when it is retried.
         if step.kind == "effect":
             return False
         # An error ends a group at once, as the program does not wait for the others then.

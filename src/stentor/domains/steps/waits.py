@@ -97,6 +97,7 @@ class WaitService:
             waiting.suspend(tx, self._runlog, task, f"Waits for {names[:200]}.", keys)
             still_open = {step.together for step in open_waits.values() if step.together is not None}
             ended = (step for step in waits if step.state != "started")
+            # A wait that ended before this could not queue the task, which was still executing.
             if over := next((step for step in ended if step.error or step.together not in still_open), None):
                 self._endings.resume(tx, task.tenant, task_id, over.name, over.event_id)
             agent_id = task.assigned_agent or ""
@@ -127,6 +128,7 @@ class WaitService:
             )
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=task.head_id)
             for step in store.list_open(tx, task.tenant, task_id):
+                # The oldest wait alone: one signal ends one wait.
                 if step.kind == "signal" and step.reference == name:
                     outcome, agent_id = StepOutcome.of_value(value), task.assigned_agent
                     ending = Ending(task.tenant, task_id, step, outcome, agent_id, event.event_id)

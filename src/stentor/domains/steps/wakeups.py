@@ -104,6 +104,7 @@ class WaitScheduler:
                 return
 
     def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
+        # A wait that began since the last look is found by the next scan.
         if self._has_children and any(event.event_type in TERMINAL_EVENTS for event in events):
             self._ended.add((tenant, task_id))
             self._wake.set()

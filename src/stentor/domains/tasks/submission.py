@@ -92,7 +92,8 @@ class SubmissionService:
             draft, placement = await self._route(principal, draft)
             return await self._db.write(
                 # Locks are taken inside, by id and by key, so that other submissions need not wait.
-                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace), NO_LOCKS
+                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace),
+                NO_LOCKS,
             )
 
     def collect_metrics(self) -> Iterable[Metric]:
