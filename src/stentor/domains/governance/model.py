@@ -92,7 +92,10 @@ class TierBasis(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True):
-    """A stored update. Times are in microseconds; `provenance_id` is its first event, `head_id` its latest."""
+    """A stored update. Times are in microseconds; `provenance_id` is its first event, `head_id` its latest.
+
+    A `patched` one changes the registry's record of the agent, so this service deploys it itself.
+    """
 
     tenant: str
     update_id: str
@@ -123,11 +126,6 @@ class Update(msgspec.Struct, frozen=True):
     checkpoint_id: str | None = None
     test_results: JsonObject | None = None
     notes: str | None = None
-
-    @property
-    def is_scheduled(self) -> bool:
-        """Whether this service deploys the update itself."""
-        return self.patched
 
 
 class Approval(msgspec.Struct, frozen=True):

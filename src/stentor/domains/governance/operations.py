@@ -102,7 +102,7 @@ class GovernanceOperations:
         """Approve an update that somebody else proposed. A patch is deployed immediately."""
         update = await self._updates.approve(caller, update_id, body.to_approval())
         # When an update outside this service will be deployed is unknown.
-        return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.is_scheduled else None)
+        return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.patched else None)
 
     async def reject(self, caller: Caller, update_id: UpdateId, body: wire.Reject) -> wire.RejectedOut:
         """Reject an update."""

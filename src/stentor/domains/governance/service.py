@@ -31,7 +31,7 @@ from stentor.domains.governance.model import (
 from stentor.domains.governance.review import ProposalReviewer
 from stentor.domains.governance.rollbacks import RollbackService
 from stentor.domains.governance.trust_formula import TrustBreakdown, TrustMetrics
-from stentor.domains.learning import store as lessons
+from stentor.domains.learning import store as learning_store
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.model import Agent
@@ -316,7 +316,7 @@ def read_recorded_metrics(tx: Tx, agent: Agent) -> TrustMetrics:
 
     The violations of an agent without any outcome are unknown, not 0.
     """
-    successes, outcomes = lessons.count_results(tx, agent.agent_id)
+    successes, outcomes = learning_store.count_results(tx, agent.agent_id)
     has_violations = bool(agents.list_violations(tx, agent.agent_id, cleared=True))
     approved, decided = store.count_decisions(tx, agent.tenant, agent.agent_id)
     return TrustMetrics(

@@ -245,7 +245,7 @@ class Approvals(ResponseModel):
 class ApprovedOut(ResponseModel):
     update_id: str
     status: UpdateStatus
-    deployment_scheduled: Annotated[bool, Field(validation_alias="is_scheduled")]
+    deployment_scheduled: Annotated[bool, Field(validation_alias="patched")]
     deployment_time: Timestamp | None
 
 

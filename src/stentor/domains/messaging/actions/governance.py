@@ -116,4 +116,4 @@ def _build_proposal(body: ProposeUpdateBody) -> Proposal:
 def _decision_to_json(update: Update) -> JsonObject:
     response = {"update_id": update.update_id, "status": update.status, "tier": update.tier}
     times = {name: format_iso_or_none(getattr(update, name)) for name in ("approved_at", "rejected_at")}
-    return response | times | {"deployment_scheduled": update.is_scheduled and update.status == "approved"}
+    return response | times | {"deployment_scheduled": update.patched and update.status == "approved"}
