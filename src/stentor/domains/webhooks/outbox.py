@@ -78,6 +78,7 @@ def new_delivery(
         subscription_id=subscription_id,
         event_id=event.event_id,
         event=name,
+        # A ping waits for no other delivery.
         subject="" if name == model.PING else payloads.event_subject(event),
         status="waiting",
         attempts=0,

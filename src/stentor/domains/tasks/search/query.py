@@ -13,6 +13,7 @@ MAX_PHRASES = 20
 MAX_WORD_CHARACTERS = 100
 """Longer words are cut, in a text and in a search alike."""
 MIN_PREFIX_CHARACTERS = 3
+# The closing quote may be missing.
 _PART = re.compile(r'"([^"]*)"?|([^\s"]+)')
 _WORD = re.compile(r"[^\W_]+")
 _MARKS = re.compile("[\u0300-\u036f]")

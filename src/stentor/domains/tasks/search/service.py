@@ -99,6 +99,7 @@ class TaskSearch:
                 if task_id in found:
                     rows.append(found[task_id])
                 if len(rows) == limit:
+                    # Hits that were read but not looked at are for the next page.
                     is_exhausted = is_exhausted and doc_id == hits[-1][0]
                     break
         page = TaskPage(rows, len(rows), has_more=not is_exhausted, total_is_exact=is_exhausted and before is None)

@@ -74,6 +74,7 @@ def _put(tx: Tx, texts: Sequence[TaskText], position: Position) -> None:
     for doc_id, text in enumerate(texts, int(tx.rows(_LAST_ID)[0][0]) + 1):
         tx.run(_PUT, doc_id=doc_id, tenant=text.tenant, task_id=text.task_id)
         tx.run(_PUT_WORDS, doc_id=doc_id, token=tenant_token(text.tenant), body=_to_body(text.text))
+    # In one transaction with the words, so that a crash in between misses no event.
     tx.run(_DROP_POSITION)
     tx.run(_SET_POSITION, number=position.number, event_id=position.event_id)
 
