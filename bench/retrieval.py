@@ -1,6 +1,7 @@
 """`python -m bench.retrieval CORPUS QUERIES JUDGEMENTS`: nDCG@10 and recall@10 of the three searches on a given set.
 
-CORPUS and QUERIES are lines of JSON as BEIR has them (`_id`, `title`, `text`); JUDGEMENTS is BEIR's table
+CORPUS and QUERIES are lines of JSON as BEIR has them (`_id`, `title`, `text`; also `path`, the note's, for pieces of a
+conversation: without it no note stands beside another); JUDGEMENTS is BEIR's table
 (`query-id corpus-id score`, with a heading) or TREC's (`query 0 document grade`). The documents become notes of a
 vault, and the service's own search is asked, in process.
 """
@@ -102,7 +103,7 @@ def _write(corpus: Path, vault: Path) -> dict[str, str]:
     """A note for each document; the note's path to the document's id."""
     names: dict[str, str] = {}
     for number, row in enumerate(_lines(corpus)):
-        path = f"{number % 256:02x}/{number}.md"
+        path = f"{number % 256:02x}/{number}.md" if row.get("path") is None else str(row["path"])
         names[path] = row["_id"]
         title = " ".join(str(row.get("title") or "").split())
         file = vault / path

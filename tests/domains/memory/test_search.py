@@ -62,6 +62,26 @@ async def test_all_wants_every_term_and_any_wants_one(notes: Notes) -> None:
     assert await notes.found("red", "green", match_mode="all") == []
 
 
+@requirement("memory.keyword-fields-and-mode")
+async def test_any_ignores_words_that_nearly_every_note_has_unless_there_are_no_others(notes: Notes) -> None:
+    await notes.write("fox.md", "the fox and its den")
+    await notes.write("sea.md", "the sea")
+    assert await notes.found("where", "is", "the", "fox", match_mode="any") == ["fox.md"]
+    assert sorted(await notes.found("the", match_mode="any")) == ["fox.md", "sea.md"]
+    assert await notes.found("the", "fox", match_mode="all") == ["fox.md"]
+    assert sorted(await notes.found("the sea", "fox", match_mode="any")) == ["fox.md", "sea.md"]  # a phrase is meant
+
+
+@requirement("memory.keyword-search")
+async def test_a_few_words_are_not_better_than_a_sentence_because_they_are_few(notes: Notes) -> None:
+    sentence = "Ann said that the kiln in the shed behind the school was repaired last Friday by her brother."
+    await notes.write("long.md", f"{sentence} The kiln works.")
+    await notes.write("short.md", "The kiln!")
+    await notes.write("other.md", "Nothing of it. " * 60)
+    assert await notes.found("kiln") == ["long.md", "short.md"]
+    assert await notes.found("\ue000") == []
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -6,7 +6,8 @@ Combines the scores and records each search; the index itself is in `index/`. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import pstdev
 from typing import Literal
 
 import msgspec
@@ -28,6 +29,7 @@ from stentor.domains.memory.index.model import (
     build_query,
     build_results,
 )
+from stentor.domains.memory.sequences import add_support
 from stentor.domains.memory.service import MemoryCaller, MemoryService
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_excerpt, rank_passages
@@ -36,7 +38,7 @@ PREVIEW_CHARS = 200
 MAX_CANDIDATES = 100
 """Candidates of each kind (keyword, semantic) that a hybrid search compares."""
 SEMANTIC_WEIGHT = 0.5
-"""Share of the semantic score in a hybrid score. Source: facts of the retrieval quality."""
+"""Share of the similarity in a hybrid score, if both kinds of scores vary equally. Source: ADR 59."""
 
 
 class SemanticMatch(msgspec.Struct, frozen=True):
@@ -52,7 +54,8 @@ class SemanticMatch(msgspec.Struct, frozen=True):
 class HybridMatch(msgspec.Struct, frozen=True):
     """A document found by hybrid search.
 
-    The keyword and similarity scores are scaled to 0 to 1 over the candidates; `score` is their weighted sum.
+    The keyword and similarity scores are scaled to 0 to 1 over the candidates; `score` is their weighted sum, with
+    the support of the pieces beside it.
     """
 
     path: str
@@ -83,8 +86,11 @@ class SearchService:
         limit: int,
         folder: Folders | None = None,
     ) -> tuple[list[KeywordResult], int]:
-        """Return the best matches of these words and phrases, and the total number of matches."""
-        query = build_query(texts, fields, mode)
+        """Return the best matches of these words and phrases, and the total number of matches.
+
+        Where any of them is enough, stop words are ignored: nearly every document has one.
+        """
+        query = build_query(texts if mode == "all" else tokenizer.drop_stop_words(texts), fields, mode)
         hits, total = ([], 0) if query is None else await self._index.search_keywords(query, limit, folder)
         await self._record_search(caller, "keyword", total)
         return build_results(hits, _terms(texts)), total
@@ -112,7 +118,7 @@ class SearchService:
 
         A document matches if it has a content word of the query, or reaches the minimum similarity.
         """
-        words = tokenizer.drop_stop_words(query)
+        words = tokenizer.drop_stop_words(query.split())
         keyword_query = build_query(words, SEARCH_FIELDS, "any")
         hits, _ = (
             ([], 0)
@@ -206,14 +212,25 @@ def _combine_scores(
     # With unknown similarities 0 stands in for them, or a keyword hit without vectors would rank below noise.
     lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
     keyword, similarity = _scale(rows, keyword_scores, 0.0), _scale(rows, similarities, lowest)
-    # Without any similarity the keyword score counts in full, or no match could exceed one half.
-    weight = SEMANTIC_WEIGHT if similarities else 0.0
-    return {
-        doc_id: _HybridScore(
-            keyword[doc_id], similarity[doc_id], (1 - weight) * keyword[doc_id] + weight * similarity[doc_id]
-        )
-        for doc_id in rows
-    }
+    weight = _semantic_weight(keyword.values(), similarity.values()) if similarities else 0.0
+    sums = {doc_id: (1 - weight) * keyword[doc_id] + weight * similarity[doc_id] for doc_id in rows}
+    supported = add_support({rows[doc_id].path: (score, len(rows[doc_id].body)) for doc_id, score in sums.items()})
+    highest = max(supported.values(), default=1.0)
+    combined = {doc_id: supported[rows[doc_id].path] / max(1.0, highest) for doc_id in rows}
+    return {doc_id: _HybridScore(keyword[doc_id], similarity[doc_id], combined[doc_id]) for doc_id in rows}
+
+
+def _semantic_weight(keyword: Iterable[float], similarity: Iterable[float]) -> float:
+    """Return the weight (0 to 1) of the similarity, by which both kinds of scores vary equally among the candidates.
+
+    Scores that are all alike but for one tell little about the others. This is the sum of standard scores, scaled.
+    """
+    keyword_spread, similarity_spread = pstdev(keyword), pstdev(similarity)
+    # A kind whose scores are all equal does not change the order; it must not take all of the score either.
+    if not keyword_spread or not similarity_spread:
+        return SEMANTIC_WEIGHT
+    keyword_weight, similarity_weight = (1 - SEMANTIC_WEIGHT) / keyword_spread, SEMANTIC_WEIGHT / similarity_spread
+    return similarity_weight / (keyword_weight + similarity_weight)
 
 
 def _hybrid_match(row: DocumentRow, score: _HybridScore, terms: frozenset[str]) -> HybridMatch:

@@ -40,7 +40,6 @@ from stentor.domains.memory.governed.records import RecordAddress
 from stentor.domains.memory.index.model import SEARCH_FIELDS, Folders, SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.service import MemoryCaller, WriteResult
-from stentor.domains.memory.text.tokenizer import drop_stop_words
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
 from stentor_vault.notes.model import ANY_STATE, NoSuchNote
 from stentor_vault.text.documents import NoteDocument
@@ -237,7 +236,7 @@ async def _search(
 ) -> tuple[list[tuple[str, str, float]], int]:
     """Return the path, excerpt and score of each match, and the total number of matches."""
     if request.mode == "keyword":
-        words = drop_stop_words(request.query)
+        words = request.query.split()
         results, total = await parts.search.keyword(caller, words, SEARCH_FIELDS, "any", limit, folders)
         return [(result.path, result.excerpt, result.relevance_score) for result in results], total
     filters = SearchFilters(folder=folders)

@@ -213,6 +213,8 @@ MatchMode = Literal["all", "any"]
 SEARCH_FIELDS: tuple[SearchField, ...] = ("title", "tags", "content")
 FIELD_WEIGHTS: Mapping[SearchField, float] = {"title": 5.0, "tags": 3.0, "content": 1.0}
 """BM25 weight of a term by field: a hit in the title counts more than one in the text."""
+MIN_LENGTH = 40
+"""Terms that a shorter document counts as in BM25: a reply of three words is not better than one of thirty."""
 
 
 class KeywordQuery(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
+    MIN_LENGTH,
     SEARCH_FIELDS,
     Folders,
     IndexEntry,
@@ -101,13 +102,18 @@ _COUNT_IN_FOLDERS = Sql(
 )
 _INSERT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
 _DELETE = Sql("delete from words where rowid = :doc_id")
+_FILLER = "\ue000"
+"""A term for FTS5's tokenizer (private use), but not for ours."""
 
 
 class Fts5KeywordStore:
     """Implements `KeywordStore` with an FTS5 table over stemmed terms."""
 
     def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
-        tx.run(_INSERT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=entry.body_words)
+        # FTS5 cannot be told another length than the number of terms, so a short document gets terms nobody can ask for.
+        missing = MIN_LENGTH - sum(len(words.split()) for words in (entry.title_words, entry.tag_words, entry.body_words))
+        content = f"{entry.body_words}{f' {_FILLER}' * missing}"
+        tx.run(_INSERT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=content)
 
     def delete(self, tx: Tx, doc_id: int) -> None:
         tx.run(_DELETE, doc_id=doc_id)

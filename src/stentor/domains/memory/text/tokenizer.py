@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 
 import snowballstemmer
@@ -26,10 +27,13 @@ STOP_WORDS = frozenset(
 """English words that do not tell what a question is about."""
 
 
-def drop_stop_words(text: str) -> list[str]:
-    """Return the content words of a question; all of its words if every one is a stop word."""
-    words = text.split()
-    return [word for word in words if not all(part.lower() in STOP_WORDS for part in _WORD.findall(word))] or words
+def drop_stop_words(texts: Sequence[str]) -> list[str]:
+    """Return the words and phrases without those that are one stop word; all of them if nothing else is left."""
+    return [text for text in texts if _is_significant(_WORD.findall(text))] or list(texts)
+
+
+def _is_significant(words: Sequence[str]) -> bool:
+    return len(words) > 1 or (len(words) == 1 and words[0].lower() not in STOP_WORDS)
 
 
 def tokenize(text: str) -> list[str]:

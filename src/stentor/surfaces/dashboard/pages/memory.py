@@ -158,13 +158,8 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> Search
 
 
 def _keyword_terms(text: str) -> list[str]:
-    """Return the phrases in quotation marks and the other words; without stop words, unless there is nothing else."""
-    found = _TERM.findall(text)
-    words = tokenizer.drop_stop_words(" ".join(word for _, word in found))
-    phrases = [phrase for phrase, _ in found if phrase]
-    if phrases and all(word.lower() in tokenizer.STOP_WORDS for word in words):
-        return phrases
-    return [*phrases, *words] or [text]
+    """Return the phrases in quotation marks, and the other words."""
+    return [phrase or word for phrase, word in _TERM.findall(text)] or [text]
 
 
 def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> SearchHit:

@@ -19,6 +19,7 @@ from typing import Any
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
+    MIN_LENGTH,
     SEARCH_FIELDS,
     Folders,
     IndexEntry,
@@ -88,7 +89,7 @@ class PostgresKeywordStore:
 
     def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
         fields = _terms_by_field(entry)
-        length = sum(map(len, fields.values()))
+        length = max(MIN_LENGTH, sum(map(len, fields.values())))
         tx.run(_INSERT_LENGTH, doc_id=doc_id, length=length)
         _add_to_corpus(tx, 1, length)
         tx.run(_INSERT_POSTINGS, doc_id=doc_id, length=length, **_posting_columns(fields))
