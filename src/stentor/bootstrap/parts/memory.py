@@ -17,6 +17,7 @@ from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import ReportLookup, no_reports
+from stentor.domains.memory.disk_edits import DiskEdits
 from stentor.domains.memory.embedding.embedder import Embedder
 from stentor.domains.memory.embedding.local import LocalEmbedder, is_package_installed
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
@@ -162,6 +163,7 @@ def _open(
     embeddings = EmbeddingWorker(index, embedder, clock, _similarity_floors(settings))
     indexer.on_indexed = embeddings.enqueue
     service = MemoryService(vault, db, indexer, infra.runlog, clock, _head_event, name)
+    indexer.on_disk_change = DiskEdits(db, index, service.key_prefix).record
     service.estimate_vectors_ready_at = embeddings.estimate_ready_at
     return OpenVault(
         vault=vault,

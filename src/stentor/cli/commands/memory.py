@@ -143,10 +143,11 @@ async def _restore(api: ServiceClient, path: str, prefix: str, vault: str) -> Re
 
 
 def _show_versions(page: NoteVersions) -> None:
-    for note in page.versions:
+    for number, note in enumerate(page.versions, 1):
         mark = "  (current)" if note.current else ""
-        # A change that did not go through the service is detected in the file.
-        origin = "written" if note.origin == "bus" else "detected"
+        origin = "written through the service" if note.origin == "bus" else "edited on disk"
+        if note.origin == "vault" and number == len(page.versions):
+            origin = "found on disk"
         name = f"  {note.name}" if note.name else ""
         line = f"{note.version[:12]}  {note.created_at[:19]}  {note.size:>8} bytes  {origin}{mark}{name}"
         console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)

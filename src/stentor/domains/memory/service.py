@@ -139,7 +139,7 @@ class MemoryService:
     def _record_read(self, tx: Tx, caller: MemoryCaller, note: Note, event: EventDraft) -> None:
         self.record_event(tx, caller, event)
         # A later write of this caller may need these bytes as the base of a three-way merge.
-        if not store.has_version(tx, self.key_prefix + note.path, note.hash):
+        if not store.keep_if_stored(tx, self.key_prefix + note.path, note.hash):
             store.save_version(tx, self.key_prefix + note.path, note.hash, note.content, "vault")
 
     async def write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:

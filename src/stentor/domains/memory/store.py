@@ -38,9 +38,10 @@ _SAVE_RECORD_VERSION = Sql(
     on conflict (path) do update set version = excluded.version, raw_hash = excluded.raw_hash"""
 )
 _SAVE_VERSION = Sql(
-    """insert into memory_versions (path, content_hash, content, size, origin, created_at)
-    values (:path, :content_hash, :content, :size, :origin, :now)
-    on conflict (path, content_hash) do update set created_at = excluded.created_at"""
+    """insert into memory_versions (path, content_hash, content, size, origin, created_at, provisional)
+    values (:path, :content_hash, :content, :size, :origin, :now, :provisional)
+    on conflict (path, content_hash) do update set created_at = excluded.created_at,
+        provisional = memory_versions.provisional * excluded.provisional"""
 )
 # The version that a write replaces keeps its time, unless it is new here or others were stored since: then it was there
 # just before the write.
@@ -53,13 +54,27 @@ _SAVE_REPLACED = Sql(
         where newer.path = excluded.path and newer.created_at > memory_versions.created_at
     )"""
 )
+_LIST_NEWEST = Sql(
+    """select content_hash, created_at, provisional from memory_versions where path = :path
+    order by created_at desc, content_hash limit 2"""
+)
+_FIND_NEWEST = Sql(
+    """select content_hash, created_at, provisional from memory_versions
+    where path = :path and content_hash = :content_hash"""
+)
+_KEEP_VERSION = Sql("update memory_versions set provisional = 0 where path = :path and content_hash = :content_hash")
+_DELETE_VERSION = Sql("delete from memory_versions where path = :path and content_hash = :content_hash")
+_IS_PROVISIONAL = Sql("select provisional from memory_versions where path = :path and content_hash = :content_hash")
 _HAS_VERSION = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
 _READ_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
 _LIST_VERSIONS = Sql(
     """select content_hash, size, origin, created_at, name from memory_versions where path = :path
     order by created_at desc, content_hash limit :limit"""
 )
-_NAME_VERSION = Sql("update memory_versions set name = :name where path = :path and content_hash = :content_hash")
+_NAME_VERSION = Sql(
+    """update memory_versions set name = :name, provisional = 0
+    where path = :path and content_hash = :content_hash"""
+)
 _COUNT_OTHER_NAMED = Sql(
     """select count(*) from memory_versions
     where path = :path and name is not null and content_hash <> :content_hash"""
@@ -89,6 +104,14 @@ class NoteVersion(msgspec.Struct, frozen=True):
     origin: str
     created_at: int
     name: str | None
+
+
+class NewestVersion(msgspec.Struct, frozen=True):
+    """One of the newest versions; a provisional one may be replaced by the next edit on disk."""
+
+    content_hash: str
+    created_at: int
+    provisional: bool
 
 
 def insert_intent(tx: Tx, intent: WriteIntent, key_prefix: str = "") -> None:
@@ -136,22 +159,54 @@ def save_record_version(tx: Tx, path: str, version: int, file_hash: str) -> None
 
 def save_version(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
     """Store the bytes of a version, as the base of later merges and for the version history."""
-    _save(tx, _SAVE_VERSION, path, content_hash, content, origin, tx.now)
+    _save(tx, _SAVE_VERSION, path, content_hash, content, origin, tx.now, provisional=0)
 
 
-def save_replaced_version(tx: Tx, path: str, content_hash: str, content: bytes) -> None:
-    """Store the version that a write replaces: it is older than the one that is stored next."""
-    _save(tx, _SAVE_REPLACED, path, content_hash, content, "vault", tx.now - 1)
+def save_disk_version(tx: Tx, path: str, content_hash: str, content: bytes, after: int) -> None:
+    """Store what somebody wrote on disk, later than the time `after` in microseconds.
+
+    Its time is before any write of the service in this moment, which replaces it.
+    """
+    at = max(tx.now - 1, after + 1)
+    _save(tx, _SAVE_VERSION, path, content_hash, content, "vault", at, provisional=1)
 
 
-def _save(tx: Tx, sql: Sql, path: str, content_hash: str, content: bytes, origin: str, at: int) -> None:
+def save_replaced_version(tx: Tx, path: str, content_hash: str, content: bytes, at: int | None = None) -> None:
+    """Store the version that a write replaces: it is older than the one that is stored next.
+
+    `at` is since when it was there, in microseconds, if that is known.
+    """
+    _save(tx, _SAVE_REPLACED, path, content_hash, content, "vault", tx.now - 1 if at is None else at)
+
+
+def _save(tx: Tx, sql: Sql, path: str, content_hash: str, content: bytes, origin: str, at: int, **values: int) -> None:
     compressed = _compress(content)
-    values = {"path": path, "content_hash": content_hash, "content": compressed, "size": len(content)}
-    tx.run(sql, **values, origin=origin, now=at)
+    fields = {"path": path, "content_hash": content_hash, "content": compressed, "size": len(content)}
+    tx.run(sql, **fields, origin=origin, now=at, **values)
 
 
 def has_version(tx: Tx, path: str, content_hash: str) -> bool:
     return tx.row(_HAS_VERSION, path=path, content_hash=content_hash) is not None
+
+
+def keep_if_stored(tx: Tx, path: str, content_hash: str) -> bool:
+    """Return whether the version is stored. One that was provisional is kept from now on."""
+    row = tx.row(_IS_PROVISIONAL, path=path, content_hash=content_hash)
+    if row is not None and row[0]:
+        tx.run(_KEEP_VERSION, path=path, content_hash=content_hash)
+    return row is not None
+
+
+def delete_version(tx: Tx, path: str, content_hash: str) -> None:
+    tx.run(_DELETE_VERSION, path=path, content_hash=content_hash)
+
+
+def list_newest(tx: Tx, path: str, content_hash: str | None) -> list[NewestVersion]:
+    """Return the two newest versions of a note, and the one with this hash, if it is stored."""
+    rows = tx.rows(_LIST_NEWEST, path=path)
+    if content_hash is not None and all(row[0] != content_hash for row in rows):
+        rows += tx.rows(_FIND_NEWEST, path=path, content_hash=content_hash)
+    return [NewestVersion(str(row[0]), int(row[1]), bool(row[2])) for row in rows]
 
 
 def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:

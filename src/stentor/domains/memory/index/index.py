@@ -191,5 +191,9 @@ class SearchIndex:
         """Return texts by path; missing documents are left out."""
         return await self.read(lambda tx: store.read_bodies(tx, paths))
 
+    async def read_texts(self, paths: Sequence[str]) -> dict[str, str]:
+        """Return whole files by path, with their frontmatter; missing documents are left out."""
+        return await self.read(lambda tx: store.read_texts(tx, paths))
+
     def close(self) -> None:
         self._database.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -17,6 +17,7 @@ import msgspec
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import LONG_BUCKETS_S, create_histogram
+from stentor.domains.memory.disk_edits import DiskChange
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
 from stentor_vault.notes.model import NO_FILE, NoSuchNote, Note, Stat, Vault
@@ -121,6 +122,8 @@ class Indexer:
         self._not_text: dict[str, tuple[int, int]] = {}
         self._checked_at = clock.now()
         self.lag = SyncLag("stentor_memory_sync_lag_seconds", "keyword")
+        self.on_disk_change: Callable[[list[DiskChange]], Awaitable[None]] | None = None
+        """Awaited with the indexed notes that were edited or deleted on disk, before the index is updated."""
         self.on_indexed: Callable[[dict[int, int]], None] = lambda since: None
 
     def start_window(self) -> ChangeWindow:
@@ -233,11 +236,14 @@ class Indexer:
         indexed = await self._index.file_states()
         files = {stat.path for stat in await self._vault.walk()}
         if deleted := [path for path in indexed if path not in files and path > after]:
+            await self._report_disk_changes([], deleted, indexed)
             await self.remove(deleted)
         todo = sorted(path for path in files if path > after)
         for path in todo[:limit]:
             try:
-                await self.index_notes([await self._vault.read(path)], force=True)
+                note = await self._vault.read(path)
+                await self._report_disk_changes([note], [], indexed)
+                await self.index_notes([note], force=True)
             except NoSuchNote:
                 continue  # deleted since the walk; the watcher receives the event
         return MaintenanceStep(len(todo[:limit]), len(files), todo[limit - 1] if len(todo) > limit else None)
@@ -274,7 +280,8 @@ class Indexer:
                 notes.append(await self._vault.read(path))
             except (NoSuchNote, InvalidPath):
                 deleted.append(path)
-        indexed = await self._index.file_states_of([note.path for note in notes])
+        indexed = await self._index.file_states_of(paths)
+        await self._report_disk_changes(notes, deleted, indexed)
         different = [n for n in notes if (state := indexed.get(n.path)) is None or state.raw_hash != n.hash]
         if different:
             await self.index_notes(different, window=window)
@@ -285,6 +292,25 @@ class Indexer:
         if deleted:
             await self.remove(deleted)
         return different
+
+    async def _report_disk_changes(
+        self, notes: Sequence[Note], deleted: Sequence[str], indexed: Mapping[str, IndexedFileState]
+    ) -> None:
+        """Report those of these files that were indexed with other bytes: most are new or only touched."""
+        if self.on_disk_change is None:
+            return
+        changes = [
+            DiskChange(note.path, state.raw_hash, state.modified_at, note)
+            for note in notes
+            if (state := indexed.get(note.path)) is not None and state.raw_hash != note.hash
+        ]
+        changes += [
+            DiskChange(path, state.raw_hash, state.modified_at, None)
+            for path in deleted
+            if (state := indexed.get(path)) is not None and not self.is_excluded(path)
+        ]
+        if changes:
+            await self.on_disk_change(changes)
 
     def _is_current(self, indexed: IndexedFileState | None, stat: Stat) -> bool:
         """Return whether a file has the size and time of its last check, in the index or among non-text files."""

@@ -22,7 +22,8 @@ from stentor_vault.text.documents import NoteDocument
 class IndexEntry(msgspec.Struct, frozen=True):
     """A document to be indexed. Built before the transaction, so that parsing does not prolong it.
 
-    `name` is the file name as links are looked up by it, `links` are the texts of its links to files.
+    `name` is the file name as links are looked up by it, `links` are the texts of its links to files. `head` is what
+    the file has before the body: its frontmatter with both of its lines.
     """
 
     path: str
@@ -38,6 +39,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
     frontmatter: str
     problem: str | None
     weight: float | None
+    head: str
     body: str
     title_words: str
     tag_words: str
@@ -200,12 +202,19 @@ def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> I
         jsontext.dump(document.frontmatter),
         document.problem,
         max(weights.values(), default=None),
+        _read_head(note, document),
         document.content,
         tokenizer.join_terms(document.title),
         tokenizer.join_terms(" ".join(tags)),
         tokenizer.join_terms(document.content),
         tuple(name for name in extract_link_targets(document.content) if "\0" not in name),
     )
+
+
+def _read_head(note: Note, document: NoteDocument) -> str:
+    """Return the text before the body. It has no NUL, because a file with one is not text."""
+    body_size = len(document.content.encode())
+    return note.content[: len(note.content) - body_size].decode(errors="replace")
 
 
 SearchField = Literal["title", "tags", "content"]

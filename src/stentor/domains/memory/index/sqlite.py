@@ -24,7 +24,7 @@ from stentor.domains.memory.index.model import (
     folder_list,
 )
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """
@@ -43,6 +43,7 @@ create table documents (
     frontmatter text not null,
     problem text,
     weight real,
+    head text not null default '',
     body text not null,
     model text
 );

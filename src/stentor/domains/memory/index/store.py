@@ -24,18 +24,18 @@ from stentor.domains.memory.index.model import (
 
 _COLUMNS = (
     "path, folder, name, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, "
-    "weight, body"
+    "weight, head, body"
 )
 _OTHER_TABLES = ("title_words", "tag_words", "body_words", "links")
 _FIND_ID_AND_HASH = Sql("select doc_id, raw_hash from documents where path = :path")
 _INSERT = Sql(
     f"""insert into documents ({_COLUMNS}) values (:path, :folder, :name, :raw_hash, :content_hash, :size,
-        :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :body) returning doc_id"""
+        :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :head, :body) returning doc_id"""
 )
 _UPDATE = Sql(
     """update documents set raw_hash = :raw_hash, content_hash = :content_hash, size = :size,
         modified_at = :modified_at, created_at = :created_at, title = :title, tags = :tags,
-        frontmatter = :frontmatter, problem = :problem, weight = :weight, body = :body, model = null
+        frontmatter = :frontmatter, problem = :problem, weight = :weight, head = :head, body = :body, model = null
     where doc_id = :doc_id"""
 )
 _TOUCH = Sql("update documents set modified_at = :modified_at, size = :size where path = :path")
@@ -60,6 +60,7 @@ _READ_ROWS = {
     "postgresql": Sql(_SELECT_ROWS + "(select value::integer from json_array_elements_text(:ids::json))"),
 }
 _READ_BODY = Sql("select body from documents where path = :path")
+_READ_TEXT = Sql("select head, body from documents where path = :path")
 _LIST_RECENT = Sql(
     """select path, title, tags, size, modified_at from documents
     where (cast(:folder as text) is null or folder = :folder) and (:tag = '' or replace(tags, :tag, '') <> tags)
@@ -179,6 +180,11 @@ def read_rows(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, Documen
 def read_bodies(tx: Tx, paths: Iterable[str]) -> dict[str, str]:
     """Return texts by path; missing documents are left out."""
     return {path: str(row[0]) for path in paths if (row := tx.row(_READ_BODY, path=path)) is not None}
+
+
+def read_texts(tx: Tx, paths: Iterable[str]) -> dict[str, str]:
+    """Return whole files by path, with their frontmatter; missing documents are left out."""
+    return {path: f"{row[0]}{row[1]}" for path in paths if (row := tx.row(_READ_TEXT, path=path)) is not None}
 
 
 def read_fact(tx: Tx, name: str) -> int | None:

@@ -23,7 +23,7 @@ from stentor.domains.memory.index.postgres.pgvector import PgvectorStore
 from stentor.domains.memory.index.postgres.shared_vectors import SharedInMemoryVectorStore
 from stentor.domains.memory.index.protocols import VectorStore
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SCHEMA_NAME = "stentor_index"
 LOCK_SPACE = 7_305_010
 """Namespace of the driver's own advisory locks, so that index writes do not wait for other writes of the service."""
@@ -49,6 +49,7 @@ create table documents (
     frontmatter text not null,
     problem text,
     weight double precision,
+    head text not null default '',
     body text not null,
     model text,
     pieces integer not null default 0,
