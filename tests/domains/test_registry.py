@@ -143,6 +143,8 @@ async def test_every_route_answers_404_for_an_unknown_agent(world: World, agent:
         ("POST", "/clear-violations", {"override_tier": "auto", "rationale": "r"}),
         ("POST", "/suspend", {"reason": "r"}),
         ("POST", "/activate", None),
+        ("POST", "/archive", {}),
+        ("POST", "/restore", None),
         ("POST", "/authorize", {"tool": "t", "operation": "o"}),
     ]
     if agent == "..":
@@ -167,7 +169,8 @@ async def test_the_list_is_narrowed_and_paged(world: World) -> None:
     assert [a["name"] for a in page["agents"]] == ["n1", "n2"]
     assert (page["total"], page["limit"], page["offset"]) == (4, 2, 1)
     assert set(page["agents"][0]) == {
-        *("agent_id", "name", "capabilities", "trust_score", "status", "online", "last_seen")
+        *("agent_id", "name", "capabilities", "trust_score", "status", "online", "last_seen"),
+        *("archived_at", "notice"),
     }
     assert await names(world, limit=2, cursor=page["next_cursor"]) == ["ill"]
     assert (await world.admin.get(PATH, params={"status": "asleep"})).status_code == 400

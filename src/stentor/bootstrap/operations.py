@@ -104,7 +104,11 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         session_values.SessionValueOperations(kernel.sessions),
         grants.GrantOperations(services.grants, known_agents),
         registry.RegistryOperations(
-            agents.registry, agents.trust_score, kernel.command_agents.check_runtime, agents.last_seen
+            agents.registry,
+            agents.trust_score,
+            kernel.command_agents.check_runtime,
+            agents.last_seen,
+            kernel.llm.gateway.find_model_problem,
         ),
         sandbox.SandboxOperations(agents.sandbox, known_agents),
         _learning_operations(agents),

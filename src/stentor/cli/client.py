@@ -281,7 +281,8 @@ class ServiceClient:
                 raise
             labels = await self._find_labels(kind, text)
             if labels is not None and not labels:
-                message = f"There is no {kind.noun} {text!r}, and no id begins or ends so. Lists show the end of an id."
+                message = f"There is no {kind.noun} {text!r}, and no id begins or ends so. "
+                message += "Lists show the last group of an id."
                 raise RequestFailed(error.status, error.reason, message) from None
             record_id = next(iter(labels or ()), text)
             if record_id == text:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 from stentor.cli.client import RequestFailed, ServiceClient, ambiguous_error
 from stentor.cli.commands.agent import AgentList
+from stentor.core import ids
 
 T = TypeVar("T")
 MAX_COMPARED = 1000
@@ -29,7 +30,7 @@ async def with_part_of_id(
     ref: str,
     call: Callable[[str], Awaitable[T]],
 ) -> T:
-    """Call with the id of the only record that begins or ends with `ref`, or else with `ref` itself.
+    """Call with the id of the only record that `ref` refers to, or else with `ref` itself.
 
     Raises CommandFailed if several do.
     """
@@ -39,9 +40,7 @@ async def with_part_of_id(
         listed = (await api.get(path, kind, limit=MAX_COMPARED)).value.labels
     except RequestFailed:  # no permission to list
         return await call(ref)
-    labels = {
-        record_id: label for record_id, label in listed.items() if record_id.startswith(ref) or record_id.endswith(ref)
-    }
+    labels = {record_id: label for record_id, label in listed.items() if ids.matches_part(record_id, ref)}
     if len(labels) > 1:
         raise ambiguous_error(ref, labels)
     return await call(next(iter(labels), ref))

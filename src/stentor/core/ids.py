@@ -9,6 +9,9 @@ import os
 import threading
 import time
 
+UUID_LENGTH = 36
+LAST_GROUP_START = 25
+"""Position of the last group of a UUID, counted from 1 as in SQL."""
 _POOL = 512
 """Random tails generated at once, because each call of os.urandom releases the GIL and waits to get it back."""
 _VARIANT = str.maketrans("0123456789abcdef", "89ab89ab89ab89ab")
@@ -33,6 +36,14 @@ def new_id() -> str:
         if not _tails:
             _tails.extend(_random_tails())
         return f"{_prefix}{stamp & 0xFFF:03x}{_tails.pop()}"
+
+
+def matches_part(record_id: str, part: str) -> bool:
+    """Return whether a record may be referred to by this part of its id: its beginning, its end, or the beginning of
+    the last group of a UUID, which lists show.
+    """
+    last_group = record_id[LAST_GROUP_START - 1 :] if len(record_id) == UUID_LENGTH else ""
+    return record_id.startswith(part) or record_id.endswith(part) or last_group.startswith(part or "-")
 
 
 def advance_past(other: str) -> None:

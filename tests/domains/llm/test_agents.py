@@ -11,7 +11,7 @@ import pytest
 
 from stentor.auth.principal import Principal
 from stentor.core.db import Sql
-from tests.conftest import World
+from tests.conftest import MakeWorld, World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_chat import pieces
@@ -74,6 +74,43 @@ async def test_what_an_agents_model_costs_is_learned_so_that_a_cheaper_one_is_pr
     (call,) = (await world.admin.get("/api/v1/llm/calls")).json()["calls"]
     assert learned["metadata"]["cost"] == pytest.approx(call["cost_usd"])
     assert call["cost_usd"] > 0
+
+
+@requirement("registry.unserved-model-notice")
+async def test_an_agent_whose_model_no_provider_serves_is_registered_with_a_notice(world: World) -> None:
+    async def register(name: str, **options: Any) -> dict[str, Any]:
+        body = {"name": name, "capabilities": [name], "runtime": {"kind": "llm", "options": options}}
+        answer = await world.admin.post("/api/v1/registry/agents", json=body)
+        assert answer.status_code == 201, answer.text
+        return dict(answer.json())
+
+    assert (await register("good", model="openai/sea-large"))["notice"] is None
+    assert (await register("auto", model="auto"))["notice"] is None
+    notices = {}
+    for name, model in (("gone", "gone/m"), ("unlisted", "openai/river"), ("bare", "river")):
+        agent = await register(name, model=model)
+        notices[agent["agent_id"]] = agent["notice"]
+        assert agent["notice"].startswith(f"model {model!r} is not served by any provider.")
+        assert "llm.models" in agent["notice"]
+        assert (await world.admin.get(f"/api/v1/registry/agents/{agent['agent_id']}")).json()["notice"] == agent[
+            "notice"
+        ]
+    listed = (await world.admin.get("/api/v1/registry/agents")).json()["agents"]
+    assert {a["agent_id"]: a["notice"] for a in listed if a["notice"]} == notices
+    no_default = await register("none")
+    assert "SERVICE_LLM_DEFAULT_MODEL" in no_default["notice"]
+
+    task = await world.ended(await world.submit(required_capabilities=["gone"]))
+    assert (task["status"], task["error"]["code"]) == ("failed", "MODEL_NOT_FOUND")
+    assert "'gone/m'" in task["error"]["message"]
+    assert "llm.models" in task["error"]["message"]
+
+
+async def test_without_any_provider_the_notice_says_how_to_configure_one(make_world: MakeWorld) -> None:
+    world: World = await make_world()
+    body = {"name": "a", "runtime": {"kind": "llm", "options": {"model": "openai/x"}}}
+    notice = (await world.admin.post("/api/v1/registry/agents", json=body)).json()["notice"]
+    assert notice.startswith("No LLM provider is configured: set OPENAI_API_KEY")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
+from stentor.core.db import Tx
+from stentor.core.errors import Conflict
 from stentor.core.spans import SpanRecorder
 from stentor.domains.activity.service import ActivityService, ReportLookup
 from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
@@ -31,6 +33,7 @@ from stentor.domains.steps.starts import StartWaits
 from stentor.domains.steps.wait_endings import WaitEndings
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.steps.wakeups import WaitScheduler
+from stentor.domains.tasks import queries
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.placement import TaskRouter
@@ -75,6 +78,7 @@ def open_tasks(
     without a collector.
     """
     settings, db, clock, runlog, hub = infra.settings, infra.db, infra.clock, infra.runlog, infra.hub
+    agents.registry.before_archive_hooks.append(refuse_running)
     registry, routing, presence = agents.registry.agents, agents.routing, agents.presence
     eligibility = LearningEligibility(registry, infra.roles, settings.routing.daily_lessons)
     outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, hub, eligibility)
@@ -116,6 +120,16 @@ def open_tasks(
         freshness=freshness,
         room=RoomFinder(db, limits, dispatcher, hub),
     )
+
+
+def refuse_running(tx: Tx, agent: Agent) -> None:
+    """Refuse to archive an agent whose tasks are running or waiting. Raises Conflict."""
+    if count := queries.count_running(tx, agent.tenant, agent.agent_id):
+        tasks = "1 task" if count == 1 else f"{count} tasks"
+        raise Conflict(
+            f"The agent {agent.name!r} has {tasks} running or waiting. Suspend it and archive it when they have ended, "
+            "or force it: they go on, and no others start."
+        )
 
 
 def _open_dispatcher(infra: Infrastructure, executor: TaskExecutor, freshness: RegistryFreshness) -> Dispatcher:

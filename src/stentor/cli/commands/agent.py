@@ -1,4 +1,4 @@
-"""`stentor agent ...`: register agents, list and edit them, suspend and reactivate them."""
+"""`stentor agent ...`: register agents, list and edit them, suspend, archive and restore them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
-app = typer.Typer(help="Register, list, edit, suspend and reactivate agents.", no_args_is_help=True)
+app = typer.Typer(help="Register, list, edit, suspend and archive agents.", no_args_is_help=True)
 
 AgentId = Annotated[str, typer.Argument(metavar="AGENT", help="Its name, its id, or the beginning or end of the id.")]
 Score = Annotated[float | None, typer.Option(min=0, max=1, help="Declared score from 0 to 1; default: 0.5.")]
@@ -35,7 +35,7 @@ class AgentStatus(msgspec.Struct, frozen=True):
 
 
 class RegisteredAgent(AgentStatus, frozen=True):
-    """A new agent; `notice` names another agent of the same name."""
+    """A new agent; `notice` names another agent of the same name, or a model that no provider serves."""
 
     name: str
     notice: str | None = None
@@ -54,6 +54,8 @@ class ListedAgent(AgentPresence, frozen=True, kw_only=True):
     name: str
     capabilities: list[str]
     status: str
+    archived_at: str | None = None
+    notice: str | None = None
 
 
 class AgentList(msgspec.Struct, frozen=True):
@@ -139,6 +141,7 @@ def register(
 def list_agents(
     capability: Annotated[str | None, typer.Option(help="Only agents with this capability.")] = None,
     status: Annotated[Status | None, typer.Option(help="Only agents with this status.")] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="The archived agents instead of the others.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of agents.")] = 100,
     data_dir: DataDir = None,
     url: Url = None,
@@ -148,7 +151,9 @@ def list_agents(
     """List agents, oldest first."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(BASE, AgentList, capability=capability, status=status, limit=limit),
+        lambda api: api.get(
+            BASE, AgentList, capability=capability, status=status, archived=archived or None, limit=limit
+        ),
         _show_list,
         as_json=as_json,
     )
@@ -249,6 +254,43 @@ def activate(
     )
 
 
+@app.command()
+def archive(
+    agent_id: AgentId,
+    reason: Annotated[str, typer.Option(help="Reason, stored with the agent.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also while tasks of it are running or waiting.")] = False,
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take an agent out of routing and lists. Its history stays, and `restore` brings it back."""
+    body = {"reason": reason, "force": force}
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.with_id(
+            AgentList, agent_id, lambda found: api.post(f"{_path(found)}/archive", AgentStatus, body)
+        ),
+        lambda agent: output.print_line(f"Agent {agent.agent_id} is archived."),
+        as_json=as_json,
+        access="change",
+    )
+
+
+@app.command()
+def restore(
+    agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
+) -> None:
+    """Bring an archived agent back, with the status that it had."""
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        lambda api: api.with_id(AgentList, agent_id, lambda found: api.post(f"{_path(found)}/restore", AgentStatus)),
+        lambda agent: output.print_line(f"Agent {agent.agent_id} is restored, and {agent.status}."),
+        as_json=as_json,
+        access="change",
+    )
+
+
 def _split_command(command: str | None) -> list[str] | None:
     """Return the words of a command line, None without one. Raises BadParameter."""
     try:
@@ -279,13 +321,16 @@ def _show_list(page: AgentList) -> None:
             a.name,
             ", ".join(a.capabilities),
             _trust(a.trust_score),
-            a.status,
+            f"archived, {a.status}" if a.archived_at else a.status,
             _presence(a),
             output.shorten_id(a.agent_id),
         )
         for a in page.agents
     ]
     console.print(output.render_table(("name", "capabilities", "trust", "status", "presence", "id"), rows))
+    for agent in page.agents:
+        if agent.notice:
+            output.print_notice(f"Notice: {agent.name}: {agent.notice}", "yellow")
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
 
@@ -310,8 +355,8 @@ def _read_json(path: Path) -> JsonObject:
 def _show_registered(agent: RegisteredAgent) -> None:
     output.print_line(f"Registered agent {agent.name} with id {agent.agent_id}, status {agent.status}.")
     if agent.notice:
-        undo = f"stentor agent suspend {agent.agent_id} --reason mistake"
-        output.print_notice(f"Notice: {agent.notice}. Commands and workers need the id of the one you mean.", "yellow")
+        undo = f"stentor agent archive {agent.agent_id}"
+        output.print_notice(f"Notice: {agent.notice}", "yellow")
         output.print_notice(f"If this one is a mistake: {undo}", "yellow")
 
 

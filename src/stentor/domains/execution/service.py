@@ -157,7 +157,8 @@ class WorkerService:
         if agent.runtime.kind != "worker":
             raise Conflict(f"The agent's runtime is {agent.runtime.kind}; only agents of runtime worker claim tasks.")
         if agent.status != "active":
-            raise AgentUnavailable(f"The agent is {agent.status}, so it gets no tasks.", {"status": agent.status})
+            status = "archived" if agent.is_archived else agent.status
+            raise AgentUnavailable(f"The agent is {status}, so it gets no tasks.", {"status": status})
         return agent
 
     def find_worker(self, principal: Principal, name: str) -> Agent:
@@ -169,12 +170,12 @@ class WorkerService:
             return self.require_worker(principal, name)
         named = [agent for agent in self._agents.list_of_tenant(principal.tenant) if agent.name == name]
         own = [agent for agent in named if authorization.can_act_for(principal, agent)]
-        # A second agent that was registered by mistake cannot be deleted: suspended, it is not meant by the name.
+        # A second agent that was registered by mistake: suspended or archived, it is not meant by the name.
         own = [agent for agent in own if agent.status == "active"] or own
         if len(own) > 1:
             ids = ", ".join(agent.agent_id for agent in own)
             raise Conflict(
-                f"{len(own)} agents have the name {name!r}; use the id of one, or suspend the others: {ids}."
+                f"{len(own)} agents have the name {name!r}; use the id of one, or archive the others: {ids}."
             )
         if not own:
             raise NotFound(f"No agent has the id or the name {name!r}, or this key may not act for it.")

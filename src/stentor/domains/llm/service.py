@@ -6,6 +6,7 @@ call goes through `call_guard`; names are resolved in `model_routes`; the model 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -37,6 +38,12 @@ from stentor.domains.llm.store import UsageRow
 EXPECTED_OUTPUT_TOKENS = 256
 """Output tokens that budgets reserve for a call without max_tokens."""
 AGENT_PREFIX = "agent:"
+MODELS_HINT = (
+    "`stentor call llm.models` or GET /api/v1/llm/models lists the available ones: name one of them, or configure the "
+    "provider that has it."
+)
+MODEL_CHECK_SECONDS = 3.0
+"""Longest time for which a registration waits for the providers' lists of models."""
 CLIENT_ERROR_STATUSES = (400, 413, 422)
 """A provider's statuses for an invalid request; fallbacks would only repeat the error."""
 AUTO_MODEL, AUTO_GROUP_PREFIX = "auto", "auto:"
@@ -195,6 +202,40 @@ class LlmGateway:
         default = providers.get(self.default_provider)
         return ModelTarget(default, name) if default else None
 
+    async def find_model_problem(self, tenant: str, name: str) -> str | None:
+        """Return why a request for this model would fail, empty for the default one; None if it would not.
+
+        Asks the providers for their lists. One that does not answer within some seconds may serve any model.
+        """
+        providers = await self.provider_registry.providers_of(tenant)
+        if not providers:
+            return _not_found_message(name, providers)
+        try:
+            name = name or self._default_model(providers)
+        except InvalidRequest as error:
+            return error.message
+        if name == AUTO_MODEL or name.startswith(AUTO_GROUP_PREFIX):
+            return None
+        routes = self.routes.of(tenant)
+        fallbacks = [*routes.fallbacks.get(name, ()), *routes.fallbacks.get("*", ())]
+        try:
+            async with asyncio.timeout(MODEL_CHECK_SECONDS):
+                for candidate in (*(routes.group_members(name) or [name]), *fallbacks):
+                    if await self._may_be_served(candidate, providers):
+                        return None
+        except TimeoutError:
+            return None
+        return f"model {name!r} is not served by any provider. {MODELS_HINT}"
+
+    async def _may_be_served(self, name: str, providers: dict[str, Provider]) -> bool:
+        """Return whether a provider has the model, or does not say which models it has."""
+        target = await self.resolve_target(name, providers)
+        if target is None:
+            return False
+        (listing,) = await self._catalog.listings([target.provider])
+        models = listing.models or ()
+        return not models or target.model in models or f"{target.model}:latest" in models
+
     def _default_model(self, providers: dict[str, Provider]) -> str:
         """Return the model for a request that names none. Raises InvalidRequest."""
         provider = providers.get(self.default_provider)
@@ -233,7 +274,7 @@ def _not_found_message(name: str, providers: dict[str, Provider]) -> str:
             "No LLM provider is configured: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY or "
             "OLLAMA_HOST, or register one with POST /api/v1/llm/provider."
         )
-    return f"No configured provider has the model {name!r}. GET /api/v1/llm/models lists the available ones."
+    return f"No configured provider has the model {name!r}. {MODELS_HINT}"
 
 
 class AgentChatPort(Protocol):

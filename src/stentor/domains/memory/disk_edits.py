@@ -18,7 +18,7 @@ from stentor.domains.memory.store import NewestVersion
 from stentor_vault.notes.model import Note, content_hash
 
 EDIT_INTERVAL_US = 5 * MINUTE
-"""Least time between two kept versions of a note that is being edited, in microseconds: editors save while one types."""
+"""Least time between two kept versions while a note is edited, in microseconds: editors save while one types."""
 OWN_WRITE_US = 10 * SECOND
 """Age up to which a stored version that appears on disk is taken for a write of the service that is not indexed yet."""
 MAX_BYTES = 1_000_000

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
+from stentor.core import ids
 from stentor.core.jsontext import JsonObject
 
 TrustTier = Literal["auto", "monitored", "human"]
@@ -107,6 +108,9 @@ class Agent(msgspec.Struct, frozen=True, dict=True):
     status_reason: str | None
     created_at: int
     updated_at: int
+    archived_at: int | None = None
+    archived_from: AgentStatus | None = None
+    """The status that an archived agent gets back when it is restored; archived, it is suspended or quarantined."""
 
     @cached_property
     def composite(self) -> float:
@@ -121,9 +125,13 @@ class Agent(msgspec.Struct, frozen=True, dict=True):
     def is_quarantined(self) -> bool:
         return self.status == "quarantined"
 
+    @property
+    def is_archived(self) -> bool:
+        return self.archived_at is not None
+
     def matches(self, ref: str) -> bool:
-        """Return whether a text is the name, or the beginning or the end of the id."""
-        return self.name == ref or self.agent_id.startswith(ref) or self.agent_id.endswith(ref)
+        """Return whether a text is the name or a part of the id by which a record is found."""
+        return self.name == ref or ids.matches_part(self.agent_id, ref)
 
 
 class Violation(msgspec.Struct, frozen=True):

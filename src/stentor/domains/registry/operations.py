@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Query
@@ -20,25 +21,38 @@ PresenceLookup = Callable[[Agent], tuple[bool, int | None]]
 """Returns whether an agent is online, and when it was last seen, in microseconds; None if never."""
 CheckRuntime = Callable[[Runtime], None]
 """Raises StentorError if this service cannot run the runtime."""
+ModelCheck = Callable[[str, str], Awaitable[str | None]]
+"""(tenant, model) -> why no provider serves the model, empty for the default one; None if one does or may."""
 
 
 class RegistryOperations:
     """The operations of administrators on agents."""
 
     def __init__(
-        self, registry: AgentRegistry, trust_of: TrustLookup, check_runtime: CheckRuntime, presence_of: PresenceLookup
+        self,
+        registry: AgentRegistry,
+        trust_of: TrustLookup,
+        check_runtime: CheckRuntime,
+        presence_of: PresenceLookup,
+        find_model_problem: ModelCheck,
     ) -> None:
         self._registry = registry
+        self._find_model_problem = find_model_problem
         self._trust_of, self._check_runtime, self._presence_of = trust_of, check_runtime, presence_of
 
     async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
-        """Register an agent; it is active at once. `notice` warns if another agent has its name."""
+        """Register an agent; it is active at once.
+
+        `notice` warns if another agent has its name, or if no provider serves its model.
+        """
         draft = body.to_draft()
         self._check_runtime(draft.runtime)
         agents = self._registry.agents.list_of_tenant(caller.tenant)
-        namesake = next((agent for agent in agents if agent.name == draft.name), None)
-        notice = namesake and f"another agent has the name {draft.name!r}: {namesake.agent_id}"
-        return wire.Registered.of(await self._registry.register(caller.tenant, draft, caller), notice=notice)
+        namesake = next((agent for agent in agents if agent.name == draft.name and not agent.is_archived), None)
+        agent = await self._registry.register(caller.tenant, draft, caller)
+        notices = [_describe_namesake(namesake)] if namesake else []
+        notices += filter(None, [await self._notice(agent)])
+        return wire.Registered.of(agent, notice=" ".join(notices) or None)
 
     async def list_agents(
         self,
@@ -46,6 +60,7 @@ class RegistryOperations:
         capability: Annotated[str | None, Query(max_length=255)] = None,
         status: Annotated[AgentStatus | None, Query()] = None,
         trust_tier: Annotated[TrustTier | None, Query()] = None,
+        archived: Annotated[bool | None, Query()] = None,
         ref: Annotated[Name | None, Query()] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         offset: Offset = 0,
@@ -53,19 +68,29 @@ class RegistryOperations:
     ) -> wire.AgentPage:
         """List the agents that match, oldest first; `malformed` has the ids whose records cannot be read.
 
-        `ref` is a name, or the beginning or the end of an id.
+        Archived agents are listed with `archived`, or if `ref` refers to no other. `ref` is a name, the beginning or
+        the end of an id, or the beginning of the last group of a UUID.
         """
         if cursor is not None:
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
                 raise InvalidRequest("The cursor is not one that this service gave out.")
         agents = self._registry.list_matching(
-            caller.tenant, capability=capability, status=status, trust_tier=trust_tier
+            caller.tenant,
+            capability=capability,
+            status=status,
+            trust_tier=trust_tier,
+            archived=None if ref is not None and archived is None else bool(archived),
         )
         if ref is not None:
-            agents = [agent for agent in agents if agent.matches(ref)]
+            agents = _select_referred(agents, ref)
+        listed = agents[offset : offset + limit]
+        notices = await asyncio.gather(*map(self._notice, listed))
         return wire.AgentPage(
-            agents=[wire.AgentRow.of(agent, **self._state(agent)) for agent in agents[offset : offset + limit]],
+            agents=[
+                wire.AgentRow.of(agent, notice=notice, **self._state(agent))
+                for agent, notice in zip(listed, notices, strict=True)
+            ],
             total=len(agents),
             limit=limit,
             offset=offset,
@@ -76,7 +101,14 @@ class RegistryOperations:
     async def read(self, caller: Caller, agent_id: AgentId) -> wire.AgentOut:
         """Read one agent."""
         agent, last_task = await self._registry.get(caller.tenant, agent_id)
-        return wire.AgentOut.of(agent, last_task=last_task, **self._state(agent))
+        notice = await self._notice(agent)
+        return wire.AgentOut.of(agent, last_task=last_task, notice=notice, **self._state(agent))
+
+    async def _notice(self, agent: Agent) -> str | None:
+        """Return why the model of an agent of the runtime llm cannot be called; None if it can, or for others."""
+        if agent.runtime.kind != "llm":
+            return None
+        return await self._find_model_problem(agent.tenant, str(agent.runtime.options.get("model") or ""))
 
     def _state(self, agent: Agent) -> dict[str, object]:
         """Return the fields that are not in the registry's row."""
@@ -120,6 +152,29 @@ class RegistryOperations:
         """Lift a suspension."""
         return wire.StatusOut.of(await self._registry.activate(caller.tenant, agent_id, caller))
 
+    async def archive(self, caller: Caller, agent_id: AgentId, body: wire.Archive) -> wire.StatusOut:
+        """Archive an agent: it gets no tasks, and lists leave it out; its history and proofs stay.
+
+        409 while its tasks are running or waiting, unless `force` is set: suspend it first, and wait.
+        """
+        return wire.StatusOut.of(
+            await self._registry.archive(caller.tenant, agent_id, body.reason.strip(), caller, force=body.force)
+        )
+
+    async def restore(self, caller: Caller, agent_id: AgentId) -> wire.StatusOut:
+        """Bring an archived agent back, with the status that it had."""
+        return wire.StatusOut.of(await self._registry.restore(caller.tenant, agent_id, caller))
+
+
+def _describe_namesake(agent: Agent) -> str:
+    return f"another agent has the name {agent.name!r}: {agent.agent_id}. Commands and workers need the id of yours."
+
+
+def _select_referred(agents: list[Agent], ref: str) -> list[Agent]:
+    """Return the agents that a text refers to: archived ones only if there is no other."""
+    matching = [agent for agent in agents if agent.matches(ref)]
+    return [agent for agent in matching if not agent.is_archived] or matching
+
 
 OPERATIONS = [
     Operation("agents.register", "admin", RegistryOperations.register, "POST /registry/agents", 201, (409, 501)),
@@ -152,6 +207,20 @@ OPERATIONS = [
         "admin",
         RegistryOperations.activate,
         "POST /registry/agents/{agent_id}/activate",
+        errors=(404, 409),
+    ),
+    Operation(
+        "agents.archive",
+        "admin",
+        RegistryOperations.archive,
+        "POST /registry/agents/{agent_id}/archive",
+        errors=(404, 409),
+    ),
+    Operation(
+        "agents.restore",
+        "admin",
+        RegistryOperations.restore,
+        "POST /registry/agents/{agent_id}/restore",
         errors=(404, 409),
     ),
 ]

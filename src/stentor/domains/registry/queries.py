@@ -13,6 +13,7 @@ from stentor.domains.trust.model import decay_score
 # `replace` instead of `like`: the caller's text may have % and _, and both databases do this the same way.
 _WHERE = """a.tenant = :tenant
     and (:status = '' or a.status = :status)
+    and (a.archived_at is not null) = (:archived = 1)
     and (:tier = '' or a.trust_tier = :tier)
     and (:capability = '' or replace(a.capabilities, :capability, '') <> a.capabilities)
     and (:text = '' or replace(lower(a.name), lower(:text), '') <> lower(a.name))
@@ -29,7 +30,13 @@ _LIST = Sql(
 _COUNT = Sql(f"select count(*) from agents as a where {_WHERE}")
 _HAS_OWN = Sql("select 1 from agents where tenant = :tenant and replace(runtime, '\"builtin\"', '') = runtime limit 1")
 _LIST_NAMES = Sql("select agent_id, name from agents where tenant = :tenant")
-_LIST_IDS_BY_NAME = Sql("select agent_id from agents where tenant = :tenant and name = :name order by agent_id limit 2")
+_LIST_CURRENT_NAMES = Sql(
+    "select agent_id, name from agents where tenant = :tenant and (archived_at is null or agent_id = :keep)"
+)
+_LIST_IDS_BY_NAME = Sql(
+    """select agent_id from agents where tenant = :tenant and name = :name and archived_at is null
+    order by agent_id limit 2"""
+)
 _ACTIVE_CAPABILITIES = Sql(
     "select distinct capabilities from agents where tenant = :tenant and status = 'active' limit 1000"
 )
@@ -43,6 +50,7 @@ class AgentListFilter(msgspec.Struct, frozen=True):
     """
 
     status: str = ""
+    archived: bool = False
     tier: str = ""
     capability: str = ""
     text: str = ""
@@ -79,7 +87,12 @@ def _where(tenant: str, agent_filter: AgentListFilter) -> dict[str, Any]:
     # With its quotes, so that it matches no part of a longer name.
     quoted = jsontext.dump(agent_filter.capability) if agent_filter.capability else ""
     fields = {name: getattr(agent_filter, name) for name in ("status", "tier", "text")}
-    return fields | {"tenant": tenant, "capability": quoted, "alert": int(agent_filter.alert)}
+    return fields | {
+        "tenant": tenant,
+        "capability": quoted,
+        "alert": int(agent_filter.alert),
+        "archived": int(agent_filter.archived),
+    }
 
 
 def _to_row(row: tuple[Any, ...], now: int) -> AgentListRow:
@@ -103,6 +116,11 @@ def _to_row(row: tuple[Any, ...], now: int) -> AgentListRow:
 def read_names(tx: Tx, tenant: str) -> dict[str, str]:
     """Return the names of the agents by id."""
     return {str(agent_id): str(name) for agent_id, name in tx.rows(_LIST_NAMES, tenant=tenant)}
+
+
+def read_current_names(tx: Tx, tenant: str, keep: str = "") -> dict[str, str]:
+    """Return the names of the agents by id, without those of archived ones but for the id `keep`."""
+    return {str(agent_id): str(name) for agent_id, name in tx.rows(_LIST_CURRENT_NAMES, tenant=tenant, keep=keep)}
 
 
 def list_active_capabilities(tx: Tx, tenant: str) -> list[str]:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 AgentChange = Callable[[Tx], Agent]
 """A prepared change of an agent, to be run in a transaction."""
+BeforeArchiveHook = Callable[[Tx, Agent], None]
+"""Called before an agent is archived, in the same transaction. Raises Conflict if it must not be."""
 BeforeClearHook = Callable[[Tx, str, str, str], None]
 """Called before violations are cleared, in the same transaction: (tx, tenant, agent id, who clears them)."""
 Actor = Principal | Literal["system"]
@@ -67,6 +69,7 @@ class AgentRegistry:
         self._runlog = runlog
         self.agents = AgentCache()
         self.before_clear_hooks: list[BeforeClearHook] = []
+        self.before_archive_hooks: list[BeforeArchiveHook] = []
         self._malformed: dict[str, str] = {}
 
     def poll_query(self, since: int) -> PollQuery:
@@ -129,14 +132,25 @@ class AgentRegistry:
         return await self._db.read(read)
 
     def list_matching(
-        self, tenant: str, *, capability: str | None, status: str | None, trust_tier: str | None
+        self,
+        tenant: str,
+        *,
+        capability: str | None,
+        status: str | None,
+        trust_tier: str | None,
+        archived: bool | None = False,
     ) -> list[Agent]:
-        """Return the tenant's agents that match, oldest first; from the cache."""
+        """Return the tenant's agents that match, oldest first; from the cache.
+
+        `archived` selects those that are archived or those that are not; None both.
+        """
         capable = self.agents.list_capable(tenant, (capability,) if capability is not None else ())
         matching = [
             agent
             for agent in capable
-            if (status is None or agent.status == status) and (trust_tier is None or agent.trust_tier == trust_tier)
+            if (status is None or agent.status == status)
+            and (trust_tier is None or agent.trust_tier == trust_tier)
+            and (archived is None or agent.is_archived == archived)
         ]
         return sorted(matching, key=lambda agent: (agent.created_at, agent.agent_id))
 
@@ -198,11 +212,63 @@ class AgentRegistry:
         """Return the same change, to run in the caller's transaction."""
         return self._status_change(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
+    async def archive(self, tenant: str, agent_id: str, reason: str, by: Actor, *, force: bool = False) -> Agent:
+        """Take an agent out of routing and lists; its history stays. It is suspended, or stays quarantined.
+
+        With `force` also one whose tasks are running. Raises Forbidden, NotFound, Conflict.
+        """
+
+        def change(agent: Agent) -> dict[str, Any]:
+            _authorize(by, "archive", agent)
+            if agent.is_archived:
+                raise Conflict("The agent is archived already.")
+            status = "suspended" if agent.status == "active" else agent.status
+            return {"status": status, "archived_from": agent.status, "status_reason": reason or agent.status_reason}
+
+        def work(tx: Tx) -> Agent:
+            agent = _require(tx, tenant, agent_id)
+            fields = change(agent)
+            for hook in () if force else self.before_archive_hooks:
+                hook(tx, agent)
+            meta = {"to": "archived", "from": agent.status, "reason": reason, "forced": force, "by": _name(by)}
+            archive = self._change(
+                tenant,
+                agent_id,
+                lambda _: fields | {"archived_at": tx.now},
+                "agent_status_changed",
+                "Agent archived.",
+                meta,
+            )
+            return archive(tx)
+
+        return await self._db.write(work)
+
+    async def restore(self, tenant: str, agent_id: str, by: Actor) -> Agent:
+        """Bring an archived agent back with the status that it had. Raises Forbidden, NotFound, Conflict."""
+
+        def work(tx: Tx) -> Agent:
+            agent = _require(tx, tenant, agent_id)
+            _authorize(by, "restore", agent)
+            if not agent.is_archived:
+                raise Conflict(f"The agent is not archived, but {agent.status}.")
+            # A violation of a task that was still running may have quarantined it meanwhile.
+            status = agent.status if agent.is_quarantined else agent.archived_from
+            fields = {"status": status, "archived_at": None, "archived_from": None}
+            fields |= {"status_reason": None} if status == "active" else {}
+            meta = {"to": status, "from": "archived", "by": _name(by)}
+            restore = self._change(
+                tenant, agent_id, lambda _: fields, "agent_status_changed", "Agent restored from the archive.", meta
+            )
+            return restore(tx)
+
+        return await self._db.write(work)
+
     async def clear_violations(self, tenant: str, agent_id: str, tier: TrustTier, rationale: str, by: Actor) -> Agent:
         """Set the count to 0, lift a quarantine and override the trust tier; a suspension stays. Raises Forbidden."""
 
         def change(agent: Agent) -> dict[str, Any]:
             _authorize(by, "clear_violations", agent)
+            _refuse_archived(agent)
             if isinstance(by, Principal):
                 authorization.authorize_tier(by, agent, tier)
             status = "active" if agent.is_quarantined else agent.status
@@ -290,6 +356,7 @@ class AgentRegistry:
     ) -> AgentChange:
         def change(agent: Agent) -> dict[str, Any]:
             _authorize(by, "suspend" if target == "suspended" else "activate", agent)
+            _refuse_archived(agent)
             if agent.status not in sources:
                 raise Conflict(f"The agent is {agent.status}, so it cannot become {target}.")
             return {"status": target, "status_reason": reason}
@@ -350,6 +417,11 @@ def _name(by: Actor) -> str:
 def _authorize(by: Actor, action: AgentAction, agent: Agent) -> None:
     if isinstance(by, Principal):
         authorization.authorize_change(by, action, agent)
+
+
+def _refuse_archived(agent: Agent) -> None:
+    if agent.is_archived:
+        raise Conflict(f"The agent is archived; restore it first: stentor agent restore {agent.agent_id}")
 
 
 def _require(tx: Tx, tenant: str, agent_id: str) -> Agent:

@@ -20,7 +20,8 @@ from stentor.domains.registry.model import Agent, AgentStatus, Runtime, SandboxW
 
 _COLUMNS = (
     "agent_id, tenant, name, capabilities, alignment_score, accuracy_score, efficiency_score, trust_tier, "
-    "status, runtime, sandbox_whitelist, key_name, violation_count, status_reason, created_at, updated_at"
+    "status, runtime, sandbox_whitelist, key_name, violation_count, status_reason, created_at, updated_at, "
+    "archived_at, archived_from"
 )
 _FIELDS = tuple(_COLUMNS.split(", "))
 _ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id = :agent_id")
@@ -33,7 +34,8 @@ _UPDATE = Sql(
     """update agents set capabilities = :capabilities, runtime = :runtime, sandbox_whitelist = :sandbox_whitelist,
         alignment_score = :alignment_score, accuracy_score = :accuracy_score,
         efficiency_score = :efficiency_score, trust_tier = :trust_tier, status = :status, key_name = :key_name,
-        violation_count = :violation_count, status_reason = :status_reason, updated_at = :updated_at
+        violation_count = :violation_count, status_reason = :status_reason, updated_at = :updated_at,
+        archived_at = :archived_at, archived_from = :archived_from
     where tenant = :tenant and agent_id = :agent_id"""
 )
 _LAST_TASK = Sql("select max(created_at) from tasks where tenant = :tenant and assigned_agent = :agent_id")

@@ -184,8 +184,18 @@ class Suspend(RequestModel):
     reason: Annotated[Text, StringConstraints(min_length=1)]
 
 
+class Archive(RequestModel):
+    model_config = example_config(reason="Replaced by the new summarizer.", force=False)
+
+    reason: Text = ""
+    force: bool = False
+
+
 class Registered(ResponseModel):
-    """The new agent. `notice` says which other agent has the same name, which is allowed."""
+    """The new agent. `notice` says what is allowed but may be a mistake.
+
+    Another agent has the same name, or no provider serves its model.
+    """
 
     agent_id: str
     name: str
@@ -239,6 +249,8 @@ class AgentOut(ResponseModel):
     last_seen: Timestamp | None
     created_at: Timestamp
     updated_at: Timestamp
+    archived_at: Timestamp | None
+    notice: str | None
 
 
 class AgentRow(ResponseModel):
@@ -249,6 +261,8 @@ class AgentRow(ResponseModel):
     status: AgentStatus
     online: bool
     last_seen: Timestamp | None
+    archived_at: Timestamp | None
+    notice: str | None
 
 
 class AgentPage(ResponseModel):
@@ -296,3 +310,4 @@ class StatusOut(ResponseModel):
     status: AgentStatus
     reason: Annotated[str | None, Field(validation_alias="status_reason")]
     updated_at: Timestamp
+    archived_at: Timestamp | None

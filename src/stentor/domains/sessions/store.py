@@ -6,6 +6,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
 from stentor.domains.sessions.model import Session
 
 _FIELDS = Session.__struct_fields__
@@ -26,7 +27,8 @@ _LIST_BY_REFERENCE = Sql(
             select session_id, name from sessions where tenant = :tenant
             order by updated_at desc, session_id desc limit {REFERENCE_SESSIONS}
         ) as newest where name = :text or substr(session_id, 1, :length) = :text
-            or substr(session_id, length(session_id) - :length + 1) = :text))
+            or substr(session_id, length(session_id) - :length + 1) = :text
+            or (length(session_id) = {UUID_LENGTH} and substr(session_id, {LAST_GROUP_START}, :length) = :text)))
     and (cast(:creator as text) is null or created_by = :creator)
     order by case when session_id = :text then 0 else 1 end, updated_at desc, session_id desc limit :limit"""
 )
@@ -58,7 +60,7 @@ def list_page(tx: Tx, tenant: str, creator: str | None, before: tuple[int, str],
 
 
 def list_by_reference(tx: Tx, tenant: str, creator: str | None, text: str, limit: int) -> list[Session]:
-    """List the sessions whose id begins or ends with a text or whose name it is, the exact id first.
+    """List the sessions whose name is the text, or that it refers to (`ids.matches_part`), the exact id first.
 
     Searches the last changed REFERENCE_SESSIONS; an exact id is found among all.
     """

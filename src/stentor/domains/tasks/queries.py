@@ -18,6 +18,7 @@ from stentor.core.clock import HOUR
 from stentor.core.db import CounterTable, Sql, Tx
 from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
+from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks.model import Task, TaskFilter, TaskSummary
 from stentor.domains.tasks.search.model import TaskText
@@ -79,7 +80,8 @@ _NEWEST_IDS = """select task_id from tasks where tenant = :tenant order by creat
 _LIST_BY_REFERENCE = Sql(
     f"""select {_COLUMNS} from tasks where tenant = :tenant and (task_id = :text or task_id in (
         select task_id from ({_NEWEST_IDS}) as newest where substr(task_id, 1, :length) = :text
-            or substr(task_id, length(task_id) - :length + 1) = :text))
+            or substr(task_id, length(task_id) - :length + 1) = :text
+            or (length(task_id) = {UUID_LENGTH} and substr(task_id, {LAST_GROUP_START}, :length) = :text)))
         and {_VISIBLE}
     order by case when task_id = :text then 0 else 1 end, created_at desc, task_id desc limit :limit"""
 )
@@ -103,6 +105,10 @@ _OLDEST = Sql(
         select coalesce(queued_at, created_at) as waits_since from tasks where tenant = :tenant and status = :status
         order by created_at, task_id limit {MAX_COUNTED}
     ) as oldest"""
+)
+_COUNT_RUNNING = Sql(
+    """select count(*) from tasks
+    where tenant = :tenant and assigned_agent = :agent_id and status in ('executing', 'waiting')"""
 )
 _NEXT_VALUE = {
     name: Sql(f"select min({name}) from tasks where tenant = :tenant and {name} > :after")
@@ -203,8 +209,13 @@ def find_oldest_queued_at(tx: Tx, priority: int) -> int | None:
     return None if row is None or row[0] is None else int(row[0])
 
 
+def count_running(tx: Tx, tenant: str, agent_id: str) -> int:
+    """Return how many tasks of an agent are executing or waiting."""
+    return int(tx.rows(_COUNT_RUNNING, tenant=tenant, agent_id=agent_id)[0][0])
+
+
 def list_by_reference(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) -> list[TaskSummary]:
-    """List the tasks whose id begins or ends with `ref`, the exact one first, then the newest.
+    """List the tasks that `ref` refers to (`ids.matches_part`), the exact one first, then the newest.
 
     Parts of ids are searched in the newest REFERENCE_TASKS tasks, whose ids one index has together.
     """

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.errors import Conflict, LeaseLost, StentorError, StoreUnavailable
+from stentor.core.errors import Conflict, LeaseLost, ProviderFault, StentorError, StoreUnavailable
 from stentor.domains.execution.journal import AttemptJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken, lease_check, session_messages
 from stentor.domains.execution.runtimes.llm_loop import ToolLoop
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest, ChatRole, LlmMessage, TextPart
-from stentor.domains.llm.service import LlmGateway
+from stentor.domains.llm.service import MODELS_HINT, LlmGateway
 from stentor.domains.registry.model import Agent, LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun
 from stentor.domains.sandbox.broker.service import ToolDispatcher
@@ -73,7 +74,7 @@ class LlmDriver:
         except (LeaseLost, StoreUnavailable):
             raise  # the attempt ends, not the task
         except StentorError as error:
-            raise ProviderFailed(error.code, error.message) from None
+            raise ProviderFailed(error.code, _describe_failure(error, options)) from None
 
     async def _continue(
         self, claim: TaskClaim, session_id: str, request: ChatRequest, said: tuple[LlmMessage, ...]
@@ -97,6 +98,13 @@ class LlmDriver:
             items = (*items, ItemDraft({"role": "assistant"}, source="result", size=len(reply.content)))
         kind: OutcomeClass = "degraded_success" if stream.degraded else "success"
         return AttemptOutcome(kind, result, cost=stream.cost, items=items)
+
+
+def _describe_failure(error: StentorError, options: LlmOptions) -> str:
+    """Return the message of a failed call; of a provider that does not know the model with what to do."""
+    if isinstance(error, ProviderFault) and error.upstream_status == HTTPStatus.NOT_FOUND and options.model:
+        return f"The model {options.model!r} of the agent cannot be called: {error.message} {MODELS_HINT}"
+    return error.message
 
 
 def parse_llm_options(agent: Agent) -> LlmOptions:

@@ -36,6 +36,8 @@ MAX_TRUST_CHANGES = 200
 FIGURE_DAYS = 7
 """Days of the figures in the list."""
 AGENT_STATUSES = ("active", "suspended", "quarantined")
+ARCHIVED = "archived"
+"""Value of the filter by status that lists the archived agents, whatever their status is."""
 AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
 
@@ -47,7 +49,8 @@ async def list_agents(page: PageRequest) -> Response:
     listed = await page.call(
         "agents.list",
         limit=MAX_LISTED_AGENTS if is_subset else PAGE_SIZE,
-        status=filters["status"],
+        status="" if filters["status"] == ARCHIVED else filters["status"],
+        archived="true" if filters["status"] == ARCHIVED else None,
         trust_tier=filters["tier"],
         capability=filters["capability"],
     )
@@ -70,7 +73,7 @@ async def list_agents(page: PageRequest) -> Response:
         if len(rows) > PAGE_SIZE
         else None,
         filters=filters,
-        statuses=AGENT_STATUSES,
+        statuses=(*AGENT_STATUSES, ARCHIVED),
         tiers=agent_view.TIERS,
     )
 
@@ -115,8 +118,15 @@ def _agent_filter(filters: dict[str, str], after: tuple[int, str]) -> AgentListF
     alert = filters["alert"]
     if alert not in ("", "open"):
         raise InvalidRequest("alert: must be `open` or empty.", {"fields": {"alert": "is not `open`"}})
+    archived = filters["status"] == ARCHIVED
     return AgentListFilter(
-        filters["status"], filters["tier"], filters["capability"], filters["q"], alert == "open", after
+        "" if archived else filters["status"],
+        archived,
+        filters["tier"],
+        filters["capability"],
+        filters["q"],
+        alert == "open",
+        after,
     )
 
 
@@ -152,7 +162,7 @@ def _next_page_url(path: str, filters: dict[str, str], last: tuple[int, str]) ->
 async def show_agent(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
     record = await _get_agent(page, agent_id)
-    (violations, history, links, tasks, updates), (names, records, durations) = await asyncio.gather(
+    (violations, history, links, tasks, updates), (names, current, records, durations) = await asyncio.gather(
         asyncio.gather(
             page.call("agents.violations", agent_id=agent_id, include_cleared=True),
             page.call("learning.history", agent_id=agent_id, limit=LISTED_HISTORY),
@@ -162,6 +172,7 @@ async def show_agent(page: PageRequest) -> Response:
         ),
         asyncio.gather(
             page.read(registry_queries.read_names),
+            page.read(registry_queries.read_current_names),
             page.read(_read_records, agent_id),
             page.read(chart_queries.read_agent_durations, agent_id),
         ),
@@ -177,7 +188,7 @@ async def show_agent(page: PageRequest) -> Response:
         tasks=tasks["tasks"],
         updates=updates["updates"],
         names=names,
-        namesakes=[other for other, name in names.items() if name == record["name"] and other != agent_id],
+        namesakes=[other for other, name in current.items() if name == record["name"] and other != agent_id],
         runtime=agent_view.present_runtime(record["runtime"]),
         prompt=agent_view.present_prompt(record["runtime"]),
         durations=durations,
@@ -220,6 +231,16 @@ async def activate_agent(page: PageRequest) -> Response:
     return await _post_action(page, "activate", "activated")
 
 
+async def archive_agent(page: PageRequest) -> Response:
+    form = await page.read_form()
+    body = {"reason": form.get("reason", ""), "force": form.get("force") == "1"}
+    return await _post_action(page, "archive", "archived", body)
+
+
+async def restore_agent(page: PageRequest) -> Response:
+    return await _post_action(page, "restore", "restored")
+
+
 async def clear_violations(page: PageRequest) -> Response:
     form = await page.read_form()
     body = {"override_tier": form.get("tier", ""), "rationale": form.get("rationale", "")}
@@ -244,6 +265,8 @@ ROUTES = [
     ("GET", "/agents/{agent_id}/card", show_card),
     ("POST", "/agents/{agent_id}/suspend", suspend_agent),
     ("POST", "/agents/{agent_id}/activate", activate_agent),
+    ("POST", "/agents/{agent_id}/archive", archive_agent),
+    ("POST", "/agents/{agent_id}/restore", restore_agent),
     ("POST", "/agents/{agent_id}/clear-violations", clear_violations),
     ("POST", "/agents/{agent_id}/checkpoints", take_checkpoint),
 ]

@@ -51,7 +51,7 @@ from stentor.surfaces.dashboard.pages import (
 )
 from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site import sessions as browser_sessions
-from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, Site
+from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, Site, encode_path
 from stentor.surfaces.dashboard.site.sessions import BrowserSession, is_same_origin
 
 CONTENT_SECURITY_POLICY = (
@@ -149,7 +149,7 @@ def _redirect_to_sign_in(request: Request) -> Response:
         return Response(status_code=401, headers={"HX-Redirect": SIGN_IN_PATH})
     if request.method != "GET" or request.headers.get("accept", "").startswith("text/event-stream"):
         return Response("Sign in again.", 401)
-    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    target = encode_path(request) + (f"?{request.url.query}" if request.url.query else "")
     query = "" if target == "/" else f"?next={quote(target, safe='')}"
     return RedirectResponse(SIGN_IN_PATH + query, 303)
 

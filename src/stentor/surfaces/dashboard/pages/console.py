@@ -6,7 +6,7 @@ Also the mapping between the form's fields and a task (pure functions). `instruc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 import msgspec
@@ -22,6 +22,7 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard import instruction
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.instruction import Instruction
+from stentor.surfaces.dashboard.pages.agent_choices import label_agents
 from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 LISTED_TASKS = 8
@@ -131,7 +132,7 @@ async def _render_console(
         page.call("tasks.list", limit=LISTED_TASKS),
         page.read(registry_queries.read_names),
     )
-    agents = sorted(result["agents"], key=lambda agent: agent["name"]) if result else None
+    agents = _label_agents(result["agents"]) if result else None
     return page.render(
         "console-run.html" if values else "console.html",
         status,
@@ -145,6 +146,13 @@ async def _render_console(
         priorities=PRIORITIES,
         **values,
     )
+
+
+def _label_agents(agents: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the agents with a `label` each, in the order of the labels."""
+    by_id = {agent["agent_id"]: agent for agent in agents}
+    labels = label_agents({agent_id: agent["name"] for agent_id, agent in by_id.items()})
+    return [{**by_id[agent_id], "label": label} for agent_id, label in labels.items()]
 
 
 def read_fields(form: Mapping[str, str]) -> ConsoleFields:

@@ -17,6 +17,7 @@ from stentor.domains.governance import queries as governance_queries
 from stentor.domains.governance.operations import parse_tier
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
 from stentor.surfaces.dashboard.presenters import agent_view, change_review
 from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
@@ -62,9 +63,10 @@ async def list_updates(page: PageRequest) -> Response:
         cursor=page.query_param("cursor"),
     )
     now, tier = page.site.now(), parse_tier(filters["tier"] or None) or 0
-    (counts, overdue), names = await asyncio.gather(
+    (counts, overdue), names, agent_choices = await asyncio.gather(
         page.read(governance_queries.count_updates, filters["agent"], tier, now),
         page.read(registry_queries.read_names),
+        read_agent_choices(page, filters["agent"]),
     )
     return page.render(
         "governance.html",
@@ -74,6 +76,7 @@ async def list_updates(page: PageRequest) -> Response:
         tabs=[_present_tab(status, filters, counts) for status in TABS],
         overdue=overdue,
         names=names,
+        agent_choices=agent_choices,
         filters=filters,
         tiers=TIERS,
     )
@@ -189,9 +192,10 @@ async def list_rollbacks(page: PageRequest) -> Response:
 async def _render_list(page: PageRequest, kind: Literal["checkpoints", "rollbacks"]) -> Response:
     """List checkpoints or rollbacks, newest first."""
     agent_id = page.query_param("agent")
-    result, names = await asyncio.gather(
+    result, names, agent_choices = await asyncio.gather(
         page.call(f"{kind}.list", limit=CHECKPOINT_PAGE_SIZE, agent_id=agent_id, cursor=page.query_param("cursor")),
         page.read(registry_queries.read_names),
+        read_agent_choices(page, agent_id),
     )
     query = {"agent": agent_id, "cursor": result["next_cursor"]}
     next_url = f"/governance/{kind}?{urlencode({name: value for name, value in query.items() if value})}"
@@ -201,6 +205,7 @@ async def _render_list(page: PageRequest, kind: Literal["checkpoints", "rollback
         records=result[kind],
         more=next_url if result["next_cursor"] else None,
         names=names,
+        agent_choices=agent_choices,
         agent_id=agent_id,
     )
 

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import quote_segment
+from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
 from stentor.surfaces.dashboard.presenters.conversation import read_request, read_response
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -24,7 +25,7 @@ MAX_TEXT_CHARACTERS = 20_000
 
 async def list_calls(page: PageRequest) -> Response:
     filters = {name: page.query_param(name) for name in (*FILTERS, *DAYS)}
-    result, names = await asyncio.gather(
+    result, names, agent_choices = await asyncio.gather(
         page.call(
             "llm.calls",
             limit=PAGE_SIZE,
@@ -33,6 +34,7 @@ async def list_calls(page: PageRequest) -> Response:
             **times_of_days(filters),
         ),
         page.read(registry_queries.read_names),
+        read_agent_choices(page, filters["agent_id"]),
     )
     return page.render(
         "model-calls.html",
@@ -41,6 +43,7 @@ async def list_calls(page: PageRequest) -> Response:
         more=urlencode({**filters, "cursor": result["next_cursor"]}) if result["next_cursor"] else "",
         filters=filters,
         names=names,
+        agent_choices=agent_choices,
     )
 
 

@@ -17,9 +17,10 @@ from stentor.domains.governance.impact import diff_documents
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.llm.queries import TaskCalls
 from stentor.domains.registry import queries as registry_queries
-from stentor.domains.registry.queries import AgentListFilter, AgentListRow
+from stentor.domains.registry.queries import AgentListFilter
 from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.pages.agent_choices import label_agents
 from stentor.surfaces.dashboard.pages.tasks import show_task
 from stentor.surfaces.dashboard.presenters.change_review import review_diff
 from stentor.surfaces.dashboard.presenters.filters import explain_denial
@@ -146,12 +147,12 @@ async def show_replay(page: PageRequest) -> Response:
     )
 
 
-async def _list_agents(page: PageRequest) -> list[AgentListRow]:
+async def _list_agents(page: PageRequest) -> dict[str, str]:
     """Return the agents to choose from: those of the runtime `llm`, none for who may not list agents."""
     if not page.session.may("admin"):
-        return []
+        return {}
     agents, _ = await page.read(registry_queries.list_agents, AgentListFilter(), page.site.now(), MAX_AGENTS)
-    return sorted((agent for agent in agents if agent.kind == "llm"), key=lambda agent: agent.name)
+    return label_agents({agent.agent_id: agent.name for agent in agents if agent.kind == "llm"})
 
 
 ROUTES = [

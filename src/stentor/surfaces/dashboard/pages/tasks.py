@@ -22,6 +22,7 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
+from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.task_view import build_journal, present_denial
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
@@ -52,8 +53,11 @@ async def list_tasks(page: PageRequest) -> Response:
     filters = {name: page.query_param(name) for name in FILTERS}
     text = _clean_reference(page.query_param("q"))
     since = filters["since"] if filters["since"] in CHART_RANGES else ""
-    names, result, choices = await asyncio.gather(
-        page.read(registry_queries.read_names), _find_tasks(page, text, filters), _read_choices(page)
+    names, current, result, choices = await asyncio.gather(
+        page.read(registry_queries.read_names),
+        read_agent_choices(page, filters["agent"]),
+        _find_tasks(page, text, filters),
+        _read_choices(page),
     )
     chosen = {name: value for name, value in {**filters, "since": since, "q": text}.items() if value}
     costs = await page.read(llm_queries.read_task_costs, [task["task_id"] for task in result["tasks"]])
@@ -65,7 +69,7 @@ async def list_tasks(page: PageRequest) -> Response:
         costs=costs,
         total=result["total"],
         total_is_exact=result["total_is_exact"],
-        agents=_selectable_agents(page, names, result["tasks"]),
+        agents=_selectable_agents(page, current, result["tasks"]),
         choices=choices,
         following=result["next_cursor"],
         names=names,
@@ -142,9 +146,10 @@ def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str
 async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> Response:
     """Show a task. `problem` is why it cannot run again as asked for."""
     task_id = page.path_param("task_id")
-    trail, names, input_text, subtasks, calls = await asyncio.gather(
+    trail, names, current, input_text, subtasks, calls = await asyncio.gather(
         page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
         page.read(registry_queries.read_names),
+        read_agent_choices(page),
         page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
         page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS),
         page.read(llm_queries.read_task_calls, task_id),
@@ -161,7 +166,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         task_id=task_id,
         trail=trail,
         calls=calls,
-        agents=_agents_for_rerun(page, trail, names),
+        agents=_agents_for_rerun(page, trail, current),
         routing=_present_decision(trail["routing"]),
         denial=present_denial(trail["task"]),
         names=names,

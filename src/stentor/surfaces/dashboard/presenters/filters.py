@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from stentor.core.clock import format_relative_time
+from stentor.core.ids import LAST_GROUP_START
 
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+MAX_ID_LENGTH = 20
+"""Characters of an id that is not a UUID, where a page has no room for all of it."""
 UNSCORED = "unscored"
 EMPTY_VALUE = "–"
 MAX_MARKDOWN_CHARACTERS, MAX_TEXT_CHARACTERS = 50_000, 200_000
@@ -82,9 +89,23 @@ def format_money(dollars: float | None) -> str:
     return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
 
 
-def shorten_id(text: str | None, max_length: int = 8) -> str:
-    """Return the last characters of an id; the first ones are its time, so neighbouring ids share them."""
-    return EMPTY_VALUE if not text else (text if len(text) <= max_length + 1 else f"…{text[-max_length:]}")
+def shorten_id(text: str | None) -> str:
+    """Return the last group of a UUID, which commands and the search take; its beginning is the time, which neighbours
+    share. Of any other id return the beginning.
+    """
+    if not text:
+        return EMPTY_VALUE
+    return text[LAST_GROUP_START - 1 :] if _UUID.fullmatch(text) else truncate_line(text, MAX_ID_LENGTH)
+
+
+def quote_argument(text: str) -> str:
+    """Return an id for a command line: short if it is a UUID, and quoted if a shell needs it."""
+    return shorten_id(text) if _UUID.fullmatch(text) else shlex.quote(text)
+
+
+def quote_segment(text: Any) -> str:
+    """Return a text encoded for a path or a query; a slash too, unlike Jinja's own filter."""
+    return quote(str(text), safe="")
 
 
 def truncate_line(text: Any, max_length: int = 120) -> str:
@@ -158,6 +179,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "money": format_money,
     "budget": format_budget,
     "short": shorten_id,
+    "argument": quote_argument,
+    "urlencode": quote_segment,
     "cut": truncate_line,
     "denial": explain_denial,
     "pretty": format_json,

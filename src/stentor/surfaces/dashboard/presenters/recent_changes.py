@@ -25,7 +25,12 @@ _MODEL_SETTINGS = {
     "budget_changed": ("Budget", "/models/budgets"),
     "model_route_changed": ("Models", "/models/providers"),
 }
-_STATUS_WORDS = {"active": "was activated", "suspended": "was suspended", "quarantined": "was quarantined"}
+_STATUS_WORDS = {
+    "active": "was activated",
+    "suspended": "was suspended",
+    "quarantined": "was quarantined",
+    "archived": "was archived",
+}
 _AGENT_EVENTS = frozenset(("agent_registered", "agent_updated", "agent_status_changed"))
 _UPDATE_ENDS = {"update_deployed": "was deployed", "update_rolled_back": "was rolled back"}
 _ROLLBACK_ENDS = {"rollback_completed": "rolled back and verified", "rollback_failed": "rollback failed"}

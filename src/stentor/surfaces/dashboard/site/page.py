@@ -32,6 +32,7 @@ from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSign
 from stentor.surfaces.dashboard.site.sessions import BrowserSession, LoginThrottle, SessionStore
 from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
+from stentor.web.request_context import ENCODED_SLASH, decode_path_segment
 from stentor.web.sse import StreamLimit
 
 P = ParamSpec("P")
@@ -84,6 +85,8 @@ NOTICES = {
     "graded": "Grade saved.",
     "suspended": "Agent suspended: no new tasks are assigned.",
     "activated": "Agent activated.",
+    "archived": "Agent archived: it gets no tasks, and lists leave it out.",
+    "restored": "Agent restored from the archive.",
     "registered": "Agent registered.",
     "edited": "Changed. It applies from now on.",
     "proposed": "Proposed. It takes effect when it is approved.",
@@ -188,8 +191,13 @@ class PageRequest:
         oldest = min_id_at(self.site.now() - MAX_LOOKBACK_US)
         return max(oldest, min(since, self.since)) if EVENT_ID_PREFIX.fullmatch(since) else self.since
 
+    @property
+    def path(self) -> str:
+        """The path of this page, encoded as in a link."""
+        return encode_path(self.request)
+
     def path_param(self, name: str) -> str:
-        return str(self.request.path_params[name])
+        return decode_path_segment(str(self.request.path_params[name]))
 
     def query_param(self, name: str, default: str = "") -> str:
         return self.request.query_params.get(name, default).strip()
@@ -243,7 +251,7 @@ class PageRequest:
             values["ui"] = self.site.templates.globals["ui_without_agents"]  # the page of an agent would be a refusal
         now = self.site.now()
         values |= {"moment": partial(filters.format_time, now=now), "day": partial(filters.format_date, now=now)}
-        values |= {"path": self.request.url.path}
+        values |= {"path": self.path}
         headers = {"Vary": HTMX_HEADER}
         if self.request.headers.get(HTMX_HEADER):
             context = template.new_context(values)
@@ -253,6 +261,12 @@ class PageRequest:
     def redirect(self, path: str, notice: str) -> Response:
         """Redirect after an action to a page that shows its result; `notice` is a key of NOTICES."""
         return RedirectResponse(f"{path}{'&' if '?' in path else '?'}notice={notice}", 303)
+
+
+def encode_path(request: Request) -> str:
+    """Return the path of a request, encoded again; a slash of an id stays within its segment."""
+    segments = request.scope["path"].split("/")
+    return "/".join(filters.quote_segment(segment.replace(ENCODED_SLASH, "/")) for segment in segments)
 
 
 class ThreadedHtmlResponse(HTMLResponse):
