@@ -33,9 +33,8 @@ async def test_an_archived_agent_is_out_of_routing_and_lists_and_keeps_its_histo
     assert await listed(world) == []
     assert await listed(world, archived=True) == ["old"]
     assert await listed(world, ref="old") == ["old"], "it is found by its name, to be restored"
-    refused = await world.admin.post(
-        "/api/v1/tasks", json={"type": "echo", "input": "x", "required_capabilities": ["echo"]}
-    )
+    body = {"type": "echo", "input": "x", "required_capabilities": ["echo"]}
+    refused = await world.admin.post("/api/v1/tasks", json=body)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "ROUTING_AGENT_UNAVAILABLE")
     claim = await world.admin.post(f"/api/v1/agents/{old}/claims", json={})
     assert (claim.status_code, claim.json()["error"]["details"]) == (409, {"status": "archived"})

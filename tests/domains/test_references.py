@@ -39,8 +39,6 @@ async def test_the_front_of_the_shown_part_of_an_id_finds_the_record(world: Worl
         shown = record_id.rpartition("-")[2]
         for ref in (shown, shown[:7], shown[4:], record_id[:-3]):
             found = (await world.admin.get(f"/api/v1/{path}", params={"ref": ref})).json()[name]
-            assert [record_id] == [
-                next(v for k, v in row.items() if k.endswith("_id") and v == record_id) for row in found
-            ]
+            assert [record_id in row.values() for row in found] == [True], (path, ref)
         missing = await world.admin.get(f"/api/v1/{path}", params={"ref": shown[:-1] + "x"})
         assert missing.json()[name] == []
