@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from stentor.cli.service_runner import run_service
+from stentor.core import settings
 from stentor.core.errors import StartRefused
+from stentor.core.security.redaction import Redactor
 from stentor.web.server.http_server import bind
+from tests.requirements import requirement
 
 
 def test_a_free_port_is_nobody_elses_before_anybody_listens() -> None:
@@ -25,3 +31,19 @@ def test_a_chosen_port_is_refused_while_another_service_only_starts() -> None:
         pytest.raises(StartRefused, match=f"Port {port} .* Choose another with --gateway-port"),
     ):
         bind("127.0.0.1", port, "--gateway-port")
+
+
+@requirement("scale.ports-named-together")
+def test_all_ports_that_are_taken_are_named_with_their_settings_in_one_message(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        taken = [stack.enter_context(bind("127.0.0.1", 0, "x")).socket.getsockname()[1] for _ in range(3)]
+        names = ("SERVICE_GATEWAY_PORT", "SERVICE_DASHBOARD_PORT", "SERVICE_VAULT_TLS_PORT")
+        environ = {"SERVICE_DATA_DIR": str(tmp_path / "data"), **dict(zip(names, map(str, taken), strict=True))}
+        with pytest.raises(StartRefused) as refused:
+            run_service(settings.load(environ), environ, Redactor(), lambda report: None)
+    lines = refused.value.message.splitlines()
+    assert len(lines) == 3
+    for line, name, port in zip(lines, names, taken, strict=True):
+        assert f"Port {port} on 127.0.0.1 cannot be used" in line
+        assert name in line
+    assert not (tmp_path / "data").exists(), "the data folder was left alone"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -78,16 +78,24 @@ def run_service(
         warnings: list[str] = []
         loop = stack.enter_context(create_runner())
         tls = open_certificate(settings)
-        gateway = None if only_surface else _bind_gateway(settings, tls)
-        # Bind all ports before opening the service: a port in use is reported before the data folder is changed.
         names = [only_surface] if only_surface else surface_names(settings)
-        listeners = {name: _bind_surface(settings, name, warnings, tls) for name in names}
-        for listener in (gateway, *listeners.values()):
-            if listener is not None:
-                stack.enter_context(listener)
-        rpc = None if only_surface else loop.run(grpc.bind(settings, warnings, tls))
-        if rpc is not None:
-            stack.callback(lambda: loop.run(rpc.stop()))
+        # Bind all ports before opening the service: ports in use are reported before the data folder is changed.
+        with PortProblems() as problems:
+            gateway: Listener | None = None
+            with problems.collect():
+                gateway = None if only_surface else stack.enter_context(_bind_gateway(settings, tls))
+            listeners: dict[str, Listener] = {}
+            for name in names:
+                with problems.collect():
+                    listeners[name] = stack.enter_context(_bind_surface(settings, name, warnings, tls))
+            rpc: Server | None = None
+            with problems.collect():
+                rpc = None if only_surface else loop.run(grpc.bind(settings, warnings, tls))
+            if rpc is not None:
+                stack.callback(lambda: loop.run(rpc.stop()))
+            if "vault" in names and tls is None:
+                with problems.collect():
+                    _check_vault_tls_port(settings)
         service = bootstrap.open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in listeners.items()}
         try:
@@ -129,13 +137,42 @@ def run_service(
         loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready, tls))
 
 
+class PortProblems:
+    """Collects the ports that cannot be used, so that one message names them all."""
+
+    def __init__(self) -> None:
+        self._messages: list[str] = []
+
+    def __enter__(self) -> PortProblems:
+        return self
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep the message of a port that is refused. Raises AlreadyRunning, which explains all of them."""
+        try:
+            yield
+        except AlreadyRunning:
+            raise
+        except StartRefused as error:
+            self._messages.append(error.message)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Raise StartRefused if a port was refused."""
+        if kind is None and self._messages:
+            raise StartRefused("\n".join(self._messages))
+
+
+class AlreadyRunning(StartRefused):
+    """The service of this data folder runs already."""
+
+
 def _bind_gateway(settings: Settings, tls: TlsCertificate | None) -> Listener:
     """Raises StartRefused; if the port is taken because this service runs already, with that reason."""
     try:
-        return bind(settings.server.host, settings.server.port, "--gateway-port", tls)
+        return bind(settings.server.host, settings.server.port, "--gateway-port (SERVICE_GATEWAY_PORT)", tls)
     except StartRefused:
         if read_lock_holder(settings.storage.data_dir) is not None:
-            raise StartRefused(in_use_message(settings.storage.data_dir)) from None
+            raise AlreadyRunning(in_use_message(settings.storage.data_dir)) from None
         raise
 
 
@@ -146,17 +183,29 @@ def _bind_surface(settings: Settings, surface: str, warnings: list[str], tls: Tl
     """
     name = "vault_tls" if surface == "vault" and tls is not None else surface
     port = settings.get("vault.tls_port" if name == "vault_tls" else f"{name}.port")
-    option = f"--{name.replace('_', '-')}-port"
+    variable = f"SERVICE_{name.upper()}_PORT"
+    option = f"--{name.replace('_', '-')}-port ({variable})"
     host, warning = surface_host(settings, surface)
     warnings += [warning] if warning else []
     try:
         return bind(host, port, option, tls)
     except StartRefused:
-        if settings.sources.get(f"SERVICE_{name.upper()}_PORT") != "default":
+        if settings.sources.get(variable) != "default":
             raise
     listener = bind(host, 0, option, tls)
     warnings.append(f"The default port of {name}, {port}, is in use; it listens on {listener.address} instead.")
     return listener
+
+
+def _check_vault_tls_port(settings: Settings) -> None:
+    """Raise StartRefused if the vault's second port, which is bound after the service is opened, is taken.
+
+    Only for a configured port: in place of the default one any free port is used.
+    """
+    if settings.sources.get("SERVICE_VAULT_TLS_PORT") != "default" and settings.vault.tls_port:
+        host, _ = surface_host(settings, "vault")
+        with bind(host, settings.vault.tls_port, "--vault-tls-port (SERVICE_VAULT_TLS_PORT)"):
+            pass
 
 
 def _check_host(settings: Settings, surface: Surface) -> ASGIApp:

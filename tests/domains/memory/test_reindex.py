@@ -66,7 +66,7 @@ def test_the_commands_ask_a_service(serve: Callable[..., Service]) -> None:
     service = serve(SERVICE_EMBEDDING_MODEL="none")
     for i in range(2):
         (service.data_dir / "vault" / f"{i}.md").write_text("note")
-    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 2}
+    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 2, "task_notes": 0}
     assert "2 notes are consistent." in command(service, "verify").stdout
 
 
@@ -77,14 +77,14 @@ def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Servi
     vault = service.data_dir / "vault"
     for i in range(3):
         (vault / f"{i}.md").write_text(f"note {i}")
-    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
+    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3, "task_notes": 0}
     assert "3 notes are consistent." in command(service, "verify").stdout
     service.process.terminate()
     service.process.wait(60)
     (vault / "1.md").write_text("changed while nobody looked")
-    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3}
+    assert json.loads(command(service, "reindex", "--json").stdout) == {"notes": 3, "task_notes": 0}
     found = command(service, "verify", "--json")
-    assert (found.returncode, json.loads(found.stdout)) == (0, {"notes": 3, "differences": []})
+    assert (found.returncode, json.loads(found.stdout)) == (0, {"notes": 3, "task_notes": 0, "differences": []})
     assert {path.name for path in service.data_dir.iterdir()} >= {"stentor.db", "vault", "index"}
 
 

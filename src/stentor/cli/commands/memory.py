@@ -34,9 +34,13 @@ class NoteDifference(msgspec.Struct, frozen=True):
 
 
 class IndexReport(msgspec.Struct, frozen=True):
-    """The number of notes that were indexed or compared, and how they differ."""
+    """The number of notes that were indexed or compared, and how they differ.
+
+    `task_notes` of them are notes of tasks, which the Memory page does not count.
+    """
 
     notes: int
+    task_notes: int = 0
     differences: list[NoteDifference] = []
 
 
@@ -47,6 +51,7 @@ class IndexBatch(msgspec.Struct, frozen=True):
     total: int
     next: str | None
     differences: list[JsonObject] = []
+    what: str = "notes"
 
 
 class ListedVersion(msgspec.Struct, frozen=True):
@@ -77,7 +82,7 @@ def reindex(
     run_command(
         ServiceTarget(data_dir, url, key),
         _run_in_batches("reindex", "Indexing", vault),
-        lambda report: console.print(f"Indexed {report.notes} notes."),
+        lambda report: console.print(f"Indexed {report.notes} notes{_describe_parts(report)}."),
         as_json=as_json,
         access="memory",
     )
@@ -158,16 +163,18 @@ def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClien
 
     async def work(api: ServiceClient) -> Response[IndexReport]:
         columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-        done, differences = 0, list[JsonObject]()
+        done, of_tasks, differences = 0, 0, list[JsonObject]()
         after: str | None = ""
         with Progress(*columns, console=error_console, transient=True) as progress:
             bar = progress.add_task(word, total=None)
             while after is not None:
                 batch = (await api.post(f"/memory/{route}", IndexBatch, {"after": after, "vault": vault})).value
                 done, after = done + batch.done, batch.next
+                of_tasks += batch.done if batch.what == "tasks" else 0
                 differences += batch.differences
                 progress.update(bar, completed=done, total=max(done, batch.total))
-        document = {"notes": done, "differences": differences} if route == "verify" else {"notes": done}
+        document: JsonObject = {"notes": done, "task_notes": of_tasks}
+        document |= {"differences": differences} if route == "verify" else {}
         return Response(document, IndexReport)
 
     return work
@@ -184,4 +191,12 @@ def _show_differences(report: IndexReport) -> None:
     if differences:
         console.print(f"{len(differences)} of {report.notes} notes differ. Run `stentor reindex` to repair the index.")
     else:
-        console.print(f"{report.notes} notes are consistent.")
+        console.print(f"{report.notes} notes are consistent{_describe_parts(report)}.")
+
+
+def _describe_parts(report: IndexReport) -> str:
+    """Return how many of the notes are those of tasks, so that the number can be compared with the Memory page."""
+    if not report.task_notes:
+        return ""
+    own = report.notes - report.task_notes
+    return f": {own} of the vault, as the Memory page counts, and {report.task_notes} of tasks"

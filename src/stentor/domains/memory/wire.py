@@ -292,11 +292,12 @@ class StepIn(RequestModel):
 
 
 class StepOut(ResponseModel):
-    """`next` is what the next call gives as `after`; null at the end."""
+    """`next` is what the next call gives as `after`; null at the end. `what` says which notes `done` counts."""
 
     done: int
     total: int
     next: str | None
+    what: Literal["notes", "tasks"]
 
 
 class DifferenceOut(ResponseModel):

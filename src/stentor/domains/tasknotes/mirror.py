@@ -17,6 +17,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from stentor.core import ids
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
@@ -290,7 +292,7 @@ class VaultMaintenance:
         records, step = await self._read_page(after, limit)
         differing = await self._mirror.find_differing(records)
         differences = [IndexDifference(path, "altered" if has_file else "unwritten") for path, has_file in differing]
-        return MaintenanceStep(step.done, step.total, step.next, differences)
+        return msgspec.structs.replace(step, differences=differences)
 
     async def _with_task_count(self, step: MaintenanceStep) -> MaintenanceStep:
         task_count = await self._count()
@@ -309,7 +311,7 @@ class VaultMaintenance:
         records = await self._db.read(read)
         has_more = len(records) == limit
         next_cursor = f"{TASKS_CURSOR_PREFIX}{records[-1].created_at}/{records[-1].task_id}" if has_more else None
-        return records, MaintenanceStep(len(records), await self._count(), next_cursor)
+        return records, MaintenanceStep(len(records), await self._count(), next_cursor, what="tasks")
 
     async def _count(self) -> int:
         return await self._db.read(lambda tx: queries.count_tasks(tx, self._tenant, TaskFilter()))

@@ -133,7 +133,7 @@ class Server:
         except RuntimeError:
             raise StartRefused(
                 f"Port {port} on {host} cannot be used: another program uses it, or this user may not bind it. Choose "
-                "another with --grpc-port; 0 chooses a free one."
+                "another with --grpc-port (SERVICE_GRPC_PORT); 0 chooses a free one."
             ) from None
         return cls(server, f"{LOOPBACK_OF_WILDCARD.get(host, url_host)}:{bound_port}")
 

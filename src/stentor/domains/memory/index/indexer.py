@@ -87,12 +87,16 @@ class IndexDifference(msgspec.Struct, frozen=True):
 
 
 class MaintenanceStep(msgspec.Struct, frozen=True):
-    """One step of a long operation over all notes; `next` is the path to continue after, None at the end."""
+    """One step of a long operation over all notes; `next` is the path to continue after, None at the end.
+
+    `what` says what `done` counts: notes of the vault as the index has them, or notes of tasks.
+    """
 
     done: int
     total: int
     next: str | None
     differences: list[IndexDifference] = []
+    what: Literal["notes", "tasks"] = "notes"
 
 
 class IndexMaintenance(Protocol):
@@ -259,7 +263,9 @@ class Indexer:
             if (problem := await self._find_problem(path, indexed.get(path))) is not None
         ]
         total = len(files | set(indexed))
-        return MaintenanceStep(len(todo[:limit]), total, todo[limit - 1] if len(todo) > limit else None, differences)
+        # Without files that are not text, which the index does not have either.
+        done = len({*indexed.keys() & set(todo[:limit]), *(difference.path for difference in differences)})
+        return MaintenanceStep(done, total, todo[limit - 1] if len(todo) > limit else None, differences)
 
     async def _find_problem(self, path: str, indexed: IndexedFileState | None) -> DifferenceProblem | None:
         try:
