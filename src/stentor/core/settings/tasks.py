@@ -71,7 +71,7 @@ class RoutingSettings:
     sentinel_threshold: float = setting(
         "SERVICE_SENTINEL_THRESHOLD",
         0.4,
-        "Oscillation rate of an agent's last 50 outcomes above which the sentinel raises an alert, from 0 to 1.",
+        "Oscillation rate of an agent's last 50 outcomes above which an oscillation alert opens, from 0 to 1.",
         parsers.number(0, 1, float),
     )
     own_authority: bool = setting(

@@ -36,7 +36,7 @@ PENDING_ITEMS = (
     ("decisions", ("question to answer", "questions to answer"), "/decisions"),
     ("approvals", ("update to review", "updates to review"), "/governance"),
     ("quarantined", ("quarantined agent", "quarantined agents"), "/agents?status=quarantined"),
-    ("alerts", ("open sentinel alert", "open sentinel alerts"), "/agents?alert=open"),
+    ("alerts", ("open oscillation alert", "open oscillation alerts"), "/agents?alert=open"),
     ("webhooks", ("disabled webhook", "disabled webhooks"), "/webhooks"),
 )
 
