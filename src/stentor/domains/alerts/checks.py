@@ -92,7 +92,7 @@ class AgentCheck:
         if agent.runtime.kind != "worker":
             return _agent_finding(agent, "agent_offline", f"The endpoint of {agent.name} does not answer.")
         if (agent.tenant, "agent_offline", agent.agent_id) in open_keys or await self._is_missed(agent):
-            text = f"{agent.name} is offline. Start its worker, or suspend the agent."
+            text = f"{agent.name} is offline. Start its worker, or archive the agent."
             return _agent_finding(agent, "agent_offline", text)
         return None
 
