@@ -29,6 +29,7 @@ INVALIDATING_EVENTS = frozenset(
         "budget_changed",
         "model_route_changed",
         "person_changed",
+        # A session is found in memory: without a refresh another process would answer 401 to it until its next poll.
         "signed_in",
         "webhook_changed",
         "webhook_disabled",
@@ -81,6 +82,7 @@ def _open_fanout(settings: Settings, db: Database) -> Fanout:
     if not db.driver.shared:
         return Fanout()
     if settings.process.nats_url:
+        # The transports need extras that SQLite installations do not have, so they are imported by name.
         return Fanout(_transport("nats", "NatsTransport", settings.process.nats_url, settings.process.nats_subject))
     return Fanout(_transport("postgres", "PostgresTransport", settings.storage.database_url or db.driver.url))  # pyrefly: ignore[missing-attribute] - only PostgresDriver is shared, whose module needs an extra
 
@@ -101,5 +103,6 @@ def _announce_changes(runlog: RunLog, fanout: Fanout) -> None:
             # After the commit: a process that reloads earlier would not see the change.
             tx.after_commit(lambda: fanout.send(CacheInvalidated()))
 
+    # Nobody would receive the message, so a single process does not pay for the hook.
     if not fanout.is_single_process:
         runlog.append_hooks.append(record)

@@ -93,8 +93,11 @@ class Kernel:
     _exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _stale: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when another process has changed what this one holds in memory."""
+    _loaded_at: int = 0
+    """When `start` began to load (microseconds): the rest of a start may take long, and others go on meanwhile."""
 
     def __post_init__(self) -> None:
+        # Pushed before anything that starts, so the database is closed last of all.
         # Also for a kernel that was never started, or not as a whole.
         self._exit_stack.push_async_callback(asyncio.to_thread, self.infra.db.close)
         self._exit_stack.push_async_callback(self.tasks.search.close)
@@ -106,8 +109,10 @@ class Kernel:
         """
         async with AsyncExitStack() as stack:
             await _start(stack, self.infra.fanout)
+            # Second, so that its stop comes late: it numbers and signs the events that the other stops still write.
             await _start(stack, self.provenance)
             stack.push_async_callback(self.infra.outbound.close)
+            # Before the recovery of tasks, which routes and dispatches them by the agents in memory.
             await self._load()
             for tenant in tenants if self.infra.settings.tasks.builtin_agents else ():
                 await self._register_builtins(tenant)
@@ -119,12 +124,14 @@ class Kernel:
             stack.push_async_callback(self.keys.store_use)
             stack.push_async_callback(self.people.close)
             await _start(stack, self.webhooks)
+            # Everything above is needed by a task that runs, everything below may start new work.
             # Tasks that end while they are drained still call models, write notes and queue deliveries.
             stack.push_async_callback(self._drain)
             await self.governance.runner.start(is_only_process=self.infra.is_single_process)
             stack.push_async_callback(self.governance.runner.stop)
             await _start(stack, self.messaging.processor)
             self._start_background(stack)
+            # Nothing failed: what was started here is now stopped by `stop`, in the same reverse order.
             self._exit_stack.push_async_exit(stack.pop_all())
         return recovered
 
@@ -143,6 +150,7 @@ class Kernel:
             lambda: self.tasks.search.run(self.jobs_leader),
             lambda: self.llm.contents.run(self.jobs_leader),
         ]
+        # Only gateways load the keys, and a schedule runs with the rights of a key.
         if "gateway" in self.infra.settings.process.roles:
             jobs.append(self.schedules.scheduler.run)
         if self.infra.is_single_process:
@@ -176,6 +184,7 @@ class Kernel:
         """Load what changed since a time (microseconds) of everything that is held in memory."""
         views: list[Poller] = [*self._required_views, self.agents.trust.view]
         if self.people.is_enabled:
+            # Without a provider nobody can sign in, so nothing changes after the first load.
             views.append(self.people)
         polls = [view.poll_query(since) for view in views]
         await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
@@ -186,6 +195,8 @@ class Kernel:
 
     async def _load(self) -> None:
         """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
+        self._loaded_at = self.infra.clock.now()
+        # People also without a provider: whether a person or a program did something earlier depends on their roles.
         polls = [view.poll_query(0) for view in (*self._required_views, self.people)]
         await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
         try:
@@ -206,6 +217,7 @@ class Kernel:
         trust = self.agents.trust.view
         while True:
             await sleep_until_tick(self.infra.settings.storage.refresh_seconds)
+            # Nothing has changed since now, so while trust is available the query only shows that it still is.
             since = self.infra.clock.now() if trust.is_available else 0
             try:
                 await apply_polls(self.infra.db.poll, [trust.poll_query(since)])
@@ -213,11 +225,12 @@ class Kernel:
                 log.debug("trust cannot be read: %s", error)
 
     async def _keep_fresh(self) -> None:
-        since = self.infra.clock.now()
+        since = self._loaded_at
         while True:
             await wait_until_tick(self._stale, self.infra.settings.storage.refresh_seconds)
             if self._stale.is_set():
                 await asyncio.sleep(MIN_REFRESH_SECONDS)
+            # Before the queries: a notice that arrives while they run must cause another refresh.
             self._stale.clear()
             started = self.infra.clock.now()
             try:
@@ -225,6 +238,7 @@ class Kernel:
                 since = started
                 self.tasks.dispatcher.registry_refreshed()
             except StoreUnavailable:
+                # `since` stays, so that the next refresh catches up on everything that was missed.
                 continue  # the database logs its outage; routing uses what is in memory
             except Exception:
                 # Fails open: routing uses what is in memory, and the health check reports the outage.
@@ -244,6 +258,7 @@ class Kernel:
     def follow_changes(self) -> None:
         """Refresh as soon as another process changes something, or when its notices may have been missed."""
         self.tasks.freshness.on_stale = self._stale.set
+        # Reconnected: notices sent while the connection was down are lost, so everything may be stale.
         for message_type in (CacheInvalidated, Reconnected):
             self.infra.fanout.subscribe(message_type, lambda _: self._stale.set())
 

@@ -66,4 +66,5 @@ def _database_source(kernel: Kernel) -> MetricSource:
         kernel.webhooks.collect_metrics,
         kernel.provenance.collect_metrics,
     ]
+    # A list, not a generator: the rows must be read before the transaction ends.
     return lambda: kernel.infra.db.read(lambda tx: [metric for collect in collectors for metric in collect(tx)])

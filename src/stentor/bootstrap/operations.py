@@ -82,6 +82,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
     """Return by name all operations that a kernel has, bound to its services."""
     services, agents, parts, infra = kernel.tasks, kernel.agents, kernel.governance, kernel.infra
     known_agents = agents.registry.agents
+    # `bind` matches an owner to its operations by class, so the order here has no meaning.
     owners: list[object] = [
         tasks.TaskOperations(services.submission, services.service, services.grades),
         bulk.BulkOperations(services.service),

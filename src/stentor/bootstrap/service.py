@@ -86,8 +86,10 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         raise StartRefused(
             f"The data folder {settings.storage.data_dir} cannot be created: {error.strerror}."
         ) from None
+    # Also for a folder that exists: it has keys, and an earlier version or the operator may have left it open.
     filesystem.restrict_permissions(settings.storage.data_dir)
     clock = SystemClock()
+    # Before the database is opened: a second service on the same SQLite file must not change anything.
     lock = _lock_data_folder(settings, format_iso(clock.now()))
     try:
         # Before the database is opened, whose errors may name its URL.
@@ -141,6 +143,7 @@ def application(kernel: Kernel, context: SurfaceContext) -> ASGIApp:
     durations = RequestDurations()
     metrics = monitoring_api.router(kernel.health, scrape_function(kernel, durations, context.grpc_durations))
     is_gateway = "gateway" in kernel.infra.settings.process.roles
+    # Routes of other roles are not even created, so a key cannot reach them by accident.
     bound = operations(kernel, context) if is_gateway else {}
     routes = _routes(kernel, context, bound, metrics) if is_gateway else metrics.routes
     max_body_bytes = kernel.infra.settings.server.max_body_mb * 1_000_000

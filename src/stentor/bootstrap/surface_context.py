@@ -35,6 +35,7 @@ def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
     infra.roles.register(keys.principals)
     kernel.keys.attach(keys)
     kernel.people.attach(keys)
+    # A configured key of this name has a role of its own, which must not be replaced.
     if not any((key.tenant, key.name) == (settings.dashboard.tenant, DASHBOARD) for key in keys.principals):
         infra.roles.register([dashboard_principal(settings)])
     agents = AgentChat(tasks.submission, tasks.service, kernel.agents.registry.agents, infra.hub, tasks.activity.stream)

@@ -380,6 +380,8 @@ async def test_an_admin_deletes_the_content_of_a_key_or_before_a_time(
     for other in ("WRITER", "BOB"):
         assert (await world.clients[other].delete("/api/v1/llm/contents?key=writer")).status_code == 403
     assert (await world.clients["OTHER"].delete("/api/v1/llm/contents?key=writer")).status_code in (200, 403)
+    earliest = {"before": "1970-01-01T00:00:00Z"}
+    assert (await world.admin.delete("/api/v1/llm/contents", params=earliest)).json() == {"deleted": 0}
     assert await count(world) == 6
     assert (await world.admin.delete("/api/v1/llm/contents?key=writer")).json() == {"deleted": 3}
     oldest = (await world.admin.get("/api/v1/llm/calls")).json()["calls"][2]["happened_at"]

@@ -46,6 +46,7 @@ class CommandAgents:
     def check_runtime(self, runtime: Runtime) -> None:
         """Check the runtime of a registration. Raises InvalidRequest, SandboxUnavailable."""
         if runtime.endpoint is not None:
+            # At registration too, not only at each call: an agent with a forbidden address should never exist.
             self.outbound.check_url(runtime.endpoint)
         if runtime.kind != "command":
             return
@@ -105,6 +106,8 @@ def open_command_agents(
 
 def _tools(infra: Infrastructure, sandbox: ProcessSandbox, memory: Memory | None, llm: LlmParts) -> dict[str, Tool]:
     def give_to_sandbox_user(descriptor: int) -> None:
+        # A service that runs as root runs the programs as `nobody`: what a tool writes for them must belong to that
+        # user.
         if bubblewrap.is_root() and sandbox.is_enabled:
             os.fchown(descriptor, bubblewrap.NOBODY_UID, bubblewrap.NOBODY_UID)
 

@@ -46,6 +46,7 @@ def open_governance(
     checkpoints = CheckpointService(db, runlog, registry, trust, settings.governance.checkpoint_days)
     registry.before_clear_hooks.append(checkpoints.before_clear)
     trust.before_set_hooks.append(checkpoints.before_trust_change)
+    # Longer than a probe may take: otherwise another process would take over a deployment that still waits for one.
     lease_us = int(max(settings.tasks.lease_seconds, 1.5 * probes.PROBE_SECONDS) * SECOND)
     runner = GovernanceRunner(db, infra.clock, checkpoints, lease_us)
     reviewer = ProposalReviewer(_config_builder(check_runtime), agents.policies)
@@ -58,6 +59,7 @@ def open_governance(
         "command": probes.registration_probe(check_runtime),
     }
     deployer = Deployer(db, runlog, registry, checkpoints, reviewer, probes.probe_by_kind(by_kind))
+    # After construction: the rollbacks need the runner's `wake`, and the runner needs the rollbacks.
     runner.set_handlers(deployer, rollbacks)
     updates = UpdateService(
         db,

@@ -134,6 +134,7 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
 
 def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeeper | None:
     """Return what redacts prompts and answers, None if they are not kept. Raises StartRefused."""
+    # The patterns run in a process of their own: one that backtracks without end can only be killed.
     # Checked at every start, not only when somebody switches the content on.
     entries = settings.llm.redact_patterns
     patterns = PatternProcess(entries) if entries else None
@@ -170,6 +171,7 @@ def _local_embedding(settings: Settings) -> EmbedTexts | None:
 
     async def embed(texts: Sequence[str]) -> Any:
         await embedder.load()
+        # A caller waits for it, so it goes ahead of the notes that are embedded in the background.
         return await embedder.embed(texts, urgent=True)
 
     return embed

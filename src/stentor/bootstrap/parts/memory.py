@@ -100,6 +100,7 @@ class Memory:
 
     async def start(self) -> None:
         """Finish the writes that an earlier process left open, then follow the vaults."""
+        # Only this process uses the vault, so every open write is one that a crash left.
         if not self.default.index.is_shared:
             await self._recover(None)
         jobs = [self.leader.run_while_leader(self._lead), *(vault.embeddings.run() for vault in self.vaults)]
@@ -122,6 +123,8 @@ class Memory:
         async with asyncio.TaskGroup() as group:
             for vault in self.vaults:
                 group.create_task(vault.watcher.run())
+            # With other processes alive, a young open write may be in progress: only the leader ends those that are
+            # old.
             if self.default.index.is_shared:
                 group.create_task(self._recover_abandoned())
 
@@ -193,14 +196,15 @@ def vault_folder(settings: Settings) -> Path:
 
 
 def _open_default_vault(settings: Settings) -> FolderVault | PluginVault:
-    if settings.memory.plugin_url:
-        return PluginVault(
-            PluginClient(
-                plugin_client.parse_base_url(settings.memory.plugin_url, "SERVICE_VAULT_PLUGIN_URL"),
-                settings.memory.plugin_key,
-            )
-        )
-    return FolderVault(_create_folder(vault_folder(settings)), is_unlisted=is_mirrored)
+    return open_plugin_vault(settings) or FolderVault(_create_folder(vault_folder(settings)), is_unlisted=is_mirrored)
+
+
+def open_plugin_vault(settings: Settings) -> PluginVault | None:
+    """Return the vault behind the configured plugin; None without one. Raises StartRefused."""
+    if not settings.memory.plugin_url:
+        return None
+    address = plugin_client.parse_base_url(settings.memory.plugin_url, "SERVICE_VAULT_PLUGIN_URL")
+    return PluginVault(PluginClient(address, settings.memory.plugin_key))
 
 
 def _watched_folder(vault: FolderVault | PluginVault) -> Path | None:

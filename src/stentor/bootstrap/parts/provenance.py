@@ -53,6 +53,7 @@ class ProvenanceParts:
             db,
             external_state(settings),
             lambda: keyfile.find_signer(path),
+            # A function, because the key is created only when something is signed for the first time.
             lambda: self.signer,
             self._record_acceptance,
         )
@@ -78,6 +79,7 @@ class ProvenanceParts:
         await self.checkpoints.check()
         self._tasks = [asyncio.create_task(self.sequencer.run())]
         if self.witnesses.targets:
+            # Only recalls what witnesses have signed, so a start without the database does not fail here.
             with suppress(StoreUnavailable):
                 await self.witnesses.restore_signatures()
             self._tasks.append(asyncio.create_task(self.witnesses.run()))
@@ -91,6 +93,7 @@ class ProvenanceParts:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
+                # Signed at the stop, so that a log that loses its end before the next start is detected.
                 await self.service.publish()
                 await self.witnesses.request_signatures()
         except Exception:  # noqa: BLE001 - the sequencer has logged it; the next start continues

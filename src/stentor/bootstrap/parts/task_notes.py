@@ -38,6 +38,7 @@ class TaskNotes:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        # Not for a mirror whose start failed: it has nothing to finish.
         if self._background and self.mirror is not None:
             await self.mirror.stop()
 

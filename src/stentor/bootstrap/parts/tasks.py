@@ -136,6 +136,7 @@ def _open_dispatcher(infra: Infrastructure, executor: TaskExecutor, freshness: R
     settings = infra.settings
     if infra.is_single_process:
         return InMemoryDispatcher(infra.db, executor, settings.tasks.concurrency)
+    # Every process accepts and queues tasks; only those with the role worker execute them.
     runs_agents = "worker" in settings.process.roles
     return PostgresDispatcher(
         infra.db, executor, freshness, infra.fanout, settings.tasks.concurrency, runs_agents=runs_agents
@@ -155,6 +156,7 @@ def _load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
         agent_id = agent.agent_id
         if agent.runtime.kind != "worker":
             return dispatcher.count_ahead(agent_id), dispatcher.concurrency(agent_id), presence.is_online(agent)
+        # A worker claims into its own queue, where the dispatcher does not see the tasks that it holds.
         ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
         return ahead, presence.concurrency(agent_id) if ahead else 1, presence.is_online(agent)
 

@@ -53,7 +53,11 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
     """From now on a commit that appends an event to the run log also queues its deliveries."""
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     outbound = OutboundHttp(
-        settings.server.outbound_allow, max_connections=0, resolver_threads=RESOLVER_THREADS, keep_compressed=True
+        # 0 is no limit: the dispatcher limits its attempts itself, and a slow endpoint must not hold up the others.
+        settings.server.outbound_allow,
+        max_connections=0,
+        resolver_threads=RESOLVER_THREADS,
+        keep_compressed=True,
     )
     sealer, subscriptions = Sealer(settings.storage.data_dir, settings.llm.master_key), SubscriptionIndex()
     dispatcher = DeliveryDispatcher(
@@ -63,6 +67,7 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
         subscriptions,
         WebhookSender(outbound, infra.clock, settings.webhooks.timeout_seconds),
         read_result,
+        # Longer than an attempt can take, so that no other process sends what is still being sent.
         int(max(settings.tasks.lease_seconds, 2 * settings.webhooks.timeout_seconds) * SECOND),
         shared=not infra.is_single_process,
         retention_us=settings.webhooks.retention_days * DAY,

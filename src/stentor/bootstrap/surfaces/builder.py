@@ -70,6 +70,7 @@ def build_surfaces(
         surfaces.append(Surface("dashboard", board.app, close=[board.close]))
     if "vault" in addresses:
         opened = vault.open_vault(settings, redactor, tls)
+        # The plugin that the vault imitates has a port for HTTP and one for HTTPS; with TLS on, one port is enough.
         second = None if tls else opened.certificate
         surfaces.append(Surface("vault", opened.app, opened.background, key_file=opened.key_file, tls=second))
         # The note store works on the vault that this process serves.
@@ -80,6 +81,7 @@ def build_surfaces(
         surfaces.append(Surface("notes", store.app, close=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
         keys = {principal.name for principal in service.keys.key_ring.principals}
+        # Read at the start, so that access for a key that does not exist stops it.
         access = api_keys.load_memory_access(environ, keys, settings.memory.vault_names)
         surfaces.append(_build_memory_mcp(service, settings, redactor, addresses["mcp"], access))
     return surfaces

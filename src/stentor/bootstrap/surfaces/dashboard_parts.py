@@ -9,7 +9,7 @@ from functools import partial
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.operations import OPERATIONS, operations
-from stentor.bootstrap.parts.memory import vault_folder
+from stentor.bootstrap.parts.memory import open_plugin_vault, vault_folder
 from stentor.bootstrap.service import open_driver
 from stentor.bootstrap.surface_context import SurfaceContext, dashboard_principal
 from stentor.bootstrap.surfaces.dashboard import Dashboard, dashboard_key
@@ -22,8 +22,6 @@ from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.audit.service import AuditService
-from stentor.domains.notes import plugin_client
-from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.reports.service import ReportService
 from stentor.surfaces.dashboard import api, app
@@ -87,6 +85,7 @@ def open_alone(settings: Settings, redactor: Redactor) -> Dashboard:
 
     caller = HttpGatewayClient({row.name: row for row in OPERATIONS}, find)
     parts = (SystemClock(), HttpTaskGateway(find), caller, asyncio.Event())
+    # Alone it does not know the ranking settings of the gateway, so its pages leave out what depends on them.
     return build(settings, open_driver(settings), *parts, lambda: None)
 
 
@@ -103,6 +102,7 @@ def build(
     """Build the application; it never writes to the database. Raises StartRefused."""
     vault = _vault(settings)
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes.enabled else None
+    # Fails closed: the pages act through the gateway alone, where permissions are checked and events recorded.
     db = Database(ReadOnlyDriver(driver))
     stores = DashboardStore(
         db, clock, settings.dashboard.tenant, notes, ReportService(vault), settings.routing.sentinel_threshold
@@ -149,11 +149,4 @@ def _vault(settings: Settings) -> Vault | None:
     """Return the vault of the tenant that is shown; it is not created here."""
     if not settings.memory.enabled or settings.memory.tenant != settings.dashboard.tenant:
         return None
-    if settings.memory.plugin_url:
-        return PluginVault(
-            PluginClient(
-                plugin_client.parse_base_url(settings.memory.plugin_url, "SERVICE_VAULT_PLUGIN_URL"),
-                settings.memory.plugin_key,
-            )
-        )
-    return FolderVault(vault_folder(settings))
+    return open_plugin_vault(settings) or FolderVault(vault_folder(settings))

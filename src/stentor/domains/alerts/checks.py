@@ -91,6 +91,7 @@ class AgentCheck:
             return None
         if agent.runtime.kind != "worker":
             return _agent_finding(agent, "agent_offline", f"The endpoint of {agent.name} does not answer.")
+        # An open alert stays open across a restart, which forgets when the worker was last seen.
         if (agent.tenant, "agent_offline", agent.agent_id) in open_keys or await self._is_missed(agent):
             text = f"{agent.name} is offline. Start its worker, or archive the agent."
             return _agent_finding(agent, "agent_offline", text)
@@ -103,6 +104,7 @@ class AgentCheck:
         seen by this process.
         """
         seen = self._presence.last_seen(agent.agent_id)
+        # After a start every worker looks offline until its first poll, so the wait counts from then.
         if self._clock.now() - (seen or self._started) < self._wait_us:
             return False
         if seen is None and agent.agent_id not in self._had_tasks:

@@ -68,8 +68,10 @@ class AlertService:
     async def _check(self) -> None:
         open_alerts = await self._db.read(store.list_open)
         keys = frozenset(alert.key for alert in open_alerts)
+        # One check that raises ends the round: its open alerts must not resolve because nothing was found.
         findings = [finding for check in self._checks for finding in await check(keys)]
         overdue = self._overdue(keys - {finding.key for finding in findings})
+        # Most rounds change nothing, and then need no turn of the writer.
         if compare(findings, open_alerts, overdue):
             await self._db.write(lambda tx: self._apply(tx, findings, overdue))
         if self._mailer is not None:
@@ -131,11 +133,13 @@ class AlertService:
 
     async def _mail(self, mailer: Mailer) -> None:
         """Send one e-mail with every alert whose state no e-mail has said. Logs an outage once."""
+        # After a long outage of the mail server nobody needs e-mails about the alerts of last week.
         since = self._clock.now() - DAY
         alerts = await self._db.read(lambda tx: store.list_unmailed(tx, since, MAX_MAILED))
         if not alerts:
             return
         try:
+            # In a thread, because smtplib blocks and a mail server may take a minute to answer.
             await asyncio.to_thread(mailer.send, mail_subject(alerts), mail_text(alerts))
         except MailError as error:
             if str(error) != self._mail_problem:

@@ -37,6 +37,7 @@ _LIST_UNMAILED = Sql(
     where opened_at >= :since and mailed <> case when resolved_at is null then 'opened' else 'resolved' end
     order by tenant, opened_at, alert_id limit :limit"""
 )
+# An alert that resolved while its e-mail was sent keeps its mark, so that the resolution is mailed too.
 _SET_MAILED = Sql(
     """update alerts set mailed = :state
     where alert_id = :alert_id and (:state = 'opened') = (resolved_at is null)"""

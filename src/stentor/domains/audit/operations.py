@@ -78,6 +78,7 @@ class AuditOperations:
         after = "" if since is None else min_id_at(micros_from_datetime(since))
         before = LAST if until is None else min_id_at(micros_from_datetime(until))
         if cursor is not None:
+            # The earlier of the two, so that a cursor cannot lead out of the wanted range.
             before = min(before, str(decode_cursor(cursor, str)[0]))
         rows, following = await self._db.read(
             lambda tx: store.list_events(tx, caller.tenant, category or "", before, limit, after=after, text=text or "")

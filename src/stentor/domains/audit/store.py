@@ -24,6 +24,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
 _LISTED = tuple(sorted({name for names in CATEGORIES.values() for name in names}))
 AUDITED = tuple(sorted((*_LISTED, "violation_recorded")))
 """With the violations, which the index has but no list: each only repeats the denial that it follows."""
+# With `or` and not `in`, because the index is defined so.
 IS_AUDITED = " or ".join(f"event_type = '{name}'" for name in AUDITED)
 """Exactly the condition of the index `events_audited`: only then SQLite uses it."""
 _COLUMNS = ", ".join(EVENT_COLUMNS)
@@ -69,6 +70,7 @@ def list_events(
     """
     span = {"tenant": tenant, "before": before, "after": after}
     if text:
+        # `!` and not a backslash, which PostgreSQL and SQLite treat differently in a text.
         pattern = "%" + re.sub("([!%_])", r"!\1", text.lower()) + "%"
         rows = tx.rows(_SEARCH[category], **span, pattern=pattern, limit=limit + 1)
     else:

@@ -42,6 +42,7 @@ def put_long(tx: Tx, tenant: str, content: bytes, most_inline: int) -> str | Non
 def read(tx: Tx, tenant: str, digest: str, what: str) -> bytes:
     """Return a content. Raises CorruptRecord, with `what` it is, if it is missing or damaged."""
     row = tx.row(_FIND, tenant=tenant, hash=digest)
+    # A missing content fails the check below like a damaged one: no text has the hash of another.
     content = b"" if row is None else bytes(row[0])
     check(content, digest, what)
     return content
@@ -59,6 +60,7 @@ def remove_unused(tx: Tx, tenant: str, digests: Iterable[str]) -> None:
     The lock comes in a statement of its own: on PostgreSQL only the next one sees references that were committed while
     it waited.
     """
+    # Sorted, so that two transactions take the locks in the same order and cannot deadlock.
     for digest in sorted(set(digests)):
         if tx.run(_LOCK, tenant=tenant, hash=digest):
             tx.run(_REMOVE_UNUSED, tenant=tenant, hash=digest)

@@ -65,6 +65,7 @@ class AgentAnswerStream:
                 reply = self.reply = model.build_reply(
                     self.name, step.data["result"], by_model=by_model, degraded=degraded
                 )
+                # Otherwise what was streamed is the reply: an agent may end with a result that is not its text.
                 if not streamed or self._has_gap:
                     rest = model.remaining_text(self._task.task_id, reply.content, "".join(streamed))
                     yield ReplyDelta(content=rest)
@@ -147,6 +148,7 @@ class AgentChat:
         draft = model.build_task_draft(request.model[len(AGENT_PREFIX) :], request)
         submitted = await self._submission.submit(principal, with_parent_task(draft, parent_task_id))
         task = await self._tasks.get(principal, submitted.task_id)
+        # A client would wait for days; the task stays and can be read later.
         if submitted.status == "pending_approval":
             raise ApprovalPending(
                 f"Task {task.task_id} waits for the approval of an administrator; its result will be at "
@@ -178,6 +180,7 @@ class AgentChat:
                 return reply.result()
             raise ServiceUnavailable("The service is stopping; the task continues after its next start.")
         finally:
+            # Both in every case: one of them is still waiting.
             stopping.cancel()
             reply.cancel()
 

@@ -15,6 +15,7 @@ RESERVED_NAMES = frozenset(("dashboard", "development", "system", "stentor", "sh
 """Names that the service itself acts under, and the namespace that all keys share."""
 MAX_ACTIVE_KEYS = 1_000
 """Maximum per tenant."""
+# Enough to tell keys apart in a list, far too few to guess the rest.
 HINT_CHARACTERS = 7
 KeyStatus = Literal["active", "expired", "revoked"]
 

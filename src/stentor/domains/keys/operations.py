@@ -120,6 +120,7 @@ class KeyOperations:
     async def change(self, caller: Caller, name: KeyName, body: KeyChange) -> KeyOut:
         """Change what a key may do and until when; it applies at once."""
         changes: dict[str, Any] = body.model_dump(exclude_unset=True)
+        # Only for the expiry does null mean something: never.
         changes = {field: value for field, value in changes.items() if value is not None or field == "expires_at"}
         if body.expires_at is not None:
             changes["expires_at"] = micros_from_datetime(body.expires_at)

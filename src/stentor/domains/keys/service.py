@@ -85,6 +85,7 @@ class KeyService:
         # Asked at each use, because nothing happens at the moment when a key expires.
         if key.status_at(now) != "active":
             return None
+        # In memory: a write for each request would cost more than the request.
         self._used[key.name] = now
         return principal
 
@@ -113,8 +114,10 @@ class KeyService:
         secret = generate_key()
 
         def work(tx: Tx) -> ApiKey:
+            # Names are unique over all tenants, so the lock is one for all of them.
             tx.lock(_LOCK)
             model.check_expiry(draft.expires_at, tx.now)
+            # Also for a revoked key: its name stands in records, and must not mean somebody else later.
             if store.find(tx, draft.name) is not None:
                 raise Conflict(f"A key named {draft.name!r} exists already, or existed: rotate it, or choose another.")
             if store.count_active(tx, caller.tenant) >= model.MAX_ACTIVE_KEYS:
@@ -201,6 +204,7 @@ class KeyService:
 
     async def store_use(self) -> None:
         """Store when keys were last used since the last call."""
+        # Taken before the write: uses during it belong to the next round.
         used, self._used = self._used, {}
         if not used:
             return
@@ -220,8 +224,10 @@ class KeyService:
             if known is not None:
                 self._by_digest.pop(bytes.fromhex(known.digest), None)
             self._by_name[key.name] = key
+            # Expired keys stay: an admin may extend them.
             if key.revoked_at is None:
                 self._by_digest[bytes.fromhex(key.digest)] = (key, key.principal)
+            # Only the first version tells who made the key; later ones are changes by others.
             maker = key.created_by if key.version == 1 else None
             self._roles.record_change(key.principal, key.updated_at, maker)
             self._roles.set_role(key.principal, is_active=key.revoked_at is None, expires_at=key.expires_at)

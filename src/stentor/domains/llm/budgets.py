@@ -43,6 +43,7 @@ class BudgetLedger:
     def find(self, accounts: Iterable[BudgetAccount]) -> list[tuple[BudgetAccount, Budget]]:
         """Return the budgets that apply to the accounts, in the order of the accounts."""
         budgets = self.budgets
+        # Most installations have no budgets, and this is asked before every call.
         if not budgets:
             return []
         return [(account, budget) for account in accounts for budget in budgets if budget.applies_to(account)]
@@ -70,6 +71,7 @@ class BudgetLedger:
             reserved = self._reserved.get(account, SpentAmount())
             tokens, cost = reserved.tokens + amount.tokens * sign, reserved.cost + amount.cost * sign
             self._reserved[account] = SpentAmount(tokens, cost)
+            # Otherwise the dict would keep an entry for every agent that ever called a model.
             if self._reserved[account] == SpentAmount():
                 del self._reserved[account]
 

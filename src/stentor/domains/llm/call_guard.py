@@ -148,6 +148,7 @@ class CallGuard:
         except (BudgetExceeded, ProviderUnreachable) as error:
             self.call_metrics.count_rejected(error)
             raise
+        # Last: a rejected call has no span that would have to be ended.
         call.start_span(self._tracer, self._clock.now())
         return call
 
@@ -205,6 +206,7 @@ class CallGuard:
                 cached_tokens=usage.cached_tokens,
             )
             call.cost = row.cost
+            # Its id is the call's id, so the row and the event find each other without a column.
             event = _call_event(call, usage, outcome)
             self.call_metrics.record_call(target.provider, row)
 
@@ -226,6 +228,7 @@ class CallGuard:
         async def record() -> None:
             try:
                 await self._record_and_release(call, usage, outcome)
+            # The caller already gets the provider's error; a second one about the record would hide it.
             except StentorError as error:
                 log.warning("llm: failed call not recorded reason=%s", error.message)
 

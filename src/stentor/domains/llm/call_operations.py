@@ -142,12 +142,14 @@ class CallOperations:
 
         call, event, content = await self._db.read(work)
         if not caller.may("admin") and call.key_name != caller.name:
+            # Not Forbidden: it would tell a key which calls of others exist.
             raise NotFound("No call of a model has this id.")
         state: Literal["kept", "in_run_log", "none", "hidden"] = "kept"
         if content is None:
             content, state = _content_of_event(event), "in_run_log"
         if content is None:
             content, state = NO_CONTENT, "none"
+        # Content of another key's task is `hidden`, not `none`: the caller should know that an admin can read it.
         elif not self._may_read_content(caller, call):
             content, state = NO_CONTENT, "hidden"
         return CallDetail.of(

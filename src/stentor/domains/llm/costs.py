@@ -122,6 +122,7 @@ def first_day_of_period(period: str, now: int) -> int:
 def seconds_until_reset(period: str, now: int) -> int:
     """Return the seconds until the current period ends, in UTC."""
     if period == "day":
+        # Rounded up: a client that retries after exactly this time must be in the next period.
         return (DAY - now % DAY) // SECOND + 1
     moment = datetime.fromtimestamp(now / SECOND, UTC)
     year, month = (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
@@ -165,6 +166,7 @@ class PriceList:
         if price is not None:
             dollars = ((price.input or 0) * usage.input_tokens + (price.output or 0) * usage.output_tokens) / MILLION
             return round(dollars * NANOS_PER_DOLLAR)
+        # After the operator's price: who runs Ollama on paid hardware may set one.
         return 0 if provider in _FREE_PROVIDERS else _package_cost(provider, model, usage)
 
     def price_of(self, provider: str, model: str) -> ModelPrice:
@@ -191,6 +193,7 @@ def _package_cost(provider: str, model: str, usage: TokenUsage) -> int | None:
     package_provider, package_model = match
     package_usage = PackageUsage(
         input_tokens=usage.input_tokens,
+        # A provider may report more cached than input tokens, for which the package has no price.
         cache_read_tokens=min(usage.cached_tokens, usage.input_tokens) or None,
         output_tokens=usage.output_tokens,
     )

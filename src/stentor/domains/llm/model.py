@@ -186,6 +186,7 @@ def estimate_tokens(text: str) -> int:
 def estimate_input_tokens(request: ChatRequest) -> int:
     total = sum(estimate_tokens(repr(tool.parameters) + tool.description) for tool in request.tools)
     for message in request.messages:
+        # Every message costs about three more tokens, for its role and its separators.
         total += 3 + sum(estimate_tokens(p.text) if isinstance(p, TextPart) else IMAGE_TOKENS for p in message.content)
         total += sum(estimate_tokens(call.arguments) for call in message.tool_calls)
     return total
@@ -241,6 +242,7 @@ class ReplyBuilder:
         for part in delta.tool_calls:
             call = self._calls.get(part.index, ToolCall("", "", ""))
             self._calls[part.index] = ToolCall(
+                # The first fragment has id and name; some servers repeat them in every fragment.
                 call.id or part.id,
                 call.name or part.name,
                 call.arguments + part.arguments,

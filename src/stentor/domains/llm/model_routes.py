@@ -68,6 +68,7 @@ class ModelRoutes:
         """Return these routes with more of them; a name that is known already keeps its models."""
         more = ModelRoutes()
         more._groups = {name: WeightedRoundRobin(parse_weights(models)) for name, models in groups.items()}
+        # Last, so that the operator's groups win; shared, so that a group has one sequence of turns for all tenants.
         more._groups |= self._groups
         more._fallbacks = {name: list(models) for name, models in fallbacks.items()} | self._fallbacks
         return more

@@ -103,6 +103,7 @@ class OtelTracer:
     def record(self, span: EndedSpan) -> None:
         _, trace_id, span_id, _ = span.traceparent.split("-")
         kind = SpanKind.CLIENT if span.is_client else SpanKind.INTERNAL
+        # The SDK takes ids only from its generator, and this span's id was handed out before the span ended.
         token = _given_ids.set((int(trace_id, 16), int(span_id, 16)))
         try:
             started = self._task_tracer.start_span(

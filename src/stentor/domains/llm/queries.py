@@ -220,6 +220,7 @@ _CALL_CONDITIONS = {
     "model": "model = :model",
     "key_name": "key_name = :key_name",
     "agent_id": "agent_id = :agent_id",
+    # As a number, so that one statement serves both values.
     "failed": "(case when outcome = 'ok' then 0 else 1 end) = :failed",
 }
 _SCOPE_CONDITIONS = {
@@ -290,6 +291,7 @@ def list_calls(
     calls = [RecordedCall(*row) for row in rows[:limit]]
     if len(rows) > limit:
         return calls, (calls[-1].happened_at, calls[-1].call_id)
+    # Without a filter, or with the index of tasks, the whole range was read: a short page is the last.
     if not names or call_filter.task_id is not None:
         return calls, None
     params = {name: value for name, value in params.items() if name not in names}
@@ -316,6 +318,7 @@ def _page_sql(names: tuple[str, ...], scope: tuple[str, ...]) -> Sql:
     if key not in _statements:
         where = _window(scope)
         if names and "task_id" not in scope:
+            # The limit inside bounds the work: the filter then runs over so many rows at most.
             window = f"(select * from llm_calls where {where} {_NEWEST} limit {MAX_WINDOW_CALLS}) as newest"
             where = " and ".join(_CALL_CONDITIONS[name] for name in names)
         else:

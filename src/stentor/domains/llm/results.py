@@ -103,6 +103,7 @@ class ChatStream:
         except BaseException as error:
             await self._interrupt(error)
             raise
+        # Before the record: an error in it must not be recorded as an interruption as well.
         self._ended = True
         self._source.close()
         reply = self._builder.build(self.name)
@@ -141,6 +142,7 @@ class ChatStream:
 
     async def close(self) -> None:
         """Cancel the stream; does nothing after its end."""
+        # GeneratorExit counts as a cancellation, so the record does not hold up the one who closes.
         await self._interrupt(GeneratorExit())
 
     async def _interrupt(self, error: BaseException) -> None:

@@ -174,6 +174,7 @@ class LlmGateway:
         name = name or self._default_model(providers)
         first_fault: ProviderFault | None = None
         for candidate in self.routes.of(caller.tenant).candidate_names(name):
+            # One by one and not all at first: the list of models of a provider that is not needed is not fetched.
             target = await self.resolve_target(candidate, providers)
             if target is None:
                 continue
@@ -200,6 +201,7 @@ class LlmGateway:
         if target := model_routes.resolve_listed_name(name, pairs, self.default_provider):
             return target
         default = providers.get(self.default_provider)
+        # The default provider may have models that it does not list; it then reports an unknown name itself.
         return ModelTarget(default, name) if default else None
 
     async def find_model_problem(self, tenant: str, name: str) -> str | None:
@@ -306,6 +308,7 @@ class ChatRouter:
 
         Raises like `find_caller`, `LlmGateway.chat` and `AgentChatPort.chat`.
         """
+        # Also before an agent's answer, which does not need it: a task that is not the caller's must be rejected.
         caller = await self.find_caller(principal, agent_id, task_id)
         if is_agent_model(request):
             return await self._agents.chat(principal, request, task_id)

@@ -14,7 +14,6 @@ from stentor.domains.llm.costs import BudgetAccount, BudgetKind, SpentAmount
 _PROVIDERS = Sql(
     "select name, format, base_url, sealed_key, default_model from llm_providers where tenant = :tenant order by name"
 )
-_COUNT = Sql("select count(*) from llm_providers where tenant = :tenant")
 _UPSERT = Sql(
     """insert into llm_providers (tenant, name, format, base_url, sealed_key, default_model, created_at, updated_at)
     values (:tenant, :name, :format, :base_url, :sealed_key, :default_model, :now, :now)
@@ -62,6 +61,7 @@ _CALLS = AppendOnlyTable(
         "happened_at",
     ),
 )
+# 86,400,000,000 microseconds are a day: SQLite and PostgreSQL share no functions for dates.
 _USAGE = Sql(
     """select provider, model, happened_at / 86400000000, count(*), sum(input_tokens), sum(output_tokens),
         coalesce(sum(cost), 0), sum(estimated), sum(case when cost is null then 1 else 0 end)
@@ -122,10 +122,6 @@ def list_providers(tx: Tx, tenant: str) -> list[ProviderRow]:
     return [ProviderRow(*row) for row in tx.rows(_PROVIDERS, tenant=tenant)]
 
 
-def count_providers(tx: Tx, tenant: str) -> int:
-    return int(tx.rows(_COUNT, tenant=tenant)[0][0])
-
-
 def upsert_provider(tx: Tx, tenant: str, row: ProviderRow) -> None:
     tx.run(_UPSERT, tenant=tenant, now=tx.now, **msgspec.structs.asdict(row))
 
@@ -138,6 +134,7 @@ def delete_provider(tx: Tx, tenant: str, name: str) -> bool:
 def insert_call(tx: Tx, call: CallRow) -> None:
     """Insert a call and add its tokens and cost to the spending of its key and agent."""
     tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
+    # No row for the tenant, which every call would write: it is the sum of its keys.
     subjects: list[tuple[BudgetKind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
     tokens = call.input_tokens + call.output_tokens
     for kind, subject in subjects:

@@ -37,6 +37,7 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
     @api.post("/stream", response_class=Response, responses={**error_responses(404, 409, 422, 502, 504), **SSE})
     async def stream(http: HttpRequest, caller: Caller, body: ChatBody, task: TaskHeader = None) -> RawStreamResponse:
         """Stream a chat reply as server-sent events: a line `data: {delta}` per delta, then `data: [DONE]`."""
+        # Before the provider is called, as in the OpenAI-compatible routes: a rejected stream must cost nothing.
         streams.check(stream_limit_key(caller))
         reply = await cancel_on_disconnect(http, chats.stream(caller, body.to_request(), task))
         return await stream_response(reply, _delta_frames(reply), streams, caller, _error_frame, HEARTBEAT_FRAME)

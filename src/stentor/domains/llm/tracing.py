@@ -88,6 +88,7 @@ class NoopTracer:
         pass
 
 
+# Backends translate attributes by this version, so it must be the one of the names below.
 SEMCONV_VERSION = "1.37.0"
 SCHEMA_URL = f"https://opentelemetry.io/schemas/{SEMCONV_VERSION}"
 

@@ -57,6 +57,7 @@ def read_model_weeks(tx: Tx, tenant: str, now: int) -> dict[str, tuple[ModelWeek
             str(model): ModelWeek(int(calls), int(succeeded), int(cost) / NANOS_PER_DOLLAR)
             for model, calls, succeeded, cost in tx.rows(_MODELS_OF_WEEK, tenant=tenant, start=end - WEEK, end=end)
         }
+        # The end is excluded, and a call of this very microsecond counts.
         for end in (now + 1, now + 1 - WEEK)
     ]
     return {model: (weeks[0].get(model, ModelWeek()), weeks[1].get(model, ModelWeek())) for model in weeks[0]}

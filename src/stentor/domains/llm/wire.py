@@ -41,6 +41,7 @@ def _options_object(value: object) -> object:
     """Drop the operator's fields from an object of options; any other value counts as an empty object."""
     if not isinstance(value, dict):
         return {}
+    # Dropped without an error, as the contract asks (tests/manifest/llm.toml, options).
     return {name: option for name, option in value.items() if name not in _OPERATOR_FIELDS}
 
 

@@ -61,6 +61,7 @@ class ModelOutcomeRecorder:
         self._roles = roles
         self._records = records
         self._max_per_day = max_per_day
+        # Begins at 0, so that a process that restarts often deletes old answers too.
         self._outcome_number = count()
 
     async def record(self, caller: LlmCaller, outcome: ModelOutcome) -> None:
@@ -76,6 +77,7 @@ class ModelOutcomeRecorder:
                 )
                 store.insert_answer(tx, caller.tenant, answer)
             draft = _outcome_event(outcome, weight)
+            # A failure has no answer; its outcome then hangs directly below the decision.
             parent = outcome.answer_id or outcome.decision_id
             self._runlog.append(tx, caller.tenant, [draft], task_id=caller.task_id, parent=parent)
             if should_clean_up:
@@ -206,6 +208,7 @@ class AnswerGrader:
         if answer.comment is not None:
             meta["comment"] = answer.comment
         drafts = [EventDraft("answer_graded", "modelrouting", f"Graded {value:g}.", meta)]
+        # Only now, because the answer tells the model.
         tx.lock(locks.model_lock(tenant, answer.model))
         previous = store.find_weight(tx, tenant, answer.model, answer.kind) if answer.is_learned else None
         if previous is not None:

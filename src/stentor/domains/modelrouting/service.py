@@ -110,6 +110,7 @@ class AutoModelRouter:
         name = request.model or self._gateway.default_model
         prefer, request = _preference(request)
         targets, denied = await self._candidates(caller.tenant, name)
+        # Before the ranking: a model that cannot answer would fail and be counted as bad.
         able = [target for target in targets if _supports(target, request)]
         unable = [target.name for target in targets if target not in able]
         denied += [DeniedCandidate(model_name, model_name, model.TEXT_ONLY) for model_name in unable]
@@ -189,6 +190,8 @@ class AutoModelRouter:
         for target in targets:
             key = (caller.tenant, target.name)
             cost = self._cost(target, usage)
+            # A model that is too dear is paused, not removed: with no other, the budget's own error explains the
+            # rejection.
             is_affordable = remaining is None or cost is None or cost <= remaining
             is_free = not self._guard.is_circuit_open(caller.tenant, target.provider) and not self._is_busy(key)
             options.append(ModelOption(target.name, cost, self._open_requests[key], is_free and is_affordable))
@@ -215,6 +218,7 @@ class AutoModelRouter:
         failure: ProviderFault | None = None
         rejections: list[ModelOutcome] = []
         for number, target in enumerate(run.targets):
+            # The first one was counted in `_begin`.
             if number:
                 self._begin_request(run.caller, target)
             started = time.monotonic()
@@ -231,6 +235,7 @@ class AutoModelRouter:
                 elif isinstance(fault, ProviderBusy):
                     wait = (fault.retry_after or 1) * SECOND
                     self._busy_until[run.caller.tenant, target.name] = self._clock.now() + wait
+                # An open circuit rejects without a call, which says nothing new about the model.
                 elif fault.was_called:
                     await self._outcomes.record(run.caller, outcome)
             else:
@@ -253,6 +258,7 @@ class AutoModelRouter:
         started = time.monotonic()
         try:
             stream = await self._gateway.stream_with(run.caller, target, run.request)
+        # A stream that did not open has no end that would count it down.
         except BaseException:
             self._end_request(run.caller, target)
             raise

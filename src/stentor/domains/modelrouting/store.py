@@ -33,6 +33,7 @@ _GRADE = Sql(
     where tenant = :tenant and answer_id = :answer_id"""
 )
 _DELETE_BEFORE = Sql("delete from model_answers where answered_at < :before")
+# The decision is stored once, in its event.
 _DECISION = Sql("select metadata from events where event_id = :event_id and tenant = :tenant")
 
 

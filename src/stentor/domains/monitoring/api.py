@@ -114,6 +114,7 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
     async def detailed(request: Request) -> JsonResponse:
         """Return each component, with details for callers with a key; 503 if one is unavailable."""
         components = await health.check_components()
+        # The route is public, but the gateway has identified a caller who sent a valid key all the same.
         has_key = "principal" in request.scope.get("state", {})
         if not has_key:
             components = {name: component.without_details for name, component in components.items()}

@@ -53,6 +53,7 @@ class HealthService:
 
     async def check_components(self) -> dict[str, HealthComponent]:
         """Return all components by name. Fails closed: a check that raises or times out is unavailable."""
+        # Callers that come while the checks run wait for the same result.
         async with self._lock:
             if time.monotonic() - self._at >= CACHE_SECONDS:
                 results = await asyncio.gather(*(_run(check) for check in self._checks.values()))
@@ -100,6 +101,7 @@ def database_check(db: Database) -> Check:
     """Return a check that commits a write, so that a full disk shows here before it shows to a caller."""
 
     async def check() -> HealthComponent:
+        # A read would still work on a full disk.
         await db.write(idempotency.probe_write, NO_LOCKS)
         return HealthComponent("available", db.driver.name)
 

@@ -53,6 +53,7 @@ def points_into_note(response: PluginResponse, segments: Sequence[str]) -> bool:
         return response.error_code in _BAD_SUBPATH_CODES
     # The response for a part has the path of its note here.
     location = unquote(response.headers.get("content-location", ""))
+    # NFC, because the names of a vault on macOS may come decomposed.
     return bool(location) and not unicodedata.normalize("NFC", location).endswith("/".join(segments))
 
 
@@ -99,6 +100,7 @@ class FolderExists(Conflict):
 async def list_folder(plugin: PluginClient, folder: Sequence[str]) -> list[str]:
     """List one level, sorted by name; folders end in a slash. Raises NoSuchNote."""
     response = await plugin.request("GET", vault_path(folder, is_folder=True))
+    # The root of a vault always exists, so a 404 for it is an old plugin's empty vault or another server.
     if response.status == 404 and not folder:
         await _require_old_version(plugin)
         return []
@@ -110,6 +112,7 @@ async def list_folder(plugin: PluginClient, folder: Sequence[str]) -> list[str]:
     files = listing.get("files") if isinstance(listing, dict) else None
     if not isinstance(files, list) or not all(map(_is_name, files)):
         raise VaultProtocolError("The vault plugin returned an invalid folder listing.")
+    # A set: two names that differ only in their normalization are one note.
     return sorted({unicodedata.normalize("NFC", name) for name in files if not paths.is_hidden(name)})
 
 
@@ -147,6 +150,7 @@ async def walk_files(plugin: PluginClient, start: tuple[str, ...] = ()) -> list[
             for task in done:
                 folder, names = folder_by_task.pop(task), task.result()
                 files += ["/".join((*folder, name)) for name in names if not name.endswith("/")]
+                # Reversed, because `pop` takes the last one: folders are read in the order of their names.
                 subfolders = [(*folder, name[:-1]) for name in reversed(names) if name.endswith("/")]
                 # The limit also ends a walk through listings that form a circle.
                 pending += [path for path in subfolders if len("/".join(path)) <= paths.MAX_PATH_LENGTH]
@@ -235,6 +239,7 @@ class FrontmatterPatcher:
                 _require_patched(response)
                 self._working_forms[kind] = form
                 return
+            # Any other error would be the same in another form.
             if response.status not in _UNSUPPORTED_STATUSES or response.error_code == INVALID_FRONTMATTER_CODE:
                 break
         raise _patch_error(path, response)

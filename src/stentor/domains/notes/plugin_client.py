@@ -131,6 +131,7 @@ class PluginClient:
     async def _send(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> PluginResponse:
         url = URL(f"{self._base}{path}", encoded=True)
         timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=min(CONNECT_SECONDS, self._timeout_s))
+        # Uncompressed, so that MAX_RESPONSE_BYTES limits what is held in memory.
         all_headers = {"Authorization": f"Bearer {self._key}", "Accept-Encoding": "identity", **headers}
         async with self.session.request(
             method,
@@ -139,6 +140,7 @@ class PluginClient:
             data=body,
             ssl=self._ssl_option(url),
             timeout=timeout,
+            # A redirect would send the key to another address.
             allow_redirects=False,
         ) as response:
             content = await _read_limited(response)
@@ -159,6 +161,7 @@ class PluginClient:
         """The connection pool, opened on the event loop of the first request."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS)
+            # No cookies and no proxy of the environment: notes and the key go to the configured address alone.
             self._session = aiohttp.ClientSession(
                 connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
             )

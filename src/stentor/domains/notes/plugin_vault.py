@@ -93,9 +93,11 @@ class PluginVault:
         segments = paths.split_path(path)
         if len(content) > model.MAX_NOTE_BYTES:
             raise NoteTooLarge(f"{path!r} would have {len(content)} bytes; the maximum is {model.MAX_NOTE_BYTES}.")
+        # Only against other writers in this process; If-Match covers the rest where the plugin supports it.
         async with self._locks.hold(path):
             current = None
             for _ in range(MAX_ATTEMPTS):
+                # Read again after each 412: with ANY_STATE the write goes ahead on the new content.
                 current = await self._read_expected(segments, expected)
                 if current is None:
                     await self._require_free_path(segments)
@@ -112,6 +114,7 @@ class PluginVault:
                 if current is None:
                     break
                 response = await self._plugin.request("DELETE", vault_path(segments), headers=current.conditions)
+                # 404: somebody else deleted it after the read; the next round finds no file.
                 if response.status not in (404, 412):
                     plugin_calls.require_no_content(response, path)
                     return FileChange(None, current.content)
@@ -181,6 +184,7 @@ class PluginVault:
         except NoteTooLarge:
             await self._rewrite_with_key(path, key, value, expected)
         except VaultProtocolError:
+            # An old plugin reports an unsupported form for a path that is no note at all.
             await self.read_content(path)  # raises NoSuchNote if the path is not a note, the better error
             raise
 

@@ -92,6 +92,7 @@ def has_claim(claims: JsonObject, path: str) -> bool:
 
 def _find(claims: JsonObject, path: str) -> Any:
     """Return the value of a claim; a claim whose own name has dots, as in URLs, wins over the way into an object."""
+    # Such as `https://example.com/roles`, as Auth0 names its claims.
     if path in claims:
         return claims[path]
     value: Any = claims
@@ -111,6 +112,7 @@ def read_name(claims: JsonObject, claim: str) -> str:
             f"The provider sent no claim {claim!r}: add a scope that includes it to SERVICE_OIDC_SCOPES, or name "
             "another claim in SERVICE_OIDC_NAME_CLAIM."
         )
+    # Absent is fine: many providers never send it. False means that anybody could have typed the address.
     if claim == "email" and claims.get("email_verified") is False:
         raise SignInRefused("The provider has not verified this e-mail address.")
     name = value.strip().lower()

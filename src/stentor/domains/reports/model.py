@@ -73,6 +73,7 @@ def _id(value: Any) -> str | None:
 
 def _first_paragraph(body: str) -> str | None:
     """Return the text up to the first empty line or heading, without the headings before it."""
+    # Only the beginning is searched, because the body may have a megabyte.
     text = _HEADING.sub("\n", body.replace("\r\n", "\n")[: 20 * MAX_FIELD_LENGTH])
     paragraph = next((part for part in map(str.strip, re.split(r"\n[ \t]*\n", text)) if part), None)
     return None if paragraph is None else " ".join(paragraph.split())[:MAX_FIELD_LENGTH]

@@ -110,6 +110,7 @@ class CronTimes:
     def __init__(self, cron: str, timezone: str) -> None:
         self._cron = ALIASES.get(cron.strip().lower(), cron)
         try:
+            # `right/` counts leap seconds, and neither folder exists on every system.
             if timezone in _NO_ZONES or timezone.startswith(("right/", "posix/")):
                 raise KeyError(timezone)
             self._zone = ZoneInfo(timezone)
@@ -127,6 +128,7 @@ class CronTimes:
         except CronSimError as error:
             raise InvalidRequest(f"cron: {cron!r} is no cron expression: {str(error).lower()}") from None
         try:
+            # Raises StopIteration for a date such as 30 February.
             self.after(0)
         except StopIteration:
             raise InvalidRequest(f"cron: {cron!r} names no time that ever comes") from None
@@ -146,6 +148,7 @@ class CronTimes:
 
     def list_until(self, moment: int, count: int, first: int) -> list[int]:
         """Return the last times that are not after a moment, the newest first, and none before `first`."""
+        # Backwards the start is excluded; the next full second makes a time at this very moment count.
         found = CronSim(self._cron, self._local(moment // SECOND * SECOND + SECOND), reverse=True)
         times = takewhile(lambda each: each >= first, map(micros_from_datetime, found))
         return list(islice(times, count))
@@ -162,6 +165,7 @@ def find_occurrence(schedule: Schedule, now: int) -> Occurrence:
         due = first
         # There cannot be more times than minutes.
         if now - first > MAX_MISSED * MINUTE:
+            # `list_until` has the newest first, so the last is the oldest of the runs that are still made up for.
             due = ([first, *times.list_until(now, MAX_MISSED, first)])[-1]
         return Occurrence(due, times.after(due), first if due > first else None)
     # None where the times backwards are not those forwards, as in zones that move by half an hour.

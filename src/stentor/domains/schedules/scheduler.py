@@ -53,7 +53,9 @@ class Scheduler:
 
     async def tick(self) -> None:
         """Do what is due now, until nothing is that can be done."""
+        # The look of each second shares its transaction with those of other jobs (decision 28).
         now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+        # A list and not any(): every schedule of the batch gets its turn before the next look.
         while [schedule for schedule in due if await self._run(schedule, now)]:
             now, due = await self._db.read(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
 
@@ -90,6 +92,7 @@ class Scheduler:
         """
         is_known = self._roles.is_known(schedule.tenant, schedule.runs_as)
         patience = STALE_KEY_US if is_known else UNKNOWN_KEY_US
+        # `next_at` stays, so the run is made up for as soon as the key is known.
         if schedule.next_at is None or now - schedule.next_at < patience:
             return False
         reason = f"The key {schedule.runs_as!r}, as which it runs, is not valid or may not write."
@@ -111,6 +114,7 @@ class Scheduler:
         submit = None
         if due_at is not None:
             draft = msgspec.structs.replace(task_of(schedule), id=task_id)
+            # Outside the transaction: routing takes time, and the writer serves everybody.
             submit = self._submission.prepare_submit(principal, draft)
 
         def write(tx: Tx) -> None:
@@ -125,6 +129,7 @@ class Scheduler:
                     response, submitted = submit(tx), task_id
                     reason = None if response.status_code == 202 else response.body["message"]
                     _record(tx, schedule, due_at, "denied" if reason else "submitted", task_id, reason)
+            # In the transaction of the task: neither can exist without the other, so no crash repeats or loses a run.
             store.advance(tx, schedule, occurrence.next_at, submitted)
 
         return write

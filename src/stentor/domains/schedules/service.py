@@ -93,6 +93,7 @@ class ScheduleService:
             schedule = _require(tx, caller, name)
             updated = msgspec.structs.replace(schedule, **changes, updated_at=tx.now, version=schedule.version + 1)
             times = CronTimes(updated.cron, updated.timezone)
+            # Resuming counts from now on: what passed during the pause is not missed.
             is_new = schedule.paused or (schedule.cron, schedule.timezone) != (updated.cron, updated.timezone)
             fields: dict[str, Any] = {"paused_reason": None} if "paused" in changes else {}
             if updated.paused or is_new:
@@ -130,6 +131,7 @@ class ScheduleService:
         try:
             result = await self._submission.submit(caller, draft)
         except RoutingDenied as denial:
+            # The denied task is stored as failed and can be looked up by this id.
             await self._record_run(schedule, "denied", task_id, denial.message)
             raise
         await self._record_run(schedule, "submitted", task_id, None)
@@ -139,6 +141,7 @@ class ScheduleService:
         self, schedule: Schedule, outcome: model.RunOutcome, task_id: str, reason: str | None
     ) -> None:
         def work(tx: Tx) -> None:
+            # It may have been deleted since; its task runs all the same.
             if store.find(tx, schedule.tenant, schedule.name) is not None:
                 store.insert_run(tx, schedule, ScheduleRun(ids.new_id(), tx.now, tx.now, outcome, task_id, reason))
 

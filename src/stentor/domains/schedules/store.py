@@ -14,6 +14,7 @@ from stentor.domains.tasks.model import TaskDraft
 _FIELDS = Schedule.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _ONE = Sql(f"select {_COLUMNS} from schedules where tenant = :tenant and name = :name")
+# PostgreSQL cannot infer the type of a parameter that is only compared with null.
 _LIST = Sql(
     f"""select {_COLUMNS} from schedules
     where tenant = :tenant and (cast(:creator as text) is null or created_by = :creator and runs_as = :creator)
@@ -47,6 +48,7 @@ _LAST_RUNS = Sql(
     f"""select r.name, {", ".join("r." + name for name in _RUN_FIELDS)} from schedule_runs r where r.tenant = :tenant
     and r.run_id = (select max(n.run_id) from schedule_runs n where n.tenant = r.tenant and n.name = r.name)"""
 )
+# Run ids sort by time, so the row behind the kept ones is where deleting begins.
 _TRIM_RUNS = Sql(
     """delete from schedule_runs where tenant = :tenant and name = :name and run_id <= (
         select run_id from schedule_runs where tenant = :tenant and name = :name
@@ -112,6 +114,7 @@ def list_last_runs(tx: Tx, tenant: str) -> dict[str, ScheduleRun]:
     return {name: ScheduleRun(*run) for name, *run in tx.rows(_LAST_RUNS, tenant=tenant)}
 
 
+# SQLite has neither a type for JSON nor one for booleans.
 def _row(schedule: Schedule) -> dict[str, Any]:
     row = {name: getattr(schedule, name) for name in _FIELDS}
     return row | {"task": jsontext.dump(schedule.task), "paused": int(schedule.paused)}

@@ -130,6 +130,7 @@ class TaskInbox:
     async def run(self) -> None:
         """Run forever; waits out outages of the database and of the vault."""
         while True:
+            # Before the scan: a change while it runs must cause another one.
             self._wake.clear()
             try:
                 await self.scan()
@@ -139,6 +140,7 @@ class TaskInbox:
             except Exception:
                 # Fails open: an error in one scan must not end the job.
                 log.exception("inbox: scan failed")
+            # A lower bound, because a sync that writes many files wakes the job with each.
             await asyncio.sleep(MIN_PAUSE_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._quiet_period.next_scan_seconds):
@@ -165,6 +167,7 @@ class TaskInbox:
         """Run the work for a note. Fails open: an unexpected error skips this note and not the others."""
         try:
             await work
+        # An outage concerns all notes: the scan ends, and none is marked as failed.
         except (ServiceUnavailable, OSError):
             raise
         except Exception:
@@ -195,6 +198,7 @@ class TaskInbox:
         except (NoSuchNote, InvalidPath):
             return None
         is_unchanged = (note.stat.size, note.stat.modified_at) == (stat.size, stat.modified_at)
+        # Size and content are read one after the other, so a note that is being saved could be half of each.
         return note.content if is_unchanged and len(note.content) == stat.size else None
 
     async def _submit(self, note: InboxNote, content: bytes, known: InboxNote | None) -> None:
@@ -206,6 +210,7 @@ class TaskInbox:
                 return
             self._check_authority(draft)
             task_id = inbox_notes.derive_task_id(note.path, note.content_hash, note.attempt)
+            # Before the submission: a short task may end before this method returns.
             self._open_task_ids.add(task_id)
             await self._submission.submit(self._principal, msgspec.structs.replace(draft, id=task_id))
         except RoutingDenied:
@@ -220,6 +225,7 @@ class TaskInbox:
                 note, state="asked", task_id=task_id, problem=problem, answer_path=answer_path, answer_hash=answer_hash
             )
         )
+        # A note with a problem is answered by the next scan, which need not wait for anything.
         self._wake.set()
 
     def _check_authority(self, draft: TaskDraft) -> None:

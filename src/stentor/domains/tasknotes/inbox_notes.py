@@ -20,6 +20,7 @@ MAX_STEM_BYTES = 200
 _NAMESPACE = uuid.UUID("7d1f6b0e-6f0b-5d8e-9a61-2f6d5f0c3b7a")
 """Namespace of the ids of tasks from notes; changing it would submit notes again."""
 _ANSWER = re.compile(r" \(answer(?: \d+)?\)\.md\Z", re.IGNORECASE)
+# Names that Dropbox and Syncthing give to conflict copies: each would be submitted as a second task.
 _COPY = re.compile(r"\(conflicted copy\b|\.sync-conflict-", re.IGNORECASE)
 
 NOTE_PRIORITIES: tuple[Literal["high", "normal", "low"], ...] = ("high", "normal", "low")
@@ -69,6 +70,7 @@ def build_answer_path(path: str, number: int = 1) -> str:
 
     A very long name is cut and made unique with a digest.
     """
+    # Without `.md`, which `is_candidate` has checked.
     stem = path.rpartition("/")[2][:-3]
     raw = stem.encode()
     if len(raw) > MAX_STEM_BYTES:
@@ -184,6 +186,7 @@ class _FrontmatterReader:
         value = self._values.get(key)
         if value is None:
             return default
+        # In Python True is an int.
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
             return value
         self.problems.append(f"`{key}` must be a whole number from {low:,} to {high:,}.")

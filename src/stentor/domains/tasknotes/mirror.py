@@ -126,6 +126,7 @@ class TaskNoteMirror:
         if self.changes.is_idle:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
+                # An idle process must send heartbeats too, or others would take over its cursor.
                 async with asyncio.timeout(self._heartbeat_seconds if self._shared else None):
                     await self._wake.wait()
             await asyncio.sleep(DEBOUNCE_SECONDS)
@@ -149,6 +150,7 @@ class TaskNoteMirror:
         if task_ids := self.changes.take_batch(TASKS_PER_BATCH):
             try:
                 await self._write(task_ids)
+            # Also for a cancelled stop: its tasks must keep the cursor back.
             except BaseException:
                 self.changes.restore_batch()
                 raise
@@ -161,18 +163,21 @@ class TaskNoteMirror:
             # Collect changes before reading the end of the log: an event in between would be lost otherwise.
             self.changes.resume()
             newest = await self._db.read(store.get_latest_event_id)
+            # The later of the two, because the ids of other machines follow their own clocks.
             self.changes.replay_until = max(newest, ids.new_id())
         after, until = self.changes.replay_after, self.changes.replay_until
         if after is None or until is None:
             return
         task_ids, end = await self._db.read(lambda tx: store.list_changed_tasks(tx, after, until, EVENTS_PER_PAGE))
         for start in range(0, len(task_ids), TASKS_PER_BATCH):
+            # Compared, because most of the notes of a replay are already right.
             await self._write(task_ids[start : start + TASKS_PER_BATCH], compare=True)
         self.changes.finish_page(until, end)
 
     async def _write(self, task_ids: list[str], *, compare: bool = False) -> None:
         try:
             await self._write_together(task_ids, compare=compare)
+        # These concern the folder and not one record, so trying task by task would not help.
         except (ServiceUnavailable, NameTaken, NoSuchNote):
             raise
         except OSError as error:
@@ -188,6 +193,7 @@ class TaskNoteMirror:
     async def _write_together(self, task_ids: list[str], *, compare: bool) -> None:
         records = await self._db.read(lambda tx: store.get_records(tx, self._tenant, task_ids))
         await asyncio.to_thread(self._write_files, records, compare)
+        # Only there can another process have written a newer note between our read and our write.
         if self._shared:
             await self._requeue_changed(records)
 

@@ -47,6 +47,7 @@ class PendingChanges:
             return
         self.event_batches += 1
         self._newest = events[-1].event_id
+        # The first event stays: the cursor must not pass an event whose note is not written.
         if task_id in self._waiting or not self._collecting:
             return
         if len(self._waiting) < self._max_tasks:
@@ -65,6 +66,7 @@ class PendingChanges:
         self.replay_until = None
 
     def _overflow(self, event_id: str) -> None:
+        # Reading goes by `event_id > :after`, so the position must lie before the event itself.
         self._overflow_at = event_id[:-1]  # sorts before the event
         self.require_replay(self._overflow_at)
         self._collecting = False
@@ -84,6 +86,7 @@ class PendingChanges:
     def can_resume(self) -> bool:
         """Return whether there is room in memory again after an overflow."""
         return (
+            # At half, so that memory does not overflow again at once.
             self.replay_after is not None and self.replay_until is None and len(self._waiting) <= self._max_tasks // 2
         )
 

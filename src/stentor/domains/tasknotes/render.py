@@ -85,6 +85,7 @@ def encode_text(text: str) -> bytes:
 def _fence(text: str) -> str:
     """Return a fence that the text does not contain."""
     backticks, tildes = (max(map(len, re.findall(f"{mark}+", text)), default=0) for mark in "`~")
+    # The kind of which the text has the shorter runs, so that a text full of backticks gets no endless fence.
     return "`" * max(3, backticks + 1) if backticks <= tildes or backticks < 3 else "~" * max(3, tildes + 1)
 
 

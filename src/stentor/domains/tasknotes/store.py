@@ -18,6 +18,7 @@ TASKS_PER_STATEMENT = 64
 """Tasks per statement; a fixed number, so that the SQL text is always the same."""
 _CUT_FIELDS = ("input", "result", "error")
 _FIELDS = TaskNoteRecord.__struct_fields__
+# One character more than is shown tells that the text was cut.
 _COLUMNS = ", ".join(f"substr({name}, 1, {MAX_READ_CHARS + 1})" if name in _CUT_FIELDS else name for name in _FIELDS)
 _SOME = Sql(
     f"select {_COLUMNS} from tasks where tenant = :tenant and task_id in "
@@ -32,6 +33,7 @@ _CHANGED = Sql(
     order by event_id limit :limit"""
 )
 _NEWEST = Sql("select max(event_id) from events")
+# Deleted as it is read, so that of two processes only one takes a cursor over.
 _TAKE_ALL = Sql("delete from task_note_cursors where seen_at <= :before returning event_id")
 _ANY = Sql("select count(*) from task_note_cursors")
 _SET = Sql(

@@ -14,7 +14,6 @@ DEFAULT_ENTITY_TYPE = "agent"
 SUCCESS_REWARD = 0.02
 FAILURE_PENALTY = 0.05
 DAILY_DECAY = 0.01
-OPERATIONS = ("read", "write", "delete", "search", "tag", "update", "frontmatter")
 
 ChangeKind = Literal["set", "success", "failure"]
 

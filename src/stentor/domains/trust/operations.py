@@ -209,6 +209,7 @@ def _check_id(entity_id: str) -> None:
     if not _is_valid_id(entity_id):
         raise InvalidRequest("An entity id has 1 to 255 printable characters.")
     if entity_id in RESERVED_IDS:
+        # Nobody could read such an entity back.
         raise InvalidRequest(f"{entity_id!r} is the name of a route, so that no entity can have it as its id.")
 
 

@@ -47,6 +47,7 @@ class TrustView:
         def read(tx: Tx) -> list[tuple[str, TrustEntity]]:
             try:
                 return store.changed_since(tx, since)
+            # Any error: whether trust can be used must be known even for a table that is damaged.
             except Exception:
                 self.is_available = False
                 raise
@@ -91,6 +92,7 @@ class TrustService:
         """Set a score; return the entity and the delta. Without `entity_type` an existing entity keeps its type."""
 
         def work(tx: Tx) -> tuple[TrustEntity, float]:
+            # In the same transaction and before the change: a checkpoint must hold the score that is replaced.
             for hook in self.before_set_hooks:
                 hook(tx, tenant, entity_id, by)
             return self.set_score_in_tx(tx, tenant, entity_id, score, entity_type, by)
@@ -138,6 +140,7 @@ class TrustService:
         after = model.change_score(before, amount if kind == "success" else -amount)
         entity_type = previous.entity_type if previous else model.DEFAULT_ENTITY_TYPE
         entity = TrustEntity(entity_id, entity_type, after, tx.now)
+        # Of the stored score and not of the decayed one: a level that only time has lowered was never recorded.
         level = model.find_level(previous.score if previous else model.INITIAL_SCORE).name
         return self._write(tx, tenant, entity, kind, before, cause, by, level)
 

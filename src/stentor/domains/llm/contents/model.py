@@ -61,6 +61,7 @@ class Content:
         self.truncated = False
         self._is_json = True
         try:
+            # As JSON, so that a secret that is written with escapes is found too.
             value = jsontext.decode(data)
         except Exception:  # noqa: BLE001 - any bytes may come from a provider
             self._is_json, value = False, data.decode("utf-8", "replace")
@@ -98,10 +99,12 @@ class Content:
 
 
 def compress(text: bytes) -> bytes:
+    # Level 1: it runs at the end of every call that is kept, so speed matters more than size.
     return zlib.compress(text, 1)
 
 
 def decompress(data: bytes) -> str:
+    # With a limit: a damaged or forged row could expand without end.
     return zlib.decompressobj().decompress(data, MAX_STORED_BYTES).decode("utf-8", "replace")
 
 
@@ -113,6 +116,7 @@ def _map_texts(value: Any, replace: Callable[[str], str]) -> Any:
         return [_map_texts(item, replace) for item in value]
     if isinstance(value, dict):
         return {replace(name): _map_texts(item, replace) for name, item in value.items()}
+    # Card and telephone numbers also come as JSON numbers.
     if isinstance(value, int) and abs(value) >= MIN_NUMBER:
         text = replace(str(value))
         return value if text == str(value) else text

@@ -101,11 +101,13 @@ class ContentService:
 
     async def delete_many(self, caller: Principal, key: str | None, before: int | None) -> int:
         """Delete the contents of a key, or those kept before a time (microseconds), or both; return how many."""
+        # In batches with a cursor: one transaction over all contents of a key would block the writer for seconds.
         total, after = 0, START
+        limit = FOREVER if before is None else before
         scope = {"of_key": key, "before": format_iso_or_none(before)}
 
         def delete_batch(tx: Tx, after: Position) -> tuple[int, Position | None]:
-            found = store.list_contents(tx, caller.tenant, key or "", before or FOREVER, after, BATCH)
+            found = store.list_contents(tx, caller.tenant, key or "", limit, after, BATCH)
             deleted = sum(store.delete_content(tx, caller.tenant, call_id) for _, call_id in found)
             self._record(tx, caller, deleted, scope)
             return deleted, found[-1] if len(found) == BATCH else None
@@ -129,6 +131,7 @@ class ContentService:
         while self.days:
             await sleep_until_tick(INTERVAL_SECONDS)
             try:
+                # One process is enough, and several would only wait for each other's rows.
                 if await leader.is_leader():
                     await self.delete_expired()
             except StoreUnavailable:

@@ -19,6 +19,7 @@ _FIND = Sql(
 )
 _DELETE = Sql("delete from llm_contents where call_id = :call_id and tenant = :tenant")
 _EXPIRED = Sql("select call_id, tenant from llm_contents where kept_at < :before order by kept_at limit :limit")
+# A row comparison, so that contents of the same microsecond are neither skipped nor listed twice.
 _LIST = Sql(
     """select call_id, kept_at from llm_contents
     where (kept_at, call_id) > (:after_time, :after_id) and kept_at < :before and tenant = :tenant

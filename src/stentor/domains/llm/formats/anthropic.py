@@ -188,6 +188,7 @@ class _AnthropicStreamReader:
         return [ReplyDelta(content=block.text)] if block.text else []
 
     def _read_delta(self, index: int, delta: _Delta) -> list[ReplyDelta]:
+        # The arguments of the start event are a placeholder, `{}`, as soon as fragments follow.
         if delta.partial_json and index in self._call_indexes:
             self._initial_arguments.pop(index, None)
             return [ReplyDelta(tool_calls=(ToolCallDelta(self._call_indexes[index], arguments=delta.partial_json),))]

@@ -76,6 +76,7 @@ def decode_response(body: bytes, type_: type[T]) -> T:
     """Decode the JSON of a response. Raises ProviderError, whose message has none of the content."""
     cache_key: Any = type_
     try:
+        # Before the decoder: deep nesting would otherwise only end at the recursion limit.
         jsontext.check_shape(body)
         response: T = _decoder(cache_key).decode(body)
     except (InvalidRequest, msgspec.MsgspecError, UnicodeError, RecursionError):

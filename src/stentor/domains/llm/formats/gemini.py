@@ -129,6 +129,7 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     if not response.candidates and not response.prompt_feedback:
         raise ProviderError("The provider's response has no candidates.")
     calls = tuple(ToolCall(c.id, c.name, c.arguments, c.signature) for d in deltas for c in d.tool_calls)
+    # `read_response` ends with the delta that has the finish reason, also for an empty reply.
     finish = deltas[-1].finish or "stop"
     content, reasoning = "".join(d.content for d in deltas), "".join(d.reasoning for d in deltas)
     usage, id_ = _usage(response.usage_metadata), response.response_id or ""

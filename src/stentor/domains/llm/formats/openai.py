@@ -160,6 +160,7 @@ class _OpenAiStreamReader:
     """Parser of one stream."""
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
+        # The only event that is not JSON.
         if data.strip() == b"[DONE]":
             return [ReplyDelta(is_last=True)]
         chunk = decode_response(data, _Chunk)
@@ -168,6 +169,7 @@ class _OpenAiStreamReader:
         if not chunk.choices:  # such as the chunk with the usage, which is sent last
             return [ReplyDelta(usage=_usage(chunk.usage), id=chunk.id or "")]
         choice = chunk.choices[0]
+        # Some servers put a `message` where a `delta` belongs.
         message = choice.delta or choice.message
         calls = message.tool_calls or ()
         return [

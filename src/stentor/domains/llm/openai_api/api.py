@@ -105,6 +105,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
             code = error.code if isinstance(error, StentorError) else StentorError.code
             return _event_frame(builder.error_event(code, stream_error_message(error)))
 
+        # Only complete responses are remembered: a client cannot refer to one that was interrupted.
         frames = _response_frames(stream, builder, remember)
         return await stream_response(stream, frames, streams, caller, error_frame)
 

@@ -275,5 +275,6 @@ class ResponseIn(OpenAiModel):
             "prompt_cache_key": self.prompt_cache_key,
             "user": self.user,
             "service_tier": self.service_tier or "default",
+            # Whatever the client asked for: this gateway stores no responses.
             "store": False,
         }

@@ -142,7 +142,16 @@ ExactlyOne = Annotated[int, Field(ge=1, le=1)] | None
 """The gateway returns one reply per request."""
 
 
-class ChatCompletionIn(OpenAiModel):
+class StreamableIn(OpenAiModel):
+    stream: bool | None = None
+    stream_options: StreamOptionsIn | None = None
+
+    @property
+    def wants_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ChatCompletionIn(StreamableIn):
     model: Name
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
     temperature: Temperature = None
@@ -155,14 +164,13 @@ class ChatCompletionIn(OpenAiModel):
     tools: list[ChatToolIn] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoiceIn | None = None
     response_format: JsonObject | None = None
-    stream: bool | None = None
-    stream_options: StreamOptionsIn | None = None
 
     def to_request(self, raw: JsonObject) -> ChatRequest:
         choice = self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoiceIn) else self.tool_choice
         return ChatRequest(
             self.model,
             tuple(message.to_message() for message in self.messages),
+            # The newer name wins; each provider gets the name that it knows (`ProviderQuirks`).
             max_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -174,12 +182,8 @@ class ChatCompletionIn(OpenAiModel):
             extra=passthrough_fields(raw),
         )
 
-    @property
-    def wants_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
 
-
-class TextCompletionIn(OpenAiModel):
+class TextCompletionIn(StreamableIn):
     model: Name
     prompt: str | list[str]
     max_tokens: MaxTokens = None
@@ -191,8 +195,6 @@ class TextCompletionIn(OpenAiModel):
     best_of: ExactlyOne = None
     echo: Literal[False] | None = None
     suffix: Annotated[str, Field(max_length=0)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptionsIn | None = None
 
     def to_request(self, raw: JsonObject) -> ChatRequest:
         prompts = _strings(self.prompt)
@@ -210,10 +212,6 @@ class TextCompletionIn(OpenAiModel):
             seed=self.seed,
             extra=passthrough_fields(raw),
         )
-
-    @property
-    def wants_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
 
 
 _INPUT_LIMITS = Field(min_length=1, max_length=2048, fail_fast=True)

@@ -37,6 +37,7 @@ class Provider:
         host = urlsplit(self.base_url).hostname or ""
         if host == "api.openai.com":
             return ProviderQuirks(max_tokens="max_completion_tokens")
+        # Decided by host and not by name: a tenant may register OpenAI or Azure under any name.
         if host.endswith(".azure.com"):
             return ProviderQuirks(max_tokens="max_completion_tokens", key_header="api-key")
         return ProviderQuirks(stream_usage=host != "api.mistral.ai")
@@ -84,6 +85,7 @@ def parse_ollama_host(host: str) -> str:
     name = f"[{name}]" if ":" in name else name
     default = {"http": 80, "https": 443}[scheme] if scheme in ("http", "https") else OLLAMA_PORT
     base = f"{scheme if separator else 'http'}://{name}:{parts.port or default}{parts.path.rstrip('/')}"
+    # Ollama's own API has no prefix; the OpenAI-compatible one is below /v1.
     return base if base.endswith("/v1") else f"{base}/v1"
 
 

@@ -64,6 +64,7 @@ class HttpBackend:
         form = formats.get_format(target.provider.format)
         call = form.build_embedding_request(target.model, inputs, dimensions)
         reply = form.parse_embeddings(await self._transport.send(target.provider, call, evidence), target.name)
+        # A missing vector would shift all later ones to the wrong texts.
         if len(reply.vectors) != len(inputs) or not all(reply.vectors):
             raise ProviderError(f"The provider returned {len(reply.vectors)} vectors for {len(inputs)} inputs.")
         return reply
@@ -90,6 +91,7 @@ class _HttpDeltaSource:
         async for event, data in self._source:
             for delta in self._reader.read(event, data):
                 self._evidence.response_id = self._evidence.response_id or delta.id
+                # Either is enough: some servers send no [DONE], others no finish reason.
                 is_complete = is_complete or delta.is_last or delta.finish is not None
                 yield self._first_call_only(delta) if self._one_call and delta.tool_calls else delta
                 if delta.is_last:

@@ -98,6 +98,7 @@ def parse_retry_after(value: str) -> int | None:
         wait = (moment - datetime.now(UTC)).total_seconds()
     if wait != wait:  # NaN, which float() accepts
         return None
+    # Rounded up, because a retry a moment too early is rejected again.
     return int(max(1, min(MAX_RETRY_AFTER_SECONDS, wait + 0.999)))
 
 
@@ -122,6 +123,7 @@ class CircuitBreaker:
     def before_call(self, tenant: str, provider: Provider) -> None:
         """Reserve the right to call. Raises ProviderUnreachable while the circuit is open."""
         name = provider.name
+        # The address is part of the key: a corrected address must not inherit the failures of the wrong one.
         state = self._states.get((tenant, name, provider.base_url))
         if state is None or state.failures < FAILURE_THRESHOLD:
             return
@@ -129,6 +131,7 @@ class CircuitBreaker:
         if remaining > 0 or state.is_probing:
             fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times; its circuit is open.")
             fault.retry_after = max(1, remaining // SECOND)
+            # The model `auto` counts a failure as evidence only if the provider was really called.
             fault.was_called = False
             raise fault
         state.is_probing = True
@@ -151,6 +154,7 @@ class CircuitBreaker:
         """Record how a call ended that `before_call` allowed; a cancelled call changes no count."""
         circuit = (tenant, provider.name, provider.base_url)
         if circuit in self._states:
+            # Also after a cancelled call, which would otherwise keep the circuit open for ever.
             self._states[circuit].is_probing = False
         if error is None or (isinstance(error, ProviderFault) and not _is_outage(error)):
             self._states.pop(circuit, None)

@@ -83,6 +83,8 @@ class ProviderRegistry:
         if self._find_ollama:
             await self._probe_ollama()
         registered = await self._registered(tenant)
+        # `registered` comes last but cannot replace an operator's provider: `_provider` keeps that one's address and
+        # key.
         return {**self._detected, **self._operators, **registered}
 
     async def register(self, tenant: str, draft: ProviderDraft, by: str) -> Provider:
@@ -148,6 +150,7 @@ class ProviderRegistry:
             # The address is part of the seal: a row that is pointed elsewhere cannot be opened.
             sealed: str | None = self._sealer.seal(draft.key, tenant, draft.name, address)
         else:
+            # A key must never be sent to another address than the one that it was stored for.
             sealed = before.sealed_key if row is not None and self._address(row) == address else None
         return msgspec.structs.replace(after, sealed_key=sealed)
 
@@ -169,6 +172,7 @@ class ProviderRegistry:
         # A row without its own address configures the detected Ollama, whose loopback address is private.
         is_operator_owned = not row.base_url and row.name in self._detected
         if key and self._redactor is not None:
+            # A key from the database is not among the secrets that the start has registered.
             self._redactor.add_secret(key)
         return Provider(
             row.name,
@@ -196,6 +200,7 @@ class ProviderRegistry:
         self._probed_at = now  # before the await, so that concurrent calls do not probe too
         ollama = Provider("ollama", "openai", LOCAL_OLLAMA_URL, is_operator_owned=True)
         try:
+            # A list of models, not only an open port: another server may listen there.
             await self._transport.list_models(ollama)
         except ProviderFault:
             self._detected = {}

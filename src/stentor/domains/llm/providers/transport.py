@@ -129,6 +129,7 @@ class ProviderTransport:
         """Return a stream once its response headers are received. Raises ProviderFault."""
 
         async def attempt() -> EventSource:
+            # Only until the headers: how long the stream itself may take depends on the reply.
             async with asyncio.timeout(self.limits.idle_seconds):
                 response = await self._send(provider, call, evidence)
             if response.content_type != "text/event-stream":
@@ -170,6 +171,7 @@ class ProviderTransport:
 
     def _retry_delay(self, fault: ProviderFault, attempts: int) -> float | None:
         """Return the seconds until the next attempt, None for no retry, also if a busy provider sets no Retry-After."""
+        # `attempts` counts the first one too, so this allows `max_retries` more.
         if attempts > self.limits.max_retries:
             return None
         if fault.upstream_status is None and isinstance(fault, ProviderUnreachable):
@@ -187,8 +189,10 @@ class ProviderTransport:
             **form.build_headers(provider.key, provider.quirks),
             **trace_context.outbound_headers(evidence.traceparent),
         }
+        # Of an earlier attempt; one that is not reached must not be recorded with its status.
         evidence.upstream_status = None
         evidence.record_request(url.partition("?")[0], body)
+        # Tenant and key choose the pool: connections are never shared between tenants or keys.
         request = ClientRequest("POST", url, headers, body, evidence.tenant, provider.key)
         response = await self._http_for(provider).client.send(request, self.limits.connect_seconds, total_seconds)
         evidence.upstream_status = response.status

@@ -264,11 +264,13 @@ class RuntimeSettings:
         if kind == "group" and "/" in name:
             raise InvalidRequest("name: the name of a group has no slash; provider/model is a model")
         if kind == "fallbacks" and name != "*" and name not in groups:
+            # A model that has fallbacks must exist too, or they would never be used.
             models = [*models, name]
         providers = await self._gateway.provider_registry.providers_of(tenant)
         for candidate in models:
             if candidate == AUTO_MODEL or candidate.startswith((AGENT_PREFIX, AUTO_GROUP_PREFIX)):
                 raise InvalidRequest(f"models: {candidate!r} is not a model of a provider")
+            # No groups inside groups and fallbacks: names are resolved once, without recursion.
             if candidate in groups or await self._gateway.resolve_target(candidate, providers) is None:
                 raise ModelNotFound(f"No provider has the model {candidate!r}. GET /api/v1/llm/models lists them.")
 
