@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def app(witness: Witness) -> Starlette:
+    # Origins may have slashes, so the path has their hash.
     origin_by_path = {checkpoint_path(origin): origin for origin in witness.origins}
 
     async def add(request: Request) -> Response:
@@ -27,6 +28,7 @@ def app(witness: Witness) -> Starlette:
         if body is None:
             return PlainTextResponse(f"The request is larger than {MAX_BODY_BYTES} bytes.\n", 413)
         try:
+            # In a thread: the state is saved with an fsync before the signature leaves.
             line = await asyncio.to_thread(witness.add_checkpoint, body.decode())
         except UnicodeDecodeError:
             return PlainTextResponse("The request is not UTF-8 text.\n", 400)

@@ -12,18 +12,16 @@ from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard import api
 from stentor.surfaces.dashboard.authentication import DashboardAuthMiddleware
 from stentor.surfaces.dashboard.wire import DASHBOARD_ERROR_RESPONSES
-from stentor.web import errors
+from stentor.web import errors, openapi_document
 from stentor.web.middleware import BodySizeMiddleware
 from stentor.web.request_context import RequestContextMiddleware
-from stentor.web.wire import error_schemas
 
-OPENAPI_PATH = "/openapi.json"
 MAX_BODY_BYTES = 2_000_000
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 DESCRIPTION = (
     "Read-only view of tasks and agents from the stores of a Stentor, and streamed task execution through its gateway."
 )
-API_KEY_SCHEME = {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+SECURITY: JsonObject = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
 
 
 def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Principal, pages: ASGIApp) -> ASGIApp:
@@ -35,20 +33,21 @@ def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Pr
         title="Stentor dashboard service",
         version=__version__,
         description=DESCRIPTION,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         redirect_slashes=False,
     )
     errors.install_error_handlers(app)
     app.include_router(api.create_health_router())
     for router in routers:
         app.include_router(router, responses=DASHBOARD_ERROR_RESPONSES)
+    # Last, so that it cannot hide a route of this service.
     app.add_api_route("/api/v1/{path:path}", _refuse_gateway_path, methods=_METHODS, include_in_schema=False)
-    _install_openapi(app)
-    public = frozenset((api.HEALTH_PATH, OPENAPI_PATH))
+    openapi_document.install(app, lambda schema: openapi_document.add_security(schema, SECURITY))
+    public = frozenset((api.HEALTH_PATH, openapi_document.PATH))
     authenticated_api = DashboardAuthMiddleware(app, key, principal, public)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        # By path and not by mounting: both applications begin at the root.
         is_api = scope["type"] != "http" or scope["path"].startswith("/api/") or scope["path"] in public
         await (authenticated_api if is_api else pages)(scope, receive, send)
 
@@ -60,28 +59,3 @@ def _refuse_gateway_path(path: str) -> None:
     raise NotFound(
         f"No route /api/v1/{path} here: this is the dashboard. The API is on the gateway's port, by default 8080."
     )
-
-
-def _install_openapi(app: FastAPI) -> None:
-    """Serve an OpenAPI document that declares the key and omits FastAPI's 422, which this service never sends."""
-    generate = app.openapi
-
-    def openapi() -> JsonObject:
-        if app.openapi_schema is None:
-            app.openapi_schema = _correct_schema(generate())
-        return app.openapi_schema
-
-    app.openapi = openapi  # pyrefly: ignore[method-assign] - how FastAPI documents it
-
-
-def _correct_schema(schema: JsonObject) -> JsonObject:
-    components = schema.setdefault("components", {})
-    components["securitySchemes"] = {"key": API_KEY_SCHEME}
-    components["schemas"] = error_schemas() | components.get("schemas", {})
-    for operation in (operation for path in schema["paths"].values() for operation in path.values()):
-        operation["responses"].pop("422", None)
-        if operation.get("x-permission") != "public":
-            operation["security"] = [{"key": []}]
-    for unused in ("HTTPValidationError", "ValidationError"):
-        components.get("schemas", {}).pop(unused, None)
-    return schema

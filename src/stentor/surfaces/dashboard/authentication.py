@@ -94,8 +94,10 @@ def _credential(scope: Scope) -> str:
 def _is_local_request(scope: Scope) -> bool:
     """Return whether the request has exactly one Host, on loopback, and no Origin or the same one. Fails closed."""
     hosts, origins = header_values(scope, b"host"), header_values(scope, b"origin")
+    # The name must be one of loopback: a foreign name that resolves to 127.0.0.1 is DNS rebinding.
     if len(hosts) != 1 or len(origins) > 1 or host_name(hosts[0]) not in LOOPBACK_NAMES:
         return False
+    # A page of another origin can send requests to loopback, but the browser adds its Origin.
     return not origins or origins[0].lower().partition(b"://")[2] == hosts[0].lower()
 
 

@@ -136,6 +136,7 @@ class InProcessGatewayClient:
         self._find_principal = find_principal
 
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
+        # Looked up for every call: a key that was revoked a moment ago must not go on working in an open page.
         caller = self._authenticate(key) if key else None
         try:
             if operation not in self._operations:

@@ -80,6 +80,7 @@ class _GatewayConnection:
 
     def _request(self, method: str, target: str, **options: Any) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Send a request for an encoded target to the gateway. Raises ServiceUnavailable if none is running."""
+        # For every request, because a restarted gateway may have another port.
         address = self._find()
         if address is None:
             raise ServiceUnavailable(self.no_gateway_message)
@@ -88,6 +89,7 @@ class _GatewayConnection:
         client = self._clients.setdefault(host, OutboundHttp((host,)))
         # `encoded`: yarl would otherwise decode the %2F of an id into a path separator.
         url = URL(address.url.rstrip("/") + target, encoded=True)
+        # Redirects are not followed: another server would get the user's key.
         return client.session.request(method, url, ssl=address.trust, allow_redirects=False, **options)
 
 
@@ -212,6 +214,7 @@ class HttpGatewayClient(_GatewayConnection):
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
         spec = self._operations[operation]
         method, target, body = http_request(spec, arguments)
+        # What may take long is what a caller can cancel.
         seconds = LONG_SECONDS if spec.cancellable else RESPONSE_SECONDS
         timeout = aiohttp.ClientTimeout(seconds, connect=CONNECT_SECONDS)
         content = None if body is None else jsontext.encode(body)
@@ -241,6 +244,7 @@ class HttpGatewayClient(_GatewayConnection):
     async def is_key_valid(self, key: str, tenant: str) -> bool:
         try:
             holder = await self.call(key, "whoami", {})
+        # Fails open: an outage of the gateway must not sign everybody out.
         except ServiceUnavailable:
             return True
         except GatewayError as error:

@@ -66,6 +66,7 @@ def plan_task(body: Instruction, agent_id: str | None) -> PlannedTask:
 
 def _plan_from_message(body: Instruction, agent_id: str | None) -> PlannedTask:
     message = text_format.parse_message(body.instruction)
+    # Only these addresses submit a task; any other message is for the page Messages.
     message_body = bodies.parse_body(message) if message.header.zone_action in EXECUTE_ADDRESSES else None
     if not isinstance(message_body, ExecuteBody):
         raise InvalidRequest.of_field("instruction", "must be an execute message to the zone kernel")

@@ -127,6 +127,7 @@ class PrometheusClient:
         if not self._url:
             return unavailable
         try:
+            # One limit around both: the page that waits does not care which of them is slow.
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
                 rules, targets = group.create_task(self._get(RULES_PATH)), group.create_task(self._get(TARGETS_PATH))
             alerts, active_targets = _present_alerts(rules.result()), _present_targets(targets.result())

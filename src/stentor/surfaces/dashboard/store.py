@@ -96,6 +96,7 @@ class DashboardStore:
         if self._notes is not None:
             # The record comes from the database. This only fails while the vault is unreadable.
             try:
+                # The contract asks for a 500 while the vault cannot be read, although the record does not need it.
                 await self._notes.list_folder()
             except Exception as error:
                 raise _unreadable("The vault", error) from error
@@ -156,6 +157,7 @@ class DashboardStore:
         result = await self._read_or_none("The agent registry", lambda tx: registry_store.list_agents(tx, self.tenant))
         if result is None:
             return [], False
+        # One unreadable record must not hide the other agents.
         agents, problems = result
         for problem in problems:
             log.error("store: agent unreadable error=%s", problem.message)
@@ -169,6 +171,7 @@ class DashboardStore:
         """Return the id of an agent given by its id or its name. Raises InvalidRequest."""
 
         def read(tx: Tx) -> list[str]:
+            # Ids first: an agent may have another one's id as its name.
             agent_by_id = registry_store.find(tx, self.tenant, agent.lower())
             return [agent_by_id.agent_id] if agent_by_id else registry_queries.list_ids_by_name(tx, self.tenant, agent)
 

@@ -108,6 +108,7 @@ class InstructionExecutor:
                 yield SseEvent("error", {"error": message, "task_id": task_id})
                 return
             with contextlib.suppress(TimeoutError):
+                # A pause that ends at once when the service stops.
                 async with asyncio.timeout(RECONNECT_PAUSE_SECONDS):
                     await self._closing.wait()
 
@@ -117,6 +118,7 @@ class InstructionExecutor:
         """Yield the gateway's events until the connection is lost or the service shuts down."""
         events = self._gateway.stream_task(task_id, after, credential)
         # Wait for both, so that an idle stream does not delay the shutdown.
+        # One future for the whole stream: a new one for each event would be left behind.
         closing = asyncio.ensure_future(self._closing.wait())
         next_event: asyncio.Future[TaskStreamEvent | None] | None = None
         try:
@@ -187,6 +189,7 @@ async def _with_envelope(
     events: AsyncIterator[SseEvent], planned: PlannedTask, provenance_id: str | None
 ) -> AsyncIterator[SseEvent]:
     """Add the ATP header and the provenance id to the data of every event; the event's own fields win."""
+    # Without the id for a task that an older gateway accepted; the events bring their own then.
     common = {"atp": {"header": atp.header_to_json(planned.header)}, "provenance_id": provenance_id}
     async for event in events:
         yield SseEvent(event.event, common | event.data, event.id)

@@ -19,7 +19,7 @@ from stentor.core.errors import FeatureNotImplemented
 from stentor.domains.monitoring.api import PUBLIC_PATHS
 from stentor.domains.people.operations import SIGN_IN_PATHS
 from stentor.surfaces.gateway import openapi
-from stentor.web import errors, fast_routes
+from stentor.web import errors, fast_routes, openapi_document
 from stentor.web.fast_routes import FastRouteMiddleware
 from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddleware, RateLimiter
 from stentor.web.operations import Operation
@@ -35,6 +35,7 @@ DESCRIPTION = (
 )
 LATER_MEMORY = {"memory": "admin"}
 """For a service whose memory is switched off."""
+# Each area with the permission that its missing routes would need, so that a 501 tells nothing to a key without it.
 LATER_PREFIXES = {"llm": "read"}
 _SEARCHING = "stentor.looking"
 """Scope key: set while `_is_implemented` searches the routes, so that these routes do not match."""
@@ -59,6 +60,7 @@ def build(
         version=__version__,
         description=DESCRIPTION,
         openapi_url=None,
+        # A redirect would drop the body of a POST at some clients, and hide a wrong path.
         redirect_slashes=False,
         strict_content_type=False,
     )
@@ -71,11 +73,13 @@ def build(
         fast_routes.collect_fast_handlers(routes),
         fast_routes.collect_fast_templates(routes),
     )
-    public = PUBLIC_PATHS | SIGN_IN_PATHS | {openapi.PATH}
+    public = PUBLIC_PATHS | SIGN_IN_PATHS | {openapi_document.PATH}
     protected = HeadMiddleware(
         AuthMiddleware(FastRouteMiddleware(app, fast_handlers, fast_templates), keys, rate_limiter, public), public
     )
+    # Outermost, so that rejected requests are measured too.
     return RequestDurationMiddleware(
+        # The size before the key: a declared length above the limit is rejected without asking who calls.
         RequestContextMiddleware(BodySizeMiddleware(protected, max_body, LARGE_BODY_PATHS)),
         durations or RequestDurations(),
         fast_handlers,

@@ -51,6 +51,7 @@ class ActiveCalls:
 
     def __enter__(self) -> None:
         self._count += 1
+        # An event and not a poll, so that the stop ends with the last call.
         self._idle.clear()
 
     def __exit__(self, *exception: object) -> None:
@@ -95,6 +96,7 @@ class Call:
     def track(self) -> Iterator[None]:
         """Count the call as active in this block, and record it as CANCELLED if the client cancels or times out."""
         try:
+            # The trace is set in the task of the call, so what it awaits inherits it.
             with self.active, trace_context.use_traceparent(self.traceparent):
                 yield
         except asyncio.CancelledError:

@@ -42,6 +42,7 @@ def status_code(error: StentorError) -> StatusCode:
 
 def status_message(error: StentorError) -> str:
     """Return the message of the status, truncated to MAX_MESSAGE_BYTES."""
+    # A cut may fall into a character, whose rest is dropped.
     return error.message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
 
 

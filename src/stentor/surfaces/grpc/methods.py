@@ -53,6 +53,7 @@ class UnaryMethod:
                 response = (await self.execute(call, parse_request(self.request_type, data))).SerializeToString()
         except Exception as error:  # noqa: BLE001 - every error becomes a status
             await call.abort(context, error)
+        # Only here: for an error `abort` sends the metadata.
         context.set_trailing_metadata(call.trailing)
         call.record()
         return response

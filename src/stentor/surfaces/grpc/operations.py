@@ -93,6 +93,7 @@ def to_fields(message: Message, model: type[BaseModel] | None = None, where: str
         name = field.name.removesuffix("_json")
         if (declared := model.model_fields.get(name)) is None:
             continue
+        # Not given is not the same as empty: the model's own default applies.
         if field.has_presence and not message.HasField(field.name):
             # The model would name the field `x`, but the client knows it as `x_json`.
             if name != field.name and declared.is_required():
@@ -171,6 +172,7 @@ class EnumValues:
     """The texts of an enum, such as `queued` for TASK_STATUS_QUEUED. The value 0 means "not given": None."""
 
     def __init__(self, enum: EnumDescriptor) -> None:
+        # Protobuf's style guide prefixes the values, because they share one scope with those of other enums.
         prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", enum.name).upper() + "_"
         self.texts = {v.number: v.name.removeprefix(prefix).lower() if v.number else None for v in enum.values}
         self.numbers = {text: number for number, text in self.texts.items() if text is not None}

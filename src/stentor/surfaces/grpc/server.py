@@ -122,6 +122,7 @@ class Server:
     def bind(cls, host: str, port: int, limits: ServerLimits, tls: ServedCertificate | None) -> Server:
         """Bind the port, inside the event loop that will serve. Raises StartRefused."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(_DecodeErrorFilter())
+        # Bound long before it serves, so that a port in use stops the start of the service.
         server = grpc.aio.server(options=limits.options, maximum_concurrent_rpcs=limits.connections)
         url_host = f"[{host}]" if ":" in host else host
         address = f"{url_host}:{port}"

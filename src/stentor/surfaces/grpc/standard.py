@@ -102,6 +102,7 @@ def _register_reflection_v1() -> None:
     file.name, file.package = f"{new.replace('.', '/')}/reflection.proto", new
     for message in file.message_type:
         for field in (field for field in message.field if field.type_name):
+            # Types are named in full, so a copy would still refer to the messages of v1alpha.
             field.type_name = field.type_name.replace(f".{old}.", f".{new}.")
     for service in file.service:
         for method in service.method:

@@ -74,6 +74,7 @@ class BearerTokenVerifier:
 
     async def verify_token(self, token: str) -> BearerToken | None:
         """Return the authority of a token, or None for an unknown token."""
+        # A receipt has parts joined by dots, as every JWT.
         if token.count(".") >= 2 and self._receipts is not None:
             return await self._verify_receipt(token, self._receipts)
         principal = self._ring.find(token)
@@ -167,6 +168,7 @@ class ProofRequestMiddleware:
         buffered = iter(messages)
 
         async def replay() -> Message:
+            # After the buffered messages, `receive` reports the disconnect.
             return next(buffered, None) or await receive()
 
         token = CURRENT_PROOF_REQUEST.set(request)

@@ -27,6 +27,7 @@ class LazyMemoryServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._requested.set()
+        # Also set when the server has ended, so that no request waits for ever.
         await self._settled.wait()
         if self._server is None:
             message = "The memory server could not be started. The service's log has the reason."

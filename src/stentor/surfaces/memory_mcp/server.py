@@ -31,6 +31,7 @@ def create_server(calls: ToolCaller, authority: AuthorityOfRequest) -> Server[An
     tools = [to_mcp_tool(tool) for tool in TOOLS.values()]
 
     async def list_tools(context: McpRequestContext, params: mcp.PaginatedRequestParams | None) -> mcp.ListToolsResult:
+        # All four for everybody: what a caller may do is decided, and recorded, with each call.
         return mcp.ListToolsResult(tools=tools)
 
     async def call_tool(context: McpRequestContext, params: mcp.CallToolRequestParams) -> mcp.CallToolResult:
@@ -50,6 +51,7 @@ def create_server(calls: ToolCaller, authority: AuthorityOfRequest) -> Server[An
 
 async def serve_stdio(calls: ToolCaller, who: AuthorityContext | None) -> None:
     """Serve one client, with the authority of the launch configuration, until it closes its end."""
+    # Whoever starts the process is the caller; nothing in a request can change that.
     server = create_server(calls, lambda _: who)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())

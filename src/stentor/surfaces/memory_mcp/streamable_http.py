@@ -83,6 +83,7 @@ class MemoryServer:
         transport = self._server.streamable_http_app(
             streamable_http_path=MCP_PATH,
             json_response=True,
+            # No sessions: each request brings its token, and any process of an installation can answer it.
             stateless_http=True,
             max_request_body_size=max_body,
             transport_security=exposure.transport_security,
@@ -161,6 +162,7 @@ async def call_remote_tool(
     ) as http:
         try:
             transport = streamable_http_client(address + MCP_PATH, http_client=http)
+            # Both ends are this version, so nothing needs to be negotiated.
             async with Client(transport, mode=LATEST_PROTOCOL_VERSION) as client:
                 return await client.call_tool(name, dict(arguments))
         except* (httpx2.HTTPError, MCPError, OSError) as group:

@@ -84,6 +84,7 @@ class _App:
         body = parse_body(body_type, await self._read_json(scope, receive))
         log.debug("notes: tool started tool=%s", name)
         data = await tool(body)
+        # Never the arguments: notes and paths are the users' own.
         log.info("notes: tool finished tool=%s", name)
         return _json_response({"success": True, "data": data})
 

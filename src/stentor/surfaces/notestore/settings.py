@@ -40,6 +40,7 @@ def load_settings(environ: Mapping[str, str]) -> NoteStoreSettings:
         key = values[name]
         if not key.isascii() or not key.isprintable() or " " in key:
             raise StartRefused(f"{name} contains a character that a header cannot carry; use letters and digits.")
+    # NODE_ENV, because the contract takes over the variables of a server that was written for Node.
     if values["MCP_API_KEY"].lower() in WELL_KNOWN_KEYS and environ.get("NODE_ENV") != "development":
         raise StartRefused(
             "MCP_API_KEY holds a publicly known key. Generate a random one, for example with "

@@ -53,6 +53,7 @@ def _normalize_item(item: Any) -> Any:
 
 
 def _distinct(items: Sequence[Any]) -> list[Any]:
+    # Not with a set: items may be lists and mappings, which have no hash.
     return [item for i, item in enumerate(items) if item != "" and item not in items[:i]]
 
 

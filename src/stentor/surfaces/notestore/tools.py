@@ -162,6 +162,7 @@ class NoteTools:
             content = await self._store.read_content(path)
             value = frontmatter.read(_decode_text(path, content)).get("tags")
             tags = text_edits.apply_tags(text_edits.parse_note_tags(value), requested, body.action)
+            # Nothing is written if nothing changes, so the note's time stays.
             if tags != (value or []):
                 await self._store.set_key(path, "tags", tags, content_hash(content))
             return {"path": path, "tags": tags}
@@ -175,6 +176,7 @@ class NoteTools:
         async def attempt() -> JsonObject:
             content = await self._store.read_content(path)
             edited, count = text_edits.replace_text(content, body.search.encode(), body.replace.encode())
+            # As above: an edit without a match is no write.
             if edited != content:
                 await self._store.replace(path, edited, content_hash(content))
             return {"path": path, "replacements": count}

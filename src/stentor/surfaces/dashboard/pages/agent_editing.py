@@ -61,6 +61,7 @@ async def create_agent(page: PageRequest) -> Response:
     try:
         made = await page.call("agents.register", body=body)
     except GatewayError as error:
+        # What the user can correct is shown in the form with everything that was typed; anything else is an error page.
         if error.status not in (400, 409):
             raise
         return _render_new(page, form, error.message, error.status)
@@ -185,6 +186,7 @@ async def propose_change(page: PageRequest) -> Response:
 def _find_problem(before: dict[str, str], after: dict[str, str], description: str) -> str:
     if before == after:
         return "Nothing is changed."
+    # The mask would be stored in the place of the secret.
     if before["prompt"] != after["prompt"] and MASK in after["prompt"]:
         return MASKED_MESSAGE
     return "" if description else "Say what changes and why: reviewers decide by it."

@@ -80,6 +80,7 @@ async def list_agents(page: PageRequest) -> Response:
 
 async def read_figures(page: PageRequest) -> tuple[dict[str, AgentResults], dict[str, float]]:
     """Return results and cost in US dollars by agent id; for some seconds all readers of the tenant get the same."""
+    # The tenant is part of the key: the cache is shared by all sessions.
     results, costs = await page.site.cache.get_or_create(("agents", page.tenant), lambda: _read_figures(page))
     return results, costs
 
@@ -105,6 +106,7 @@ async def _read_presence(page: PageRequest, listed: list[JsonObject], agent_ids:
     for agent_id, result in zip(missing, results, strict=True):
         if not isinstance(result, BaseException):
             records[agent_id] = result
+        # Rejected means deleted or hidden meanwhile. Anything else is an outage, which the page must say.
         elif not isinstance(result, GatewayError):
             raise result
     return records

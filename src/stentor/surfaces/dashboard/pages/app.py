@@ -112,6 +112,7 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
 
     async def respond(request: Request) -> Response:
         session = _find_session(site, request)
+        # Also asks whether the key is still valid: a revoked key ends its sessions.
         if session is None or not await site.is_session_valid(session):
             return _redirect_to_sign_in(request)
         _reject_multipart(request)
@@ -138,6 +139,7 @@ def _reject_multipart(request: Request) -> None:
 async def _is_own_form(request: Request, session: BrowserSession) -> bool:
     if not is_same_origin(request):
         return False
+    # Requests of scripts have the token in a header, forms without JavaScript in a field.
     token = request.headers.get("x-csrf") or (await request.form()).get("csrf")
     return isinstance(token, str) and browser_sessions.is_csrf_token_valid(session, token)
 
@@ -145,8 +147,10 @@ async def _is_own_form(request: Request, session: BrowserSession) -> bool:
 def _redirect_to_sign_in(request: Request) -> Response:
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
         return HTMLResponse(RELOAD_HTML)
+    # htmx would put the sign-in page into the part of the page that it replaces; this header makes it navigate.
     if request.headers.get("hx-request"):
         return Response(status_code=401, headers={"HX-Redirect": SIGN_IN_PATH})
+    # After the sign-in a form cannot be repeated, and an event stream is no page.
     if request.method != "GET" or request.headers.get("accept", "").startswith("text/event-stream"):
         return Response("Sign in again.", 401)
     target = encode_path(request) + (f"?{request.url.query}" if request.url.query else "")
@@ -213,6 +217,7 @@ class _SecurityHeadersMiddleware:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
+                    # setdefault: static files bring a Cache-Control of their own.
                     headers.setdefault(name, value)
             await send(message)
 

@@ -164,6 +164,7 @@ def fields_from_task(task: Mapping[str, Any], task_input: Any) -> ConsoleFields:
     capabilities = task["required_capabilities"]
     return ConsoleFields(
         task_input if isinstance(task_input, str) else "",
+        # The form has one capability; others that a task requires are lost when it is submitted again.
         capabilities[0] if capabilities else "",
         task["agent_preference"] or "",
         task["metadata"].get("priority") or "normal",

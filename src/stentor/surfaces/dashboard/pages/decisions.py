@@ -25,6 +25,7 @@ async def resolve_effect(page: PageRequest) -> Response:
     text = form.get("value", "").strip()
     body: dict[str, object] = {"happened": form.get("happened") == "yes", "reason": form.get("reason", "")}
     if body["happened"]:
+        # None is a value too: an effect that happened may have returned nothing.
         body["value"] = _parse_value(text) if text else None
     return await _decide(page, "effects.resolve", form.get("step", ""), body, "recorded")
 

@@ -223,6 +223,7 @@ async def show_checkpoint(page: PageRequest) -> Response:
         checkpoint=checkpoint,
         state=state,
         runtime=agent_view.present_runtime(state["config"]["runtime"]) if state else [],
+        # Without a record the agent was deleted, so there is nothing to compare with.
         review=change_review.review_rollback(state, record) if state and record else None,
         names=names,
     )

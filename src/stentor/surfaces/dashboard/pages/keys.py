@@ -91,6 +91,7 @@ def _render_key(page: PageRequest, key: JsonObject, problem: GatewayError | None
 async def change_key(page: PageRequest) -> Response:
     name, form = page.path_param("name"), await page.read_form()
     body = _limits(page, form)
+    # The role is sent only if it differs: sending it again would reset the permissions to those of the role.
     key = await page.call("keys.get", name=name)
     if (role := form.get("role", "")) != key["role"]:
         body["role"] = role

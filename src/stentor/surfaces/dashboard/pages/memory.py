@@ -108,6 +108,7 @@ async def show_health(page: PageRequest) -> Response:
 async def _read_health(page: PageRequest, vault: str) -> JsonObject:
     health = await page.call("memory.health", vault=vault)
     detail = health["components"]["vector_store"]["detail"]
+    # The health report has no field for it, only the text that `embedding_worker` sets.
     return {**health, "keyword_only": detail.startswith("no embedding model")}
 
 
@@ -339,6 +340,7 @@ def _read_version_writers(
     writers: dict[str, tuple[str, str | None]] = {}
     for content_hash, at in versions:
         low, high = min_id_at(at - EVENT_ID_SKEW_US), min_id_at(at + EVENT_ID_SKEW_US)
+        # The events have no index by note, but their ids begin with their time.
         for event in runlog_queries.list_events_between(tx, tenant, "memory_written", low, high, MAX_SCANNED_EVENTS):
             note = (event.metadata.get("path"), event.metadata.get("vault", DEFAULT_VAULT))
             if note == (path, vault) and event.metadata.get("after_hash") == content_hash:

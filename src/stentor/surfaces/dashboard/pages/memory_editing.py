@@ -87,6 +87,7 @@ async def name_version(page: PageRequest) -> Response:
 
 
 async def _write(page: PageRequest, path: str, vault: str, text: str, frontmatter: JsonObject, base: str) -> JsonObject:
+    # Without a base it is a new note, or a restore, which is meant to replace whatever is there.
     metadata: JsonObject = {"conflict_resolution": "merge", "base_hash": base} if base else {}
     body = {
         "operation": "write",

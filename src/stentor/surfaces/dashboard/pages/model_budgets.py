@@ -16,6 +16,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 PATH = "/models/budgets"
 FIELDS = {"who": "", "limit": "", "unit": "usd", "period": "month"}
 """The fields of the form with their defaults; `who` is the kind and the subject, such as `key:ci`."""
+# float() also takes `nan`, `inf` and `1_000`, which the gateway would reject with a less clear message.
 _NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 Choices = list[tuple[str, list[tuple[str, str]]]]
 

@@ -121,6 +121,7 @@ def rank_bars(
     shown, omitted = bars[:MAX_BARS], (len(bars) if count is None else count) - MAX_BARS
     if omitted > 0:
         calls = None if any(bar.calls is None for bar in bars) else sum(bar.calls or 0 for bar in bars[MAX_BARS:])
+        # Sums of floats: the difference may be a little below zero.
         rest_dollars = max(0.0, total.dollars - sum(bar.dollars for bar in shown))
         rest_tokens = max(0, total.tokens - sum(bar.tokens for bar in shown))
         shown = [*shown, CostBar(f"{omitted} other{'s' if omitted > 1 else ''}", rest_dollars, rest_tokens, calls)]

@@ -49,6 +49,7 @@ async def show_overview(page: PageRequest) -> Response:
         page.read(alert_store.list_alerts, "open", MAX_ALERTS),
         recent_changes.read_rates(page),
         recent_changes.read_changes(page),
+        # Without the tenant in the key: the components are those of the whole service.
         page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
     pending["pending_approval"] = counts.get("pending_approval", 0)
@@ -108,6 +109,7 @@ def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
 
 def _pending_items(page: PageRequest, counts: dict[str, int]) -> list[tuple[int, str, str]]:
     """Return number, label and URL of each kind; those that this key cannot open are left out."""
+    # Cut by position: PENDING_ITEMS has what everybody may open first, then what approvers may.
     items = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[: 3 if page.session.may("approve") else 2]
     return [(counts[name], labels[counts[name] > 1], url) for name, labels, url in items if counts[name]]
 

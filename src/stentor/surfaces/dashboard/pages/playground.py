@@ -73,6 +73,7 @@ async def ask(page: PageRequest) -> Response:
     sides = [
         read_side(n, target, form.get(f"history{n}", ""))
         for n, target in enumerate(targets)
+        # The same model twice would give two sides that the browser cannot tell apart.
         if target and target not in targets[:n]
     ]
     if page.request.headers.get(HTMX_HEADER):
@@ -134,6 +135,7 @@ def build_body(side: PlaygroundSide, given: dict[str, str]) -> JsonObject:
     """Return the body of the request; numbers that are none are left to the gateway, which says what is wrong."""
     messages = [{"role": "system", "content": given["system"]}] if given["system"] else []
     for turn in side.turns:
+        # A turn that failed is left out: the model never saw an answer to it.
         if turn.answer:
             messages += [{"role": "user", "content": turn.prompt}, {"role": "assistant", "content": turn.answer}]
     messages.append({"role": "user", "content": given["prompt"]})

@@ -111,4 +111,5 @@ def remember_visit(page: PageRequest, response: Response) -> None:
 def read_visit(request: Request) -> int:
     """Return when this browser last had the overview, in microseconds; 0 if that is unknown."""
     value = request.cookies.get(VISIT_COOKIE, "")
+    # The cookie comes from the browser: with more digits the time would not fit the database.
     return int(value) * SECOND if value.isascii() and value.isdecimal() and len(value) <= 11 else 0

@@ -96,6 +96,7 @@ async def change_schedule(page: PageRequest) -> Response:
     """Change what the form says differently; a task that stays the same keeps its owner."""
     name, form = page.path_param("name"), await _read_form(page)
     schedule = await page.call("schedules.get", name=name)
+    # The form sends all fields, so it would undo what somebody else changed since it was opened.
     if form.get("seen") != schedule["updated_at"]:
         return await _render_schedule(page, "Somebody has changed it meanwhile. Look at it, and change it again.", 409)
     before = _fields(schedule)

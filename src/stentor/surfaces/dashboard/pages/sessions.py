@@ -88,6 +88,7 @@ async def delete_session(page: PageRequest) -> Response:
 
 def _session_id(page: PageRequest) -> str:
     """Return the id as it is in the query, with spaces around it."""
+    # Not `query_param`, which strips: an id of the caller may begin or end with a space.
     return page.request.query_params.get("id", "")
 
 

@@ -41,6 +41,7 @@ async def sign_in(site: Site, request: Request) -> Response:
         return render_sign_in(site, request, CROSS_SITE_FORM_MESSAGE, 403)
     if not key:
         return render_sign_in(site, request, EMPTY_KEY_MESSAGE, 400)
+    # Checked before the gateway is asked, so that guessing costs it nothing.
     address = request.client.host if request.client else ""
     if site.login_throttle.is_blocked(address):
         site.refused_sign_ins.add(address)
@@ -59,6 +60,7 @@ async def sign_in(site: Site, request: Request) -> Response:
             return render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
         # The key may be valid, so this is no failed sign-in: the gateway is busy or has failed.
         return render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
+    # A valid key, so it does not count for the throttle, but the audit should show who tried.
     if holder["role"] == "agent" and "admin" not in holder["permissions"]:
         site.refused_sign_ins.add(address)
         return render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
@@ -94,6 +96,7 @@ async def sign_out(page: PageRequest) -> Response:
             log.warning("sign_out: session not ended at the gateway reason=%s", error.message)
     page.site.sessions.delete(read_session_cookie(page.request.cookies, is_tls=page.request.url.scheme == "https"))
     response = RedirectResponse("/sign-in", 303)
+    # Both: the browser may have signed in with and without TLS.
     for name in (HOST_SESSION_COOKIE, SESSION_COOKIE):
         response.delete_cookie(name, httponly=True, samesite="strict", secure=name == HOST_SESSION_COOKIE)
     return response
@@ -108,6 +111,7 @@ def render_sign_in(site: Site, request: Request, problem: str = "", status: int 
 
 def safe_next_path(path: str) -> str:
     """Return the page to open after sign-in; `/` for anything that could lead to another site."""
+    # Browsers read `//host` and `/\host` as another site.
     is_local = path.startswith("/") and not path.startswith("//") and "\\" not in path and path.isprintable()
     try:
         return path if is_local and not urlsplit(path).netloc else "/"

@@ -63,6 +63,7 @@ async def finish(site: Site, request: Request) -> Response:
     try:
         made = await _open_at_gateway(site, single_sign_on, pending, request, address)
     except (SignInFailed, ServiceUnavailable, GatewayError) as error:
+        # Not for an outage of the provider or the gateway, which is not the user's fault.
         if error.status in (401, 403):
             site.login_throttle.record_failure(address)
         log.warning("sign_in: failed with the provider reason=%s", error.message)
@@ -70,6 +71,7 @@ async def finish(site: Site, request: Request) -> Response:
     else:
         token = site.sessions.create(made["session"], made, read_visit(request), is_personal=True)
         response = open_session(site, request, token, pending.next_path)
+    # Also after a failure: state, nonce and verifier are for one attempt.
     response.delete_cookie(PENDING_COOKIE, path=CALLBACK_PATH, httponly=True, samesite="lax")
     return response
 

@@ -53,6 +53,7 @@ async def rerun_task(page: PageRequest) -> Response:
     try:
         submitted = await page.call("tasks.rerun", task_id=task_id, body=body)
     except GatewayError as error:
+        # The user chose the agent on this page, so the page says why it cannot be used.
         if not error.code.startswith("ROUTING_"):
             raise
         return await show_task(page, _explain_refusal(error), error.status)

@@ -78,12 +78,14 @@ async def act_on_tasks(page: PageRequest) -> Response:
 
 def _back_to_list(page: PageRequest) -> Response:
     """Return to the list as it was filtered, which the browser names as the page that it came from."""
+    # Only its query is used, so a forged header cannot lead elsewhere.
     came_from = urlsplit(page.request.headers.get("referer", ""))
     filters = f"{came_from.query}&" if came_from.path == "/tasks" and came_from.query else ""
     return RedirectResponse(f"/tasks?{filters}notice=none-selected", 303)
 
 
 async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:
+    # Not `read_form`, which keeps only the last of several boxes.
     form = await page.request.form()
     action = form.get("action")
     if not isinstance(action, str) or action not in ACTIONS:

@@ -100,6 +100,7 @@ async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> 
     if not text:
         return dict(await page.call("tasks.list", limit=PAGE_SIZE, **conditions))
     searches: list[dict[str, Any]] = [{**conditions, "text": text}, {"ref": text}]
+    # A cursor belongs to the search that the first page used, and only a search for words has further pages.
     if not cursor and _LIKE_AN_ID.fullmatch(text):
         searches.reverse()
     return await _find_first(page, searches[:1] if cursor or " " in text else searches)
@@ -230,6 +231,7 @@ async def reject_task(page: PageRequest) -> Response:
 async def grade_task(page: PageRequest) -> Response:
     form = await page.read_form()
     comment = form.get("comment")
+    # As a number, or null for a text that is none, which the gateway rejects.
     body = {"grade": jsontext.decode_or_none(form.get("grade", "").encode())} | (
         {"comment": comment} if comment else {}
     )
@@ -265,6 +267,7 @@ async def stream_changes(page: PageRequest) -> Response:
     """Stream the topics that changed since the page was rendered, at most once a second."""
     return EventStreamResponse(
         page.site.live_updates.stream_changes(page.tenant, page.changes_since),
+        # Counted by session and not by key, so that open tabs do not use up the streams of a program with the same key.
         page.site.stream_limit,
         page.session.csrf,
     )
@@ -274,6 +277,7 @@ async def stream_task(page: PageRequest) -> Response:
     """Stream the gateway's events of a task, with the user's key."""
     task_id = page.path_param("task_id")
     await page.call("tasks.get", task_id=task_id)  # an error response is possible only before the stream starts
+    # The browser sends it by itself when it reconnects.
     after = page.request.headers.get("last-event-id")
     task_events = page.site.gateway.stream_task(page.session.key, task_id, after)
     events = (SseEvent(event.kind, event.data, event.id) async for event in task_events)

@@ -142,6 +142,7 @@ async def add_webhook(page: PageRequest) -> Response:
 
 async def _read_webhook_form(page: PageRequest) -> JsonObject:
     form = await page.read_form()
+    # Not from `read_form`, which keeps only the last of several boxes.
     events = [text for text in (await page.request.form()).getlist("events") if isinstance(text, str)]
     return {"url": form.get("url", ""), "description": form.get("description", ""), "events": events}
 
@@ -190,6 +191,7 @@ async def rotate_secret(page: PageRequest) -> Response:
 async def replay_since(page: PageRequest) -> Response:
     form = await page.read_form()
     since = form.get("since", "")
+    # Fields of dates have no zone; the page says that its times are UTC.
     body = {"since": since if since.endswith("Z") else f"{since}Z", "scope": form.get("scope", "undelivered")}
     try:
         replay = await page.call("webhooks.replay", webhook_id=_webhook_id(page), body=body)
@@ -235,6 +237,7 @@ async def replay_delivery(page: PageRequest) -> Response:
 def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
     """Return the JSON that is posted for an event, None if the event is no longer in the run log."""
     event = queries.find_event(tx, event_id)  # of any tenant
+    # The query finds events of any tenant, so this line keeps tenants apart.
     if event is None or event.tenant != tenant:
         return None
     result = read_result(tx, tenant, event.task_id or "") if name == "task.completed" else None

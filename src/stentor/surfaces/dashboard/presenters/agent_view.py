@@ -177,6 +177,7 @@ def mask_secrets(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: mask_secrets(member, str(key)) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
+        # `--api-key SECRET` as two arguments: what to mask is told by the one before.
         previous_items = ["", *value]
         return [
             mask_secrets(item, _option_name(previous)) for previous, item in zip(previous_items, value, strict=False)
@@ -190,6 +191,7 @@ def _option_name(argument: Any) -> str:
 
 
 def _mask_text(text: str) -> str:
+    # An address may have a password before the host and a token in its query.
     if text.lower().startswith(("http://", "https://")):
         head, question, _ = text.partition("?")
         scheme, _, rest = head.partition("://")

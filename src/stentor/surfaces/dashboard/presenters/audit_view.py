@@ -85,6 +85,7 @@ def _find_subject(event: JsonObject, webhooks: Mapping[str, str]) -> AuditLink |
         target = metadata.get("path") or metadata.get("host") or metadata.get("namespace")
         return AuditLink(str(target)) if target else None
     member, path = _SUBJECTS.get(type_, ("", None))
+    # An agent's own page says more than the name in the metadata.
     if event["agent_id"] or not metadata.get(member):
         return None
     name = str(metadata[member])

@@ -68,6 +68,7 @@ def _review_field(field: JsonObject) -> FieldChange:
     diff_lines = json_diff.diff_lines(before, after, deep=True)
     added, deleted = (sum(line_sign == sign for line_sign, _ in diff_lines) for sign in ("+", "-"))
     lines: list[DiffLine] = [(sign, _truncate(line)) for sign, line in diff_lines]
+    # Equal after masking means that only a secret changed.
     return FieldChange(json_diff.escape_invisible(path), lines, added, deleted, before == after)
 
 

@@ -80,6 +80,7 @@ def _message(item: JsonObject) -> Message:
     parts = [Part("reasoning", text) for name in ("reasoning", "reasoning_content") if (text := _text(item.get(name)))]
     content = item.get("content", item.get("parts"))
     parts += _parts(content)
+    # In OpenAI's format the whole message is the result; the others have a part for it.
     if role in ("tool", "function"):
         parts = [Part("result", part.text, _text(item.get("tool_call_id"))) for part in parts]
     for call in _objects(item.get("tool_calls")):

@@ -20,6 +20,7 @@ MIDDLE_X, BESIDE_X, BEYOND_X = 8, 34, 168
 LABEL_OFFSET = 8
 FAN_WIDTH = 28
 """Width in which the lines between the two columns bend."""
+# An estimate: the server cannot measure text in the reader's font.
 CHARACTER_WIDTH = 6.2
 """Mean width of a character in pixels; wide ones, as in Chinese, take two."""
 ARROWS = {"to": "→", "from": "←", "both": "↔", "via": ""}
@@ -126,6 +127,7 @@ def _lines(middle: str, middle_y: float, notes: Iterable[GraphNote], links: Iter
     # Lines to the second column leave the first one at the end of its longest label, so that they cross none.
     fan_x = max((_label_end(note) for note in placed.values() if note.x == BESIDE_X), default=0.0)
     lines = []
+    # Two notes that link to each other get one line.
     for pair in dict.fromkeys(tuple(sorted(link)) for link in links):
         ends = sorted((placed[path] for path in pair if path in placed), key=lambda note: (note.x, note.y))
         if len(ends) == 2 and ends[0].x == ends[1].x:

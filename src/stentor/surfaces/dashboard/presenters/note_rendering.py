@@ -30,6 +30,7 @@ MAX_NOTE_BRACKETS = 20_000
 """Opening brackets of a note that is rendered as Markdown. Higher than for other texts, as notes render in a thread."""
 CONTEXT_LINES = 3
 """Unchanged lines displayed before and after a change."""
+# Bounded repetitions: without a bound a line of brackets would take quadratic time.
 _WIKI = re.compile(r"!?\[\[([^\[\]|\n]{1,1000})(?:\|([^\[\]\n]{0,1000}))?\]\]")
 _MARKS = re.compile(r"(?<!\S)(?:#{1,6}|>|[-*+] \[[ xX]\]|\[![\w-]{1,40}\][+-]?)(?!\S)")
 """Headings, quotations, boxes and callouts of Markdown, among the words of a line."""

@@ -35,6 +35,7 @@ def _mark_callouts(state: StateCore) -> None:
     """Make callouts of the quotes that begin with a kind in brackets; one with `-` or `+` can be folded."""
     tokens: list[Token] = []
     closing_tags: list[str] = []
+    # An iterator, so that the tokens of an empty paragraph can be skipped from inside the loop.
     rest = iter(range(len(state.tokens)))
     for at in rest:
         token = state.tokens[at]
@@ -54,6 +55,7 @@ def _mark_callouts(state: StateCore) -> None:
             if not text.content:
                 for _ in range(3):  # the paragraph had nothing but the title
                     next(rest)
+        # Quotes nest, and each closing token needs the tag of its own opening one.
         closing_tags.append(token.tag)
     state.tokens = tokens
 

@@ -72,6 +72,7 @@ def walk_tree(events: list[RunEvent]) -> Iterator[TreeMarkup]:
     roots = [event for event in events if event["parent_provenance_id"] not in event_ids]
     seen: set[str] = set()
     yield TreeMarkup("list")
+    # `seen` makes the second part the events of cycles alone.
     for root in (*roots, *events):
         yield from _walk_from(root, children, seen)
     yield TreeMarkup("end")
@@ -161,6 +162,7 @@ def check_proof(proof: JsonObject, key: str | None, recorded: str | None) -> Pro
     signed, signature = _check_signature(proof["checkpoint"], key)
     size, root = (signed.size, signed.root) if signed else (proof["size"], _decode_base64(proof["root"]))
     steps = [*_check_event(proof, recorded, size, root), *signature]
+    # A validly signed checkpoint of another tree proves nothing about this one.
     if signed and (signed.size != proof["size"] or signed.root != _decode_base64(proof["root"])):
         steps.append(CheckStep(False, _CHECKPOINT_MISMATCH))
     if any(step.is_valid is False for step in steps):

@@ -92,6 +92,7 @@ def _status_after(history: TaskWithEvents) -> str | None:
     """Return the status in the events that are newer than the task's record, None without one."""
     if history.record is None:
         return None
+    # Record and events are read one after the other, so the task may have moved on in between.
     newer = [event for event in history.events.last if event.event_id > history.record.head_id]
     status = latest_metadata(newer, "status")
     return status if isinstance(status, str) else None

@@ -51,6 +51,7 @@ def _to_row(step: JsonObject, depth: int, task_status: str) -> JournalRow:
     state, kind = step["state"], step["kind"]
     is_open = state == "started" and (
         (kind == "question" and task_status == "waiting")
+        # While the task runs, the agent itself may still report what became of its effect.
         or (kind == "effect" and task_status not in ("executing", "queued"))
     )
     if state == "started":

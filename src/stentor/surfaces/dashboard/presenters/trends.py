@@ -111,6 +111,7 @@ def _compare_weeks(
         word = "more" if success[0] > success[1] else "less"
         text = f"{name} succeeds {word} often: {success[0]:.0%} this week, {success[1]:.0%} in the week before"
         found.append((difference / NOTABLE_POINTS, RecentChange(kind, text, url)))
+    # Without a price in one of the weeks there is nothing to divide by.
     if min(cost) > 0 and (factor := max(cost) / min(cost)) >= NOTABLE_FACTOR:
         word = "more" if cost[0] > cost[1] else "less"
         amounts = f"{format_money(cost[0])} a {unit} this week, {format_money(cost[1])} in the week before"

@@ -82,6 +82,7 @@ def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: 
         elif kind == "task_started":
             attempts += 1
             current = Bar("attempt", f"Attempt {attempts}", at, None, details=event["metadata"])
+        # Bars are added when they begin, and `_close` sets their end in place.
         if current is not None and current not in bars:
             bars.append(current)
     bars += subtasks
@@ -102,6 +103,7 @@ def _point(kind: BarKind, event: JsonObject, at: int) -> Bar:
         usage = metadata.get("usage") if isinstance(metadata.get("usage"), dict) else {}
         tokens = f", {usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out" if usage else ""
         label = f"{metadata.get('model', 'model')}{tokens}"
+    # Events are recorded when something ends.
     start = at - int((event["duration_ms"] or 0) * 1000)
     if kind == "step":
         label = str(metadata.get("name") or metadata.get("key", label))

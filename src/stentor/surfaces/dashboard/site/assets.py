@@ -54,6 +54,7 @@ class _AssetFiles(StaticFiles):
 
 
 def _with_cache_header(response: Response, scope: Scope) -> Response:
+    # Only the versioned URL may be kept for ever: without the hash its content can change.
     if scope["query_string"].startswith(b"v="):
         response.headers["Cache-Control"] = IMMUTABLE_CACHE
     return response

@@ -91,9 +91,11 @@ class LiveUpdates:
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(self, last: str) -> str:
+        # Of all tenants at once: one query serves every open page.
         changes = await self._db.read(lambda tx: runlog_queries.count_events_after(tx, last))
         for wakeup, (tenant, pending) in self._readers.items():
             if topics := topics_of(changes, tenant):
+                # A set, so that a slow reader gets one message about many changes.
                 pending |= topics
                 wakeup.set()
         return max((change.last_event_id for change in changes), default=last)

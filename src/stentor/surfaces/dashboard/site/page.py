@@ -189,6 +189,7 @@ class PageRequest:
         """The event id prefix after which the page has received no updates yet; at most a minute back."""
         since = self.query_param("since")
         oldest = min_id_at(self.site.now() - MAX_LOOKBACK_US)
+        # Ids sort by time, so max and min bound what the browser sent.
         return max(oldest, min(since, self.since)) if EVENT_ID_PREFIX.fullmatch(since) else self.since
 
     @property
@@ -252,8 +253,10 @@ class PageRequest:
         now = self.site.now()
         values |= {"moment": partial(filters.format_time, now=now), "day": partial(filters.format_date, now=now)}
         values |= {"path": self.path}
+        # The same URL has two contents, and the browser's back button must not show half a page.
         headers = {"Vary": HTMX_HEADER}
         if self.request.headers.get(HTMX_HEADER):
+            # Only the block is rendered, so a live update does not pay for the frame of the page.
             context = template.new_context(values)
             return ThreadedHtmlResponse(lambda: "".join(template.blocks[block](context)), status, headers)
         return ThreadedHtmlResponse(lambda: template.render(values), status, headers)

@@ -104,6 +104,7 @@ class SessionStore:
 
 def read_session_cookie(cookies: Mapping[str, str], *, is_tls: bool) -> str:
     """Return the session's token, empty without a cookie; over TLS only from the `__Host-` cookie."""
+    # Over TLS the other name is not accepted: a sibling domain could have set it.
     return cookies.get(HOST_SESSION_COOKIE) or ("" if is_tls else cookies.get(SESSION_COOKIE, ""))
 
 
@@ -124,6 +125,7 @@ class LoginThrottle:
         self._failures: dict[str, deque[float]] = {}
 
     def record_failure(self, address: str) -> None:
+        # The oldest entry goes, so that many addresses cannot fill the memory.
         if address not in self._failures and len(self._failures) >= MAX_ADDRESSES:
             del self._failures[next(iter(self._failures))]
         self._failures.setdefault(address, deque(maxlen=self._max_failures)).append(self._now())
@@ -163,5 +165,6 @@ def is_https_request(request: Request) -> bool:
     return request.url.scheme == "https" or is_claimed
 
 
+# Digests, so that a dump of this process's memory does not show tokens that are still valid.
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

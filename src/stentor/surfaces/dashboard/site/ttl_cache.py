@@ -23,11 +23,13 @@ class TtlCache:
         if entry is None or self._is_stale(*entry):
             if len(self._entries) >= MAX_ENTRIES:
                 self._entries.clear()
+            # The future itself is stored, so callers that come while it runs join it.
             entry = self._entries[key] = (self._now(), asyncio.ensure_future(create()))
         # One caller that is cancelled must not cancel the computation that the others wait for.
         return await asyncio.shield(entry[1])
 
     def _is_stale(self, created_at: float, future: asyncio.Future[Any]) -> bool:
+        # Never a second computation beside a running one, however slow it is.
         if not future.done():
             return False
         return future.cancelled() or future.exception() is not None or created_at + self._ttl_s < self._now()
