@@ -80,6 +80,7 @@ async def _connect_to_folder(settings: Settings, access: Access, stack: AsyncExi
         if address := await _wait_for_owner_address(settings):
             return await stack.enter_async_context(_over_network(settings, address))
         try:
+            # May fail because a service takes the lock at this moment: then the loop finds its address.
             return await stack.enter_async_context(_in_process(settings, access))
         except StartRefused:
             # Another command may have acquired the lock in between: look for its holder again.
@@ -165,10 +166,12 @@ def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
     if settings.client.key:
         source = "--key" if settings.sources["SERVICE_CLIENT_KEY"] == "option" else "SERVICE_CLIENT_KEY"
         key = settings.client.key
+    # To no other machine: an address from SERVICE_URL could be anybody's.
     elif is_loopback(url) and path.exists():
         key, source = _read_key_file(path), str(path)
     else:
         key, source = settings.auth.shared_key, "MCP_API_KEY" if settings.auth.shared_key else ""
+    # httpx would raise an error that shows the key.
     if not (key.isascii() and key.isprintable()):
         message = f"The key from {source} contains characters that are not allowed in an HTTP header."
         raise CommandFailed(message, EXIT_USAGE)
@@ -277,6 +280,7 @@ class ServiceClient:
         try:
             return await call(text)
         except RequestFailed as error:
+            # Looked up only after the id was not found, so that a whole id costs one request.
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             labels = await self._find_labels(kind, text)
@@ -285,6 +289,7 @@ class ServiceClient:
                 message += "Lists show the last group of an id."
                 raise RequestFailed(error.status, error.reason, message) from None
             record_id = next(iter(labels or ()), text)
+            # Nothing else was found, so the first error stands.
             if record_id == text:
                 raise
         return await call(record_id)
@@ -315,12 +320,14 @@ class ServiceClient:
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:
         """Open an event stream. Raises RequestFailed, and httpx.TransportError when the connection breaks."""
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
+        # Of reading, because a stream is silent for longer than other responses.
         timeout = httpx.Timeout(30, connect=5, read=STREAM_READ_TIMEOUT_SECONDS)
         while True:
             async with self._http.stream("GET", f"/api/v1{path}", headers=headers, timeout=timeout) as response:
                 if response.is_success:
                     yield response
                     return
+                # The body of a stream must be read before the error in it can be.
                 await response.aread()
                 if response.status_code != 429:
                     raise self._failure(response)

@@ -64,6 +64,7 @@ def run_command(
 
         try:
             response = client.run_with_client(target, work, access=access)
+        # Python decodes bytes of the command line that are no UTF-8 as surrogates, which cannot be sent.
         except UnicodeEncodeError:
             raise CommandFailed("An argument is not valid UTF-8.", EXIT_USAGE) from None
         if as_json:

@@ -5,7 +5,6 @@ Only the command line calls this. The migrations are in `core.migrations`, the c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from stentor import bootstrap
 from stentor.cli import output
-from stentor.cli.local_service import require_database
+from stentor.cli.local_service import load_offline_settings, require_database
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, error_console, print_notice
 from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers
-from stentor.core import migrations, settings
+from stentor.core import migrations
 from stentor.core.clock import SystemClock, format_iso
 from stentor.core.db import backup as backups
 from stentor.core.db import database_url
@@ -32,7 +31,6 @@ from stentor.core.errors import StartRefused, StentorError
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.jsontext import JsonObject
 from stentor.core.migrations import UpgradeResult
-from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance.audit import verification
@@ -57,16 +55,6 @@ class SchemaStatus(msgspec.Struct, frozen=True):
     state: SchemaState
     explanation: str | None
     backups: list[str]
-
-
-def load_db_settings(data_dir: Path | None) -> Settings:
-    """Load the settings, and keep secrets and passwords out of the log."""
-    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
-    redactor = Redactor()
-    for secret in (chosen.storage.database_url, *database_url.url_secrets(chosen.storage.database_url)):
-        redactor.add_secret(secret)
-    redaction.configure_logging("warning", redactor)
-    return chosen
 
 
 def database_file(chosen: Settings) -> Path:
@@ -194,7 +182,7 @@ class CopyResult:
 
 def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path | None) -> CopyResult:
     """Copy all rows into an empty database, compare both sides and verify the run log. Raises CommandFailed."""
-    chosen = load_db_settings(data_dir)
+    chosen = load_offline_settings(data_dir)
     ends = _parse_url("SOURCE", source), _parse_url("TARGET", target)
     if (ends[0].path is None) == (ends[1].path is None):
         raise CommandFailed(

@@ -34,6 +34,7 @@ async def with_part_of_id(
 
     Raises CommandFailed if several do.
     """
+    # A whole id needs no list. An empty text would match every record.
     if _UUID.fullmatch(ref) or not ref:
         return await call(ref)
     try:

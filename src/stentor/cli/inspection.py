@@ -64,6 +64,7 @@ def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> 
         if name == "storage.data_dir" and data_dir is not None:
             values[meta.env], sources[meta.env] = data_dir, "option"
         elif meta.env in environ:
+            # The file was already copied into the environment, so the values are compared.
             is_from_file = from_file.get(meta.env) == environ[meta.env]
             sources[meta.env] = "file" if is_from_file else "environment"
             try:

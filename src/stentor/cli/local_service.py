@@ -8,11 +8,13 @@ ASGI without a socket: workers cannot connect, and an event stream arrives as a 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from starlette.types import ASGIApp
 
@@ -23,8 +25,9 @@ from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
 from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice
 from stentor.core import migrations
+from stentor.core import settings as settings_module
 from stentor.core.clock import SystemClock
-from stentor.core.db import Database
+from stentor.core.db import Database, database_url
 from stentor.core.db.driver import Driver, ReadOnlyDriver
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
@@ -68,6 +71,7 @@ async def open_local_service(
     # Only commands on the memory open the vault and its index.
     settings = replace(
         settings,
+        # One command makes all requests here, so there is nobody to protect the others from.
         server=replace(settings.server, rate_limit=0),
         memory=replace(settings.memory, enabled=access == "memory"),
     )
@@ -117,10 +121,21 @@ async def _open_read_only(settings: Settings, environ: Mapping[str, str], redact
     loaded = key_files.load_keys(settings, environ, redactor)
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
+        # Loads what is held in memory, without a start, which would write.
         await kernel.refresh(0)
         yield bootstrap.application(kernel, open_surface_context(kernel, loaded.key_ring))
     finally:
         await kernel.stop()
+
+
+def load_offline_settings(data_dir: Path | None) -> Settings:
+    """Load the settings for a command that opens the database itself; keep secrets and passwords out of the log."""
+    settings = settings_module.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
+    redactor = Redactor()
+    for secret in (settings.storage.database_url, *database_url.url_secrets(settings.storage.database_url)):
+        redactor.add_secret(secret)
+    redaction.configure_logging("warning", redactor)
+    return settings
 
 
 def require_database(settings: Settings) -> None:

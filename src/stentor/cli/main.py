@@ -109,6 +109,7 @@ class LazyCommand(TyperCommand):
             parent.add_typer(command, name=self.name)
         else:
             parent.command(self.name)(command)
+        # `get_group`, because `get_command` makes no group for a single command.
         return typer.main.get_group(parent).commands[str(self.name)]
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
@@ -148,6 +149,7 @@ def root(
     version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
 ) -> None:
     """A self-hosted control plane for software agents."""
+    # Before anything is written: databases, keys and logs must not be readable by others.
     filesystem.set_private_umask()
     _apply_config_file()
 

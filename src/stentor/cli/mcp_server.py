@@ -88,6 +88,7 @@ class FolderToolCaller:
         self._idle: asyncio.Task[None] | None = None
 
     async def call(self, who: AuthorityContext | None, name: str, arguments: Mapping[str, Any]) -> mcp.CallToolResult:
+        # Counted before the lock is awaited, so that the idle check sees a call that is about to begin.
         self._running += 1
         try:
             return await self._call(who, name, arguments)

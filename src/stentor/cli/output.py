@@ -69,6 +69,7 @@ def print_notice(message: str, style: str = "") -> None:
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON on standard output."""
+    # Not through rich, which would wrap the line.
     sys.stdout.write(jsontext.dump(value) + "\n")
     sys.stdout.flush()
 
@@ -80,6 +81,7 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         yield
     except (CommandFailed, StentorError) as error:
         code = error.code if isinstance(error, CommandFailed) else EXIT_REFUSED
+        # On standard output, where a script reads; the text for people goes to standard error as well.
         if as_json:
             print_json({"error": str(error), "details": getattr(error, "details", None)})
         error_console.print("[red]error:[/]", end=" ")

@@ -101,6 +101,7 @@ def run_service(
         try:
             opened = build_surfaces(service, settings, environ, redactor, addresses, tls)
         except BaseException:
+            # Not `stop`: it was never started.
             service.abandon()
             raise
         endpoints = [Endpoint(_check_host(settings, surface), listeners[surface.name]) for surface in opened]
@@ -190,6 +191,7 @@ def _bind_surface(settings: Settings, surface: str, warnings: list[str], tls: Tl
     try:
         return bind(host, port, option, tls)
     except StartRefused:
+        # A port that somebody chose is never replaced: clients expect the server there.
         if settings.sources.get(variable) != "default":
             raise
     listener = bind(host, 0, option, tls)
@@ -263,6 +265,7 @@ async def _serve(
     handle_stop_signals(GracefulShutdown(service, servers, rpc).handle_signal)
     background: list[asyncio.Task[None]] = []
     try:
+        # Before the servers accept requests, which need what the start loads.
         ready.resumed_tasks = await service.start()
         background += [asyncio.create_task(work()) for surface in opened for work in surface.background]
         if tls is not None:
@@ -271,6 +274,7 @@ async def _serve(
             background.append(asyncio.create_task(tls.watch()))
         if rpc is not None:
             await grpc.start(rpc, service)
+        # False if a signal came before: then nobody is told that the service is ready.
         if await servers.start():
             _finish_startup(service, ready, tls)
             on_ready(ready)

@@ -73,6 +73,7 @@ async def serve(options: argparse.Namespace) -> None:
         ports = [_bind(app, sockets, options.host, options.port)]
         if certificate is not None:
             ports.append(_bind(app, sockets, options.host, options.tls_port, certificate.ssl_context))
+        # After the ports are bound: a start that fails reads no notes.
         texts.request_load()
         addresses = [port.address for port in ports]
         if options.json:
@@ -119,6 +120,7 @@ def _bind(
         reason = os.strerror(error.errno or 0)
         raise OSError(f"port {port} of {host} cannot be used: {reason}. Choose another one.") from None
     config = uvicorn.Config(app, log_level="warning", lifespan="off", timeout_graceful_shutdown=5)
+    # Before the context is set, because `load` would replace it.
     config.load()
     config.ssl = tls
     shown = f"[{host}]" if ":" in host else host
@@ -137,6 +139,7 @@ def read_key(path: Path) -> str:
     """Return the key in a file, which is generated with mode 0600 if it does not exist. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
+        # O_EXCL: of two first starts at once, one generates the key and the other reads it.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")

@@ -23,6 +23,7 @@ What has known fields is a class.
 MAX_DEPTH = 100
 MAX_CONTAINERS = 200_000
 """Arrays and objects of one text. The decoder takes half a second for a million, and cannot be interrupted."""
+# The arrays below take many bytes for each of the text, so a large body is looked at in blocks.
 BLOCK_BYTES = 128 * 1024
 NUMPY_MIN_BYTES = 2_000
 """Brackets and quotes from which NumPy counts faster than a loop."""
@@ -116,6 +117,7 @@ def _check_shape(body: bytes) -> None:
     Ignores brackets inside strings. For invalid JSON the counts are meaningless; the decoder rejects it later.
     """
     if b"\\" in body:  # only strings contain backslashes; without them each quote starts or ends a string
+        # In this order: otherwise the quote after an escaped backslash would look escaped.
         body = body.replace(b"\\\\", b"").replace(rb"\"", b"")
     marks, shape = body.translate(None, _OTHERS), _Shape()
     for start in range(0, len(marks), BLOCK_BYTES):

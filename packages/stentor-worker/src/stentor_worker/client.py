@@ -49,6 +49,7 @@ class Client:
             maxsize=KEPT_CONNECTIONS,
             headers={"Authorization": f"Bearer {key}"},
             timeout=urllib3.Timeout(connect=30, read=90),
+            # Retried in `call`, which knows the codes of the service.
             retries=False,
             **options,
         )
@@ -87,6 +88,7 @@ class Client:
                 wait = _retry_after(response) or pause
             if tries <= 0:
                 raise failure
+            # Jitter, so that the workers of a service that comes back do not call it all at once.
             if self._stopping.wait(wait * random.uniform(0.8, 1.2)):  # noqa: S311 - jitter, not a secret
                 tries = min(tries, 3)
             pause = min(MAX_PAUSE, pause * 2)

@@ -71,10 +71,12 @@ class Journal:
     def find(self, entry: Entry) -> Recorded | None:
         """Return what is recorded of a step. Raises StepMismatch if the journal has another step in its place."""
         with self._lock:
+            # Under the lock, so that steps that begin side by side load the journal once.
             if self._recorded is None:
                 self._recorded = self._load()
             recorded = self._recorded.get(entry.key)
             scope = self._expected.get(entry.scope.prefix, {})
+            # Popped: what is left at the end of the program was never run again.
             expected = None if entry.position is None else scope.pop(entry.position, None)
             if expected is not None and expected["key"] != entry.key:
                 raise StepMismatch(expected["name"], entry.name)
@@ -95,6 +97,7 @@ class Journal:
             entry.scope.note_failed(entry)
             raise _recorded_error(entry, recorded)
         value = recorded["value"]
+        # A page of the journal leaves long values out.
         if recorded["value_sha256"] is not None and value is None:
             value = self.call("GET", f"/steps/{segment(entry.key)}")["value"]
         return base64.b64decode(value) if recorded["encoding"] == "base64" else value
@@ -103,6 +106,7 @@ class Journal:
         """Record the value, and return it as the next attempt would get it: after JSON. Raises ValueRejected."""
         fields: dict[str, Any] = {"value": value}
         if isinstance(value, bytes | bytearray):
+            # A copy, as the program may change a bytearray while it is sent.
             value = bytes(value)
             fields = {"value": base64.b64encode(value).decode(), "encoding": "base64"}
         elif not isinstance(value, _SCALARS):
@@ -144,6 +148,7 @@ class Journal:
                 raise AttemptEnded(error.message, code) from None
             if error.status in (400, 413):
                 raise ValueRejected(error.message) from None
+            # After the codes above: a 409 of another kind says that the attempt is no longer this worker's.
             if error.status in (404, 409):
                 self._on_lost()
                 raise TaskCancelled(self._path) from None
@@ -191,6 +196,7 @@ class Journal:
     def _record(self, entry: Entry, outcome: dict[str, Any], value: Any) -> Any:
         duration_ms = int((time.monotonic() - entry.began_at) * 1000)
         response = self.post(entry, "/steps", outcome | {"kind": entry.kind, "duration_ms": duration_ms})
+        # Another request of this attempt recorded it first, such as one whose response was lost: that one counts.
         return value if response["recorded"] else self.replay(entry, response)
 
 

@@ -91,6 +91,7 @@ class Scope:
         with self._lock:
             self._failed.append(entry)
         if self._outer is not None:
+            # A step around it may catch the error, and then does what the program goes on with.
             self._outer.note_failed(entry)
 
     def _take_handled(self, place: Place) -> list[str]:

@@ -85,6 +85,7 @@ class Worker:
         worker = cls(url, key, "", concurrency=concurrency, lease_seconds=lease_seconds, ca_file=ca_file)
         query = f"?capability={segment(required[0])}&limit=1000" if required else "?limit=1000"
         agents = worker._client.call("GET", f"/registry/agents{query}")["agents"]
+        # The service finds agents that have more capabilities too; this worker wants exactly its own.
         matches = [a for a in agents if a["name"] == name and sorted(a["capabilities"]) == required]
         body = {"name": name, "capabilities": required, "runtime": {"kind": "worker"}, **fields}
         agent = matches[0] if matches else worker._client.call("POST", "/registry/agents", body)
@@ -198,6 +199,8 @@ class Worker:
             try:
                 verb, body = self._execute(task)
             finally:
+                # Before the slot is free: at most as many reports as handlers may wait, or the pool would run out of
+                # threads.
                 self._reports.acquire()
                 self._free.release()
             verb = self._report(task, verb, body)
@@ -246,6 +249,7 @@ class Worker:
     def _send_heartbeats(self) -> None:
         """Renew all leases periodically, including those of tasks that a stopping worker still finishes."""
         while not self._ended.wait(self._lease_seconds / BEATS_PER_LEASE):
+            # A copy, because other threads add and remove tasks.
             for task in list(self._tasks):
                 task.heartbeat(self._lease_seconds)
 

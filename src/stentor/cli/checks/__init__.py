@@ -42,6 +42,7 @@ def run_checks(environ: Mapping[str, str], data_dir: Path | None) -> list[CheckF
     """Run all checks and return their findings in order; never raises because of what a check finds."""
     inspection = inspect_config(environ, data_dir)
     context = CheckContext(inspection, inspection.effective, environ)
+    # An error of a check may repeat a connection string or a key.
     redactor = Redactor()
     for secret in (
         inspection.effective.storage.database_url,

@@ -171,6 +171,7 @@ def _check_files(settings: Settings) -> Iterator[CheckFinding]:
     for finding in tls.certificate_findings(settings, SystemClock().now(), served):
         yield CheckFinding("warning", "TLS", finding.message)
     key = settings.tls.key
+    # Only the rights of all users: a group such as ssl-cert may read keys.
     if key is not None and key.stat().st_mode & 0o007:
         yield CheckFinding("warning", "TLS", f"All users of this machine can read {key}: `chmod o= {key}`.")
     file = tls.certificate_file(settings)

@@ -56,6 +56,7 @@ def check_grpc(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def _is_installed(module: str) -> bool:
+    # Looked for and not imported, because importing gRPC is slow.
     return importlib.util.find_spec(module) is not None
 
 
@@ -80,6 +81,7 @@ def check_config_file(context: CheckContext) -> Iterator[CheckFinding]:
         return
     secret = {info.env for info in setting_infos().values() if info.secret}
     held = [name for name in config_file.read_config_file(path) if name in secret or name.startswith(KEY_PREFIX)]
+    # A file without secrets may be readable by all.
     if held and path.stat().st_mode & 0o077:
         yield CheckFinding(
             "warning", "stentor.toml", f"Others can read {path}, and it contains {held[0]}: run `chmod 600 {path}`."

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from stentor.cli import db_operations
-from stentor.cli import db_operations as schema
 from stentor.cli.command import AsJson, DataDir
+from stentor.cli.local_service import load_offline_settings
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
 from stentor.cli.provenance.view import progress_bar
 
@@ -31,22 +31,22 @@ def upgrade(
     PostgreSQL: other instances may keep running. SQLite: the service must be stopped.
     """
     with report_errors(as_json=as_json):
-        result = schema.upgrade_schema(schema.load_db_settings(data_dir), keep_copy=backup)
+        result = db_operations.upgrade_schema(load_offline_settings(data_dir), keep_copy=backup)
         if as_json:
-            print_json(schema.upgrade_document(result))
+            print_json(db_operations.upgrade_document(result))
         else:
-            schema.show_upgrade(result)
+            db_operations.show_upgrade(result)
 
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the schema version and pending upgrades; the exit code is 1 unless the schema is current."""
     with report_errors(as_json=as_json):
-        schema_status = schema.read_schema_status(schema.load_db_settings(data_dir))
+        schema_status = db_operations.read_schema_status(load_offline_settings(data_dir))
         if as_json:
-            print_json(schema.status_document(schema_status))
+            print_json(db_operations.status_document(schema_status))
         else:
-            schema.show_status(schema_status)
+            db_operations.show_status(schema_status)
         if schema_status.state != "current":
             raise typer.Exit(EXIT_FAILED)
 
@@ -59,9 +59,9 @@ def backup(
 ) -> None:
     """Back up a SQLite database to one file and check it; the service may be running."""
     with report_errors(as_json=as_json):
-        chosen = schema.load_db_settings(data_dir)
+        chosen = load_offline_settings(data_dir)
         with progress_bar("Copying pages") as progress:
-            size = schema.backup_database(chosen, file, progress)
+            size = db_operations.backup_database(chosen, file, progress)
         if as_json:
             print_json({"file": str(file), "bytes": size})
         else:

@@ -26,6 +26,7 @@ def init() -> None:
     with report_errors():
         path = DEFAULT_PATH.absolute()
         try:
+            # "x": a file with the settings of an installation is never overwritten.
             with open(path, "x", opener=_open_private) as file:
                 file.write(render_template())
         except FileExistsError:

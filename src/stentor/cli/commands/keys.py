@@ -166,6 +166,7 @@ def _expiry(text: str, now: datetime) -> str:
         raise CommandFailed(
             f"--expires {text!r}: use 12h, 30d or 8w, a time such as 2027-01-31T00:00:00Z, or never.", EXIT_USAGE
         ) from None
+    # Without a time zone it is a time of the user's clock; the service requires one.
     return (moment if moment.tzinfo else moment.astimezone()).isoformat()
 
 

@@ -46,6 +46,7 @@ def mcp(
         chosen = settings.load(
             os.environ, {"SERVICE_DATA_DIR": data_dir, "SERVICE_HOST": host, "SERVICE_MCP_PORT": port}
         )
+        # Standard error of a server on standard input goes to the log of its client.
         redaction.configure_logging("warning" if not http else chosen.server.log_level, redactor)
         if not chosen.memory.enabled:
             raise CommandFailed("The memory is disabled (SERVICE_MEMORY).")

@@ -12,6 +12,7 @@ import typer
 from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands.servers.witness import witness
+from stentor.cli.local_service import load_offline_settings
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
 from stentor.cli.provenance import checkpoint_sources, run_log, view
 from stentor.cli.provenance.run_log import CheckedEventProof, EventProof
@@ -46,7 +47,7 @@ def verify(
 ) -> None:
     """Recompute all hashes directly from the database; the exit code is 1 if it was tampered with."""
     with report_errors(as_json=as_json):
-        chosen = run_log.load_run_log_settings(data_dir)
+        chosen = load_offline_settings(data_dir)
         keys = checkpoint_sources.load_verifiers(chosen, verifier or [], file)
         witnesses = checkpoint_sources.select_witnesses(chosen, witness or [], is_own_log=file is None)
         outside = checkpoint_sources.read_checkpoint_files(checkpoints or [], keys, witnesses.policy.witnesses)
@@ -73,7 +74,7 @@ def accept(
 ) -> None:
     """Accept the current run log after a restore or a lost key; nothing is signed before that."""
     with report_errors(as_json=as_json):
-        accepted = run_log.accept_run_log(run_log.load_run_log_settings(data_dir), reason, new_key=new_key)
+        accepted = run_log.accept_run_log(load_offline_settings(data_dir), reason, new_key=new_key)
         if as_json:
             print_json(accepted._asdict() | {"acceptance": msgspec.to_builtins(accepted.acceptance)})
             return
@@ -108,7 +109,8 @@ def proof(
 
     async def work(api: ServiceClient) -> Response[CheckedEventProof]:
         response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", EventProof, size=size)
-        keys = checkpoint_sources.load_verifiers(run_log.load_run_log_settings(data_dir), verifier or [], None)
+        # From here and not from the service, which must not choose the key that its own proof is verified with.
+        keys = checkpoint_sources.load_verifiers(load_offline_settings(data_dir), verifier or [], None)
         result = run_log.verify_proof(response.value, keys)
         return Response(response.document | result, CheckedEventProof)
 
@@ -130,6 +132,6 @@ def export(
 ) -> None:
     """Export events for other tools, directly from the database."""
     with report_errors():
-        chosen = run_log.load_run_log_settings(data_dir)
+        chosen = load_offline_settings(data_dir)
         selection = run_log.parse_selection(tenant, task, since, before)
         run_log.export_events(chosen, file, form, selection, output)

@@ -27,7 +27,7 @@ Overlap = Literal["allow", "skip"]
 BASE = "/schedules"
 
 
-class ScheduleRun(msgspec.Struct, frozen=True):
+class ListedRun(msgspec.Struct, frozen=True):
     due_at: str
     happened_at: str
     outcome: str
@@ -35,7 +35,7 @@ class ScheduleRun(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cron: str
     description: str
@@ -44,18 +44,18 @@ class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
     paused_reason: str | None
     next_at: str | None
     type: str
-    last_run: ScheduleRun | None = None
+    last_run: ListedRun | None = None
 
 
-class ScheduleList(msgspec.Struct, frozen=True):
-    schedules: list[ScheduleRow]
+class ScheduleTable(msgspec.Struct, frozen=True):
+    schedules: list[ShownSchedule]
 
 
-class ScheduleRuns(msgspec.Struct, frozen=True):
-    runs: list[ScheduleRun]
+class ListedRuns(msgspec.Struct, frozen=True):
+    runs: list[ListedRun]
 
 
-class DeletedSchedule(msgspec.Struct, frozen=True):
+class RemovedSchedule(msgspec.Struct, frozen=True):
     name: str
 
 
@@ -94,9 +94,9 @@ def add(
     }
     body = {"name": name, "cron": cron, "timezone": timezone, "missed": missed, "overlap": overlap, "paused": paused}
 
-    async def send(api: ServiceClient) -> Response[ScheduleRow]:
+    async def send(api: ServiceClient) -> Response[ShownSchedule]:
         preferred = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent)}
-        return await api.post(BASE, ScheduleRow, body | {"task": task | preferred})
+        return await api.post(BASE, ShownSchedule, body | {"task": task | preferred})
 
     run_command(ServiceTarget(data_dir, url, key), send, _show_state, as_json=as_json, access="create")
 
@@ -104,7 +104,9 @@ def add(
 @app.command("list")
 def list_schedules(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
     """List schedules with their next and their last run."""
-    run_command(ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, ScheduleList), _show_list, as_json=as_json)
+    run_command(
+        ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, ScheduleTable), _show_list, as_json=as_json
+    )
 
 
 @app.command()
@@ -130,7 +132,7 @@ def runs(
     """List what was done at the last times of a schedule, the latest first."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(f"{_path(name)}/runs", ScheduleRuns, limit=limit),
+        lambda api: api.get(f"{_path(name)}/runs", ListedRuns, limit=limit),
         _show_runs,
         as_json=as_json,
     )
@@ -165,7 +167,7 @@ def remove(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = Non
     """Delete a schedule with the list of its runs; its tasks stay."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.request("DELETE", _path(name), DeletedSchedule),
+        lambda api: api.request("DELETE", _path(name), RemovedSchedule),
         lambda deleted: output.print_line(f"Deleted schedule {deleted.name}."),
         as_json=as_json,
         access="change",
@@ -175,7 +177,7 @@ def remove(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = Non
 def _change(name: str, body: JsonObject, target: ServiceTarget, *, as_json: bool) -> None:
     run_command(
         target,
-        lambda api: api.request("PATCH", _path(name), ScheduleRow, body),
+        lambda api: api.request("PATCH", _path(name), ShownSchedule, body),
         _show_state,
         as_json=as_json,
         access="change",
@@ -186,7 +188,7 @@ def _path(name: str) -> str:
     return f"{BASE}/{quote_segment(name)}"
 
 
-def _show_state(schedule: ScheduleRow) -> None:
+def _show_state(schedule: ShownSchedule) -> None:
     if schedule.next_at is None:
         output.print_line(f"{schedule.name} is paused.")
         return
@@ -194,7 +196,7 @@ def _show_state(schedule: ScheduleRow) -> None:
     output.print_line(f"{schedule.name} runs {words} ({schedule.timezone}); next {format_age(schedule.next_at)}.")
 
 
-def _show_list(page: ScheduleList) -> None:
+def _show_list(page: ScheduleTable) -> None:
     if not page.schedules:
         output.print_notice("There are no schedules yet. Make one with: stentor schedule add NAME --cron ...")
         return
@@ -212,12 +214,12 @@ def _show_list(page: ScheduleList) -> None:
     console.print(output.render_table(["name", "times", "zone", "type", "next", "last"], rows))
 
 
-def _describe_next(schedule: ScheduleRow) -> str:
+def _describe_next(schedule: ShownSchedule) -> str:
     if schedule.next_at is not None:
         return format_age(schedule.next_at)
     return f"paused: {schedule.paused_reason}" if schedule.paused_reason else "paused"
 
 
-def _show_runs(page: ScheduleRuns) -> None:
+def _show_runs(page: ListedRuns) -> None:
     rows = [[run.due_at[:19] + "Z", run.outcome, run.task_id, run.reason] for run in page.runs]
     console.print(output.render_table(["due", "outcome", "task", "reason"], rows))

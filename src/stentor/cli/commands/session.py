@@ -15,7 +15,7 @@ from stentor.cli.commands.task import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
 from stentor.cli.responses import Response
 from stentor.cli.sessions import transcript, view
-from stentor.cli.sessions.view import CreatedSession, DeletedSession, ItemPage, SessionList, SessionRow
+from stentor.cli.sessions.view import ListedItems, MadeSession, RemovedSession, SessionList, SessionRow
 from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Make, read, extend and delete conversations that outlive tasks.", no_args_is_help=True)
@@ -41,7 +41,7 @@ def create(
     body = omit_none({"id": session_id, "name": name})
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(SessionList.path, CreatedSession, body),
+        lambda api: api.post(SessionList.path, MadeSession, body),
         view.show_created,
         as_json=as_json,
         access="create",
@@ -92,10 +92,10 @@ def items(
 ) -> None:
     """Show the items of a session as a transcript, oldest first."""
 
-    async def read(api: ServiceClient, path: str) -> Response[ItemPage]:
+    async def read(api: ServiceClient, path: str) -> Response[ListedItems]:
         if everything:
             return await _read_all(api, f"{path}/items")
-        return await api.get(f"{path}/items", ItemPage, newest="true", limit=NEWEST)
+        return await api.get(f"{path}/items", ListedItems, newest="true", limit=NEWEST)
 
     run_command(ServiceTarget(data_dir, url, key), _on_session(session, read), transcript.show_items, as_json=as_json)
 
@@ -131,6 +131,7 @@ def append(
         return await api.post(f"{path}/items", SessionRow, body)
 
     async def make_and_send(api: ServiceClient) -> Response[SessionRow]:
+        # A session that exists stays as it is.
         await api.post(SessionList.path, SessionRow, {"id": session})
         return await send(api, _path(session))
 
@@ -150,7 +151,7 @@ def delete(
     """Delete a session with its items and values; its tasks stay."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        _on_session(session, lambda api, path: api.request("DELETE", path, DeletedSession)),
+        _on_session(session, lambda api, path: api.request("DELETE", path, RemovedSession)),
         lambda deleted: output.print_line(f"Deleted session {deleted.session_id}."),
         as_json=as_json,
         access="change",
@@ -166,20 +167,21 @@ def _on_session(
     return lambda api: api.with_id(SessionList, ref, lambda session_id: call(api, _path(session_id)))
 
 
-async def _read_all(api: ServiceClient, path: str) -> Response[ItemPage]:
+async def _read_all(api: ServiceClient, path: str) -> Response[ListedItems]:
     """Return all items as one page."""
     after: int | None = 0
     listed: list[Any] = []
     document: JsonObject = {}
     while after is not None:
-        response = await api.get(path, ItemPage, after=after, limit=PAGE)
+        response = await api.get(path, ListedItems, after=after, limit=PAGE)
         document = response.document
         listed += document["items"]
         following = response.value.next_after
+        # Otherwise a faulty service would keep this loop running for ever.
         if following is not None and following <= after:
             raise CommandFailed("The service sent the same page of items again.", EXIT_REFUSED)
         after = following
-    return Response(document | {"items": listed}, ItemPage)
+    return Response(document | {"items": listed}, ListedItems)
 
 
 def _path(session_id: str) -> str:

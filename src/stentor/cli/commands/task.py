@@ -86,6 +86,7 @@ def submit(
 
     async def send(api: ServiceClient) -> Response[SubmittedTask]:
         nonlocal status_before
+        # Asked before, because the response to a repeated submission is that of the first one.
         status_before = None if task_id is None else await _find_status(api, task_id)
         # Other commands take the beginning of an id, so this one does.
         found = [await api.find_id(TaskList, ref) for ref in after]

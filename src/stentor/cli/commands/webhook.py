@@ -26,7 +26,7 @@ class WebhookState(msgspec.Struct, frozen=True):
     enabled: bool
 
 
-class LastFailure(msgspec.Struct, frozen=True):
+class FailureTime(msgspec.Struct, frozen=True):
     created_at: str
 
 
@@ -36,7 +36,7 @@ class WebhookRow(WebhookState, frozen=True):
     disabled_reason: str | None
     description: str
     failed: int = 0
-    last_failure: LastFailure | None = None
+    last_failure: FailureTime | None = None
 
 
 class WebhookPage(msgspec.Struct, frozen=True):

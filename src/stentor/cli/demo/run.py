@@ -197,6 +197,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
             f"SERVICE_API_KEY_{n}": f"{key}:admin:read,write,delete,admin"
             for n, key in zip(ADMIN_NAMES, keys, strict=True)
         },
+        # Empty means none: a stentor.toml in the present folder must not count.
         "SERVICE_CONFIG_FILE": "",
         "SERVICE_RATE_LIMIT_PER_MINUTE": "0",
         "SERVICE_BUILTIN_AGENTS": "false",
@@ -215,6 +216,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
     ]
     with _process(command, environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
+        # The service prints this line when it is ready, and nothing if it ends before.
         line = process.stdout.readline()
         if not line:
             raise CommandFailed("The service did not start; the reason is printed above.")

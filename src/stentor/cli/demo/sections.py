@@ -28,7 +28,7 @@ class DemoSection(msgspec.Struct, frozen=True):
 
 
 def read_sections() -> tuple[list[DemoSection], list[DemoSection]]:
-    """Return the long and the short sections of the documentation, or of the package description if not installed."""
+    """Return the long and the short sections of the documentation, or of the package description outside a checkout."""
     sections = [section for title, text in read_documents() for section in _split_sections(title, text)]
     long = [s for s in sections if s.is_long]
     short = [s for s in sections if not s.is_long]

@@ -128,6 +128,7 @@ def fetch_witness_checkpoints(selection: WitnessSelection, keys: list[NoteVerifi
 
 def _fetch_checkpoint(target: WitnessTarget, origin: str) -> str | None:
     try:
+        # No proxy of the environment: as the service itself calls the witnesses.
         with httpx.Client(trust_env=False, timeout=WITNESS_TIMEOUT_SECONDS) as http:
             response = http.get(f"{target.url}/{checkpoint_path(origin)}")
     except httpx.HTTPError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +22,11 @@ from stentor import bootstrap
 from stentor.bootstrap.parts.provenance import external_state as stored_outside
 from stentor.cli.local_service import require_current_schema, require_database
 from stentor.cli.output import EXIT_USAGE, CommandFailed
-from stentor.core import settings
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.jsontext import JsonObject
-from stentor.core.security import redaction
-from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance import export, keyfile, merkle, signing_guard, store
 from stentor.domains.provenance.audit import verification
@@ -49,15 +45,6 @@ class AcceptanceResult(NamedTuple):
     acceptance: Acceptance
     objection: str
     made_key: str | None
-
-
-def load_run_log_settings(data_dir: Path | None) -> Settings:
-    """Load the settings, and keep secrets out of the log."""
-    chosen = settings.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
-    redactor = Redactor()
-    redactor.add_secret(chosen.storage.database_url)
-    redaction.configure_logging("warning", redactor)
-    return chosen
 
 
 def verify_database(
@@ -151,6 +138,7 @@ def export_events(
         if selection.task_id is not None and next(read_events(tx, selection), None) is None:
             raise CommandFailed(f"No event of task {selection.task_id} in the tenant {selection.tenant}.")
         if form == "prov":
+            # A function, because PROV-JSON lists the events several times, once for each kind of record.
             chunks: Iterator[bytes] = export.write_prov_json(lambda: read_events(tx, selection))
         else:
             chunks = export.write_otlp_json(read_events(tx, selection), RunRoots(tx, selection.tenant).root_of)
@@ -219,6 +207,7 @@ def _ensure_key(chosen: Settings, *, new_key: bool) -> tuple[NoteVerifier, bool]
         return signer.verifier, False
     if not new_key:
         raise CommandFailed(f"The key {path} is missing: restore it, or generate a new one with --new-key.")
+    # It would stay as it is beside the new key, and not match it.
     if keyfile.public_key_path(path).exists():
         raise CommandFailed(
             f"{keyfile.public_key_path(path)} is the public half of the missing key and still needed to verify its "

@@ -91,6 +91,7 @@ def show_run(run: Run) -> None:
     known = {event.provenance_id for event in run.events}
     for event in run.events:
         parent = event.parent_provenance_id
+        # The parent may be in another run, or behind the limit of a truncated one.
         children[parent if parent in known else None].append(event)
     for event in children[None]:
         console.print(_branch(event, children))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from stentor.cli import output
 from stentor.cli.output import format_age, shorten_id
-from stentor.cli.sessions.view import ItemPage, SessionItem, count_items
+from stentor.cli.sessions.view import ListedItems, SessionItem, count_items
 from stentor.core import jsontext
 from stentor.surfaces.dashboard.presenters.conversation import Part, read_message
 
@@ -15,7 +15,7 @@ MAX_CHARACTERS = 2_000
 INDENT = "    "
 
 
-def show_items(page: ItemPage) -> None:
+def show_items(page: ListedItems) -> None:
     """Print a page of items, oldest first, with a line for each that says who said it and when."""
     for item in page.items:
         output.print_value("\n".join(_render(item)) + "\n")

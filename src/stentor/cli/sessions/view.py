@@ -41,13 +41,13 @@ class SessionItem(msgspec.Struct, frozen=True):
     task_id: str | None
 
 
-class ItemPage(msgspec.Struct, frozen=True):
+class ListedItems(msgspec.Struct, frozen=True):
     items: list[SessionItem]
     item_count: int
     next_after: int | None
 
 
-class CreatedSession(msgspec.Struct, frozen=True):
+class MadeSession(msgspec.Struct, frozen=True):
     """A session; `created` is False for one that existed before."""
 
     session_id: str
@@ -55,7 +55,7 @@ class CreatedSession(msgspec.Struct, frozen=True):
     created: bool
 
 
-class DeletedSession(msgspec.Struct, frozen=True):
+class RemovedSession(msgspec.Struct, frozen=True):
     session_id: str
 
 
@@ -81,7 +81,7 @@ def show_list(page: SessionList) -> None:
         output.print_notice("There are more; raise --limit.")
 
 
-def show_created(session: CreatedSession) -> None:
+def show_created(session: MadeSession) -> None:
     if session.created:
         output.print_line(f"Made session {session.session_id}.")
     else:

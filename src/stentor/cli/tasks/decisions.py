@@ -62,7 +62,7 @@ class Decision(msgspec.Struct, frozen=True):
     prefer: str | None = None
 
 
-class DecisionDifference(msgspec.Struct, frozen=True):
+class ListedDifference(msgspec.Struct, frozen=True):
     """A recorded value that differs from the recomputed one; without `name` it belongs to the whole decision."""
 
     name: str | None
@@ -76,7 +76,7 @@ class Recomputation(msgspec.Struct, frozen=True):
 
     recomputed: bool
     reason: str | None
-    differences: list[DecisionDifference]
+    differences: list[ListedDifference]
     assumed: list[str]
     same: bool
 

@@ -48,6 +48,7 @@ async def follow_task(
         elif event.kind in ("activity", "routing"):
             _print_event(event)
             await _print_commands(api, task_id, event)
+    # Asked again: the last event says that the task ended, but not with what.
     ended = await api.get(path, StoredTask)
     if ended.value.status not in TERMINAL_STATUSES:
         raise CommandFailed(
@@ -88,12 +89,14 @@ async def read_events(api: ServiceClient, path: str) -> AsyncIterator[StreamEven
                     empty_connections, pause = 0, 0.1
                     last_id = event.id or last_id
                     yield event
+                    # Errors without a status are about the stream, and are followed by a new connection.
                     if event.kind == "complete" or (event.kind == "error" and "status" in event.data):
                         return
             transport_error = None
         except httpx.TransportError as error:
             transport_error = error
         except RequestFailed as error:
+            # A restart answers 503 for a moment; a refusal stays one.
             if error.status < 500:
                 raise
             transport_error = None

@@ -65,6 +65,7 @@ def write_batch(root: Path, requests: Iterable[WriteRequest], fsync_pool: FsyncP
             for file in files:
                 file.close()
             _for_each(files, _FileWrite.rename_into_place)
+            # The folders too: without it a power cut may lose the rename itself.
             _fsync_files(files, lambda file: file.folder.descriptor if file.folder else None, fsync_pool)
             _for_each(files, _FileWrite.finish)
         finally:
@@ -145,6 +146,7 @@ class _FileWrite:
         assert self.folder is not None
         if self.is_new:
             self.folder.reject_case_collision(self.name)
+        # In the folder of the note, because a rename is atomic only within one file system.
         self.temp_name, self.descriptor = safe_files.create_temp_file(self.folder.descriptor)
         safe_files.write_all(self.descriptor, self.request.content)
         if not self.is_new:

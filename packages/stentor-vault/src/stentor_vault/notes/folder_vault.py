@@ -43,8 +43,10 @@ class FolderVault:
     def __init__(self, root: Path, is_unlisted: Callable[[str], bool] = lambda folder: False) -> None:
         self.root = root
         self._is_unlisted = is_unlisted
+        # A fixed number, so that nothing has to be removed; two paths that share a lock only wait for each other.
         self._locks = [threading.Lock() for _ in range(256)]
         self._fsync_pool = FsyncPool()
+        # Two threads read and one writes: more would only wait for the interpreter.
         self._reads: ThreadBatcher[str, Note | Exception] = ThreadBatcher(self.read_batch_sync, 2)
         self._writes: ThreadBatcher[WriteRequest, FileChange | Exception] = ThreadBatcher(self.write_batch_sync, 1)
 
@@ -108,6 +110,7 @@ class FolderVault:
             present = safe_files.read_content(folder, stored_name)
             if not matches_state(expected, present):
                 raise NoteChanged(path, model.content_hash(present))
+            # The trash keeps every version: a name that is taken gets a number.
             trash_name = safe_files.find_unused_name(trash, stored_name)
             safe_files.move_noreplace(folder, stored_name, trash, trash_name)
             # Compared again after the move: no program can replace the file between this and the deletion.
@@ -138,6 +141,7 @@ class FolderVault:
             existing_name = safe_files.find_name(target_folder, target_name)
             if existing_name is None:
                 safe_files.reject_case_collision(target_folder, target_name)
+            # Before the rename, which would overwrite it.
             previous = None if existing_name is None else safe_files.read_content(target_folder, existing_name)
             new_name = existing_name or target_name
             try:
@@ -221,6 +225,7 @@ async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[
     `poll` checks the files themselves instead of the system's file events. Raises OSError, RuntimeError if the folder
     is missing or cannot be watched.
     """
+    # No filter: the default one hides folders that a vault may have.
     events = watchfiles.awatch(root, watch_filter=None, step=POLL_MS, debounce=DEBOUNCE_MS, force_polling=poll or None)
     async for changes in events:
         yield {path for _, path in changes}

@@ -58,6 +58,7 @@ class NoteParts(msgspec.Struct, frozen=True):
 
 def split(text: str) -> NoteParts:
     """Split a note into its parts. A block without a closing line belongs to the body."""
+    # Windows editors begin files with a byte order mark, which is not part of the first line.
     opening = _OPENING.match(text, len(BOM) if text.startswith(BOM) else 0)
     closing = None if opening is None else _CLOSING.search(text, opening.end())
     if opening is None or closing is None:
@@ -186,6 +187,7 @@ def _edit_block(block: str, changed: Mapping[str, Any], deleted: set[str], newli
     rest = block[position:]
     if rest and not rest.endswith(("\n", "\r")):
         rest += newline
+    # New keys go to the end, so that the order of the user's own stays.
     added = [yaml_codec.dump_entry(key, value, newline) for key, value in changed.items() if key not in spans]
     return "".join([*pieces, rest, *added])
 

@@ -31,6 +31,7 @@ def merge_notes(base: str, ours: str, theirs: str) -> str:
 
     Unchanged bytes are those of `theirs`, the note as it is on disk.
     """
+    # Also covers two equal changes, which are not a conflict.
     if ours in (theirs, base):
         return theirs
     if theirs == base:
@@ -55,6 +56,7 @@ def _merge_lines(base: list[str], ours: list[str], theirs: list[str]) -> Iterato
         start, end, new = edit
         if edit == previous:
             continue
+        # Edits that touch conflict too: nobody can tell which of the two lines comes first.
         if previous is not None and start <= previous[1]:
             raise MergeConflict
         yield from base[position:start]
@@ -72,6 +74,7 @@ def _find_edits(base: list[str], other: list[str]) -> list[LineEdit]:
     counts = Counter(new_lines)
     if sum(counts[line] for line in old_lines) > MAX_COMPARED_PAIRS:
         raise MergeConflict
+    # autojunk ignores frequent lines, such as blank ones, and would make edits larger than they are.
     opcodes = SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes()
     return [(i + start, j + start, new_lines[k:n]) for kind, i, j, k, n in opcodes if kind != "equal"]
 

@@ -7,7 +7,6 @@ contains the plugin's response or the API key.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
@@ -145,10 +144,3 @@ def matches_state(expected: str, current: bytes | None) -> bool:
     if expected == ANY_STATE:
         return True
     return expected == (NO_FILE if current is None else content_hash(current))
-
-
-def iter_ancestors(path: str) -> Iterator[str]:
-    """Yield the folders above a path, outermost first; for `a/b/c.md`: `a`, then `a/b`."""
-    parts = path.split("/")[:-1]
-    for end in range(1, len(parts) + 1):
-        yield "/".join(parts[:end])

@@ -51,4 +51,5 @@ class PathLocks:
         finally:
             entry.users -= 1
             if not entry.users:
+                # The last user removes the entry, so the dict has only paths in use.
                 del self._locks[key]

@@ -60,6 +60,7 @@ def _write_unsynced(folder: int, name: str, content: bytes, temp_name: str, *, s
     # Without O_EXCL: the temporary file that a crash left is overwritten by the next write of the same writer.
     descriptor = os.open(temp_name, _CREATE_FLAGS, 0o666, dir_fd=folder)
     try:
+        # The program may run with a strict umask, but notes are for everybody who may read the folder.
         os.fchmod(descriptor, file_modes.inherited_mode(folder, 0o666))
         safe_files.write_all(descriptor, content)
     finally:

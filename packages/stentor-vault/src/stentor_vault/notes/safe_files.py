@@ -42,6 +42,7 @@ _UNAVAILABLE_ERRNOS = {
     errno.EACCES,
     errno.EPERM,
 }
+# ELOOP: a link, as O_NOFOLLOW reports it. ENXIO: a socket, or a FIFO without a reader.
 _NO_FILE_ERRNOS = {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
 
@@ -83,6 +84,7 @@ def find_name(parent: int, name: str) -> str | None:
     except FileNotFoundError:
         if name.isascii():
             return None
+        # macOS and some syncs store names decomposed.
         return next((n for n in os.listdir(parent) if unicodedata.normalize("NFC", n) == name), None)
     return name
 
@@ -152,6 +154,7 @@ def move_noreplace(source_folder: int, source: str, target_folder: int, target: 
     if _rename(source_folder, source, target_folder, target, _RENAME_NOREPLACE):
         return
     try:
+        # A hard link fails if the target exists, so link and unlink are a rename that overwrites nothing.
         os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
     except FileExistsError:
         raise
@@ -181,6 +184,7 @@ def read_content(folder: int, name: str) -> bytes:
         if error.errno in _NO_FILE_ERRNOS:
             raise NoSuchNote(f"{name!r} is not a file of the vault ({error.strerror}).") from error
         raise
+    # Of the open file and not of its name, which may mean another file by now.
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NoSuchNote(f"{name!r} is not a file of the vault.")

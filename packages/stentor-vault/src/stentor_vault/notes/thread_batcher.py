@@ -43,6 +43,7 @@ class ThreadBatcher(Generic[Item, Result]):
         while self._running_calls < self._max_calls and (batch := self._take_batch()):
             call = asyncio.get_running_loop().run_in_executor(None, self._work, [item for item, _ in batch])
             self._running_calls += 1
+            # `batch` as a default: the loop would otherwise give each callback the last one.
             call.add_done_callback(lambda done, batch=batch: self._deliver(batch, done))
 
     def _take_batch(self) -> list[_Waiting[Item, Result]]:

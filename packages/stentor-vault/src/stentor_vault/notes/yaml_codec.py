@@ -25,6 +25,7 @@ MAX_DIGITS = 4_000
 """Maximum digits of an integer; a longer one is a string. Python and JSON decoders refuse a little above that."""
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _PLAIN_SCALAR = re.compile(r"[A-Za-zÀ-ɏ_/][\w À-ɏ/.@+-]*(?<! )\Z")
+# Also the booleans of YAML 1.1, which other programs that read the note may still use.
 _RESERVED_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", ".nan", ".inf"}
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -173,6 +174,7 @@ def _end(node: Node, text: str) -> int:
 def _scalar_end(node: ScalarNode, text: str) -> int:
     if not node.value and node.style is None:
         return 0  # an empty value, whose mark may be in a later line
+    # The end mark of a plain or block scalar is behind the white space that follows it.
     end = int(node.end_mark.index)
     while end > node.start_mark.index and text[end - 1] in " \t\r\n":
         end -= 1

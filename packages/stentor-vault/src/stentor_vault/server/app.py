@@ -29,6 +29,7 @@ from stentor_vault.server.text_index import VaultTextIndex
 from stentor_vault.server.write_handlers import VaultFiles, WriteHandlers
 
 CERTIFICATE_PATH = "/obsidian-local-rest-api.crt"
+# Clients decide by the version which requests they may send, so it is the one that is imitated.
 API_NAME, API_VERSION = "Obsidian Local REST API", "5.1.0"
 """Name and version of the implemented API, which clients check; `server` in the response names Stentor."""
 log = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class VaultServer:
 
     async def _dispatch(self, request: Request) -> Response:
         first, *rest = split_request_path(request)
+        # Asked once, because `/` is public and says whether the key is right.
         authenticated = self._is_authenticated(request)
         if not rest and request.method in ("GET", "HEAD"):
             public = self._get_public(f"/{first}", authenticated=authenticated)

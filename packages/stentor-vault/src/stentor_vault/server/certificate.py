@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 FILE_NAME = "vault.pem"
 COMMON_NAME = "Stentor vault"
+# Some clients reject certificates that are valid much longer than a year.
 VALIDITY, RENEWAL_MARGIN = timedelta(days=365), timedelta(days=30)
 """How long a certificate is valid, and how long before it expires it is renewed."""
 CHECK_SECONDS = 3600.0
@@ -77,6 +78,7 @@ class ServerCertificate:
             certificate = self._read()
         # Another process may have renewed the file, so what was read decides, not what was written.
         if certificate is not None and certificate != self._loaded:
+            # Into the same context: listeners hold it, and use the new certificate for the next connection.
             self._context.load_cert_chain(self.path)
             self._loaded = certificate
 

@@ -149,6 +149,7 @@ def _compile(pattern: str) -> Any:
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise InvalidRule(f"The pattern has more than {MAX_PATTERN_LENGTH} characters.")
     options = re2.Options()
+    # RE2 would write invalid patterns of callers to standard error.
     options.log_errors = False
     options.max_mem = _MAX_MEMORY_BYTES
     try:

@@ -14,6 +14,7 @@ import msgspec
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"(?<!`)`++[^`\n]+`++")
+# All repetitions are bounded: a note of unclosed brackets would otherwise take quadratic time.
 _WIKI_LINK = re.compile(r"\[\[([^\[\]|\n]{1,1000})(?:\|[^\[\]\n]{0,1000})?\]\]")
 _MARKDOWN_LINK = re.compile(r"\]\((?:<([^<>\n]{1,1000})>|([^\s()<>]{1,1000}))(?:[ \t]+[\"'][^\n]{0,500}[\"'])?\)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|//|#")
@@ -115,6 +116,7 @@ class LinkIndex:
     def find_backlinks(self, path: str) -> list[str]:
         """Return the notes with a link that resolves to this file, sorted."""
         key = link_key(path)
+        # A copy, because the thread that indexes may change the set meanwhile.
         sources = list(self._sources.get(key, ()))
         return sorted(source for source in sources if self._has_link_to(path, key, source))
 

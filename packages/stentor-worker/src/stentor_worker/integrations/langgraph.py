@@ -106,6 +106,7 @@ class StentorCheckpointer(RecordStore):
         again: dict[str, bytes] = {}
         checkpoint_id = config["configurable"]["checkpoint_id"]
         for place, (channel, value) in enumerate(writes):
+            # Errors and interrupts have fixed negative numbers.
             index = WRITES_IDX_MAP.get(channel, place)
             key = make_key("w", _namespace(config), checkpoint_id, task_id, str(index))
             values = once if index >= 0 else again

@@ -65,12 +65,14 @@ class RecordStore(BaseCheckpointSaver[str]):
         """Yield a checkpoint and its ancestors. An id sorts after that of its parent, unless it was made by hand."""
         if parent is None:
             return
+        # "before" is exclusive, and no id lies between `parent` and this: so the parent comes first.
         for record in self._records(thread, namespace, f"{parent}0", page=CHUNK):
             if identify(record) == parent:
                 yield record
                 parent = record["parent"]
             if parent is None:
                 return
+        # Ids made by hand are in no order: the rest of the chain is looked up one by one.
         while parent is not None and (found := self._find(thread, namespace, parent)):
             yield found[0]
             parent = found[0]["parent"]
@@ -85,6 +87,7 @@ class RecordStore(BaseCheckpointSaver[str]):
             keys = [_value_keys(record, channels) for record in some]
             wanted = dict.fromkeys(key for of_record in keys for key in of_record.values())
             known = {key: values[key] for key in wanted if key in values}
+            # What the last chunk had and this one has too is not read again; the rest is forgotten.
             values = known | self._threads.read(thread, [key for key in wanted if key not in known])
             writes = self._read_writes(thread, some)
             for record, of_record in zip(some, keys, strict=True):
@@ -101,6 +104,7 @@ class RecordStore(BaseCheckpointSaver[str]):
             if first == last:
                 stored |= dict(self._threads.scan(thread, f"{first}/", page=1_000))
                 continue
+            # "0" is the character after "/", so this ends behind the last write of the checkpoint `last`.
             for key, packed in self._threads.scan(thread, make_key("w", namespace, ""), f"{last}0", 1_000):
                 if key < first:
                     break
@@ -108,6 +112,7 @@ class RecordStore(BaseCheckpointSaver[str]):
         writes: dict[str, list[tuple[str, str, int, str, Any]]] = {}
         for key, packed in stored.items():
             parts = key.split("/")
+            # Longer keys are the long values, which their writes fetch.
             if len(parts) == len(("w", "namespace", "id", "task", "index")):
                 task_id, channel, task_path, inline = self._unpack(packed)
                 value = self._unpack(inline or stored[f"{key}/value"])
@@ -123,6 +128,7 @@ class RecordStore(BaseCheckpointSaver[str]):
         going = {make_key("c", record["namespace"], identify(record)): record for record in records}
         going = {key: record for key, record in going.items() if key not in staying}
         self._threads.remove(thread, going, (f"w{key[1:]}/" for key in going))
+        # Values are shared by the checkpoints in which a channel did not change.
         used = {key for record in staying.values() for key in _value_keys(record).values()}
         unused = {key for record in going.values() for key in _value_keys(record).values()} - used
         self._threads.remove(thread, unused)

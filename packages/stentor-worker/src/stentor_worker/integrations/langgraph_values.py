@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -60,12 +60,8 @@ class Threads:
         """Yield the values whose key begins with `prefix` and sorts before `before`, the last key first."""
         query: dict[str, Any] = {"prefix": prefix, "order": "key_descending", "limit": page}
         query |= {} if before is None else {"before": before}
-        while True:
-            found = self._get(thread, f"/values?{urlencode(query)}")
+        for found in _pages(partial(self._get, thread), "/values", query):
             yield from _decode(found).items()
-            if found.get("next_cursor") is None:
-                return
-            query["cursor"] = found["next_cursor"]
 
     def remove(self, thread: str, keys: Iterable[str], prefixes: Iterable[str] = ()) -> None:
         """Remove values by their key or its beginning."""
@@ -80,28 +76,26 @@ class Threads:
             self._call("DELETE", thread, "")
         except CheckpointError as error:
             if error.status == 403:
+                # Emptying needs only the permission to write.
                 self._call("POST", thread, "/clear", {"values": ""})
             elif error.status != 404:
                 raise
 
     def __iter__(self) -> Iterator[str]:
         """Yield the threads that the key may use, the last changed first."""
-        query: dict[str, Any] = {"limit": 1_000}
-        while True:
-            found = self._request("GET", f"/sessions?{urlencode(query)}", None, None)
+        for found in _pages(lambda path: self._request("GET", path, None, None), "/sessions", {"limit": 1_000}):
             for session in found["sessions"]:
                 thread = session["metadata"].get("thread_id")
+                # Compared, because sessions of other programs, or of another prefix, may have such metadata too.
                 if isinstance(thread, str) and self._session_id(thread) == session["session_id"]:
                     yield thread
-            if found["next_cursor"] is None:
-                return
-            query["cursor"] = found["next_cursor"]
 
     def _read(self, thread: str, keys: list[str]) -> dict[str, bytes]:
         """Read some keys, in two halves if they are too long together."""
         try:
             return _decode(self._get(thread, "/values?" + urlencode([("key", key) for key in keys])))
         except CheckpointError as error:
+            # The service counts an address in its own way: shorter lists may pass where this one did not.
             if error.status != 400 or len(keys) == 1:
                 raise
         half = len(keys) // 2
@@ -133,6 +127,7 @@ class Threads:
     def _session_id(self, thread: str) -> str:
         """Return the prefix and the thread's id, or its hash where a session cannot have it."""
         plain = self._prefix + thread
+        # A thread that begins with # is hashed too: otherwise it could have the id of another one's hash.
         if plain.isprintable() and len(plain) <= MAX_SESSION_ID and not thread.startswith("#"):
             return plain
         return f"{self._prefix}#{_hash(thread)}"
@@ -145,6 +140,7 @@ def make_key(*parts: str) -> str:
 
 def _escape(part: str) -> str:
     escaped = quote(part, safe=_SAFE, errors="surrogatepass")
+    # No escaped part begins with #, so a hash never equals one.
     return escaped if len(escaped) <= MAX_PART else f"#{_hash(part)}"
 
 
@@ -156,6 +152,7 @@ def _batches(values: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
     batch: dict[str, bytes] = {}
     size = 0
     for key, value in values.items():
+        # A value that is too long alone is sent alone, so that the service says what is wrong.
         if batch and (len(batch) == MAX_BATCH or size + len(value) > BATCH_BYTES):
             yield batch
             batch, size = {}, 0
@@ -178,6 +175,16 @@ def _addresses(keys: Iterable[str]) -> Iterator[list[str]]:
         size += length
     if some:
         yield some
+
+
+def _pages(get: Callable[[str], dict[str, Any]], path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    cursor: str | None = None
+    while True:
+        page = get(f"{path}?{urlencode(query if cursor is None else query | {'cursor': cursor})}")
+        yield page
+        cursor = page.get("next_cursor")
+        if cursor is None:
+            return
 
 
 def _decode(page: Mapping[str, Any]) -> dict[str, bytes]:

@@ -88,6 +88,7 @@ class StentorSession:
 
     def _append(self, items: Iterable[Any]) -> None:
         for batch in _batches(items):
+            # The key is made once for all tries, so a request whose response was lost does not append twice.
             add = partial(self._post, "/items", {"items": batch}, str(uuid.uuid4()))
             create_if_missing(add, self._create)
 
@@ -144,6 +145,7 @@ async def _to_end(function: Callable[[], T]) -> T:
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        # The caller may be cancelled several times; each one only interrupts the wait.
         while not running.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])

@@ -65,6 +65,7 @@ class TaskSteps(AbstractCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
     ) -> AgentRunResult[Any]:
         name = self._name or (ctx.agent and ctx.agent.name) or "agent"
+        # By the step around it, as a step's names count within that step.
         runs = _runs.setdefault(current_scope.get() or self._task, {}).setdefault(name, _Runs(self._place))
         with runs.begin(name, self._place) as self._steps.prefix:
             return await handler()
@@ -229,4 +230,5 @@ def _dump(adapter: TypeAdapter[list[Any]], value: Any) -> Json:
 
 
 def _load(adapter: TypeAdapter[list[Any]], value: Json) -> Any:
+    # Through JSON, because only its validation decodes what the dump encoded, such as bytes.
     return adapter.validate_json(json.dumps([value]))[0]

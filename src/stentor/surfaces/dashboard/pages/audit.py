@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-
 from starlette.responses import Response
 
 from stentor.core.db import Tx
@@ -16,7 +14,7 @@ from stentor.domains.webhooks import store as webhook_store
 from stentor.surfaces.dashboard.pages.model_calls import times_of_days
 from stentor.surfaces.dashboard.presenters import audit_view
 from stentor.surfaces.dashboard.presenters.audit_view import AuditRow
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 
 PAGE_SIZE = 50
 FILTERS = ("category", "q", "from", "to")
@@ -41,13 +39,9 @@ async def show_audit(page: PageRequest) -> Response:
         categories=tuple(CATEGORIES),
         filters=filters,
         is_filtered=any(filters[name] for name in ("q", "from", "to")),
-        address=lambda **changed: f"/audit?{urlencode(_set_only(filters | changed))}",
-        more=urlencode(_set_only(filters | {"cursor": found["next_cursor"] or ""})) if found["next_cursor"] else "",
+        address=lambda **changed: f"/audit?{encode_query(filters | changed)}",
+        more=encode_query(filters | {"cursor": found["next_cursor"]}) if found["next_cursor"] else "",
     )
-
-
-def _set_only(values: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in values.items() if value}
 
 
 def _present_events(tx: Tx, tenant: str, events: list[JsonObject]) -> list[AuditRow]:

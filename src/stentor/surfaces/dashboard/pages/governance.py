@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Literal, TypedDict
-from urllib.parse import urlencode
 
 from starlette.responses import Response
 
@@ -19,7 +18,7 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
 from stentor.surfaces.dashboard.presenters import agent_view, change_review
-from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
+from stentor.surfaces.dashboard.site.page import PageRequest, encode_query, int_or_text
 
 PAGE_SIZE = 50
 TABS = {
@@ -105,7 +104,7 @@ def _present_tab(status: str, filters: dict[str, str], counts: dict[str, int]) -
 
 
 def _list_url(query: dict[str, str]) -> str:
-    return f"/governance?{urlencode({name: value for name, value in query.items() if value})}"
+    return f"/governance?{encode_query(query)}"
 
 
 async def show_update(page: PageRequest) -> Response:
@@ -198,7 +197,7 @@ async def _render_list(page: PageRequest, kind: Literal["checkpoints", "rollback
         read_agent_choices(page, agent_id),
     )
     query = {"agent": agent_id, "cursor": result["next_cursor"]}
-    next_url = f"/governance/{kind}?{urlencode({name: value for name, value in query.items() if value})}"
+    next_url = f"/governance/{kind}?{encode_query(query)}"
     return page.render(
         f"{kind}.html",
         block="rows" if page.query_param("cursor") else "results",

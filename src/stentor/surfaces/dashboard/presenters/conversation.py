@@ -83,11 +83,16 @@ def _message(item: JsonObject) -> Message:
     # In OpenAI's format the whole message is the result; the others have a part for it.
     if role in ("tool", "function"):
         parts = [Part("result", part.text, _text(item.get("tool_call_id"))) for part in parts]
-    for call in _objects(item.get("tool_calls")):
-        function = call.get("function")
-        if isinstance(function, dict):
-            parts.append(Part("call", _pretty(function.get("arguments")), _text(function.get("name"))))
+    for _, function in called_functions(item):
+        parts.append(Part("call", _pretty(function.get("arguments")), _text(function.get("name"))))
     return Message(_ROLES.get(role, role), parts)
+
+
+def called_functions(message: JsonObject) -> Iterator[tuple[Any, JsonObject]]:
+    """Yield the id and the function of each tool call of a message."""
+    for call in _objects(message.get("tool_calls")):
+        if isinstance(function := call.get("function"), dict):
+            yield call.get("id"), function
 
 
 def _parts(content: Any) -> list[Part]:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.jsontext import JsonObject
-from stentor.surfaces.dashboard.presenters.conversation import Part, read_message
+from stentor.surfaces.dashboard.presenters.conversation import Part, called_functions, read_message
 
 MAX_PARTS = 50
 """Parts of a message that are shown."""
@@ -62,10 +62,6 @@ def _to_turn(item: JsonObject, tools: dict[str, str]) -> TranscriptItem:
 
 def _called_tools(value: Any) -> dict[str, str]:
     """Return the names of the tools that a message calls, by the ids of the calls."""
-    calls = value.get("tool_calls") if isinstance(value, dict) else None
-    found: dict[str, str] = {}
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and isinstance(call.get("id"), str) and isinstance(function.get("name"), str):
-            found[call["id"]] = function["name"]
-    return found
+    calls = called_functions(value) if isinstance(value, dict) else ()
+    named = ((call_id, function.get("name")) for call_id, function in calls)
+    return {call_id: name for call_id, name in named if isinstance(call_id, str) and isinstance(name, str)}

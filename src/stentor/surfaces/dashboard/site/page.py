@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -286,6 +287,11 @@ class ThreadedHtmlResponse(HTMLResponse):
         self.body = self.render(await asyncio.to_thread(self._render_html))
         self.headers["Content-Length"] = str(len(self.body))  # the constructor saw an empty body
         await super().__call__(scope, receive, send)
+
+
+def encode_query(values: Mapping[str, str | None]) -> str:
+    """Return the values that are set as a query string."""
+    return urlencode({name: value for name, value in values.items() if value})
 
 
 def int_or_text(text: str) -> int | str:

@@ -80,6 +80,7 @@ def _replace_field(text: str, current: JsonObject, instruction: PatchInstruction
     others = {name: value for name, value in current.items() if name != instruction.name}
     fields = _require_fields(others, instruction)
     first = instruction.name if instruction.name in fields else next(iter(fields))
+    # Renamed first, so that the field keeps its place among the others.
     if first != instruction.name:
         text = frontmatter.rename_key(text, instruction.name, first)
     rest = {name: value for name, value in fields.items() if name != first}

@@ -198,6 +198,7 @@ def shift_headings(text: str, by: int) -> ShiftedText:
         return ShiftedText(text, [])
     edits, warnings = [], []
     for block in parse_blocks(text):
+        # Headings in lists and quotes are not sections of the note, so their level says nothing.
         match = ATX_HEADING.match(text, block.start) if block.kind == "heading" and block.depth == 0 else None
         if match is None:
             continue  # not a heading, or a setext heading, which has no # to count

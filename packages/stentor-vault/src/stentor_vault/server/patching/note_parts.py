@@ -27,6 +27,7 @@ def apply_instruction(text: str, instruction: PatchInstruction) -> PatchResult:
     version = hashlib.sha256(text.encode()).hexdigest()
     if instruction.if_match not in (None, version):
         raise VersionMismatch(f"The note's version is {version}, not ifMatch. Read it again.", {"version": version})
+    # Before the outline: fields can be edited in a note whose Markdown takes long to parse.
     if instruction.target_type == "frontmatter":
         return PatchResult(field_edits.patch_field(text, instruction))
     outline = parse_outline(text)
