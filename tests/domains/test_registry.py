@@ -12,6 +12,7 @@ from stentor.core.db import Sql
 from stentor.core.errors import RegistryRecordError
 from stentor.domains.registry import store
 from tests.conftest import MakeWorld, World
+from tests.patience import soon
 from tests.requirements import requirement
 
 PATH = "/api/v1/registry/agents"
@@ -279,6 +280,25 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
     await world.kernel.refresh(0)
     assert (await world.admin.get(PATH)).json()["malformed"] == [agent]
     assert (await world.clients["OTHER"].get(PATH)).json()["malformed"] == []
+
+
+@pytest.mark.only("postgresql", reason="a process alone misses no change")
+async def test_a_change_during_a_long_start_is_loaded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
+    recover, registered = later.tasks.reconciler.recover, list[str]()
+
+    async def recover_slowly(*, is_single_process: bool) -> int:
+        registered.append(await world.register())
+        world.clock.advance(seconds=60)
+        return await recover(is_single_process=is_single_process)
+
+    monkeypatch.setattr(later.tasks.reconciler, "recover", recover_slowly)
+    await later.start([])
+    try:
+        agents = later.agents.registry.agents
+        await soon(lambda: [a.agent_id for a in agents.list_capable("default", ["echo"])] == registered)
+    finally:
+        await later.stop()
 
 
 @requirement("registry.builtin-agents-registered")

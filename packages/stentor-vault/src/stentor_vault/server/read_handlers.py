@@ -89,6 +89,7 @@ class ReadHandlers:
         accept = request.headers.get("accept", "")
         document = text_index.to_document(note)
         if document is not None and NOTE_JSON in accept:
+            # The links of a note need the names of all files.
             await self._texts.wait_until_loaded()
             links = self._texts.links.get_links(note.path)
             body = jsontext.encode(text_index.note_to_json(note, document, links))

@@ -100,6 +100,7 @@ class VaultTextIndex:
             while self._changed_during_load:
                 changed, self._changed_during_load = self._changed_during_load, set()
                 files |= await self._read_files(changed)
+            # Without an await from here to the end, so that no request sees a part of the index.
             self._texts = {}
             self.links.clear()
             for path, file in files.items():

@@ -179,6 +179,7 @@ class VaultFiles:
             for _ in range(MAX_ATTEMPTS):
                 current = await self._read_if_exists(path)
                 conditions.require(path, current)
+                # In a thread: parsing the Markdown of a long note takes a while.
                 content = await asyncio.to_thread(edit, current)
                 try:
                     await self.vault.write(path, content, NO_FILE if current is None else content_hash(current))
