@@ -10,6 +10,8 @@ import pytest
 
 from stentor.core.db import Sql
 from tests.conftest import World
+from tests.domains.alerts.test_alerts import alerts
+from tests.domains.monitoring.metrics_scrape import scrape
 from tests.domains.test_steps import Attempt
 from tests.domains.test_waits import suspend, wait
 from tests.requirements import requirement
@@ -154,3 +156,28 @@ async def test_a_limit_that_makes_no_sense_is_refused(world: World, limit: dict[
     answer = await world.admin.post("/api/v1/tasks", json=body)
     assert answer.status_code == 400
     assert "limit" in answer.text
+
+
+@requirement("monitoring.tasks", "alerts.waiting")
+async def test_what_waits_for_room_or_sleeps_is_no_old_task_of_the_queue(world: World) -> None:
+    agent = await world.register()
+    one = {"key": "k", "max": 1}
+    sleeper, parked = await world.submit(limit=one), await world.submit(limit=one)
+    (task,) = await claim(world, agent)
+    await look(world)
+    world.clock.advance(seconds=900)
+    assert (await scrape(world)).value("queue_oldest_seconds") == 0
+    await world.kernel.alerts.check()
+    assert await alerts(world, "queue") == []
+    attempt = Attempt(world, sleeper, task["epoch"])
+    await wait(attempt, "sleep", seconds=9_999)
+    assert await suspend(attempt, "sleep") == "waiting"
+    world.clock.advance(seconds=900)
+    free = await world.submit()
+    world.clock.advance(seconds=400)
+    assert (await scrape(world)).value("queue_oldest_seconds") == 400
+    await world.kernel.tasks.room.tick()
+    assert (await scrape(world)).value("queue_oldest_seconds") > 2_000, "there is room, and its agent does not take it"
+    await world.kernel.alerts.check()
+    assert [alert["message"][:30] for alert in await alerts(world, "queue")] == ["2 tasks wait in the queue, the"]
+    assert {task["task_id"] for task in await claim(world, agent)} == {parked, free}

@@ -30,7 +30,7 @@ _END_EVENTS = TERMINAL_EVENTS | {"dispatch_denied"}
 def collect_metrics(tx: Tx) -> Iterable[Metric]:
     """Yield the gauges over all tenants."""
     yield labeled_gauge_family("stentor_tasks", "Tasks by status.", "status", _count_by_status(tx))
-    text = "Age of the oldest queued task; 0 if the queue is empty."
+    text = "Age of the oldest queued task that does not wait for room of its limit; 0 without one."
     yield gauge_family("stentor_queue_oldest_seconds", text, _oldest_wait_s(tx))
 
 
