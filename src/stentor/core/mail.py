@@ -8,6 +8,7 @@ import ssl
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 
+from stentor.core.clock import SECOND
 from stentor.core.settings.alerts import SmtpServer
 
 TIMEOUT_SECONDS = 60.0
@@ -25,11 +26,20 @@ class Mailer:
         self._server, self.recipients = server, recipients
         self._sender = sender or f"stentor@{socket.getfqdn()}"
 
-    def send(self, subject: str, text: str) -> None:
-        """Send a message and wait until the server has taken it; blocks. Raises MailError."""
+    def make_message_id(self, unique: str) -> str:
+        """Return the `Message-ID` of a message that is known here by a unique id."""
+        return f"<{unique}@{self._sender.rpartition('@')[2]}>"
+
+    def send(self, subject: str, text: str, message_id: str | None = None, date_us: int | None = None) -> None:
+        """Send a message and wait until the server has taken it; blocks. Raises MailError.
+
+        A message that may have been sent before has the same `message_id` and date (microseconds) again, by which
+        mail servers and readers recognize it. Without them it is a new one.
+        """
         message = EmailMessage()
         message["Subject"], message["From"], message["To"] = subject, self._sender, ", ".join(self.recipients)
-        message["Date"], message["Message-ID"] = formatdate(), make_msgid(domain=self._sender.rpartition("@")[2])
+        message["Date"] = formatdate(None if date_us is None else date_us / SECOND)
+        message["Message-ID"] = message_id or make_msgid(domain=self._sender.rpartition("@")[2])
         # So that no vacation notice comes back.
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(text)

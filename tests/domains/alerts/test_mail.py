@@ -30,10 +30,11 @@ USER, PASSWORD = "stentor", "correct-horse-7c1e"
 
 @dataclass
 class MailServer:
-    """`refuses` is the status that it answers instead of taking a message."""
+    """`refuses` is the status that it answers instead of taking a message. One that `forgets` takes it all the same."""
 
     port: int = 0
     refuses: str = ""
+    forgets: bool = False
     messages: list[EmailMessage] = field(default_factory=list)
     recipients: list[list[str]] = field(default_factory=list)
 
@@ -47,7 +48,7 @@ class MailServer:
         assert isinstance(message, EmailMessage)
         self.messages.append(message)
         self.recipients.append(envelope.rcpt_tos)
-        return "250 taken"
+        return "451 the connection is lost" if self.forgets else "250 taken"
 
     @property
     def texts(self) -> list[str]:
@@ -83,12 +84,17 @@ def _authenticate(server: object, session: object, envelope: object, mechanism: 
     return AuthResult(success=is_right, handled=False)  # not handled: the server itself says no
 
 
-async def mailing_world(make_world: MakeWorld, server: MailServer, login: str = "") -> World:
+async def open_world(make_world: MakeWorld, server: MailServer, login: str = "") -> World:
     world: World = await make_world(
         SERVICE_SMTP_URL=f"smtp://{login}127.0.0.1:{server.port}",
         SERVICE_ALERT_EMAILS="ops@example.com, boss@example.com",
         SERVICE_ALERT_EMAIL_FROM="stentor@example.com",
     )
+    return world
+
+
+async def mailing_world(make_world: MakeWorld, server: MailServer, login: str = "") -> World:
+    world = await open_world(make_world, server, login)
     await world.register()
     await world.submit()
     return world
@@ -132,6 +138,49 @@ async def test_an_email_that_was_not_taken_is_sent_with_the_next_check_and_loses
     server.refuses = ""
     await check(world, minutes=0.25)
     assert len(server.messages) == 1
+
+
+@requirement("alerts.email")
+async def test_an_email_whose_answer_was_lost_is_sent_again_as_the_same_message(
+    make_world: MakeWorld, mail_server: Callable[..., MailServer]
+) -> None:
+    server = mail_server()
+    world = await mailing_world(make_world, server)
+    server.forgets = True
+    await check(world, minutes=6)
+    server.forgets = False
+    other = await open_world(make_world, server)  # nothing is in memory
+    other.kernel.health.set_check("vault", fixed_check("unavailable", "gone"))
+    await check(other, minutes=0.25)
+    first, second = server.messages
+    assert first.as_bytes() == second.as_bytes()
+    assert str(first["Message-ID"]).endswith("@example.com>")
+    await check(other, minutes=0.25)
+    third = server.messages[-1]
+    assert third["Message-ID"] != first["Message-ID"]
+    assert "The component vault" in server.texts[-1]
+    await check(other, minutes=0.25)
+    assert len(server.messages) == 3
+
+
+@requirement("alerts.email")
+async def test_an_email_that_is_never_taken_is_given_up_after_a_day_and_the_log_says_so(
+    make_world: MakeWorld, mail_server: Callable[..., MailServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = mail_server()
+    world = await mailing_world(make_world, server)
+    server.refuses = "552 too big"
+    await check(world, minutes=6)
+    await check(world, minutes=60 * 25)
+    (given_up,) = [record for record in caplog.records if "given up" in record.message]
+    assert "too big" in given_up.message
+    server.refuses = ""
+    await world.register("boss", capabilities=["judge"], trust_tier="human")
+    await world.submit(required_capabilities=["judge"])
+    await check(world, minutes=6)
+    (text,) = server.texts
+    assert "waits for approval" in text
+    assert "in the queue" not in text
 
 
 @requirement("alerts.email")

@@ -80,6 +80,16 @@ class Alert(msgspec.Struct, frozen=True):
         return is_admin or self.kind != "budget" or self.subject.startswith(f"key:{key_name}:")
 
 
+class AlertMail(msgspec.Struct, frozen=True):
+    """An e-mail about alerts, as it is sent each time. `message_id` is its `Message-ID`; the time in microseconds."""
+
+    mail_id: str
+    message_id: str
+    subject: str
+    body: str
+    created_at: int
+
+
 class AlertChanges(msgspec.Struct, frozen=True):
     """What a check changes: new alerts, alerts whose message is another now, and alerts that are over."""
 

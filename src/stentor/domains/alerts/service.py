@@ -1,7 +1,8 @@
 """Checks every few seconds what is wrong, opens and resolves alerts, and mails what changed.
 
 One process of an installation checks. A check that fails changes nothing, so no alert resolves because its condition
-could not be read. An e-mail that cannot be sent is tried again with every check for a day.
+could not be read. An e-mail that cannot be sent is tried again with every check for a day; meanwhile further changes
+wait for the next one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal
 
+from stentor.core import ids
 from stentor.core.clock import DAY, Clock, format_iso
 from stentor.core.db import Database, Tx
 from stentor.core.db.leader import LeaderElection
@@ -19,7 +21,7 @@ from stentor.core.mail import Mailer, MailError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.alerts import store
-from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertChanges, AlertKey, Finding, compare
+from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertChanges, AlertKey, AlertMail, Finding, compare
 
 INTERVAL_SECONDS = 15.0
 MAX_MAILED = 50
@@ -132,23 +134,50 @@ class AlertService:
         )
 
     async def _mail(self, mailer: Mailer) -> None:
-        """Send one e-mail with every alert whose state no e-mail has said. Logs an outage once."""
-        # After a long outage of the mail server nobody needs e-mails about the alerts of last week.
-        since = self._clock.now() - DAY
-        alerts = await self._db.read(lambda tx: store.list_unmailed(tx, since, MAX_MAILED))
-        if not alerts:
+        """Send one e-mail with every alert whose state no e-mail says. Logs an outage once.
+
+        The e-mail is stored with its id before it is sent. After a crash in between the same one is sent again.
+        """
+        mail = await self._db.read(store.find_open_mail)
+        if mail is None:
+            # After a long outage of the mail server nobody needs e-mails about the alerts of last week.
+            since = self._clock.now() - DAY
+            if await self._db.read(lambda tx: store.list_unmailed(tx, since, 1)):
+                mail = await self._db.write(lambda tx: self._write_mail(tx, mailer, since))
+        if mail is None:
             return
         try:
             # In a thread, because smtplib blocks and a mail server may take a minute to answer.
-            await asyncio.to_thread(mailer.send, mail_subject(alerts), mail_text(alerts))
+            await asyncio.to_thread(mailer.send, mail.subject, mail.body, mail.message_id, mail.created_at)
         except MailError as error:
-            if str(error) != self._mail_problem:
-                log.warning("alerts: e-mail not sent, it is tried again error=%s", error)
-            self._mail_problem = str(error)
+            await self._note_failure(mail, str(error))
             return
         self._mail_problem = ""
-        # After the e-mail: a crash in between sends it twice, and in the other order never.
-        await self._db.write(lambda tx: store.set_mailed(tx, alerts))
+        await self._db.write(lambda tx: store.set_mail_sent(tx, mail.mail_id))
+
+    def _write_mail(self, tx: Tx, mailer: Mailer, since: int) -> AlertMail | None:
+        """Store the next e-mail; None if another process has done so."""
+        tx.lock(_LOCK)
+        if (mail := store.find_open_mail(tx)) is not None:
+            return mail
+        alerts = store.list_unmailed(tx, since, MAX_MAILED)
+        if not alerts:
+            return None
+        mail_id = ids.new_id()
+        mail = AlertMail(mail_id, mailer.make_message_id(mail_id), mail_subject(alerts), mail_text(alerts), tx.now)
+        store.insert_mail(tx, mail)
+        store.set_mailed(tx, alerts)
+        return mail
+
+    async def _note_failure(self, mail: AlertMail, problem: str) -> None:
+        """Log why an e-mail was not taken, and give it up after a day."""
+        is_old = self._clock.now() - mail.created_at > DAY
+        if is_old:
+            await self._db.write(lambda tx: store.give_up_mail(tx, mail.mail_id))
+            log.error("alerts: e-mail given up after a day message_id=%s error=%s", mail.message_id, problem)
+        elif problem != self._mail_problem:
+            log.warning("alerts: e-mail not sent, it is tried again message_id=%s error=%s", mail.message_id, problem)
+        self._mail_problem = "" if is_old else problem
 
 
 def mail_subject(alerts: list[Alert]) -> str:

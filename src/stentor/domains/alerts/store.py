@@ -1,13 +1,15 @@
-"""SQL of alerts."""
+"""SQL of alerts and of the e-mails about them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import Sql, Tx
-from stentor.domains.alerts.model import Alert, Finding
+from stentor.domains.alerts.model import Alert, AlertMail, Finding
 
 _COLUMNS = ", ".join(Alert.__struct_fields__)
 _LIST_OPEN = Sql(f"select {_COLUMNS} from alerts where resolved_at is null order by tenant, opened_at, alert_id")
@@ -42,6 +44,18 @@ _SET_MAILED = Sql(
     """update alerts set mailed = :state
     where alert_id = :alert_id and (:state = 'opened') = (resolved_at is null)"""
 )
+_MAIL_COLUMNS = ", ".join(AlertMail.__struct_fields__)
+_INSERT_MAIL = Sql(
+    f"""insert into alert_mails ({_MAIL_COLUMNS})
+    values ({", ".join(f":{name}" for name in AlertMail.__struct_fields__)})"""
+)
+_FIND_OPEN_MAIL = Sql(
+    f"""select {_MAIL_COLUMNS} from alert_mails where sent_at is null and given_up = 0
+    order by created_at, mail_id limit 1"""
+)
+_SET_SENT = Sql("update alert_mails set sent_at = :now where mail_id = :mail_id and sent_at is null")
+_GIVE_UP = Sql("update alert_mails set given_up = 1 where mail_id = :mail_id and sent_at is null")
+_PURGE_MAILS = Sql("delete from alert_mails where created_at < :before and (sent_at is not null or given_up = 1)")
 
 
 def list_open(tx: Tx) -> list[Alert]:
@@ -87,6 +101,28 @@ def list_unmailed(tx: Tx, since: int, limit: int) -> list[Alert]:
 
 
 def set_mailed(tx: Tx, alerts: list[Alert]) -> None:
-    """Record that an e-mail has said the state that these alerts have here, unless it has changed since."""
+    """Record that an e-mail says the state that these alerts have here, unless it has changed since."""
     states = [(alert.alert_id, "opened" if alert.resolved_at is None else "resolved") for alert in alerts]
     tx.many(_SET_MAILED, [{"alert_id": alert_id, "state": state} for alert_id, state in states])
+
+
+def insert_mail(tx: Tx, mail: AlertMail) -> None:
+    """Store an e-mail before it is sent. Those that ended 30 days ago are deleted."""
+    tx.run(_PURGE_MAILS, before=tx.now - 30 * DAY)
+    tx.run(_INSERT_MAIL, **msgspec.structs.asdict(mail))
+
+
+def find_open_mail(tx: Tx) -> AlertMail | None:
+    """Return the e-mail that is to be sent, None without one."""
+    row = tx.row(_FIND_OPEN_MAIL)
+    return None if row is None else AlertMail(*row)
+
+
+def set_mail_sent(tx: Tx, mail_id: str) -> None:
+    """Record that the mail server has taken an e-mail."""
+    tx.run(_SET_SENT, mail_id=mail_id, now=tx.now)
+
+
+def give_up_mail(tx: Tx, mail_id: str) -> None:
+    """Record that an e-mail is sent no more."""
+    tx.run(_GIVE_UP, mail_id=mail_id)
