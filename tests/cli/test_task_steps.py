@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any
 
@@ -45,13 +46,18 @@ def work(served: Served) -> Any:
 def test_the_steps_are_a_tree_and_a_question_is_answered(served: Served, work: Work) -> None:
     program, _ = served
     work.tell("steps", key="plan/fetch", name="fetch", value="x" * 5_000)
-    work.tell("steps", key="plan", name="plan", value={"hotel": "Sol"})
+    work.tell("steps", key="plan", name="plan", value={"hotel": "Sol"}, duration_ms=1_500)
     work.tell("waits", key="question", name="question", kind="question", question="Book Sol?", options=["yes", "no"])
     work.tell("suspend", keys=["question"])
     tree = program("task", "steps", work.task_id).out
     assert tree.index("plan") < tree.index("fetch") < tree.index("question")
     assert "5,002 bytes" in tree
     assert "waiting for Book Sol?" in tree
+    assert re.search(r'plan  step completed \{"hotel":"Sol"\}  \d\d:\d\d:\d\d, took 1\.5 s, attempt 1', tree)
+    shown = program("task", "show", work.task_id).out
+    assert re.search(r"agent +ann \([0-9a-f-]{36}\)", shown)
+    assert re.search(r"waits for +Waits for an answer to 'Book Sol\?' \(yes, no\)", shown)
+    assert "waits for" in program("task", "show", work.task_id, "--activity").out
     assert program("task", "steps", work.task_id, "--step", "plan/fetch").out == "x" * 5_000 + "\n"
     with program.start("task", "watch", work.task_id) as watch:
         assert watch.stderr is not None
@@ -95,7 +101,9 @@ def test_a_signal_is_sent_and_an_effect_resolved(served: Served, work: Work) -> 
     assert (bad.code, "Texts need quotes" in bad.err.replace("\n", " ")) == (2, True)
     work.tell("effects", key="pay", name="pay")
     work.tell("fail", error={"message": "no"})
-    assert "Did pay happen?" in program("task", "decisions").out
+    asked = program("task", "decisions").out
+    assert "Did the effect 'pay' happen? The agent ann began it at" in " ".join(asked.split())
+    assert "--not-happened: It did not happen: it is sent again, with the same key" in asked
     resolved: Done = program("task", "resolve", work.task_id, "--step", "pay", "--happened", "--value", "5")
     assert resolved.out == "Recorded that 'pay' happened.\n"
     assert program("task", "steps", work.task_id, "--step", "pay", "--json").json["value"] == 5

@@ -64,7 +64,7 @@ async def test_the_list_has_every_task_newest_first(world: World) -> None:
     assert (listed["total"], listed["limit"], listed["offset"]) == (12, 100, 0)
     assert set(listed["tasks"][0]) == {
         *("task_id", "title", "type", "status", "assigned_agent", "agent_name"),
-        *("created_at", "completed_at", "duration_ms"),
+        *("created_at", "completed_at", "duration_ms", "total_duration_ms", "attempts"),
     }
     for row, task in zip(listed["tasks"], tasks, strict=True):
         assert (row["status"], row["completed_at"]) == (task["status"], task["completion_time"])

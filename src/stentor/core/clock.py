@@ -51,6 +51,20 @@ def micros_from_datetime(moment: datetime) -> int:
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
 
 
+def format_duration(ms: float) -> str:
+    """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s` or `3 h 5 min`."""
+    if ms < 1:
+        return f"{ms * 1000:.0f} µs"
+    if ms < 1_000:
+        return f"{ms:.0f} ms"
+    if ms < 60_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, seconds = divmod(int(ms / 1000), 60)
+    if minutes < 60:
+        return f"{minutes} min {seconds} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
 def format_relative_time(seconds: float) -> str:
     """Format as `3 min ago`, `in 2 d 23 h` or `just now`; negative seconds lie in the future.
 

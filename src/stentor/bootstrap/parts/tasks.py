@@ -31,6 +31,7 @@ from stentor.domains.schedules.service import ScheduleService
 from stentor.domains.steps.service import StepService
 from stentor.domains.steps.starts import StartWaits
 from stentor.domains.steps.wait_endings import WaitEndings
+from stentor.domains.steps.wait_text import read_waits
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.steps.wakeups import WaitScheduler
 from stentor.domains.tasks import queries
@@ -100,7 +101,7 @@ def open_tasks(
     search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)
     starts = StartWaits(runlog)
-    service = TaskService(db, runlog, router, dispatcher, grants, search, starts)
+    service = TaskService(db, runlog, router, dispatcher, grants, search, starts, read_waits)
     endings = WaitEndings(runlog, service, dispatcher)
     waits = WaitService(db, runlog, registry, endings, presence)
     return TaskServices(

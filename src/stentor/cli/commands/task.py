@@ -135,7 +135,7 @@ def show(
     if activity:
         run_command(
             target,
-            on_task(task_id, lambda api, found: _get_activity(api, found)),
+            on_task(task_id, _get_whole_activity),
             task_view.show_activity,
             as_json=as_json,
         )
@@ -306,6 +306,15 @@ def list_tasks(
 
 async def _get_activity(api: ServiceClient, task_id: str) -> Response[TaskActivity]:
     return await api.get(f"{task_path(task_id)}/activity", TaskActivity, limit=500)
+
+
+async def _get_whole_activity(api: ServiceClient, task_id: str) -> Response[TaskActivity]:
+    """Return the activity, with the task as the operation for one task has it: with what it waits for."""
+    activity = await _get_activity(api, task_id)
+    if activity.document["task"] is None:
+        return activity
+    task = await api.get(task_path(task_id), JsonObject)
+    return Response(activity.document | {"task": task.document}, TaskActivity)
 
 
 def read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,6 +13,8 @@ from stentor.cli import output
 from stentor.cli.output import STATUS_STYLES, console, strip_controls
 from stentor.cli.tasks.view import TaskRow
 from stentor.core import jsontext
+from stentor.core.clock import format_duration
+from stentor.domains.steps import decision_text
 
 MAX_VALUE = 60
 """Characters of a value in the tree."""
@@ -34,6 +37,10 @@ class StepRow(msgspec.Struct, frozen=True):
     options: list[Any] | None = None
     task_id: str = ""
     title: str = ""
+    started_at: str = ""
+    ended_at: str | None = None
+    duration_ms: int | None = None
+    question: str | None = None
 
 
 class StepPage(msgspec.Struct, frozen=True):
@@ -60,7 +67,7 @@ def show_steps(page: StepPage) -> None:
     if not page.steps:
         console.print("The task has recorded no steps.", style="dim")
         return
-    tree = Tree("Steps")
+    tree = Tree("Steps (times in UTC)")
     nodes: dict[str, Tree] = {}
     # A step is recorded when it ends, so after those that ran in it; by their keys it comes first.
     inner = {step.key.rpartition("/")[0] for step in page.steps}
@@ -90,7 +97,13 @@ def show_decisions(found: DecisionList) -> None:
         console.print("No task waits for a person.")
         return
     approvals = [
-        (output.shorten_id(task.task_id), task.title or task.type, "-", "Run this task?", "approve, reject")
+        (
+            output.shorten_id(task.task_id),
+            task.title or task.type,
+            "-",
+            f"Run this task? It is for the agent {task.agent_name or task.assigned_agent}.",
+            "approve, reject",
+        )
         for task in found.approvals
     ]
     rows = [
@@ -98,8 +111,12 @@ def show_decisions(found: DecisionList) -> None:
             output.shorten_id(step.task_id),
             step.title,
             step.key,
-            step.waits_for if step.kind == "question" else f"Did {step.name} happen?",
-            ", ".join(map(str, step.options)) if step.options else "any" if step.kind == "question" else "resolve it",
+            step.question or step.waits_for or f"Did {step.name} happen?",
+            ", ".join(map(str, step.options))
+            if step.options
+            else "any"
+            if step.kind == "question"
+            else "happened, not happened",
         )
         for step in found.steps
     ]
@@ -109,6 +126,9 @@ def show_decisions(found: DecisionList) -> None:
         ("Approve a task", "stentor task approve TASK", bool(approvals)),
         ("Answer a question", "stentor task answer TASK ANSWER", "question" in kinds),
         ("Record what became of an effect", "stentor task resolve TASK --step KEY --happened", "effect" in kinds),
+        ("Then retry its task", "stentor task retry TASK", "effect" in kinds),
+        ("--happened", decision_text.HAPPENED, "effect" in kinds),
+        ("--not-happened", decision_text.NOT_HAPPENED, "effect" in kinds),
     ]
     for purpose, command, is_needed in commands:
         if is_needed:
@@ -136,7 +156,20 @@ def _format_step(step: StepRow) -> Text:
         line.append(f" {_shorten_value(step)}", style="dim")
     if step.superseded:
         line.append(" (runs again)", style="dim")
+    line.append(f"  {_describe_times(step)}", style="dim")
     return line
+
+
+def _describe_times(step: StepRow) -> str:
+    """Return when a step began, how long it took, and in which attempt: `10:21:07, took 1.2 s, attempt 2`."""
+    parts = []
+    if step.started_at:
+        is_today = step.started_at[:10] == datetime.now(UTC).date().isoformat()
+        parts.append(step.started_at[11:19] if is_today else step.started_at[:19].replace("T", " "))
+    if step.duration_ms is not None:
+        parts.append(f"{'took' if step.kind in ('step', 'effect') else 'waited'} {format_duration(step.duration_ms)}")
+    parts.append(f"attempt {step.epoch}" if step.epoch else "taken over")
+    return ", ".join(parts)
 
 
 def _describe_wait(step: StepRow) -> str:

@@ -13,9 +13,11 @@ from stentor.cli import output
 from stentor.cli.output import console, print_notice, strip_controls
 from stentor.cli.responses import RunEvent, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
+from stentor.core.clock import format_duration
 from stentor.core.jsontext import JsonObject
 
 _ENDS = {"failed": "failed", "aborted": "was aborted", "cancelled": "was cancelled"}
+_RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms": "last attempt took"}
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
 
@@ -36,6 +38,8 @@ class TaskRow(msgspec.Struct, frozen=True):
     created_at: str
     title: str = ""
     agent_name: str | None = None
+    attempts: int = 0
+    total_duration_ms: int | None = None
 
 
 class TaskList(msgspec.Struct, frozen=True):
@@ -97,10 +101,36 @@ def show_result(task: StoredTask, *, is_printed: bool = False) -> None:
 
 
 def show_task(record: JsonObject) -> None:
-    """Print a task without its empty fields."""
-    console.print(output.render_record({name: value for name, value in record.items() if value not in (None, [], {})}))
-    if record.get("status") == "waiting":
-        print_notice(f"What it waits for: stentor task steps {shlex.quote(str(record['task_id']))}", "dim")
+    """Print a task without its empty fields, its agent by name, and what it waits for."""
+    fields = {_RENAMED.get(name, name): value for name, value in record.items() if value not in (None, [], {})}
+    agent_id, agent_name = record.get("assigned_agent"), fields.pop("agent_name", None)
+    if agent_id and agent_name:
+        fields["agent"] = f"{agent_name} ({agent_id})"
+    for name in ("took", "last attempt took"):
+        if name in fields:
+            fields[name] = format_duration(fields[name])
+    if record.get("attempts", 0) <= 1:
+        fields.pop("last attempt took", None)
+    waits = fields.pop("waits_for", [])
+    if waits:
+        fields["waits for"] = "\n".join(map(describe_wait, waits))
+        if any(wait["text"].startswith("Waits for its agent") or wait["kind"] == "limit" for wait in waits):
+            fields.pop("notice", None)  # it says the same
+    console.print(output.render_record(fields))
+
+
+def describe_wait(wait: JsonObject) -> str:
+    """Return one thing that a task waits for, such as `Sleeps until 2027-01-04 08:00:00 UTC`."""
+    until = f" until {wait['until'][:19].replace('T', ' ')} UTC" if wait["until"] else ""
+    other = f" ({wait['other_task_id']})" if wait["other_task_id"] else ""
+    return f"{wait['text']}{other}{until}"
+
+
+def _describe_duration(task: TaskRow) -> str:
+    if task.total_duration_ms is None:
+        return f"{task.attempts} attempts" if task.attempts > 1 else "-"
+    took = format_duration(task.total_duration_ms)
+    return f"{took}, {task.attempts} attempts" if task.attempts > 1 else took
 
 
 def show_list(page: TaskList) -> None:
@@ -111,11 +141,12 @@ def show_list(page: TaskList) -> None:
             task.title or task.type,
             task.status,
             task.agent_name or task.assigned_agent,
+            _describe_duration(task),
             output.format_age(task.created_at),
         )
         for task in page.tasks
     ]
-    console.print(output.render_table(("id", "title", "status", "agent", "created"), rows))
+    console.print(output.render_table(("id", "title", "status", "agent", "took", "created"), rows))
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
 

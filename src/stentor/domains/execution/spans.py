@@ -26,6 +26,7 @@ from stentor.domains.llm import tracing
 from stentor.domains.llm.tracing import attribute_text
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import store as steps
+from stentor.domains.steps.decision_text import TOOL_CALL
 from stentor.domains.steps.model import Step
 from stentor.domains.steps.service import read_ended_step
 from stentor.domains.tasks import store as tasks
@@ -46,8 +47,6 @@ STEP_ENDS = frozenset(("step_completed", "step_failed"))
 SPAN_ENDS = STEP_ENDS | ATTEMPT_ENDS.keys()
 LEASE_LOST, EFFECT_UNKNOWN, CANCELLED, OTHER = "LEASE_LOST", "EFFECT_UNKNOWN", "CANCELLED", "_OTHER"
 MAX_REMEMBERED = 100_000
-TOOL_KEY = "/tool "
-"""In the keys of the calls of tools that an agent of the runtime `llm` makes."""
 log = logging.getLogger(__name__)
 _attempt: ContextVar[str | None] = ContextVar("attempt span", default=None)
 
@@ -164,7 +163,7 @@ class TaskSpans:
         )
 
     def _is_tool(self, tenant: str, agent_id: str | None, step: Step) -> bool:
-        agent = self._agents.get(tenant, agent_id or "") if TOOL_KEY in step.key else None
+        agent = self._agents.get(tenant, agent_id or "") if TOOL_CALL in step.key else None
         return agent is not None and agent.runtime.kind == "llm"
 
     def _step_span(

@@ -64,6 +64,11 @@ class Step(msgspec.Struct, frozen=True):
     together: str | None = None
     handled: int = 0
 
+    @property
+    def duration_ms(self) -> int | None:
+        """How long it took, or how long the task waited; None until it has ended."""
+        return None if self.ended_at is None else max(self.ended_at - self.started_at, 0) // 1000
+
 
 class StepOutcome(msgspec.Struct, frozen=True):
     """How a step ended: with a value, as the bytes of its JSON or of what base64 decodes to, or with an error."""

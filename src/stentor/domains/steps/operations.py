@@ -100,8 +100,10 @@ class EffectIn(StepName):
 class StepOut(ResponseModel):
     """A step of the journal. A value of more than 4,096 bytes is not in a list: read its step.
 
+    `epoch` is the attempt that recorded it, `duration_ms` the time from its start to its end, null without an end.
     `superseded` is true for a failed step that runs again, because the task was retried since. A wait ends by itself at
-    `wake_at`; `waits_for` is the name of its signal, its question, or the id of its child.
+    `wake_at`; `waits_for` is the name of its signal, its question, or the id of its child. `question`, in lists, is
+    what a person is asked about it.
     """
 
     key: str
@@ -112,6 +114,7 @@ class StepOut(ResponseModel):
     position: int | None
     started_at: Timestamp
     ended_at: Timestamp | None
+    duration_ms: int | None
     size: int
     encoding: Encoding
     value: Any
@@ -122,6 +125,7 @@ class StepOut(ResponseModel):
     waits_for: Annotated[str | None, Field(validation_alias="reference")]
     options: list[Any] | None
     provenance_id: Annotated[str, Field(validation_alias="event_id")]
+    question: str | None = OmittedWhenNone
 
 
 class StepPage(ResponseModel):
@@ -179,7 +183,7 @@ class StepOperations:
 
 
 def _step_out(entry: JournalEntry) -> StepOut:
-    return StepOut.of(entry.step, value=entry.value, superseded=entry.is_superseded)
+    return StepOut.of(entry.step, value=entry.value, superseded=entry.is_superseded, question=entry.question)
 
 
 def recorded_out(task_id: str, entry: JournalEntry, **fields: Any) -> Recorded:

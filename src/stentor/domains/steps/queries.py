@@ -6,15 +6,15 @@ from stentor.core.db import Sql, Tx
 from stentor.domains.steps.model import Step
 from stentor.domains.steps.store import COLUMNS_OF_OPEN, step_from_row
 
-Decision = tuple[str, str, Step]
-"""Task, its title, and a step that waits for a person."""
+Decision = tuple[str, str, str | None, Step]
+"""Task, its title, its agent, and a step that waits for a person."""
 _FOR_PEOPLE = """from task_steps join tasks
     on tasks.tenant = task_steps.tenant and tasks.task_id = task_steps.task_id
     where task_steps.tenant = :tenant and task_steps.state = 'started' and task_steps.kind in ('question', 'effect')
         and (tasks.status = 'waiting' and task_steps.kind = 'question'
             or tasks.status not in ('executing', 'queued') and task_steps.kind = 'effect')"""
 _LIST_FOR_PEOPLE = Sql(
-    f"""select coalesce(tasks.title, tasks.type), {COLUMNS_OF_OPEN} {_FOR_PEOPLE}
+    f"""select coalesce(tasks.title, tasks.type), tasks.assigned_agent, {COLUMNS_OF_OPEN} {_FOR_PEOPLE}
         and (cast(:key as text) is null or tasks.submitted_by = :key or tasks.assigned_agent in
             (select agent_id from agents where tenant = :tenant and key_name = :key))
     order by task_steps.event_id limit :limit"""
@@ -34,4 +34,4 @@ def list_for_people(tx: Tx, tenant: str, key: str | None, limit: int) -> list[De
     Only those of tasks that are visible to the key; None sees all.
     """
     rows = tx.rows(_LIST_FOR_PEOPLE, tenant=tenant, key=key, limit=limit)
-    return [(row[2], row[0], step_from_row(row[3:])) for row in rows]
+    return [(row[3], row[0], row[1], step_from_row(row[4:])) for row in rows]

@@ -20,6 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog, RunLogEvent, read_task_events
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import model, store
+from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.leases import require_held
@@ -28,12 +29,16 @@ from stentor.domains.tasks.service import require_visible_task
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
-    """A step as a caller gets it. `value` may be long; `is_new` is whether this call recorded it."""
+    """A step as a caller gets it. `value` may be long; `is_new` is whether this call recorded it.
+
+    `question` is what a person is asked about a step in a list.
+    """
 
     step: Step
     is_superseded: bool = False
     is_new: bool = False
     value: Any = None
+    question: str | None = None
 
 
 class StepService:
@@ -48,7 +53,16 @@ class StepService:
         def read(tx: Tx) -> list[JournalEntry]:
             task = require_visible_task(tx, principal, task_id)
             steps = store.list_steps(tx, task.tenant, task_id, after, limit)
-            return [JournalEntry(step, model.is_superseded(step, task), value=step.value) for step in steps]
+            agent = self._agents.get(task.tenant, task.assigned_agent or "")
+            return [
+                JournalEntry(
+                    step,
+                    model.is_superseded(step, task),
+                    value=step.value,
+                    question=describe_question(step, agent),
+                )
+                for step in steps
+            ]
 
         return await self._db.read(read)
 

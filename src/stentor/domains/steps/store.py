@@ -107,6 +107,10 @@ _HAS_OPEN_TOGETHER = Sql(
     f"select 1 from task_steps where {_TASK} and state = 'started' and together = :together limit 1"
 )
 _LIST_OPEN = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and state = 'started' order by event_id")
+_LIST_OPEN_WAITS = Sql(
+    f"""select {COLUMNS_OF_OPEN} from task_steps where {_TASK} and state = 'started'
+    and kind in ('sleep', 'signal', 'question', 'child') order by event_id limit :limit"""
+)
 _INSERT_SIGNAL = Sql(
     "insert into task_signals (tenant, task_id, event_id, name, value) "
     "values (:tenant, :task_id, :event_id, :name, :value)"
@@ -228,6 +232,12 @@ def has_open_together(tx: Tx, tenant: str, task_id: str, together: str | None) -
 def list_open(tx: Tx, tenant: str, task_id: str) -> list[Step]:
     """List the steps of a task that have begun and have no outcome, oldest first."""
     return [step_from_row(row) for row in tx.rows(_LIST_OPEN, tenant=tenant, task_id=task_id)]
+
+
+def list_open_waits(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Step]:
+    """List what a task waits for, the oldest first, without damaged rows."""
+    rows = tx.rows(_LIST_OPEN_WAITS, tenant=tenant, task_id=task_id, limit=limit)
+    return [step for _, _, step in _open_from_rows(rows)]
 
 
 def insert_signal(tx: Tx, tenant: str, task_id: str, event_id: str, name: str, value: Any) -> None:

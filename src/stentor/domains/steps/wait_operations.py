@@ -8,6 +8,7 @@ from fastapi import Query
 from pydantic import Field, StringConstraints, model_validator
 
 from stentor.domains.steps import model
+from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.model import StepDraft, WaitKind
 from stentor.domains.steps.operations import Key, KeyInPath, Recorded, StepName, StepOut, recorded_out
 from stentor.domains.steps.waits import WaitService
@@ -109,8 +110,11 @@ class ResolveIn(RequestModel):
 
 
 class PendingStep(StepOut):
+    """A step that waits for a person; `question` is what the person is asked."""
+
     task_id: str
     title: str
+    agent_name: str | None
 
 
 class PendingSteps(ResponseModel):
@@ -157,8 +161,16 @@ class WaitOperations:
         found = await self._waits.list_for_people(caller, limit)
         return PendingSteps(
             steps=[
-                PendingStep.of(step, value=None, superseded=False, task_id=task_id, title=title)
-                for task_id, title, step in found
+                PendingStep.of(
+                    step,
+                    value=None,
+                    superseded=False,
+                    task_id=task_id,
+                    title=title,
+                    agent_name=None if agent is None else agent.name,
+                    question=describe_question(step, agent),
+                )
+                for (task_id, title, _, step), agent in found
             ]
         )
 

@@ -15,6 +15,7 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import Conflict, InvalidRequest, StepUnknown
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.steps import model, queries, store
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
@@ -176,10 +177,14 @@ class WaitService:
 
         return await self._db.write(work, NO_LOCKS)
 
-    async def list_for_people(self, principal: Principal, limit: int) -> list[Decision]:
-        """List what people have to do, oldest first: questions to answer, and effects to find out about."""
+    async def list_for_people(self, principal: Principal, limit: int) -> list[tuple[Decision, Agent | None]]:
+        """List what people have to do, oldest first: questions to answer, and effects to find out about.
+
+        Each with the agent of its task, None if it was deleted.
+        """
         key = None if principal.is_person else principal.name
-        return await self._db.read(lambda tx: queries.list_for_people(tx, principal.tenant, key, limit))
+        found = await self._db.read(lambda tx: queries.list_for_people(tx, principal.tenant, key, limit))
+        return [(decision, self._agents.get(principal.tenant, decision[2] or "")) for decision in found]
 
     @staticmethod
     def _find_outcome(tx: Tx, task: Task, step: Step) -> StepOutcome | None:

@@ -114,7 +114,7 @@ class Task(msgspec.Struct, frozen=True):
     `epoch` counts the claims (a fencing token): lost attempts are counted from `attempt_epoch`, the one at the last
     retry, wait or recorded step, and `retry_epoch` is the one at the last retry. `head_id` is the task's last event in
     the run log. A task with a journal is pinned to the agent that wrote it, because another agent's program has other
-    steps.
+    steps. `first_started_at` is the start of its first attempt, `heartbeat_at` when its agent was last heard of.
     """
 
     tenant: str
@@ -155,6 +155,8 @@ class Task(msgspec.Struct, frozen=True):
     title: str = ""
     pinned_agent: str | None = None
     retry_epoch: int = 0
+    first_started_at: int | None = None
+    heartbeat_at: int | None = None
 
     @property
     def sender_agent(self) -> str | None:
@@ -164,6 +166,11 @@ class Task(msgspec.Struct, frozen=True):
     def duration_ms(self) -> int | None:
         """The duration of the last attempt; None until it has ended."""
         return _duration_ms(self.start_time, self.completion_time)
+
+    @property
+    def total_duration_ms(self) -> int | None:
+        """The time from the first start to the end, with all attempts and waits; None until it has ended."""
+        return _duration_ms(self.first_started_at or self.start_time, self.completion_time)
 
 
 def _duration_ms(start: int | None, end: int | None) -> int | None:
@@ -236,11 +243,18 @@ class TaskSummary(msgspec.Struct, frozen=True):
     completed_at: int | None
     start_time: int | None
     title: str
+    epoch: int
+    first_started_at: int | None
 
     @property
     def duration_ms(self) -> int | None:
         """The duration of the last attempt; None until it has ended."""
         return _duration_ms(self.start_time, self.completed_at)
+
+    @property
+    def total_duration_ms(self) -> int | None:
+        """The time from the first start to the end, with all attempts and waits; None until it has ended."""
+        return _duration_ms(self.first_started_at or self.start_time, self.completed_at)
 
 
 class TaskPage(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from stentor.domains.tasks.wire import (
     TaskOut,
     TaskPageOut,
     TaskRowOut,
+    TaskWaitOut,
 )
 from stentor.web.operations import Operation
 from stentor.web.wire import (
@@ -121,8 +122,14 @@ class TaskOperations:
 
     async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """One task by its exact id, in any state."""
-        task, notice = await self._tasks.get_with_notice(caller, task_id)
-        return TaskOut.of(task, notice=notice)
+        state = await self._tasks.get_state(caller, task_id)
+        task = state.task
+        return TaskOut.of(
+            task,
+            notice=state.notice,
+            agent_name=self._tasks.agent_name(task.tenant, task.assigned_agent),
+            waits_for=[TaskWaitOut.of(wait) for wait in state.waits_for],
+        )
 
     async def read_input(self, caller: Caller, task_id: TaskId) -> TaskInputOut:
         """The whole input of a task, as its agent gets it."""

@@ -63,7 +63,8 @@ REFERENCE_TASKS = 50_000
 MAX_ANCESTORS = 32
 """Ancestors that are followed. A submitter names the parent task freely, so a chain can be long or a cycle."""
 _COLUMNS = (
-    "task_id, status, assigned_agent, type, created_at, completion_time, start_time, coalesce(title, type) as title"
+    "task_id, status, assigned_agent, type, created_at, completion_time, start_time, coalesce(title, type) as title, "
+    "epoch, first_started_at"
 )
 _SUBMITTED = "submitted_by = :key"
 _ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"

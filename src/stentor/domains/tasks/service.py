@@ -30,6 +30,7 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
+from stentor.domains.tasks.progress import TaskState, TaskWait, WaitReader, describe_silence
 from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]
@@ -48,6 +49,7 @@ class TaskService:
         grants: AuthorityResolver,
         search: TaskSearch,
         starts: StartConditions,
+        read_waits: WaitReader,
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -56,6 +58,7 @@ class TaskService:
         self._grants = grants
         self._search = search
         self._starts = starts
+        self._read_waits = read_waits
 
     async def get(self, principal: Principal, task_id: str) -> Task:
         """Return a task. Raises NotFound, also for a task that the caller may not read."""
@@ -70,18 +73,29 @@ class TaskService:
 
         return await self._db.read(read)
 
-    async def get_with_notice(self, principal: Principal, task_id: str) -> tuple[Task, str | None]:
-        """Return a task, and why it is still queued if that is known. Raises NotFound."""
+    async def get_state(self, principal: Principal, task_id: str) -> TaskState:
+        """Return a task, why it is still queued or seems to be lost if that is so, and what it waits for.
 
-        def read(tx: Tx) -> tuple[Task, str | None]:
+        Raises NotFound.
+        """
+
+        def read(tx: Tx) -> TaskState:
             task = require_visible_task(tx, principal, task_id)
-            limit = task.metadata.limit
-            if task.status != "queued" or limit is None:
-                return task, None
-            return task, model.describe_limit(limit, limit_store.count_used(tx, task.tenant, limit))
+            if task.status == "waiting":
+                return TaskState(task, None, self._read_waits(tx, task))
+            limit = task.metadata.limit if task.status == "queued" else None
+            if limit is None:
+                return TaskState(task, describe_silence(task, tx.now), [])
+            full = model.describe_limit(limit, limit_store.count_used(tx, task.tenant, limit))
+            return TaskState(task, full, [] if full is None else [TaskWait("limit", full.rstrip("."))])
 
-        task, full = await self._db.read(read)
-        return task, full or self.notice(task)
+        state = await self._db.read(read)
+        if state.task.status == "pending_approval":
+            return msgspec.structs.replace(state, waits_for=[TaskWait("approval", "Waits for approval")])
+        if state.notice is None and (notice := self.notice(state.task)) is not None:
+            wait = TaskWait("agent", f"Waits for its agent: {notice}")
+            return msgspec.structs.replace(state, notice=notice, waits_for=[wait])
+        return state
 
     def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
         """Return the name of the agent that has a task."""

@@ -39,7 +39,11 @@ _FIND_ALL = RowsSql(
         on tasks.tenant = given.tenant and tasks.task_id = given.task_id""",
 )
 _RESULT = Sql(f"select result from tasks where {_KEY}")
-_INSERT_COLUMNS = tuple(f for f in _FIELDS if f not in ("lease_until", "deadline_at", "performance", "result"))
+_INSERT_COLUMNS = tuple(
+    f
+    for f in _FIELDS
+    if f not in ("lease_until", "deadline_at", "performance", "result", "first_started_at", "heartbeat_at")
+)
 _INSERT = Sql(
     f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, session_id, input) "
     f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :session_id, :input)"
@@ -47,12 +51,16 @@ _INSERT = Sql(
 # The fence of claims: of two that have read the same row only one finds its epoch, and raises it.
 _CLAIM = Sql(
     f"""update tasks set status = 'executing', epoch = epoch + 1, start_time = :now, lease_until = :lease_until,
+        first_started_at = coalesce(first_started_at, :now), heartbeat_at = :now,
         deadline_at = :now + cast(timeout_seconds as bigint) * {SECOND}, head_id = :new_head
     where {_KEY} and status = 'queued' and epoch = :epoch and assigned_agent = :agent_id
     returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata,
         submitted_by, retry_epoch"""
 )
-_RENEW = Sql(f"update tasks set lease_until = :lease_until where {_KEY} and status = 'executing' and epoch = :epoch")
+_RENEW = Sql(
+    f"""update tasks set lease_until = :lease_until, heartbeat_at = :now
+    where {_KEY} and status = 'executing' and epoch = :epoch"""
+)
 # Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter.
 _FINISH = Sql(
     f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
@@ -194,7 +202,7 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
 def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bool:
     """Renew a lease for `lease` microseconds from now; False if the claim no longer holds it."""
     until = tx.now + lease
-    return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until) == 1
+    return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until, now=tx.now) == 1
 
 
 def finish(

@@ -13,6 +13,7 @@ from stentor.core.clock import micros_from_datetime
 from stentor.domains.routing.ranking import Preference
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
+from stentor.domains.tasks.progress import WaitingFor
 from stentor.domains.tasks.titles import MAX_TITLE_CHARACTERS
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -180,7 +181,26 @@ class SubmittedOut(ResponseModel):
     atp: TaskAtp
 
 
+class TaskWaitOut(ResponseModel):
+    """One thing that a task waits for, in words; it ends at `until` by itself, if that is not null.
+
+    `key` is its step in the journal, `other_task_id` the task that it waits for.
+    """
+
+    kind: WaitingFor
+    text: str
+    until: Timestamp | None
+    key: str | None
+    other_task_id: str | None
+
+
 class TaskOut(ResponseModel):
+    """A task. `duration_ms` is that of the last attempt, `total_duration_ms` the time from the first start to the end.
+
+    `notice` says why it is still queued, or that its agent is silent. `agent_name` and `waits_for`, at most 20 waits,
+    are only in the response that reads one task.
+    """
+
     task_id: str
     title: str
     type: str
@@ -202,6 +222,9 @@ class TaskOut(ResponseModel):
     provenance_id: str
     queue_timeout_seconds: int | None
     notice: str | None
+    total_duration_ms: int | None
+    agent_name: str | None = OmittedWhenNone
+    waits_for: list[TaskWaitOut] | None = OmittedWhenNone
 
 
 class TaskInputOut(ResponseModel):
@@ -219,6 +242,8 @@ class TaskRowOut(ResponseModel):
     created_at: Timestamp
     completed_at: Timestamp | None
     duration_ms: int | None
+    attempts: Annotated[int, Field(validation_alias="epoch")]
+    total_duration_ms: int | None
 
 
 class TaskPageOut(ResponseModel):

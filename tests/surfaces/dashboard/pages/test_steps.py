@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.domains.test_steps import Attempt, begin_attempt
+from tests.domains.test_steps import Attempt, begin_attempt, retry
 from tests.domains.test_waits import suspend, wait
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -54,10 +54,10 @@ async def test_a_held_effect_is_decided_on_its_page(site: Site, happened: str, s
     attempt = await begin_attempt(site.world)
     key = (await attempt.begin("pay")).json()["idempotency_key"]
     path = f"/tasks/{attempt.task_id}"
-    assert "Did pay happen?" not in await site.read(path)
+    assert "Did the effect &#39;pay&#39; happen?" not in await site.read(path)
     await attempt.fail()
     page = await site.read(path)
-    assert "Did pay happen?" in page
+    assert "Did the effect &#39;pay&#39; happen?" in page
     assert key in page
     fields = {"step": "pay", "happened": happened, "reason": "seen in the bank"}
     await site.send(f"{path}/resolve", 400, **{**fields, "happened": "yes", "value": "{no json"})
@@ -84,10 +84,27 @@ async def test_a_page_says_what_a_task_waits_for(site: Site) -> None:
     await wait(attempt, "signal", signal="paid")
     await suspend(attempt, "sleep", "signal")
     page = await site.read(f"/tasks/{attempt.task_id}")
-    assert "the signal <code>paid</code>" in page
+    assert "Waits for the signal &#39;paid&#39;." in page
+    assert "Sleeps until <time" in page
     assert "No agent holds it meanwhile." in page
     assert f'action="/tasks/{attempt.task_id}/cancel"' in page
     assert attempt.task_id in await site.read("/tasks", status="waiting")
+
+
+@requirement("tasks.silence", "tasks.total-duration")
+async def test_a_page_says_that_a_worker_is_silent_and_how_long_all_attempts_took(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    site.world.clock.advance(seconds=17)
+    path = f"/tasks/{attempt.task_id}"
+    assert "No heartbeat for 17 s. Without one, the task goes back to the queue at" in await site.read(path)
+    attempt = await retry(attempt)
+    site.world.clock.advance(seconds=3)
+    assert "No heartbeat" not in await site.read(path)
+    await attempt.post("complete", result=1)
+    page = await site.read(path)
+    assert '<dt>Took</dt><dd class="n">20.0 s</dd>' in page
+    assert "the last one took 3.0 s" in page
+    assert 'title="2 attempts, the last one took 3.0 s">×2' in await site.read("/tasks")
 
 
 async def test_a_task_without_steps_has_no_card_of_them(site: Site) -> None:

@@ -22,6 +22,7 @@ from stentor.domains.execution.model import AgentFailed, AttemptOutcome, Provide
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.registry.model import Agent, HttpOptions
 from stentor.domains.registry.presence import Presence
+from stentor.domains.steps.decision_text import HTTP_REQUEST
 from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import TaskClaim
 
@@ -35,8 +36,6 @@ else:
 MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 """Longest response; a longer one fails the attempt."""
 BUSY = "AGENT_BUSY"
-REQUEST = "request"
-"""Key and name of the effect that a held request is."""
 INLINE_DECODE_BYTES = 64 * 1024
 """Longest JSON that is decoded on the event loop: it takes less time than the switch to a thread."""
 
@@ -75,10 +74,10 @@ class HttpDriver:
             except AgentFailed as failure:
                 error = failure.outcome.error or {}
                 if not failure.was_refused:
-                    raise EffectUnknown(REQUEST, key, error["message"]) from None
+                    raise EffectUnknown(HTTP_REQUEST, key, error["message"]) from None
                 raise EffectFailed({"type": error["code"], "message": error["message"]}) from None
 
-        reply = await AttemptJournal(self._steps, claim).effect(REQUEST, REQUEST, work)
+        reply = await AttemptJournal(self._steps, claim).effect(HTTP_REQUEST, HTTP_REQUEST, work)
         fields = reply if isinstance(reply, dict) else {}
         error = fields.get("error")
         if isinstance(error, dict) and error.keys() >= {"type", "message"}:

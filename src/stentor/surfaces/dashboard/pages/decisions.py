@@ -6,13 +6,16 @@ from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.domains.steps import decision_text
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
+
+CHOICES = (decision_text.HAPPENED, decision_text.NOT_HAPPENED)
 
 
 async def list_decisions(page: PageRequest) -> Response:
     decisions = (await page.call("decisions.list"))["steps"]
-    return page.render("decisions.html", block="live", decisions=decisions)
+    return page.render("decisions.html", block="live", decisions=decisions, choices=CHOICES)
 
 
 async def answer_question(page: PageRequest) -> Response:

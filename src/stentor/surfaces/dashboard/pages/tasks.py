@@ -23,6 +23,7 @@ from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
+from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.task_view import build_journal, present_denial
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
@@ -157,7 +158,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
     )
     is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
     journal = await _read_journal(page, trail)
-    room = await _read_limit_notice(page, trail["task"])
+    state = await _read_state(page, trail["task"])
     return page.render(
         "task.html",
         status,
@@ -173,7 +174,8 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
-        room=room,
+        state=state,
+        choices=CHOICES,
         journal=build_journal(journal["steps"], trail["status"]),
         more_steps=journal["next_cursor"] is not None,
         waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now()),
@@ -184,14 +186,17 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
     )
 
 
-async def _read_limit_notice(page: PageRequest, task: JsonObject | None) -> str:
-    """Return what a queued task waits for because of its limit; empty if there is room, or no limit."""
-    if task is None or task["status"] != "queued" or not task["metadata"].get("limit"):
-        return ""
-    # Only this operation counts what runs; the activity names an agent that is offline.
+async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
+    """Return the notice about a task, and what it waits for, of one that has neither without a further request."""
+    state: JsonObject = {"notice": None, "waits_for": []}
+    if task is None:
+        return state
+    has_limit = task["status"] == "queued" and task["metadata"].get("limit")
+    # The activity has neither.
+    if not has_limit and task["status"] not in ("waiting", "executing"):
+        return state
     found = await page.find("tasks.get", task_id=task["task_id"])
-    notice = found["notice"] if found and found["status"] == "queued" else None
-    return "" if notice is None or notice == task["notice"] else str(notice)
+    return found if found is not None and found["status"] == task["status"] else state
 
 
 async def _read_journal(page: PageRequest, trail: JsonObject) -> JsonObject:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
+from stentor.core import clock
 from stentor.core.clock import format_relative_time
 from stentor.core.ids import LAST_GROUP_START
 
@@ -60,18 +61,7 @@ def format_budget(text: str) -> str:
 
 def format_duration(ms: float | None) -> str:
     """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s` or `3 h 5 min`; None as a dash."""
-    if ms is None:
-        return EMPTY_VALUE
-    if ms < 1:
-        return f"{ms * 1000:.0f} µs"
-    if ms < 1_000:
-        return f"{ms:.0f} ms"
-    if ms < 60_000:
-        return f"{ms / 1000:.1f} s"
-    minutes, seconds = divmod(int(ms / 1000), 60)
-    if minutes < 60:
-        return f"{minutes} min {seconds} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+    return EMPTY_VALUE if ms is None else clock.format_duration(ms)
 
 
 def format_number(value: float | None, digits: int = 0) -> str:
