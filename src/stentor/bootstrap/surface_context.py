@@ -9,6 +9,7 @@ from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.settings import Settings
 from stentor.domains.conversation.service import AgentChat
+from stentor.domains.conversation.session_turns import SessionTurns
 from stentor.domains.llm.service import ChatRouter
 from stentor.web.middleware import RateLimiter
 from stentor.web.request_context import GrpcCallDurations
@@ -43,7 +44,7 @@ def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
         keys,
         RateLimiter(settings.server.rate_limit),
         StreamLimit(settings.server.max_streams, infra.hub.closing),
-        ChatRouter(kernel.llm.gateway, agents, tasks.workers),
+        ChatRouter(kernel.llm.gateway, agents, tasks.workers, SessionTurns(kernel.sessions)),
         GrpcCallDurations(),
     )
 

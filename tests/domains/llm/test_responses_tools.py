@@ -237,7 +237,7 @@ async def test_what_the_request_said_about_its_answer_is_passed_on_and_told_agai
         ({"tool_choice": "required"}, "tool_choice", "no function"),
         ({"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice.type", "only function"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "stores no responses"),
-        ({"conversation": "conv_1"}, "conversation", "stores no responses"),
+        ({"conversation": {"name": "s"}}, "conversation.id", ""),
         ({"prompt": {"id": "p"}}, "prompt", "instructions"),
         ({"background": True}, "background", "not supported"),
         ({"truncation": "auto"}, "truncation", "disabled"),

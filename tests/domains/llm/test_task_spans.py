@@ -381,3 +381,23 @@ async def test_without_a_collector_a_step_executes_the_statements_that_it_did_an
     reads = [sql for sql in asked[before:] if sql.startswith("select")]
     assert len(reads) == 1, reads  # the task, by the step itself
     assert memory.get_finished_spans() == ()
+
+
+@requirement("steps.spans")
+async def test_a_step_of_a_worker_that_calls_a_tool_is_shown_as_that_tool(
+    traced: World, memory: InMemorySpanExporter
+) -> None:
+    attempt = await begin_attempt(traced)
+    await attempt.step("clerk: tool refund 1", 5, tool="refund")
+    await attempt.step("clerk: tool refund 2", error={"message": "no", "type": "Broke"}, tool="refund")
+    await attempt.step("clerk: model 1", "x")
+    await complete(attempt)
+    first, second, model, _ = await sent(traced, memory)
+    assert [brief(span) for span in (first, second, model)] == [
+        ("execute_tool refund", "completed", None),
+        ("execute_tool refund", "failed", "Broke"),
+        ("step clerk: model 1", "completed", None),
+    ]
+    found = facts(first)
+    assert (found["gen_ai.operation.name"], found["gen_ai.tool.name"]) == ("execute_tool", "refund")
+    assert found["stentor.step.name"] == "clerk: tool refund 1"

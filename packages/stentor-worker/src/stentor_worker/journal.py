@@ -195,7 +195,9 @@ class Journal:
 
     def _record(self, entry: Entry, outcome: dict[str, Any], value: Any) -> Any:
         duration_ms = int((time.monotonic() - entry.began_at) * 1000)
-        response = self.post(entry, "/steps", outcome | {"kind": entry.kind, "duration_ms": duration_ms})
+        fields = outcome | {"kind": entry.kind, "duration_ms": duration_ms}
+        fields |= {} if entry.tool is None else {"tool": entry.tool}
+        response = self.post(entry, "/steps", fields)
         # Another request of this attempt recorded it first, such as one whose response was lost: that one counts.
         return value if response["recorded"] else self.replay(entry, response)
 

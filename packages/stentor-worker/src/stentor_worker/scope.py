@@ -33,6 +33,8 @@ class Entry:
     place: Place
     handled: list[str]
     is_final: bool
+    tool: str | None = None
+    """The tool that the step calls, if any."""
     began_at: float = field(default_factory=time.monotonic)
 
     def fields(self) -> dict[str, Any]:

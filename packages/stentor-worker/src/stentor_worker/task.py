@@ -80,6 +80,17 @@ class Task:
             return run_step(self._journal, entry, run, in_thread)
         return finish(run_step(self._journal, entry, run, here))
 
+    def tool_step(
+        self, tool: str, name: str, function: Callable[[], Coroutine[Any, Any, T]], /
+    ) -> Coroutine[Any, Any, T]:
+        """Run a step that is the call of a tool: the same as `step`, and traces show it as that tool's.
+
+        For integrations of frameworks, and for programs that call tools for a model.
+        """
+        entry = self._journal.enter(name, "step")
+        entry.tool = tool
+        return run_step(self._journal, entry, function, in_thread)
+
     def effect(
         self,
         name: str,

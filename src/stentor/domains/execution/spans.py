@@ -116,7 +116,7 @@ class TaskSpans:
         is_step = event.event_type in STEP_ENDS
         if is_step and event.metadata["kind"] == "step":
             parent, step = self._submissions.get((event.tenant, task_id)), read_ended_step(event)
-            if parent is not None and not self._is_tool(event.tenant, event.agent_id, step):
+            if parent is not None and not self._is_tool(event, event.agent_id, step):
                 attempt = self._attempt_traceparent((event.tenant, task_id), step.epoch, parent or None)
                 yield self._step_span(event, step, attempt, event.agent_id)
                 return
@@ -162,8 +162,9 @@ class TaskSpans:
             is_client=task.runtime_kind == "http",
         )
 
-    def _is_tool(self, tenant: str, agent_id: str | None, step: Step) -> bool:
-        agent = self._agents.get(tenant, agent_id or "") if TOOL_CALL in step.key else None
+    def _is_tool(self, event: RunLogEvent, agent_id: str | None, step: Step) -> bool:
+        """Return whether a step of an agent of the runtime `llm` is the call of a tool."""
+        agent = self._agents.get(event.tenant, agent_id or "") if TOOL_CALL in step.key else None
         return agent is not None and agent.runtime.kind == "llm"
 
     def _step_span(
@@ -172,10 +173,11 @@ class TaskSpans:
         """Return the span of a step that ended with an event, or of an effect whose attempt ended before it."""
         is_open = step.state == "started"
         name, attributes = f"{step.kind} {attribute_text(step.name)}", _common(event, agent_id, step.epoch)
-        is_tool = self._is_tool(event.tenant, agent_id, step)
-        if is_tool:
-            name = f"{tracing.EXECUTE_TOOL} {attribute_text(step.name)}"
-            attributes |= {tracing.OPERATION_NAME: tracing.EXECUTE_TOOL, tracing.TOOL_NAME: attribute_text(step.name)}
+        is_tool = self._is_tool(event, agent_id, step)
+        tool = step.name if is_tool else event.metadata.get("tool")
+        if tool is not None:
+            name = f"{tracing.EXECUTE_TOOL} {attribute_text(tool)}"
+            attributes |= {tracing.OPERATION_NAME: tracing.EXECUTE_TOOL, tracing.TOOL_NAME: attribute_text(tool)}
         attributes |= {
             "stentor.step.key": attribute_text(step.key),
             "stentor.step.name": attribute_text(step.name),

@@ -33,6 +33,7 @@ from stentor.domains.llm.providers.registry import (
     ProviderRegistry,
 )
 from stentor.domains.llm.results import AnswerStream, ChatResult, ChatStream, EmbeddingResult
+from stentor.domains.llm.session_turns import SessionPort, SessionStream
 from stentor.domains.llm.store import UsageRow
 
 EXPECTED_OUTPUT_TOKENS = 256
@@ -296,27 +297,56 @@ class TaskCallerPort(Protocol):
 class ChatRouter:
     """Sends chat requests to a provider's model or to an agent."""
 
-    def __init__(self, gateway: LlmGateway, agents: AgentChatPort, tasks: TaskCallerPort) -> None:
+    def __init__(
+        self, gateway: LlmGateway, agents: AgentChatPort, tasks: TaskCallerPort, sessions: SessionPort
+    ) -> None:
         self._gateway = gateway
         self._agents = agents
         self._tasks = tasks
+        self._sessions = sessions
 
     async def chat(
-        self, principal: Principal, request: ChatRequest, agent_id: str | None = None, task_id: str | None = None
+        self,
+        principal: Principal,
+        request: ChatRequest,
+        agent_id: str | None = None,
+        task_id: str | None = None,
+        session_id: str | None = None,
     ) -> ChatResult:
         """Return the complete reply. The call also counts against the budgets of `agent_id`, an agent of the caller.
 
-        Raises like `find_caller`, `LlmGateway.chat` and `AgentChatPort.chat`.
+        With `session_id` the request continues a session, which keeps its messages and the reply.
+        Raises like `find_caller`, `LlmGateway.chat`, `AgentChatPort.chat` and `SessionPort`.
         """
         # Also before an agent's answer, which does not need it: a task that is not the caller's must be rejected.
         caller = await self.find_caller(principal, agent_id, task_id)
+        if session_id is not None:
+            turn = await self._sessions.begin_turn(principal, session_id, request, task_id)
+            result = await self._chat(principal, caller, turn.request, task_id)
+            await turn.keep(result.reply)
+            return result
+        return await self._chat(principal, caller, request, task_id)
+
+    async def _chat(
+        self, principal: Principal, caller: LlmCaller, request: ChatRequest, task_id: str | None
+    ) -> ChatResult:
         if is_agent_model(request):
             return await self._agents.chat(principal, request, task_id)
         return await self._gateway.chat(caller, request)
 
-    async def stream(self, principal: Principal, request: ChatRequest, task_id: str | None = None) -> AnswerStream:
+    async def stream(
+        self, principal: Principal, request: ChatRequest, task_id: str | None = None, session_id: str | None = None
+    ) -> AnswerStream:
         """Return a stream once the model or agent has started. Raises like `chat`."""
         caller = await self.find_caller(principal, task_id=task_id)
+        if session_id is not None:
+            turn = await self._sessions.begin_turn(principal, session_id, request, task_id)
+            return SessionStream(await self._stream(principal, caller, turn.request, task_id), turn)
+        return await self._stream(principal, caller, request, task_id)
+
+    async def _stream(
+        self, principal: Principal, caller: LlmCaller, request: ChatRequest, task_id: str | None
+    ) -> AnswerStream:
         if is_agent_model(request):
             return await self._agents.stream(principal, request, task_id)
         return await self._gateway.stream(caller, request)

@@ -57,7 +57,7 @@ class SessionService:
 
     async def get(self, caller: Principal, session_id: str) -> Session:
         """Raises NotFound."""
-        return await self._db.read(lambda tx: require_session(tx, caller, session_id))
+        return await self._db.read(lambda tx: require_usable(tx, caller, session_id))
 
     async def list_page(self, caller: Principal, before: tuple[int, str] | None, limit: int) -> list[Session]:
         """Return sessions that the caller may use, by their last change, the newest first."""
@@ -120,13 +120,52 @@ class SessionService:
                     {"item_count": session.item_count, "expected_count": expected_count},
                 )
             append_in_tx(tx, session, drafts, None)
-            return require_session(tx, caller, session_id)
+            return require_usable(tx, caller, session_id)
 
-        def work(tx: Tx, session: Session) -> Session:
+        def work(tx: Tx) -> Session:
+            session = require_usable(tx, caller, session_id)
             # With the check of the count inside: a repeated request would fail it because of its own items.
             return idempotency.run_once(tx, key, Session, lambda: append(tx, session))
 
-        return await self._change(caller, session_id, work)
+        return await self._db.write(work, (locks.session_lock(caller.tenant, session_id),))
+
+    async def begin_turn(self, caller: Principal, session_id: str, task_id: str | None) -> tuple[Session, list[Item]]:
+        """Return a session, and its last summary and the items after it, for a request that continues it.
+
+        `task_id` is the task for which the request is made. Raises NotFound, and Conflict while another task continues
+        the conversation.
+        """
+
+        def read(tx: Tx) -> tuple[Session, list[Item]]:
+            session = require_usable(tx, caller, session_id)
+            other = store.find_other_work(tx, session, caller.name, task_id)
+            if other is not None:
+                raise Conflict(
+                    f"Task {other} is continuing the conversation of the session {session_id!r}. Ask again when it "
+                    "has ended."
+                )
+            return session, item_store.list_since_summary(tx, session)
+
+        return await self._db.read(read)
+
+    async def append_turn(
+        self, caller: Principal, session_id: str, drafts: Sequence[ItemDraft], last_number: int
+    ) -> None:
+        """Append a question and its answer. `last_number` is that of the session when the question was asked.
+
+        Raises NotFound, and Conflict if the session has changed since: the answer would be to another conversation.
+        """
+
+        def work(tx: Tx) -> None:
+            session = require_usable(tx, caller, session_id)
+            if session.last_number != last_number:
+                raise Conflict(
+                    f"The session {session_id!r} has changed since the question was asked, so neither the question "
+                    "nor the answer was added. Ask again."
+                )
+            append_in_tx(tx, session, drafts, None)
+
+        await self._db.write(work, (locks.session_lock(caller.tenant, session_id),))
 
     async def list_items(
         self, caller: Principal, session_id: str, after: int, before: int | None, limit: int
@@ -137,7 +176,7 @@ class SessionService:
         """
 
         def read(tx: Tx) -> tuple[Session, list[Item]]:
-            session = require_session(tx, caller, session_id)
+            session = require_usable(tx, caller, session_id)
             if before is not None:
                 return session, item_store.list_newest(tx, session, before, limit)
             return session, item_store.list_after(tx, session, after, limit)
@@ -301,6 +340,18 @@ def require_session(tx: Tx, caller: Principal, session_id: str) -> Session:
     """Return a session that the caller may use. Raises NotFound."""
     session = store.find(tx, caller.tenant, session_id)
     if session is None or not session.is_visible_to(caller):
+        raise NotFound(f"There is no session {session_id!r}.")
+    return session
+
+
+def require_usable(tx: Tx, caller: Principal, session_id: str) -> Session:
+    """Return a session that the caller may read and append to. Raises NotFound.
+
+    A key that is bound to its agents may also while one of them executes a task of the session. Fails closed: when the
+    task has ended or its lease is lost, it may not any more.
+    """
+    session = store.find(tx, caller.tenant, session_id)
+    if session is None or not (session.is_visible_to(caller) or store.has_work(tx, session, caller.name)):
         raise NotFound(f"There is no session {session_id!r}.")
     return session
 

@@ -46,6 +46,18 @@ _HOLD = Sql(
         and tasks.task_id = sessions.held_by and tasks.epoch = sessions.held_epoch and tasks.status = 'executing'))"""
 )
 _HOLDER = Sql(f"select held_by from sessions where {_ONE}")
+# A key that is bound to its agents works on a session while one of them executes a task of it.
+_HAS_WORK = Sql(
+    """select 1 from tasks join agents on agents.tenant = tasks.tenant and agents.agent_id = tasks.assigned_agent
+    where tasks.tenant = :tenant and tasks.session_id = :session_id and tasks.status = 'executing'
+    and agents.key_name = :key limit 1"""
+)
+_FIND_OTHER_WORK = Sql(
+    """select tasks.task_id from tasks
+    left join agents on agents.tenant = tasks.tenant and agents.agent_id = tasks.assigned_agent
+    where tasks.tenant = :tenant and tasks.session_id = :session_id and tasks.status = 'executing'
+    and tasks.task_id <> :task_id and coalesce(agents.key_name, '') <> :key order by tasks.task_id limit 1"""
+)
 
 
 def find(tx: Tx, tenant: str, session_id: str) -> Session | None:
@@ -94,6 +106,17 @@ def hold(tx: Tx, tenant: str, session_id: str, task_id: str, epoch: int) -> str 
     if tx.run(_HOLD, tenant=tenant, session_id=session_id, task_id=task_id, epoch=epoch):
         return None
     row = tx.row(_HOLDER, tenant=tenant, session_id=session_id)
+    return None if row is None else str(row[0])
+
+
+def has_work(tx: Tx, session: Session, key: str) -> bool:
+    """Return whether an agent of a key executes a task of the session."""
+    return tx.row(_HAS_WORK, **session_key(session), key=key) is not None
+
+
+def find_other_work(tx: Tx, session: Session, key: str, task_id: str | None) -> str | None:
+    """Return a task of the session that is executed, other than this task and those of the agents of a key."""
+    row = tx.row(_FIND_OTHER_WORK, **session_key(session), key=key, task_id=task_id or "")
     return None if row is None else str(row[0])
 
 

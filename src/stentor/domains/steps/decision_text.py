@@ -11,7 +11,7 @@ from stentor.domains.steps.model import Step
 HAPPENED = "It happened: it is not sent again. Its value is recorded, and the task goes on with it when it is retried."
 NOT_HAPPENED = "It did not happen: it is sent again, with the same key, when the task is retried."
 HTTP_REQUEST, TOOL_CALL = "request", "/tool "
-"""The key and the name of the request to an `http` agent, and a part of the keys of the tools that an `llm` agent calls."""
+"""Key and name of the request to an `http` agent, and a part of the keys of the tools that an `llm` agent calls."""
 
 
 def describe_question(step: Step, agent: Agent | None) -> str | None:

@@ -103,7 +103,8 @@ class StepDraft(msgspec.Struct, frozen=True):
     `position` is its place among the steps of its scope that run one after another, None for one that runs beside
     others: by it the worker notices that its program has changed.
     `seconds` is how long a wait may take; `reference`, `options` and `together` as in a Step. `request` says what the
-    outcome came from, in digests; it is in the event only, for replays.
+    outcome came from, in digests; it is in the event only, for replays. So is `tool`, the tool that it called, for
+    traces.
     """
 
     key: str
@@ -115,6 +116,7 @@ class StepDraft(msgspec.Struct, frozen=True):
     options: tuple[Any, ...] | None = None
     together: str | None = None
     request: JsonObject | None = None
+    tool: str | None = None
 
 
 def decode_value(encoding: Encoding, content: bytes) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
@@ -69,7 +70,10 @@ class StepName(RequestModel):
 
 
 class StepIn(StepName):
-    """A step that ended: with `value`, which is base64 if `encoding` says so, or with `error`."""
+    """A step that ended: with `value`, which is base64 if `encoding` says so, or with `error`.
+
+    `tool` is the name of the tool that the step called, if it is the call of one: traces show it as such.
+    """
 
     model_config = example_config(epoch=1, key="fetch", name="fetch", value={"pages": 3})
 
@@ -78,6 +82,7 @@ class StepIn(StepName):
     encoding: Encoding = "json"
     error: StepError | None = None
     duration_ms: Annotated[int, Field(ge=0, le=2_000_000_000)] = 0
+    tool: Name | None = None
 
     @model_validator(mode="after")
     def _has_one_outcome(self) -> StepIn:
@@ -169,7 +174,7 @@ class StepOperations:
 
     async def record(self, caller: Caller, task_id: TaskId, body: StepIn) -> Recorded:
         """Record how a step ended; the next attempt gets the outcome from the journal. The first one stands."""
-        draft, outcome = body.to_draft(body.kind), body.to_outcome()
+        draft, outcome = msgspec.structs.replace(body.to_draft(body.kind), tool=body.tool), body.to_outcome()
         entry = await self._steps.record(caller, task_id, body.epoch, draft, outcome, body.duration_ms, body.handled)
         return recorded_out(task_id, entry)
 

@@ -123,7 +123,7 @@ class StepService:
                 return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
             note_progress(tx, task)
             parent = step.event_id if draft.kind == "effect" else task.head_id
-            event = ended_event(step, outcome, event_id, task.assigned_agent, duration_ms, draft.request)
+            event = ended_event(step, outcome, event_id, task.assigned_agent, duration_ms, draft)
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=parent)
             return JournalEntry(step, is_new=True)
 
@@ -215,7 +215,7 @@ def ended_event(
     event_id: str,
     agent_id: str | None,
     duration_ms: int | None = None,
-    request: JsonObject | None = None,
+    draft: StepDraft | None = None,
 ) -> EventDraft:
     """Return the event of a step that ended."""
     meta: JsonObject = {"key": step.key, "kind": step.kind, "epoch": step.epoch}
@@ -223,7 +223,8 @@ def ended_event(
     if not step.key.endswith(step.name):
         meta["name"] = step.name
     meta |= {"error": outcome.error} if outcome.error else {"size": len(outcome.content), "sha256": outcome.sha256}
-    meta |= {"request": request} if request else {}
+    if draft is not None:
+        meta |= {name: value for name, value in (("request", draft.request), ("tool", draft.tool)) if value}
     event_type: EventType = "step_failed" if outcome.error else "step_completed"
     message = f"{step.kind.capitalize()} {step.name} {outcome.state}."
     return EventDraft(event_type, "steps", message, meta, agent_id, duration_ms, event_id)

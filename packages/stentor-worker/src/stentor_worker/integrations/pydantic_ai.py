@@ -10,7 +10,7 @@ import copy
 import json
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,7 +137,7 @@ class StepToolset(WrapperToolset[AgentDepsT]):
         async def call() -> Json:
             return await _to_outcome(self.wrapped.call_tool(name, tool_args, ctx, tool))
 
-        return _from_outcome(await self.steps.run(self.steps.name_call(name, ctx.tool_call_id or ""), call))
+        return _from_outcome(await self.steps.run(self.steps.name_call(name, ctx.tool_call_id or ""), call, tool=name))
 
 
 class _Steps:
@@ -150,8 +150,9 @@ class _Steps:
         self._calls: dict[str, str] = {}
         self._begun: Counter[str] = Counter()
 
-    async def run(self, name: str, function: Callable[[], Awaitable[Json]]) -> Json:
-        return await self._task.step(f"{self.prefix}: {name}", function)
+    async def run(self, name: str, function: Callable[[], Coroutine[Any, Any, Json]], tool: str | None = None) -> Json:
+        name = f"{self.prefix}: {name}"
+        return await (self._task.step(name, function) if tool is None else self._task.tool_step(tool, name, function))
 
     def name_request(self) -> str:
         self._requests += 1

@@ -22,7 +22,7 @@ from stentor.domains.llm.openai_api import completions, wire
 from stentor.domains.llm.openai_api.completions import ChatChunks, TextChunks
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
-from stentor.domains.llm.openai_api.wire import EmbeddingIn
+from stentor.domains.llm.openai_api.wire import ConversationIn, EmbeddingIn
 from stentor.domains.llm.results import AnswerStream, ChatResult
 from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, ChatRouter, LlmGateway
 from stentor.domains.llm.streaming import (
@@ -49,9 +49,10 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     async def chat(request: HttpRequest) -> Response:  # FastRoute passes it by this name
         caller, raw = get_principal(request), await _read_object(request)
         body = wire.validate_body(wire.ChatCompletionIn, raw)
+        session = _session_id(request, body.conversation)
         if not body.stream:
-            return await complete_reply(request, caller, body.to_request(raw), completions.chat_completion)
-        stream = await open_stream(request, caller, body.to_request(raw))
+            return await complete_reply(request, caller, body.to_request(raw), completions.chat_completion, session)
+        stream = await open_stream(request, caller, body.to_request(raw), session)
         chunks = ChatChunks(stream.provenance_id, stream.name, int(time.time()), stream.agent_task or stream.choice)
         frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
         return await stream_response(stream, frames, streams, caller, _error_frame)
@@ -83,21 +84,21 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         body = wire.validate_body(ResponseIn, raw)
         owner = stream_limit_key(caller)
         request = body.to_request(raw, lambda id_: recent.get(owner, id_))
+        session = _session_id(http, body.conversation)
 
         def remember(builder: ResponseBuilder) -> None:
             for id_, text in builder.texts_by_id.items() if body.store is not False else ():
                 recent.put(owner, id_, text)
 
         if not body.stream:
-            result = await _map_client_errors(
-                cancel_on_disconnect(http, chats.chat(caller, request, task_id=_task_header(http)))
-            )
+            work = chats.chat(caller, request, task_id=_task_header(http), session_id=session)
+            result = await _map_client_errors(cancel_on_disconnect(http, work))
             origin = result.agent_task or result.choice
             builder = ResponseBuilder(body, result.provenance_id, result.reply.model, time.time, origin)
             response = builder.build(result.reply, result.usage)
             remember(builder)
             return JsonResponse(response)
-        stream = await open_stream(http, caller, request)
+        stream = await open_stream(http, caller, request, session)
         origin = stream.agent_task or stream.choice
         builder = ResponseBuilder(body, stream.provenance_id, stream.name, time.time, origin)
 
@@ -137,17 +138,23 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         return auto_models + provider_models + agents
 
     async def complete_reply(
-        http: HttpRequest, caller: Caller, request: ChatRequest, render: Callable[[ChatResult, int], JsonObject]
+        http: HttpRequest,
+        caller: Caller,
+        request: ChatRequest,
+        render: Callable[[ChatResult, int], JsonObject],
+        session: str | None = None,
     ) -> JsonResponse:
-        result = await _map_client_errors(
-            cancel_on_disconnect(http, chats.chat(caller, request, task_id=_task_header(http)))
-        )
+        work = chats.chat(caller, request, task_id=_task_header(http), session_id=session)
+        result = await _map_client_errors(cancel_on_disconnect(http, work))
         return JsonResponse(render(result, int(time.time())))
 
-    async def open_stream(http: HttpRequest, caller: Caller, request: ChatRequest) -> AnswerStream:
+    async def open_stream(
+        http: HttpRequest, caller: Caller, request: ChatRequest, session: str | None = None
+    ) -> AnswerStream:
         # Before the call: a stream above the limit must not cost anything.
         streams.check(stream_limit_key(caller))
-        return await _map_client_errors(cancel_on_disconnect(http, chats.stream(caller, request, _task_header(http))))
+        work = chats.stream(caller, request, _task_header(http), session)
+        return await _map_client_errors(cancel_on_disconnect(http, work))
 
     return api
 
@@ -155,6 +162,21 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
 def _task_header(http: HttpRequest) -> str | None:
     """Return the task that the caller works on; None if the request names none."""
     return http.headers.get("X-Task-Id")
+
+
+def _session_id(http: HttpRequest, conversation: str | ConversationIn | None) -> str | None:
+    """Return the session that a request continues: of the field `conversation`, or of the header X-Session-Id.
+
+    Raises InvalidRequest if they name different ones.
+    """
+    named = conversation.id if isinstance(conversation, ConversationIn) else conversation
+    header = http.headers.get("X-Session-Id")
+    if header is None:
+        return named
+    if not 0 < len(header) <= 255 or not header.isprintable() or named not in (None, header):
+        reason = "the body names another session" if named is not None else "must be the id of a session"
+        raise InvalidRequest(f"X-Session-Id: {reason}.")
+    return header
 
 
 async def _read_object(http: HttpRequest) -> JsonObject:

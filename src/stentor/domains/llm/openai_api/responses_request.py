@@ -19,6 +19,7 @@ from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, ToolDef
 from stentor.domains.llm.openai_api import responses_input
 from stentor.domains.llm.openai_api.responses_input import InputItem
 from stentor.domains.llm.openai_api.wire import (
+    ConversationIn,
     FunctionDefinitionIn,
     MaxTokens,
     OpenAiModel,
@@ -29,10 +30,11 @@ from stentor.domains.llm.openai_api.wire import (
 )
 from stentor.web.wire import Name
 
-STATELESS_REASON = "this gateway stores no responses: send the whole conversation as input"
+STATELESS_REASON = (
+    "this gateway stores no responses: send the whole conversation as input, or name a session as conversation"
+)
 UNSUPPORTED_FIELDS = {
     "previous_response_id": STATELESS_REASON,
-    "conversation": STATELESS_REASON,
     "prompt": "prompts stored at OpenAI are not supported: send the text as instructions and input",
     "background": "background responses are not supported",
     "context_management": "context compaction is not supported",
@@ -169,7 +171,7 @@ class ResponseIn(OpenAiModel):
     truncation: Literal["disabled"] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=0)] | None = None
     previous_response_id: Any = None
-    conversation: Any = None
+    conversation: Name | ConversationIn | None = None
     prompt: Any = None
     background: Any = None
     context_management: Any = None

@@ -151,7 +151,13 @@ class StreamableIn(OpenAiModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
+class ConversationIn(OpenAiModel):
+    id: Name
+
+
 class ChatCompletionIn(StreamableIn):
+    """`conversation` is the id of a session, as in OpenAI's responses."""
+
     model: Name
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
     temperature: Temperature = None
@@ -164,6 +170,7 @@ class ChatCompletionIn(StreamableIn):
     tools: list[ChatToolIn] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoiceIn | None = None
     response_format: JsonObject | None = None
+    conversation: Name | ConversationIn | None = None
 
     def to_request(self, raw: JsonObject) -> ChatRequest:
         choice = self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoiceIn) else self.tool_choice

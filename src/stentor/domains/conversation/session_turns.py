@@ -1,0 +1,92 @@
+"""Turns of chat requests in sessions: the conversation before the question, and question and answer after it.
+
+Implements a port of the LLM gateway.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.auth.principal import Principal
+from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
+from stentor.domains.execution.model import AgentFailed
+from stentor.domains.execution.runtimes.session_messages import read_item
+from stentor.domains.llm.model import ChatReply, ChatRequest, LlmMessage, TextPart, ToolCall
+from stentor.domains.sessions.model import Item, ItemDraft
+from stentor.domains.sessions.service import SessionService
+
+
+class StoredTurn:
+    """A turn of a session. `last_number` is that of the session when the question was asked."""
+
+    def __init__(
+        self,
+        sessions: SessionService,
+        principal: Principal,
+        session_id: str,
+        question: tuple[LlmMessage, ...],
+        request: ChatRequest,
+        last_number: int,
+    ) -> None:
+        self._sessions, self._principal, self._session_id = sessions, principal, session_id
+        self._question, self._last_number = question, last_number
+        self.request = request
+
+    async def keep(self, reply: ChatReply) -> None:
+        """Append question and answer. Raises Conflict if the session has changed since, NotFound if it was deleted."""
+        content = (TextPart(reply.content),) if reply.content else ()
+        answer = LlmMessage("assistant", content, reply.tool_calls)
+        drafts = [ItemDraft(_to_item(message)) for message in (*self._question, answer)]
+        await self._sessions.append_turn(self._principal, self._session_id, drafts, self._last_number)
+
+
+class SessionTurns:
+    """Begins turns."""
+
+    def __init__(self, sessions: SessionService) -> None:
+        self._sessions = sessions
+
+    async def begin_turn(
+        self, principal: Principal, session_id: str, request: ChatRequest, task_id: str | None
+    ) -> StoredTurn:
+        """Return the turn of a request; its system messages come first and are not kept.
+
+        Raises NotFound, Conflict while a task continues the session, and InvalidRequest for messages that a session
+        cannot keep, or that it has and that are none.
+        """
+        system = tuple(message for message in request.messages if message.role == "system")
+        question = tuple(message for message in request.messages if message.role != "system")
+        if any(not isinstance(part, TextPart) for message in question for part in message.content):
+            raise InvalidRequest("messages: a session keeps texts only; send images in a request without a session.")
+        session, items = await self._sessions.begin_turn(principal, session_id, task_id)
+        messages = (*system, *map(_read_item, items), *question)
+        whole = msgspec.structs.replace(request, messages=messages)
+        return StoredTurn(self._sessions, principal, session_id, question, whole, session.last_number)
+
+
+def _read_item(item: Item) -> LlmMessage:
+    try:
+        return read_item(item)
+    except AgentFailed as failure:
+        raise InvalidRequest(str((failure.outcome.error or {}).get("message", "The session is unreadable."))) from None
+
+
+def _to_item(message: LlmMessage) -> JsonObject:
+    """Return a message as the sessions have it: as OpenAI's chat API."""
+    item: JsonObject = {"role": message.role, "content": message.text if message.content else None}
+    if message.tool_calls:
+        item["tool_calls"] = [_to_call(call) for call in message.tool_calls]
+    if message.tool_call_id:
+        item["tool_call_id"] = message.tool_call_id
+    return item
+
+
+def _to_call(call: ToolCall) -> JsonObject:
+    signature = {"signature": call.signature} if call.signature else {}
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+        **signature,
+    }
