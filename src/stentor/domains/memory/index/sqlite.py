@@ -111,8 +111,9 @@ class Fts5KeywordStore:
     """Implements `KeywordStore` with an FTS5 table over stemmed terms."""
 
     def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
-        # FTS5 cannot be told another length than the number of terms, so a short document gets terms nobody can ask for.
-        missing = MIN_LENGTH - sum(len(words.split()) for words in (entry.title_words, entry.tag_words, entry.body_words))
+        # FTS5 takes the number of terms for the length, so a short document gets terms that nobody can ask for.
+        fields = (entry.title_words, entry.tag_words, entry.body_words)
+        missing = MIN_LENGTH - sum(len(words.split()) for words in fields)
         content = f"{entry.body_words}{f' {_FILLER}' * missing}"
         tx.run(_INSERT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=content)
 
