@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Database, Sql, Tx
-from stentor.core.db.driver import AppendOnlyTable, DbConnection, Driver, Locks, Params, Row
+from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Row
 from stentor.core.errors import StoreUnavailable
 from stentor.testing import FixedClock
 
@@ -233,8 +233,8 @@ class Flaky:
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         self._inner.many(sql, rows)
 
-    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
-        self._inner.add(table, rows)
+    def add(self, inserts: list[Insert]) -> None:
+        self._inner.add(inserts)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         return self._inner.rows(sql, params)

@@ -133,7 +133,7 @@ def test_any_bytes_are_a_value_or_the_callers_error(body: bytes) -> None:
 def test_named_parameters_are_translated_and_casts_left_alone() -> None:
     sql = Sql("select :a, x::text,\n  '5%' where b = :b_1")
     assert sql.text == "select :a, x::text, '5%' where b = :b_1"
-    assert sql.pyformat == "select %(a)s, x::text, '5%%' where b = %(b_1)s"
+    assert sql.numbered == "select $1, x::text, '5%' where b = $2"
     assert sql.qmark == "select ?, x::text, '5%' where b = ?"
     assert sql.values({"b_1": 2, "a": 1, "more": 3}) == (1, 2)
     with pytest.raises(KeyError):

@@ -23,6 +23,7 @@ from stentor.core.db import group_commit
 from stentor.core.db.driver import DbConnection, Driver, Locks
 from stentor.core.db.group_commit import WriteUnit
 from stentor.core.db.polling import PollBatch
+from stentor.core.db.read_ahead import Ahead
 from stentor.core.db.transaction import Tx
 from stentor.core.errors import StoreConflict, StoreUnavailable
 from stentor.core.metrics import (
@@ -70,18 +71,20 @@ class Database:
         """Count of this process's writes, and an event set by each: pollers skip a poll when nothing was written."""
         self._writer.start()
 
-    async def write(self, fn: Callable[[Tx], T], locks: Locks = None) -> T:
+    async def write(self, fn: Callable[[Tx], T], locks: Locks = None, ahead: Ahead | None = None) -> T:
         """Run `fn` in a transaction and return its result after the commit. An error of `fn` undoes only `fn`.
 
         `fn` may run several times, so it must change nothing but what its `Tx` can undo; everything else goes into
         `tx.after_commit`. On a shared database no other process writes at the same time, unless `locks` is given: then
         only transactions with a common name exclude each other. With empty `locks`, every statement of `fn` must be
         correct whatever other processes write between two of them.
+
+        `ahead` is what `fn` reads first, with `Tx.rows_ahead`: one statement reads it for all that share the commit.
         """
         if self._closed:
             raise StoreUnavailable("The service is shutting down.")
         loop = asyncio.get_running_loop()
-        unit = WriteUnit(fn, locks, loop, loop.create_future())
+        unit = WriteUnit(fn, locks, loop, loop.create_future(), ahead=ahead)
         self._queue.put(unit)
         result: T = await unit.future
         # On the event loop, after the commit: whoever reads the count first and then the rows misses nothing.

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import chain
+from functools import cache, cached_property
+from itertools import chain, zip_longest
 from operator import itemgetter
 from typing import Any, LiteralString, Protocol, cast
 
@@ -55,8 +55,8 @@ class DbConnection(Protocol):
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None: ...
 
-    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
-        """Insert the rows in their order."""
+    def add(self, inserts: list[Insert]) -> None:
+        """Insert rows, those of a table in their order."""
         ...
 
     def rows(self, sql: Sql, params: Params) -> list[Row]: ...
@@ -76,6 +76,7 @@ class Driver(Protocol):
     def reader(self) -> DbConnection: ...
 
 
+_WRITING = re.compile(r"\b(?:insert|update|delete)\b")
 # Not after another colon: `::text` is a cast.
 _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _TABLE = re.compile(r"\b(?:from|join|into|update) ([a-z_]+)")
@@ -87,26 +88,35 @@ def as_literal(text: str) -> LiteralString:
 
 
 class Sql:
-    """One statement with `:name` parameters, translated once into each driver's form: `?` or `%(name)s`.
+    """One statement with `:name` parameters, translated once into each driver's form: `?` or `$1`.
 
     `tables` are the tables in the statement, `writes` is whether it may change one.
     """
 
-    __slots__ = ("_pick", "pyformat", "qmark", "tables", "text", "writes")
+    __slots__ = ("_pick", "_pick_numbered", "numbered", "qmark", "tables", "text", "writes")
 
     def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
-        # Conservative: a select in parentheses or a CTE counts as a write.
-        self.writes = not self.text.startswith("select ")
+        # Conservative: a select in parentheses counts as a write, and a CTE with such a word anywhere.
+        is_read = self.text.startswith("select ") or (
+            self.text.startswith("with ") and _WRITING.search(self.text) is None
+        )
+        self.writes = not is_read
         self.tables = frozenset(_TABLE.findall(self.text))
-        # psycopg reads every % as the start of a placeholder, also the one of `like`.
-        self.pyformat = as_literal(_PARAMETER.sub(r"%(\1)s", self.text.replace("%", "%%")))
         self.qmark = _PARAMETER.sub("?", self.text)
-        self._pick = _picker(_PARAMETER.findall(self.text))
+        names = _PARAMETER.findall(self.text)
+        self._pick = _picker(names)
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names), 1)}
+        self.numbered = as_literal(_PARAMETER.sub(lambda match: f"${numbers[match[1]]}", self.text))
+        self._pick_numbered = _picker(list(numbers))
 
     def values(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the parameters in the order of the question marks. Raises KeyError if one is missing."""
         return self._pick(params)
+
+    def numbered_values(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the parameters in the order of their numbers. Raises KeyError if one is missing."""
+        return self._pick_numbered(params)
 
     def __repr__(self) -> str:
         return f"Sql({self.text!r})"
@@ -124,29 +134,60 @@ _INSERT_SIZES = (64, 32, 16, 8, 4, 2, 1)
 
 
 class AppendOnlyTable:
-    """A table to which rows are only ever added, and the order of the values in a row."""
+    """A table to which rows are added many at a time, and the order of the values in a row."""
 
     def __init__(self, table: str, columns: tuple[str, ...]) -> None:
         self.table = table
         self.columns = columns
 
-    def insert(self, rows: int, mark: str) -> str:
-        """Return the insert statement for `rows` rows; `mark` is the driver's positional placeholder."""
-        return _insert(self.table, self.columns, rows, mark)
+    def insert(self, rows: int, first: int | None = None) -> str:
+        """Return the insert statement for `rows` rows with the placeholders `?`, or `$` with a number from `first`."""
+        return _insert(self.table, self.columns, rows, first)
+
+    @cached_property
+    def insert_new(self) -> Sql:
+        """The statement that inserts one row unless its key is there. Its parameters are named like the columns."""
+        names = ", ".join(f":{name}" for name in self.columns)
+        return Sql(f"insert into {self.table} ({', '.join(self.columns)}) values ({names}) on conflict do nothing")
 
 
 @cache
-def _insert(table: str, columns: tuple[str, ...], rows: int, mark: str) -> str:
-    row = f"({', '.join([mark] * len(columns))})"
-    return f"insert into {table} ({', '.join(columns)}) values {', '.join([row] * rows)}"  # noqa: S608 - table and column names come from the code
+def _insert(table: str, columns: tuple[str, ...], rows: int, first: int | None) -> str:
+    width = len(columns)
+    marks = ["?" if first is None else f"${first + number}" for number in range(rows * width)]
+    values = ", ".join(f"({', '.join(marks[start : start + width])})" for start in range(0, len(marks), width))
+    return f"insert into {table} ({', '.join(columns)}) values {values}"  # noqa: S608 - table and column names come from the code
 
 
-def insert_statements(
-    table: AppendOnlyTable, rows: list[tuple[Any, ...]], mark: str
-) -> Iterator[tuple[str, tuple[Any, ...]]]:
+Insert = tuple[AppendOnlyTable, list[Row]]
+"""Rows of a table to be inserted in their order."""
+
+
+def insert_statements(table: AppendOnlyTable, rows: list[Row]) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield statements with their parameters that together insert all rows."""
     for some in split_rows(rows, _INSERT_SIZES):
-        yield table.insert(len(some), mark), tuple(chain.from_iterable(some))
+        yield table.insert(len(some)), tuple(chain.from_iterable(some))
+
+
+def joint_insert_statements(inserts: list[Insert]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield statements with their parameters that together insert the rows of all tables, one for many tables each.
+
+    With the placeholders `$1` and so on.
+    """
+    for parts in zip_longest(*(split_rows(rows, _INSERT_SIZES) for _, rows in inserts)):
+        shape = tuple((table, len(some)) for (table, _), some in zip(inserts, parts, strict=True) if some)
+        yield _joint_insert(shape), tuple(chain.from_iterable(chain.from_iterable(some for some in parts if some)))
+
+
+@cache
+def _joint_insert(shape: tuple[tuple[AppendOnlyTable, int], ...]) -> str:
+    texts, first = list[str](), 1
+    for table, rows in shape:
+        texts.append(table.insert(rows, first))
+        first += rows * len(table.columns)
+    *others, last = texts
+    ctes = ", ".join(f"part{number} as ({text})" for number, text in enumerate(others))
+    return f"with {ctes} {last}" if others else last
 
 
 def split_rows(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[Sequence[Row]]:
@@ -176,7 +217,7 @@ class PendingRows:
         """Return whether rows are pending for one of the tables."""
         return not tables.isdisjoint(self._by_table)
 
-    def take(self) -> list[tuple[AppendOnlyTable, list[tuple[Any, ...]]]]:
+    def take(self) -> list[Insert]:
         """Remove and return all rows; the caller must insert them."""
         pending = list(self._by_table.values())
         self._by_table = {}

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stentor.core.db.driver import DbConnection, Locks, PendingRows
+from stentor.core.db.read_ahead import Ahead, ReadAhead
 from stentor.core.db.transaction import CounterIncrement, CounterTable, LockContended, RetryWithSavepoints, Tx
 from stentor.core.errors import StentorError, StoreConflict, StoreUnavailable
 
@@ -43,6 +44,7 @@ class WriteUnit:
     hooks: list[Callable[[], None]] = field(default_factory=list)
     added: list[CounterIncrement] = field(default_factory=list)
     queued_at: float = field(default_factory=time.perf_counter)
+    ahead: Ahead | None = None
 
 
 def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
@@ -99,11 +101,13 @@ def _combined_locks(group: list[WriteUnit]) -> Locks:
 
 def _run_without_savepoints(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
     pending = PendingRows()
-    for unit in group:
-        _run_unit(unit, Tx(connection, now, pending))
+    wanted = [unit.ahead for unit in group if unit.ahead is not None]
     try:
+        ahead = ReadAhead(connection, wanted) if wanted else None
+        for unit in group:
+            _run_unit(unit, Tx(connection, now, pending, ahead))
         Tx(connection, now, pending).flush()
-    except Exception:  # noqa: BLE001 - the second run finds the unit whose row failed
+    except Exception:  # noqa: BLE001 - the second run finds the unit whose read or row failed
         raise RetryWithSavepoints from None
 
 

@@ -16,7 +16,15 @@ from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
 from stentor.core.db import locks as advisory
-from stentor.core.db.driver import AppendOnlyTable, Locks, Params, Row, Sql, as_literal, insert_statements
+from stentor.core.db.driver import (
+    Insert,
+    Locks,
+    Params,
+    Row,
+    Sql,
+    as_literal,
+    joint_insert_statements,
+)
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
 IDLE_IN_TRANSACTION_SECONDS = 10
@@ -43,7 +51,7 @@ _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 # PostgreSQL keeps locks with one key and with two keys apart, so that no name can be the lock for everything.
 _EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
 """Advisory locks: the key of the lock for everything, and the first of the two keys of a named lock."""
-_TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, %s)")
+_TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, $1)")
 
 
 class TableMissing(StoreUnavailable):
@@ -68,11 +76,18 @@ class PostgresConnection:
         self._lock_space = lock_space
         self._read_only = read_only
         self._raw = self._connect()
+        self._cursor = self._raw.cursor()
         self._held_locks: set[int] | None = set()
 
     def _connect(self) -> psycopg.Connection[Row]:
         try:
-            raw = psycopg.connect(self._url, autocommit=True, **_options(self._url))
+            raw = psycopg.connect(
+                self._url,
+                autocommit=True,
+                # With numbers in place of names, because psycopg would parse each long statement again.
+                cursor_factory=psycopg.RawCursor,
+                **_options(self._url),
+            )
             raw.execute(as_literal(_SESSION))
             for statement in self._session_statements:
                 raw.execute(as_literal(statement))
@@ -90,9 +105,10 @@ class PostgresConnection:
     def begin(self, locks: Locks = ()) -> int:
         if self._raw.closed or self._raw.broken:
             self._raw = self._connect()
+            self._cursor = self._raw.cursor()
         with self._store_errors():
             # Not prepared, as psycopg would after five executions: several statements in one message cannot be.
-            cursor = self._raw.execute(
+            cursor = self._cursor.execute(
                 as_literal(_BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks)), prepare=False
             )
             # The time is the result of the last statement.
@@ -122,7 +138,7 @@ class PostgresConnection:
         if self._held_locks is None or number in self._held_locks:
             return True
         with self._store_errors():
-            row = self._raw.execute(_TRY_NAMED_LOCK, (number,)).fetchone()
+            row = self._cursor.execute(_TRY_NAMED_LOCK, (number,)).fetchone()
         if row is None or not row[0]:
             return False
         self._held_locks.add(number)
@@ -134,7 +150,7 @@ class PostgresConnection:
         If the connection is lost during the commit, its outcome is unknown: that is StoreUnavailable, not a retry.
         """
         try:
-            self._raw.execute("commit")
+            self._cursor.execute("commit", prepare=False)
         except psycopg.Error as error:
             if error.sqlstate in _RETRYABLE:
                 raise StoreConflict(_unavailable(error).message) from error
@@ -162,23 +178,23 @@ class PostgresConnection:
 
     def run(self, sql: Sql, params: Params) -> int:
         with self._store_errors():
-            return self._raw.execute(sql.pyformat, params).rowcount
+            return self._cursor.execute(sql.numbered, sql.numbered_values(params)).rowcount
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         # Not executemany, which uses a pipeline: see `_begin_statements`.
         with self._store_errors():
             for row in rows:
-                self._raw.execute(sql.pyformat, row)
+                self._cursor.execute(sql.numbered, sql.numbered_values(row))
 
-    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
+    def add(self, inserts: list[Insert]) -> None:
+        # In one statement for all tables, because each one is a message to the server and back.
         with self._store_errors():
-            for text, values in insert_statements(table, rows, "%s"):
-                self._raw.execute(as_literal(text), values)
+            for text, values in joint_insert_statements(inserts):
+                self._cursor.execute(as_literal(text), values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         with self._store_errors():
-            cursor: psycopg.Cursor[Any] = self._raw.execute(sql.pyformat, params)
-            return cursor.fetchall()
+            return self._cursor.execute(sql.numbered, sql.numbered_values(params)).fetchall()
 
     def close(self) -> None:
         self._raw.close()
@@ -217,7 +233,7 @@ def _options(url: str) -> dict[str, Any]:
 
 def _take_serving_lock(raw: psycopg.Connection[Row]) -> None:
     """Mark the session as a writer, so that no copy of the database starts; fails while a copy is running."""
-    row = raw.execute("select pg_try_advisory_lock_shared(%s)", (advisory.SERVING_LOCK_ID,)).fetchone()
+    row = raw.execute("select pg_try_advisory_lock_shared($1)", (advisory.SERVING_LOCK_ID,)).fetchone()
     if row is None or not row[0]:
         raw.close()
         raise StoreUnavailable(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -19,19 +20,31 @@ class RowsSql:
     `values` for one.
     """
 
-    __slots__ = ("_columns", "statements")
+    __slots__ = ("columns", "statements", "tables")
 
     def __init__(self, columns: tuple[str, ...], text: str) -> None:
-        self._columns = columns
+        self.columns = columns
         self.statements = {size: Sql(f"{_head(columns, size)} {text}") for size in _SIZES}
+        self.tables = self.statements[1].tables
 
     def chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
         """Yield statements with their parameters that together take all rows."""
         for some in split_rows(rows, _SIZES):
-            names = _names(self._columns, len(some))
-            yield self.statements[len(some)], dict(zip(names, chain.from_iterable(some), strict=True))
+            yield self._statement(some)
+
+    def padded_chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
+        """Do the same in fewer parts, with rows of nulls in them, to which the statement must find nothing."""
+        for start in range(0, len(rows), _SIZES[0]):
+            some = rows[start : start + _SIZES[0]]
+            size = min(size for size in _SIZES if size >= len(some))
+            yield self._statement([*some, *[(None,) * len(self.columns)] * (size - len(some))])
+
+    def _statement(self, rows: Sequence[Row]) -> tuple[Sql, dict[str, Any]]:
+        names = _names(self.columns, len(rows))
+        return self.statements[len(rows)], dict(zip(names, chain.from_iterable(rows), strict=True))
 
 
+@cache
 def _names(columns: tuple[str, ...], size: int) -> list[str]:
     return [f"{column}_{n}" for n in range(size) for column in columns]
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
-from stentor.core.db.driver import AppendOnlyTable, Locks, Params, Row, Sql, insert_statements
+from stentor.core.db.driver import Insert, Locks, Params, Row, Sql, insert_statements
 from stentor.core.errors import StoreUnavailable
 
 BUSY_MS = 5_000
@@ -78,10 +78,11 @@ class SqliteConnection:
         with _store_errors():
             self._raw.executemany(sql.qmark, map(sql.values, rows))
 
-    def add(self, table: AppendOnlyTable, rows: list[Row]) -> None:
+    def add(self, inserts: list[Insert]) -> None:
         with _store_errors():
-            for text, values in insert_statements(table, rows, "?"):
-                self._raw.execute(text, values)
+            for table, rows in inserts:
+                for text, values in insert_statements(table, rows):
+                    self._raw.execute(text, values)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         try:

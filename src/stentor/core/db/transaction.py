@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stentor.core.db.driver import AppendOnlyTable, DbConnection, PendingRows, Row, Sql
+from stentor.core.db.read_ahead import ReadAhead
 from stentor.core.db.rows_sql import RowsSql
 
 
@@ -51,12 +52,16 @@ class Tx:
 
     `now` is the database's time in microseconds; `wrote` is whether a statement may have changed something. With
     `pending`, several functions share the transaction: the caller flushes the rows, and no part can be undone alone.
+    `ahead` is what was read for all of them before the first one ran.
     """
 
-    __slots__ = ("_connection", "_pending", "_shared", "added", "hooks", "now", "wrote")
+    __slots__ = ("_ahead", "_connection", "_pending", "_shared", "added", "hooks", "now", "wrote")
 
-    def __init__(self, connection: DbConnection, now: int, pending: PendingRows | None = None) -> None:
+    def __init__(
+        self, connection: DbConnection, now: int, pending: PendingRows | None = None, ahead: ReadAhead | None = None
+    ) -> None:
         self._connection = connection
+        self._ahead = ahead
         self._shared = pending is not None
         self._pending = pending or PendingRows()
         self.hooks: list[Callable[[], None]] = []
@@ -66,20 +71,21 @@ class Tx:
 
     def run(self, sql: Sql, **params: Any) -> int:
         """Execute a statement; returns the number of affected rows."""
-        self.wrote = True
+        self._note_write(sql)
         self._flush_before(sql)
         return self._connection.run(sql, params)
 
     def many(self, sql: Sql, rows: Iterable[dict[str, Any]]) -> None:
         """Execute a statement once for each set of parameters."""
-        self.wrote = True
+        self._note_write(sql)
         self._flush_before(sql)
         self._connection.many(sql, rows)
 
     def rows(self, sql: Sql, **params: Any) -> list[Row]:
         """Execute a statement and return all its rows."""
         # An update with `returning` gives rows too.
-        self.wrote = self.wrote or sql.writes
+        if sql.writes:
+            self._note_write(sql)
         self._flush_before(sql)
         return self._connection.rows(sql, params)
 
@@ -92,10 +98,31 @@ class Tx:
         """Execute a statement for all given rows, in as few parts as possible; return the rows of its result."""
         return [row for part, values in sql.chunks(given) for row in self.rows(part, **values, **params)]
 
+    def rows_ahead(self, sql: RowsSql, given: Row) -> list[Row]:
+        """Return the rows of a statement for one given row, read before if it was named to `Database.write`."""
+        found = None if self._ahead is None else self._ahead.take(sql, given)
+        return self.rows_for(sql, [given]) if found is None else found
+
     def append(self, table: AppendOnlyTable, row: Row) -> None:
         """Insert a row at the commit, or earlier if a statement uses its table."""
         self.wrote = True
+        if self._ahead is not None:
+            self._ahead.forget({table.table})
         self._pending.add(table, row)
+
+    def insert_new(self, table: AppendOnlyTable, row: Row) -> bool:
+        """Insert a row, like `append`, unless its key is there already; returns whether it was inserted.
+
+        At first the answer is always True. If that proves wrong at the commit, the whole group runs again, and each of
+        its functions learns then what is the case: so look first whether the row is there, if it often is. What was
+        read ahead for other functions stays: it must not depend on this row.
+        """
+        self.wrote = True
+        if not self._shared:
+            self._flush_before(table.insert_new)
+            return bool(self._connection.run(table.insert_new, dict(zip(table.columns, row, strict=True))))
+        self._pending.add(table, row)
+        return True
 
     def increment(self, counters: CounterTable, key: tuple[Any, ...], *amounts: int) -> None:
         """Add to counters at the commit; this transaction does not see the new values."""
@@ -113,8 +140,13 @@ class Tx:
 
     def flush(self) -> None:
         """Insert the pending rows."""
-        for table, rows in self._pending.take():
-            self._connection.add(table, rows)
+        if inserts := self._pending.take():
+            self._connection.add(inserts)
+
+    def _note_write(self, sql: Sql) -> None:
+        self.wrote = True
+        if self._ahead is not None:
+            self._ahead.forget(sql.tables)
 
     def _flush_before(self, sql: Sql) -> None:
         # A statement must see the rows that were appended before it.

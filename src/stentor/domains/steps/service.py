@@ -23,9 +23,9 @@ from stentor.domains.steps import model, store
 from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
 from stentor.domains.tasks import store as tasks
-from stentor.domains.tasks.leases import require_held
+from stentor.domains.tasks.leases import check_held
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import require_visible_task
+from stentor.domains.tasks.service import require_task_id, require_visible_task
 
 
 class JournalEntry(msgspec.Struct, frozen=True):
@@ -108,8 +108,11 @@ class StepService:
         Raises LeaseLost, StepMismatch, and StepUnknown for an effect that has not begun.
         """
 
+        ref = (principal.tenant, require_task_id(task_id), draft.key)
+
         def work(tx: Tx) -> JournalEntry:
-            task = require_held(tx, self._agents, principal, task_id, epoch)
+            found, is_recorded = store.find_task(tx, ref)
+            task = check_held(tx, self._agents, principal, found, epoch)
             mark_handled(tx, task, handled)
             event_id, started = ids.new_id(), tx.now - duration_ms * 1000
             # An effect has had its row since it began; any other step is inserted with its outcome.
@@ -118,7 +121,7 @@ class StepService:
                 step = find_same(tx, task, draft)
             else:
                 insert = partial(store.insert_ended, tx, task, draft, event_id, outcome, started)
-                step, is_new = _insert_or_find(tx, task, draft, insert)
+                step, is_new = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
             if not is_new:
                 return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
             note_progress(tx, task)
@@ -127,7 +130,7 @@ class StepService:
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=parent)
             return JournalEntry(step, is_new=True)
 
-        return await self._db.write(work, NO_LOCKS)
+        return await self._db.write(work, NO_LOCKS, store.task_ahead(ref))
 
     async def begin(
         self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, handled: Collection[str] = ()
@@ -137,20 +140,32 @@ class StepService:
         If it began before, that is returned: without an outcome, nobody knows whether the effect happened.
         """
 
-        def work(tx: Tx) -> JournalEntry:
-            task = require_held(tx, self._agents, principal, task_id, epoch)
-            return begin_step(tx, self._runlog, task, draft, f"Effect {draft.name} begins.", handled)
+        ref = (principal.tenant, require_task_id(task_id), draft.key)
 
-        return await self._db.write(work, NO_LOCKS)
+        def work(tx: Tx) -> JournalEntry:
+            found, is_recorded = store.find_task(tx, ref)
+            task = check_held(tx, self._agents, principal, found, epoch)
+            message = f"Effect {draft.name} begins."
+            return begin_step(tx, self._runlog, task, draft, message, handled, is_recorded=is_recorded)
+
+        return await self._db.write(work, NO_LOCKS, store.task_ahead(ref))
 
 
 def begin_step(
-    tx: Tx, runlog: RunLog, task: Task, draft: StepDraft, message: str, handled: Collection[str]
+    tx: Tx,
+    runlog: RunLog,
+    task: Task,
+    draft: StepDraft,
+    message: str,
+    handled: Collection[str],
+    *,
+    is_recorded: bool | None = None,
 ) -> JournalEntry:
     """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch."""
     mark_handled(tx, task, handled)
     event_id = ids.new_id()
-    step, is_new = _insert_or_find(tx, task, draft, partial(store.insert_started, tx, task, draft, event_id))
+    insert = partial(store.insert_started, tx, task, draft, event_id)
+    step, is_new = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
     if not is_new:
         return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
     note_progress(tx, task)
@@ -159,10 +174,17 @@ def begin_step(
     return JournalEntry(step, is_new=True)
 
 
-def _insert_or_find(tx: Tx, task: Task, draft: StepDraft, insert: Callable[..., Step | None]) -> tuple[Step, bool]:
-    """Insert a step, in the place of a failed one that runs again; return the recorded step and whether it is new."""
+def _insert_or_find(
+    tx: Tx, task: Task, draft: StepDraft, insert: Callable[..., Step | None], *, is_recorded: bool | None
+) -> tuple[Step, bool]:
+    """Insert a step, in the place of a failed one that runs again; return the recorded step and whether it is new.
+
+    `is_recorded` is whether the journal had the step when it was read, None if that is not known.
+    """
+    if is_recorded is None:
+        is_recorded = store.find(tx, task.tenant, task.task_id, draft.key) is not None
     # The primary key decides: of two requests that record the same step only one inserts it.
-    step = insert()
+    step = None if is_recorded else insert()
     if step is None and model.is_superseded(recorded := find_same(tx, task, draft), task):
         step = insert(replaced=recorded)
     return (find_same(tx, task, draft), False) if step is None else (step, True)

@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
-from stentor.core.db import RowsSql, Sql, Tx
+from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
 from stentor.core.errors import CorruptRecord
 from stentor.domains.contents import store as contents
 from stentor.domains.steps.model import (
@@ -20,6 +20,7 @@ from stentor.domains.steps.model import (
     decode_value,
     replaced_event,
 )
+from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.store import TaskRef
 
@@ -33,10 +34,13 @@ _COLUMNS = ", ".join(_FIELDS)
 _TASK = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key = :key")
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
-_INSERT = Sql(
-    f"insert into task_steps (tenant, task_id, {_COLUMNS}) "
-    f"values (:tenant, :task_id, {', '.join(':' + name for name in _FIELDS)}) "
-    "on conflict (tenant, task_id, key) do nothing"
+_STEPS = AppendOnlyTable("task_steps", ("tenant", "task_id", *_FIELDS))
+_FIND_TASK = RowsSql(
+    ("tenant", "task_id", "key"),
+    f"""select given.tenant, given.task_id, given.key, task_steps.key, {tasks.COLUMNS_OF_TASK}
+    from given join tasks on tasks.tenant = given.tenant and tasks.task_id = given.task_id
+        left join task_steps on task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
+            and task_steps.key = given.key""",
 )
 # `old_epoch` is the fence: of two attempts that replace the same failed step only one finds it.
 _REPLACE = Sql(
@@ -123,6 +127,17 @@ _DELETE_SIGNAL = Sql(f"delete from task_signals where {_TASK} and event_id = :ev
 def find(tx: Tx, tenant: str, task_id: str, key: str) -> Step | None:
     row = tx.row(_FIND, tenant=tenant, task_id=task_id, key=key)
     return None if row is None else step_from_row(row)
+
+
+def task_ahead(step: StepRef) -> Ahead:
+    """Return what `find_task` reads, for `Database.write`."""
+    return _FIND_TASK, step
+
+
+def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool]:
+    """Return the task of a step, None if there is none, and whether the step is in its journal."""
+    rows = tx.rows_ahead(_FIND_TASK, step)
+    return (tasks.task_from_row(rows[0][4:]), rows[0][3] is not None) if rows else (None, False)
 
 
 def list_steps(tx: Tx, tenant: str, task_id: str, after: str, limit: int) -> list[Step]:
@@ -300,7 +315,7 @@ def _insert(
     if draft.options is not None:
         params["options"] = jsontext.dump(draft.options)
     if replaced is None:
-        return step if tx.run(_INSERT, **params) else None
+        return step if tx.insert_new(_STEPS, tuple(params[name] for name in _STEPS.columns)) else None
     return step if tx.run(_REPLACE, **params, old_epoch=replaced.epoch) else None
 
 

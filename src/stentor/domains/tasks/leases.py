@@ -8,7 +8,7 @@ from stentor.core.errors import Forbidden, LeaseLost
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import require_visible_task
+from stentor.domains.tasks.service import check_visible, require_visible_task
 
 
 def require_held(tx: Tx, agents: AgentCache, principal: Principal, task_id: str, epoch: int) -> Task:
@@ -18,9 +18,19 @@ def require_held(tx: Tx, agents: AgentCache, principal: Principal, task_id: str,
     return task
 
 
+def check_held(tx: Tx, agents: AgentCache, principal: Principal, task: Task | None, epoch: int) -> Task:
+    """Do the same with a task that was read already, or was not found."""
+    task = _check_writable(agents, principal, check_visible(tx, principal, task))
+    check_epoch(task, epoch)
+    return task
+
+
 def require_writable(tx: Tx, agents: AgentCache, principal: Principal, task_id: str) -> Task:
     """Return a task whose agent the caller acts for. Raises NotFound and Forbidden."""
-    task = require_visible_task(tx, principal, task_id)
+    return _check_writable(agents, principal, require_visible_task(tx, principal, task_id))
+
+
+def _check_writable(agents: AgentCache, principal: Principal, task: Task) -> Task:
     agent = agents.get(principal.tenant, task.assigned_agent or "")
     # The agent was deleted, or this process does not know it yet: only an administrator may write.
     if not (principal.is_person if agent is None else authorization.can_act_for(principal, agent)):

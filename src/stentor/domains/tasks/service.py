@@ -290,9 +290,18 @@ class TaskService:
 
 def require_task(tx: Tx, tenant: str, task_id: str) -> Task:
     """Return a task. Raises NotFound, also for an invalid id: empty, too long, or with a NUL character."""
+    return _require(store.find(tx, tenant, require_task_id(task_id)))
+
+
+def require_task_id(text: str) -> str:
+    """Return an id that a task may have. Raises NotFound."""
     # PostgreSQL rejects a NUL character in a text, which would be an internal error.
-    valid = 0 < len(task_id) <= model.MAX_ID_LENGTH and "\0" not in task_id
-    task = store.find(tx, tenant, task_id) if valid else None
+    if not 0 < len(text) <= model.MAX_ID_LENGTH or "\0" in text:
+        raise NotFound("No task has this id.")
+    return text
+
+
+def _require(task: Task | None) -> Task:
     if task is None:
         raise NotFound("No task has this id.")
     return task
@@ -300,7 +309,12 @@ def require_task(tx: Tx, tenant: str, task_id: str) -> Task:
 
 def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
     """Return a task. Raises NotFound, also for a task that the caller may not read."""
-    task = require_task(tx, principal.tenant, task_id)
+    return check_visible(tx, principal, require_task(tx, principal.tenant, task_id))
+
+
+def check_visible(tx: Tx, principal: Principal, task: Task | None) -> Task:
+    """Return a task that was read already. Raises NotFound like `require_visible_task`."""
+    task = _require(task)
     if not queries.can_see(tx, principal, task):
         raise NotFound("No task has this id.")
     return task

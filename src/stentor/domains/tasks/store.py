@@ -33,9 +33,10 @@ _FIELDS = Task.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
+COLUMNS_OF_TASK = ", ".join(f"tasks.{name}" for name in _FIELDS)
 _FIND_ALL = RowsSql(
     ("tenant", "task_id"),
-    f"""select {", ".join(f"tasks.{name}" for name in _FIELDS)} from given join tasks
+    f"""select {COLUMNS_OF_TASK} from given join tasks
         on tasks.tenant = given.tenant and tasks.task_id = given.task_id""",
 )
 _RESULT = Sql(f"select result from tasks where {_KEY}")
@@ -156,12 +157,12 @@ def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:
 
 def find(tx: Tx, tenant: str, task_id: str) -> Task | None:
     row = tx.row(_FIND, tenant=tenant, task_id=task_id)
-    return _task_from_row(row) if row else None
+    return task_from_row(row) if row else None
 
 
 def find_all(tx: Tx, refs: Iterable[TaskRef]) -> dict[TaskRef, Task]:
     """Return those of the tasks that exist."""
-    tasks = [_task_from_row(row) for row in tx.rows_for(_FIND_ALL, sorted(set(refs)))]
+    tasks = [task_from_row(row) for row in tx.rows_for(_FIND_ALL, sorted(set(refs)))]
     return {(task.tenant, task.task_id): task for task in tasks}
 
 
@@ -345,27 +346,27 @@ def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, li
         after=task_id,
         limit=limit,
     )
-    return [_task_from_row(row) for row in rows]
+    return [task_from_row(row) for row in rows]
 
 
 def list_overdue(tx: Tx, limit: int) -> list[Task]:
     """List executing tasks whose lease or timeout has expired."""
-    return [_task_from_row(row) for row in tx.rows(_LIST_OVERDUE, now=tx.now, limit=limit)]
+    return [task_from_row(row) for row in tx.rows(_LIST_OVERDUE, now=tx.now, limit=limit)]
 
 
 def list_queue_expired(tx: Tx, limit: int) -> list[Task]:
     """List queued tasks whose queue timeout has expired."""
-    return [_task_from_row(row) for row in tx.rows(_LIST_QUEUE_EXPIRED, now=tx.now, limit=limit)]
+    return [task_from_row(row) for row in tx.rows(_LIST_QUEUE_EXPIRED, now=tx.now, limit=limit)]
 
 
 def list_executing_in_process(tx: Tx, limit: int) -> list[Task]:
     """List executing tasks that run inside a service process."""
-    return [_task_from_row(row) for row in tx.rows(_LIST_EXECUTING_IN_PROCESS, limit=limit)]
+    return [task_from_row(row) for row in tx.rows(_LIST_EXECUTING_IN_PROCESS, limit=limit)]
 
 
 def list_unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
     """List tasks that ended before the time `before` and whose outcome is still to be learned."""
-    return [_task_from_row(row) for row in tx.rows(_LIST_UNLEARNED, before=before, limit=limit)]
+    return [task_from_row(row) for row in tx.rows(_LIST_UNLEARNED, before=before, limit=limit)]
 
 
 def find_grade(tx: Tx, tenant: str, task_id: str) -> Grade | None:
@@ -380,7 +381,8 @@ def insert_grade(tx: Tx, tenant: str, grade: Grade) -> None:
     tx.run(_INSERT_GRADE, **(msgspec.structs.asdict(grade) | {"tenant": tenant, "learned": int(grade.learned)}))
 
 
-def _task_from_row(row: tuple[Any, ...]) -> Task:
+def task_from_row(row: tuple[Any, ...]) -> Task:
+    """Return the task of a row with the columns COLUMNS_OF_TASK. Raises CorruptRecord."""
     values = dict(zip(_FIELDS, row, strict=True))
     values["title"] = values["title"] or values["type"]  # a task from before there were titles
     ids.advance_past(values["head_id"])  # see queue_store.queued_from_row

@@ -1,0 +1,41 @@
+"""What the functions of a group read first, read for all of them in one statement before the first one runs.
+
+Nothing outdated is returned: a write to one of the tables forgets what was read of it, and the functions that come
+later read for themselves. What other processes commit meanwhile may be missed, as after any read without a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from stentor.core.db.driver import DbConnection, Row
+from stentor.core.db.rows_sql import RowsSql
+
+Ahead = tuple[RowsSql, Row]
+"""A statement and the row that it is given. Its results begin with the columns of the given row, all of them texts."""
+
+
+class ReadAhead:
+    """The results of statements, by the rows that were given."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, connection: DbConnection, wanted: Iterable[Ahead]) -> None:
+        self._found: dict[RowsSql, dict[Row, list[Row]]] = {}
+        for sql, given in wanted:
+            # A row that is given twice is taken once: the second function reads what the first one wrote.
+            self._found.setdefault(sql, {})[given] = []
+        for sql, by_given in self._found.items():
+            width = len(sql.columns)
+            for statement, params in sql.padded_chunks(list(by_given)):
+                for row in connection.rows(statement, params):
+                    by_given[row[:width]].append(row)
+
+    def take(self, sql: RowsSql, given: Row) -> list[Row] | None:
+        """Return the rows of a statement once; None if they were not read, or may have changed."""
+        return self._found.get(sql, {}).pop(given, None)
+
+    def forget(self, tables: Collection[str]) -> None:
+        """Forget what was read of tables that change."""
+        for sql in [sql for sql in self._found if not sql.tables.isdisjoint(tables)]:
+            del self._found[sql]
