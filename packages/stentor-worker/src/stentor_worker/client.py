@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,30 @@ class ServiceError(Exception):
         self.message = message
         self.status = status
         self.code = code
+
+
+class _OneMessage(HTTPConnection):
+    """Sends the head and the body of a request together: each message wakes the service, at 40 us on both sides."""
+
+    _parts: list[Any] | None = None
+
+    def request(self, *args: Any, **options: Any) -> None:
+        self._parts = parts = []
+        try:
+            super().request(*args, **options)
+        finally:
+            self._parts = None
+        super().send(b"".join(parts))
+
+    def send(self, data: Any) -> None:
+        if self._parts is None:
+            super().send(data)
+        else:
+            self._parts.append(data)
+
+
+class _OneMessageOverTls(_OneMessage, HTTPSConnection):
+    pass
 
 
 class Client:
@@ -53,6 +78,7 @@ class Client:
             retries=False,
             **options,
         )
+        self._pool.ConnectionCls = _OneMessageOverTls if url.startswith("https://") else _OneMessage
         self._prefix = f"{urlsplit(url).path.rstrip('/')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True
