@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from stentor.core.db import CounterTable, Database, Sql, Tx
+from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowsSql, Sql, Tx
 from stentor.core.db.group_commit import MAX_TRIES, WriteUnit, run_group
 from stentor.core.db.transaction import LockContended
 from stentor.core.errors import Conflict, StoreConflict
@@ -113,6 +113,78 @@ async def test_the_counts_of_a_commit_are_in_the_same_commit(db: Database) -> No
 
     await db.write(work)
     assert await counts(db) == {"queued": 1}
+
+
+NAMED = AppendOnlyTable("rate_buckets", ("agent_id", "tool", "tokens", "updated_at"))
+NAMES_AHEAD = RowsSql(
+    ("agent_id",), "select given.agent_id, r.tokens from given join rate_buckets r on r.agent_id = given.agent_id"
+)
+
+
+def named(name: str, tokens: int) -> tuple[str, str, int, int]:
+    return name, "t", tokens, 0
+
+
+async def ahead_together(db: Database, *units: tuple[Callable[[Tx], Any], str]) -> list[Any]:
+    """Run units in one group, with what each of them reads ahead."""
+    holding, go_on = await held(db)
+    waiting = [asyncio.create_task(db.write(unit, ahead=(NAMES_AHEAD, (name,)))) for unit, name in units]
+    await asyncio.sleep(0)
+    go_on.set()
+    await holding
+    return await asyncio.gather(*waiting)
+
+
+def claim(name: str) -> tuple[Callable[[Tx], Any], str]:
+    """Insert a name; the unit returns whether it was there before it, and whether it was inserted."""
+    return lambda tx: (bool(tx.rows_ahead(NAMES_AHEAD, (name,))), tx.insert_new(NAMED, named(name, 1))), name
+
+
+async def test_of_units_that_insert_the_same_key_one_does_and_the_others_are_told(db: Database) -> None:
+    results = await ahead_together(db, claim("a"), claim("b"), claim("a"))
+    assert results == [(False, True), (False, True), (True, False)]
+    assert await ahead_together(db, claim("c"), claim("b")) == [(False, True), (True, False)]
+
+
+async def test_a_unit_that_does_not_look_first_is_told_by_the_second_run(db: Database) -> None:
+    await db.write(lambda tx: tx.insert_new(NAMED, named("a", 1)))
+    runs: Counter[str] = Counter()
+
+    def insert(tx: Tx, name: str) -> bool:
+        runs[name] += 1
+        return tx.insert_new(NAMED, named(name, 2))
+
+    results = await together(db, lambda tx: insert(tx, "a"), lambda tx: insert(tx, "b"))
+    assert (results, runs) == ([False, True], {"a": 2, "b": 2})
+
+
+async def test_what_was_read_ahead_is_forgotten_when_its_table_changes(db: Database) -> None:
+    await db.write(lambda tx: tx.insert_new(NAMED, named("a", 1)))
+
+    def change(tx: Tx) -> None:
+        tx.run(Sql("update rate_buckets set tokens = 2 where agent_id = 'a'"))
+
+    def append(tx: Tx) -> None:
+        tx.append(NAMED, named("b", 3))
+
+    def read(name: str) -> tuple[Callable[[Tx], Any], str]:
+        return lambda tx: tx.rows_ahead(NAMES_AHEAD, (name,)), name
+
+    assert await ahead_together(db, read("a"), (change, "x"), read("a")) == [[("a", 1)], None, [("a", 2)]]
+    assert await ahead_together(db, read("b"), (append, "x"), read("b")) == [[], None, [("b", 3)]]
+
+
+async def test_a_read_ahead_that_fails_fails_its_unit_alone(db: Database) -> None:
+    broken = RowsSql(("agent_id",), "select agent_id, missing from given")
+    holding, go_on = await held(db)
+    wrong = asyncio.create_task(db.write(lambda tx: tx.rows_ahead(broken, ("a",)), ahead=(broken, ("a",))))
+    right = asyncio.create_task(db.write(lambda tx: tx.insert_new(NAMED, named("a", 1))))
+    await asyncio.sleep(0)
+    go_on.set()
+    await holding
+    results = await asyncio.gather(wrong, right, return_exceptions=True)
+    assert isinstance(results[0], Exception)
+    assert results[1] is True
 
 
 class Contended:

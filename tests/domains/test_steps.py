@@ -113,6 +113,36 @@ async def test_only_the_holder_of_the_lease_writes(world: World) -> None:
 
 
 @requirement("steps.mismatch")
+@requirement("steps.values")
+@pytest.mark.parametrize("encoding", ["json", "base64"])
+@pytest.mark.parametrize("kind", ["step", "effect"])
+async def test_a_value_is_stored_in_fewer_bytes_and_comes_back_whole(world: World, kind: str, encoding: str) -> None:
+    text = "The quick brown fox jumps over the lazy dog. " * 20
+    value = text if encoding == "json" else base64.b64encode(text.encode()).decode()
+    attempt = await begin_attempt(world)
+    if kind == "effect":
+        await attempt.begin("say")
+    assert (await attempt.step("say", value, kind=kind, encoding=encoding)).status_code == 200
+    stored = Sql("select coalesce(length(value), 0) + coalesce(length(deflated), 0) from task_steps")
+    (row,) = await world.kernel.infra.db.read(lambda tx: tx.rows(stored))
+    assert row[0] < len(text) / 2
+    (step,) = (await attempt.journal())["steps"]
+    assert step["value"] == value
+    again = (await attempt.step("say", "other", kind=kind)).json()
+    assert (again["recorded"], again["value"]) == (False, value)
+
+
+async def test_a_damaged_value_is_told_and_the_others_are_read(world: World) -> None:
+    attempt = await begin_attempt(world)
+    for name in ("good", "bad"):
+        await attempt.step(name, name * 200)
+    damage = Sql("update task_steps set deflated = :damaged where key = 'bad'")
+    await world.kernel.infra.db.write(lambda tx: tx.run(damage, damaged=b"no"))
+    path = f"/api/v1/tasks/{attempt.task_id}/steps"
+    refused(await world.admin.get(f"{path}/bad"), 500, "RECORD_CORRUPT")
+    assert (await world.admin.get(f"{path}/good")).json()["value"] == "good" * 200
+
+
 async def test_another_step_at_a_key_is_told_by_both_names(world: World) -> None:
     attempt = await begin_attempt(world)
     await attempt.step("fetch", 1)

@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 
 from stentor.core.db import Sql
+from stentor.domains.contents import store as contents
+from stentor.domains.steps import store as steps
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_tool_loop import Script, Site, agent_body, get, messages, steps
@@ -243,8 +245,15 @@ CALLS = int(os.environ.get("CONVERSATION_CALLS", "60"))
 
 
 @requirement("sessions.bytes")
-async def test_a_long_conversation_stores_each_message_once(world: World, upstream: Upstream, site: Site) -> None:
-    """Journal, session, input and result together, in two tasks; the model gets the whole conversation each time."""
+async def test_a_long_conversation_stores_each_message_once(
+    world: World, upstream: Upstream, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Journal, session, input and result together, in two tasks; the model gets the whole conversation each time.
+
+    Without compression, behind which messages that are stored twice could hide.
+    """
+    for store in (contents, steps):
+        monkeypatch.setattr(store, "deflate", lambda content: None)
     await world.register(**agent_body(site, max_calls=1_000))
     numbers = iter(range(1, 10_000))
     for _ in range(2):

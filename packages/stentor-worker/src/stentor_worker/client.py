@@ -33,7 +33,7 @@ class ServiceError(Exception):
 
 
 class _OneMessage(HTTPConnection):
-    """Sends the head and the body of a request together: each message wakes the service, at 40 us on both sides."""
+    """Sends the head and the body of a request together, so that they wake the service once."""
 
     _parts: list[Any] | None = None
 
@@ -68,7 +68,8 @@ class Client:
             raise ValueError(f"The address of the service must be a URL such as http://127.0.0.1:8080, not {url!r}.")
         self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
         self._trust = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
-        options = {"ssl_context": self._trust} if url.startswith("https://") else {}
+        is_tls = url.startswith("https://")
+        options = {"ssl_context": self._trust} if is_tls else {}
         self._pool = urllib3.connection_from_url(
             url,
             maxsize=KEPT_CONNECTIONS,
@@ -78,7 +79,7 @@ class Client:
             retries=False,
             **options,
         )
-        self._pool.ConnectionCls = _OneMessageOverTls if url.startswith("https://") else _OneMessage
+        self._pool.ConnectionCls = _OneMessageOverTls if is_tls else _OneMessage  # pyrefly: ignore[bad-assignment] - urllib3's own HTTPConnection is not assignable either
         self._prefix = f"{urlsplit(url).path.rstrip('/')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True

@@ -1,5 +1,6 @@
 """SQL of the contents: long values of steps and sessions, once for each content of a tenant.
 
+In the DEFLATE format where that is shorter. The hash is that of the content itself.
 The rows that refer to a content are in `task_steps`, `session_items` and `session_values`, by their `value_hash`.
 """
 
@@ -9,15 +10,16 @@ import hashlib
 from collections.abc import Iterable
 
 from stentor.core.db import Sql, Tx
+from stentor.core.deflate import deflate, inflate
 from stentor.core.errors import CorruptRecord
 
 # An update of nothing, so that PostgreSQL locks a row that is there: it cannot be removed before the reference to it
 # is committed.
 _PUT = Sql(
-    "insert into step_values (tenant, hash, content) values (:tenant, :hash, :content) "
+    "insert into step_values (tenant, hash, content, is_deflated) values (:tenant, :hash, :content, :is_deflated) "
     "on conflict (tenant, hash) do update set hash = excluded.hash where 1 = 0"
 )
-_FIND = Sql("select content from step_values where tenant = :tenant and hash = :hash")
+_FIND = Sql("select content, is_deflated from step_values where tenant = :tenant and hash = :hash")
 _LOCK = Sql("update step_values set hash = hash where tenant = :tenant and hash = :hash")
 _REMOVE_UNUSED = Sql(
     """delete from step_values where tenant = :tenant and hash = :hash
@@ -30,7 +32,9 @@ _REMOVE_UNUSED = Sql(
 def put(tx: Tx, tenant: str, content: bytes) -> str:
     """Store a content unless it is stored, and return its SHA-256 in hex. Refer to it in the same transaction."""
     digest = hashlib.sha256(content).hexdigest()
-    tx.run(_PUT, tenant=tenant, hash=digest, content=content)
+    deflated = deflate(content)
+    stored = content if deflated is None else deflated
+    tx.run(_PUT, tenant=tenant, hash=digest, content=stored, is_deflated=int(deflated is not None))
     return digest
 
 
@@ -42,16 +46,19 @@ def put_long(tx: Tx, tenant: str, content: bytes, most_inline: int) -> str | Non
 def read(tx: Tx, tenant: str, digest: str, what: str) -> bytes:
     """Return a content. Raises CorruptRecord, with `what` it is, if it is missing or damaged."""
     row = tx.row(_FIND, tenant=tenant, hash=digest)
-    # A missing content fails the check below like a damaged one: no text has the hash of another.
-    content = b"" if row is None else bytes(row[0])
-    check(content, digest, what)
-    return content
+    return decode(row, digest, what)
 
 
-def check(content: bytes, digest: str, what: str) -> None:
-    """Raise CorruptRecord unless the content has this SHA-256."""
+def decode(row: tuple[bytes | None, int | None] | None, digest: str, what: str) -> bytes:
+    """Return the content of a row with `content` and `is_deflated`. Raises CorruptRecord like `read`."""
+    stored, is_deflated = row or (None, None)
+    content = bytes(stored or b"")
+    if is_deflated:
+        content = inflate(content, what)
+    # A missing content fails this like a damaged one: no text has the hash of another.
     if hashlib.sha256(content).hexdigest() != digest:
         raise CorruptRecord(f"{what} is missing or damaged.")
+    return content
 
 
 def remove_unused(tx: Tx, tenant: str, digests: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.deflate import inflate
 from stentor.domains.contents import store as contents
 from stentor.domains.sessions.model import (
     MAX_INLINE_BYTES,
@@ -35,7 +36,7 @@ _SIZES_BEFORE = Sql(
 )
 _READ = Sql(
     """select i.position, i.kind, i.source, i.value, i.value_hash, i.size, i.created_at, i.task_id,
-        coalesce(i.value_hash, s.value_hash), c.content, s.value, s.error,
+        coalesce(i.value_hash, s.value_hash), c.content, c.is_deflated, s.value, s.deflated, s.error,
         case when i.source = 'input' then t.input when i.source = 'result' then t.result end
     from session_items i
     left join task_steps s on i.source = 'step' and s.tenant = i.tenant and s.task_id = i.task_id
@@ -124,10 +125,13 @@ def _read(tx: Tx, session: Session, first: int, last: int) -> list[Item]:
 
 
 def _item(row: tuple[Any, ...]) -> Item:
-    position, kind, source, own, own_hash, size, created_at, task_id, digest, content, step, error, of_task = row
+    position, kind, source, own, own_hash, size, created_at, task_id, digest = row[:9]
+    step, deflated, error, of_task = row[11:]
+    content = b""
     if digest is not None:
-        content = b"" if content is None else bytes(content)
-        contents.check(content, digest, f"Item {position} of the session")
+        content = contents.decode((row[9], row[10]), digest, f"Item {position} of the session")
+    elif deflated is not None:
+        step = inflate(bytes(deflated), f"Item {position} of the session")
     value: Any = jsontext.load(content if own_hash is not None else own)
     if source != "own":
         # A step that failed: a person has said that an effect did not happen.

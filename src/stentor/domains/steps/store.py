@@ -10,6 +10,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
+from stentor.core.deflate import deflate, inflate
 from stentor.core.errors import CorruptRecord
 from stentor.domains.contents import store as contents
 from stentor.domains.steps.model import (
@@ -30,11 +31,13 @@ OpenStep = tuple[str, str, Step]
 StepRef = tuple[str, str, str]
 """Tenant, task and key of a step."""
 _FIELDS = Step.__struct_fields__
-_COLUMNS = ", ".join(_FIELDS)
+_STORED = (*_FIELDS, "deflated")
+"""The columns. A value that is shorter in the DEFLATE format is in `deflated`, and `value` is empty then."""
+_COLUMNS = ", ".join(_STORED)
 _TASK = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key = :key")
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
-_STEPS = AppendOnlyTable("task_steps", ("tenant", "task_id", *_FIELDS))
+_STEPS = AppendOnlyTable("task_steps", ("tenant", "task_id", *_STORED))
 _FIND_TASK = RowsSql(
     ("tenant", "task_id", "key"),
     f"""select given.tenant, given.task_id, given.key, task_steps.key, {tasks.COLUMNS_OF_TASK}
@@ -44,7 +47,7 @@ _FIND_TASK = RowsSql(
 )
 # `old_epoch` is the fence: of two attempts that replace the same failed step only one finds it.
 _REPLACE = Sql(
-    f"update task_steps set {', '.join(f'{name} = :{name}' for name in _FIELDS if name != 'key')} "
+    f"update task_steps set {', '.join(f'{name} = :{name}' for name in _STORED if name != 'key')} "
     f"where {_TASK} and key = :key and state = 'failed' and epoch = :old_epoch"
 )
 # No attempt of the new task has the number 0, so these steps can be told from its own.
@@ -53,7 +56,7 @@ _COPIED = {"epoch": "0"}
 # runs again with it, but for effects.
 _COPY_BEFORE = Sql(
     f"insert into task_steps (tenant, task_id, {_COLUMNS}) "
-    f"select tenant, :target, {', '.join(_COPIED.get(name, name) for name in _FIELDS)} from task_steps "
+    f"select tenant, :target, {', '.join(_COPIED.get(name, name) for name in _STORED)} from task_steps "
     f"where {_TASK} and (state = 'completed' or state = 'failed' and handled = 1) and event_id < :before "
     "and (kind = 'effect' or substr(key, 1, length(cast(:inside as text))) <> :inside)"
 )
@@ -74,7 +77,9 @@ _END = RowsSql(
         and task_steps.key = given.key and task_steps.state = 'started'
     returning task_steps.tenant, task_steps.task_id, task_steps.key""",
 )
-COLUMNS_OF_OPEN = f"task_steps.tenant, task_steps.task_id, {', '.join(f'task_steps.{name}' for name in _FIELDS)}"
+# By itself: in a statement for many rows PostgreSQL would have to be told the type of a column that is often null.
+_SET_DEFLATED = Sql(f"update task_steps set deflated = :deflated where {_TASK} and key = :key")
+COLUMNS_OF_OPEN = f"task_steps.tenant, task_steps.task_id, {', '.join(f'task_steps.{name}' for name in _STORED)}"
 _LIST_DUE = Sql(
     f"select {COLUMNS_OF_OPEN} from task_steps where state = 'started' and wake_at is not null and wake_at <= :now "
     "order by wake_at limit :limit"
@@ -196,11 +201,17 @@ def end(tx: Tx, tenant: str, task_id: str, key: str, outcome: StepOutcome) -> bo
 
 def end_all(tx: Tx, endings: list[tuple[str, str, str, StepOutcome]]) -> set[StepRef]:
     """Record the outcomes of steps, given by tenant, task and key; return those that had none before."""
-    rows = []
+    rows, deflated = [], dict[StepRef, bytes]()
     for tenant, task_id, key, outcome in endings:
         columns = _store_outcome(tx, tenant, outcome)
         rows.append((tenant, task_id, key, *(columns[name] for name in _OUTCOME)))
-    return {(row[0], row[1], row[2]) for row in tx.rows_for(_END, rows, now=tx.now)}
+        if columns["deflated"] is not None:
+            deflated[tenant, task_id, key] = columns["deflated"]
+    ended = {(row[0], row[1], row[2]) for row in tx.rows_for(_END, rows, now=tx.now)}
+    for tenant, task_id, key in ended & deflated.keys():
+        content = deflated[tenant, task_id, key]
+        tx.run(_SET_DEFLATED, tenant=tenant, task_id=task_id, key=key, deflated=content)
+    return ended
 
 
 def next_due_at(tx: Tx) -> int | None:
@@ -290,7 +301,7 @@ def _insert(
     started_at: int,
     replaced: Step | None,
 ) -> Step | None:
-    stored: dict[str, Any] = {} if outcome is None else _store_outcome(tx, task.tenant, outcome)
+    stored: dict[str, Any] = {"deflated": None} if outcome is None else _store_outcome(tx, task.tenant, outcome)
     step = Step(
         key=draft.key,
         event_id=event_id if replaced is None else replaced_event(replaced, event_id),
@@ -321,15 +332,16 @@ def _insert(
 
 def _store_outcome(tx: Tx, tenant: str, outcome: StepOutcome) -> dict[str, Any]:
     """Store a long value beside the journal, and return the columns of the outcome."""
-    columns: dict[str, Any] = {"state": outcome.state, "encoding": outcome.encoding, "value": None, "value_hash": None}
+    columns: dict[str, Any] = {"state": outcome.state, "encoding": outcome.encoding}
+    columns |= dict.fromkeys(("value", "value_hash", "deflated"))
     if outcome.error is not None:
         return columns | {"size": 0, "error": jsontext.dump(outcome.error)}
     columns["value_hash"] = contents.put_long(tx, tenant, outcome.content, MAX_INLINE_BYTES)
     if columns["value_hash"] is None:
         is_json = outcome.encoding == "json"
-        columns["value"] = (
-            outcome.content.decode() if is_json else jsontext.dump(decode_value("base64", outcome.content))
-        )
+        content = outcome.content if is_json else jsontext.encode(decode_value("base64", outcome.content))
+        columns["deflated"] = deflate(content)
+        columns["value"] = content.decode() if columns["deflated"] is None else ""
     return columns | {"size": len(outcome.content), "error": None}
 
 
@@ -345,8 +357,11 @@ def _open_from_rows(rows: list[tuple[Any, ...]]) -> list[OpenStep]:
 
 
 def step_from_row(row: tuple[Any, ...]) -> Step:
-    values = dict(zip(_FIELDS, row, strict=True))
+    values = dict(zip(_STORED, row, strict=True))
+    deflated = values.pop("deflated")
     try:
+        if deflated is not None:
+            values["value"] = inflate(bytes(deflated), f"The value of step {values['key']!r}")
         for optional in ("value", "error", "options"):
             if values[optional] is not None:
                 values[optional] = jsontext.load(values[optional])
