@@ -12,7 +12,7 @@ from aiohttp import web
 
 from stentor.core.db import Sql
 from stentor.domains.contents import store as contents
-from stentor.domains.steps import store as steps
+from stentor.domains.steps import store as step_store
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_tool_loop import Script, Site, agent_body, get, messages, steps
@@ -252,7 +252,7 @@ async def test_a_long_conversation_stores_each_message_once(
 
     Without compression, behind which messages that are stored twice could hide.
     """
-    for store in (contents, steps):
+    for store in (contents, step_store):
         monkeypatch.setattr(store, "deflate", lambda content: None)
     await world.register(**agent_body(site, max_calls=1_000))
     numbers = iter(range(1, 10_000))
