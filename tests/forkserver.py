@@ -40,6 +40,9 @@ HEAVY = ("numpy", "tokenizers", "uvloop", "httptools", "psycopg")
 other reads the environment.
 """
 
+HOOK = "TESTS_HOOK"
+"""In the environment of a process, names a module of tests whose `install()` it calls before the program begins."""
+
 LEFT_OUT = re.compile(r"\.(__main__|migrations\.env|embedding\.onnx_export)$|\.surfaces\.grpc\.")
 """Modules that are run and not imported, and those that import grpc."""
 
@@ -333,6 +336,8 @@ def main() -> NoReturn:
     if args is None:
         os._exit(0)
     sys.argv = ["stentor", *args]
+    if hook := os.environ.pop(HOOK, ""):
+        importlib.import_module(hook).install()
     _end(_status())
 
 

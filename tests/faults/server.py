@@ -25,7 +25,7 @@ class Server:
         chosen = ("max_connections=200", "max_wal_size=256MB")
         options = [word for one in chosen for word in ("-c", one)]
         self._command = [str(program), "-D", str(folder), "-h", "", "-k", str(folder), *options]
-        self._folder = folder
+        self.folder = self._folder = folder
         self._user = user
         self._environ = {**os.environ, **environ}
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,6 +67,10 @@ class Server:
             process.kill()
         self._process.wait(60)
         psutil.wait_procs(processes, timeout=60)
+
+    def is_alive(self) -> bool:
+        """Whether its postmaster runs."""
+        return self._process is not None and self._process.poll() is None
 
     def restart(self) -> None:
         """Whatever state it is in."""

@@ -11,7 +11,7 @@ from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from tests.faults.journal.commits import FAULTS, Fault
 from tests.faults.journal.installation import Installation
-from tests.faults.journal.programs import EFFECTS, Node, Outside, all_nodes, expected, make_program
+from tests.faults.journal.programs import Node, Outside, all_nodes, check_effects, expected, make_program
 
 MAX_ROUNDS = 200
 _TASK = "tenant = 'default' and task_id = :task_id"
@@ -68,11 +68,11 @@ class Case:
             yield f"the result is {result}, not {expected(self.program)}"
 
     def _outside(self) -> Iterator[str]:
+        yield from check_effects(self.program, self.outside.sent)
+        yield from (f"the step {node_id} ran after its record was acknowledged" for node_id in self.outside.again)
         for node in all_nodes(self.program):
             node_id, kind = node["id"], node["kind"]
-            runs, sent = self.outside.runs[node_id], self.outside.sent.get(node_id, [])
-            if kind in EFFECTS and len(sent) != (kind != "declined"):
-                yield f"the effect {node_id} ({kind}) happened {len(sent)} times: {sent}"
+            runs = self.outside.runs[node_id]
             if kind == "step" and not 1 <= runs <= 1 + self.deaths:
                 yield f"the step {node_id} ran {runs} times, and the worker died {self.deaths} times"
 

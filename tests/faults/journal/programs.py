@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from stentor_worker import EffectFailed, StepFailed, Task
 
@@ -15,6 +16,18 @@ Node = dict[str, Any]
 LEAVES = ("step", "step", "fails", "keys", "ask", "blind", "declined", "sleep", "signal", "early", "question")
 EFFECTS = ("keys", "ask", "blind", "declined", "unprotected")
 MAX_DEPTH = 2
+
+
+class World(Protocol):
+    """What a program reaches: `Outside`, or one in another process."""
+
+    sleep_seconds: float
+
+    def run(self, node_id: str) -> str: ...
+    def acknowledge(self, node_id: str) -> None: ...
+    def expect(self, task_id: str, signal: str) -> None: ...
+    def send(self, key: str, node: Node) -> str: ...
+    def find(self, key: str) -> str | None: ...
 
 
 def make_program(dice: random.Random, size: int = 4, prefix: str = "", depth: int = 0) -> list[Node]:
@@ -54,6 +67,14 @@ def _expected(node: Node) -> Any:
     return None if kind == "sleep" else value_of(node_id)
 
 
+def check_effects(program: list[Node], sent: Mapping[str, Sequence[object]]) -> Iterator[str]:
+    """Say what is wrong with how often each effect happened."""
+    for node in all_nodes(program):
+        times = sent.get(node["id"], [])
+        if node["kind"] in EFFECTS and len(times) != (node["kind"] != "declined"):
+            yield f"the effect {node['id']} ({node['kind']}) happened {len(times)} times: {times}"
+
+
 def value_of(node_id: str) -> str:
     """Return the value of a step, an effect, a signal or an answer."""
     return f"value {node_id}"
@@ -65,14 +86,28 @@ class Outside:
 
     runs: Counter[str] = field(default_factory=Counter)
     """How often the function of a step ran, by the node."""
+    again: list[str] = field(default_factory=list)
+    """Steps whose function ran although their record was acknowledged before."""
     sent: dict[str, list[str]] = field(default_factory=dict)
     """The keys with which an effect happened, by the node: one if it happened once."""
+    sleep_seconds: float = 60
+    _acknowledged: set[str] = field(default_factory=set)
     _lock: Lock = field(default_factory=Lock)
 
     def run(self, node_id: str) -> str:
         with self._lock:
             self.runs[node_id] += 1
+            if node_id in self._acknowledged:
+                self.again.append(node_id)
         return value_of(node_id)
+
+    def acknowledge(self, node_id: str) -> None:
+        """Note that the program has got the value of a step."""
+        with self._lock:
+            self._acknowledged.add(node_id)
+
+    def expect(self, task_id: str, signal: str) -> None:
+        """Note that a task is about to wait for a signal."""
 
     def send(self, key: str, node: Node) -> str:
         """Do an effect; with `keys` the other side repeats none that it knows. Raises EffectFailed if it declines."""
@@ -90,20 +125,21 @@ class Outside:
             return next((value_of(node_id) for node_id, keys in self.sent.items() if key in keys), None)
 
 
-def run_program(task: Task, program: list[Node], outside: Outside) -> list[Any]:
+def run_program(task: Task, program: list[Node], outside: World) -> list[Any]:
     """Run a program in a handler."""
     return [_run_node(task, node, outside) for node in program]
 
 
-def _run_node(task: Task, node: Node, outside: Outside) -> Any:
+def _run_node(task: Task, node: Node, outside: World) -> Any:
     kind, node_id = node["kind"], node["id"]
     if kind in EFFECTS or kind in ("step", "fails"):
         return _run_caught(task, node, outside)
     if kind == "group":
         return task.step("group", run_program, task, node["nodes"], outside)
     if kind == "sleep":
-        return task.sleep(60)
+        return task.sleep(outside.sleep_seconds)
     if kind in ("signal", "early"):
+        outside.expect(task.id, f"signal {node_id}")
         return task.wait_for(f"signal {node_id}")
     if kind == "question":
         return task.ask(f"question {node_id}")
@@ -112,11 +148,13 @@ def _run_node(task: Task, node: Node, outside: Outside) -> Any:
     return task.gather(*[task.start_child("program", part, capabilities=["program"]) for part in node["programs"]])
 
 
-def _run_caught(task: Task, node: Node, outside: Outside) -> Any:
+def _run_caught(task: Task, node: Node, outside: World) -> Any:
     kind, node_id = node["kind"], node["id"]
     try:
         if kind == "step":
-            return task.step("step", outside.run, node_id)
+            value = task.step("step", outside.run, node_id)
+            outside.acknowledge(node_id)
+            return value
         if kind == "fails":
             return task.step("fails", _fail, outside, node_id)
         if kind == "unprotected":  # as many do it: an effect in a step
@@ -127,6 +165,6 @@ def _run_caught(task: Task, node: Node, outside: Outside) -> Any:
         return f"caught {node_id}"
 
 
-def _fail(outside: Outside, node_id: str) -> None:
+def _fail(outside: World, node_id: str) -> None:
     outside.run(node_id)
     raise ValueError("no")

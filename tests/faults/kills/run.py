@@ -1,0 +1,152 @@
+"""A run: a stream of programs while workers, services and the database are killed, until so many kills are reached."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.faults.kills.crew import CrewProcess, Orders
+from tests.faults.kills.ledger import Ledger, listening
+from tests.faults.kills.members import KEY, Deaths, Gateway, Keeper, Postgres, wait_until
+from tests.faults.kills.mortality import KillLog
+from tests.faults.kills.people import People
+from tests.faults.kills.verdict import judge
+from tests.faults.server import server
+
+LEASE_SECONDS = 2
+SETTLE_SECONDS = 600
+TURN_SECONDS = 0.1
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is killed, and how.
+
+    `kills` is how many there are to be, of all kinds; `chance` the chance of a worker's death at each of its requests,
+    `commits` the number of commits after which a service has died at the latest, and `every` the mean seconds between
+    the kills of a service, of the database, and (a tenth of it) of a worker, at any moment.
+    """
+
+    kills: int
+    workers: int = 24
+    programs: int = 60
+    chance: float = 0.12
+    commits: int = 400
+    every: float = 6.0
+    seed: int = field(default_factory=lambda: random.randrange(10**6))
+    plants_doubles: bool = False
+
+
+@dataclass
+class Outcome:
+    kills: Counter[str]
+    seconds: float
+    programs: int
+    people: Counter[str]
+    late: Counter[str]
+    steps: int
+    effects: int
+    wrong: list[str]
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder that the user of PostgreSQL may enter."""
+    with tempfile.TemporaryDirectory(prefix="stentor-kills-", ignore_cleanup_errors=True) as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+def on_sqlite(size: Size, say: Say) -> Outcome:
+    """One service, which is the database too."""
+    with _folder() as folder:
+        log = KillLog(folder / "kills")
+        gateway = Gateway("service", folder, log, Deaths(size.commits, size.every), {})
+        return _run(size, say, folder, log, [gateway], [], folder / "service" / "stentor.db")
+
+
+def on_postgresql(size: Size, say: Say) -> Outcome:
+    """Two services over a server of its own."""
+    with _folder() as folder, server() as its:
+        log = KillLog(folder / "kills")
+        database = Postgres(its, log, size.every)
+        environ = {"SERVICE_DATABASE_URL": its.url, **database.environ(its.folder)}
+        deaths = Deaths(size.commits, size.every)
+        gateways = [Gateway(f"service{at}", folder, log, deaths, environ) for at in (1, 2)]
+        return _run(size, say, folder, log, gateways, [database], its.url)
+
+
+def _run(
+    size: Size,
+    say: Say,
+    folder: Path,
+    log: KillLog,
+    gateways: list[Gateway],
+    others: list[Keeper],
+    database: Path | str,
+) -> Outcome:
+    ledger, began = Ledger(), time.monotonic()
+    members: list[Keeper] = [*gateways, *others]
+    with ExitStack() as stack:
+        stack.enter_context(listening(ledger, folder / "ledger"))
+        for member in members:
+            member.begin()
+            stack.callback(member.end)
+        addresses = [gateway.address for gateway in gateways]
+        people = People(addresses, ledger, size.seed, plants_doubles=size.plants_doubles)
+        stack.callback(people.close)
+        orders = Orders(
+            addresses,
+            KEY,
+            people.register(),
+            str(folder / "ledger"),
+            str(log.path),
+            size.workers,
+            LEASE_SECONDS,
+            size.chance,
+            size.every / 10,
+        )
+        crew = CrewProcess(orders, folder / "crew.log")
+        stack.callback(crew.end)
+        _stream(size, people, log, say)
+        crew.calm()
+        for member in members:
+            member.calm()
+        wrong = _settle(people)
+        seconds = time.monotonic() - began
+        wrong += people.wrong + [sentence for gateway in gateways for sentence in gateway.unexpected]
+        # The services may go on: what is judged is at rest.
+        wrong += judge(database, people.programs, ledger)
+    effects = sum(map(len, ledger.sent.values()))
+    steps = len(ledger.acknowledged)
+    return Outcome(log.read(), seconds, len(people.programs), people.done, ledger.late, steps, effects, wrong)
+
+
+def _stream(size: Size, people: People, log: KillLog, say: Say) -> None:
+    """Keep so many programs under way until enough was killed."""
+    said = time.monotonic()
+    while (kills := log.read().total()) < size.kills:
+        while len(people.open) < size.programs:
+            people.submit()
+        people.attend()
+        if time.monotonic() - said > 15:
+            said = time.monotonic()
+            say(f"{kills} kills, {len(people.programs)} programs, {len(people.wrong)} violations")
+        time.sleep(TURN_SECONDS)
+
+
+def _settle(people: People) -> list[str]:
+    def is_done() -> bool:
+        people.attend()
+        return not people.open
+
+    if wait_until(is_done, SETTLE_SECONDS):
+        return []
+    return [f"{len(people.open)} tasks have not completed {SETTLE_SECONDS} s after the last kill: {people.open}"]
