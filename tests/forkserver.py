@@ -201,6 +201,11 @@ def _content(file: io.FileIO) -> bytes:
     return file.readall()
 
 
+def start() -> None:
+    """Start the fork server of this process, if none runs. Call it before several threads start programs."""
+    _server()
+
+
 @cache
 def _server() -> str:
     """Where the fork server of this process answers; started with the first run."""

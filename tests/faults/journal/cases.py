@@ -109,8 +109,8 @@ async def run_each_fault(installation: Installation, seed: int, limit: int) -> t
 
 
 async def run_random_faults(installation: Installation, seed: int) -> list[str]:
-    """Run a program with several faults, also in what follows one."""
+    """Run a program with many faults, also in what follows one: up to one in three commits fails."""
     dice = random.Random(seed)
-    program = make_program(dice)
-    faults = {commit: dice.choice(FAULTS) for commit in range(1, 400) if dice.random() < 0.12}
+    program, share = make_program(dice, size=8), dice.choice((0.03, 0.1, 0.2, 0.33))
+    faults = {commit: dice.choice(FAULTS) for commit in range(1, 3_000) if dice.random() < share}
     return await Case(seed, program, faults).run(installation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +41,19 @@ class Plan:
     commits: int = 0
     is_service_dead: bool = False
     is_worker_dead: bool = False
+    place: str = ""
+    """The request that is under way."""
+    injected: Counter[str] = field(default_factory=Counter)
+    """How many faults there were, by the request in which they came."""
 
     def begin(self, faults: dict[int, Fault]) -> None:
         self.faults, self.commits = faults, 0
 
     def take(self) -> Fault | None:
         self.commits += 1
-        return self.faults.pop(self.commits, None)
+        fault = self.faults.pop(self.commits, None)
+        self.injected[self.place] += fault is not None
+        return fault
 
 
 class FailingDriver:

@@ -79,6 +79,7 @@ class Installation:
         answer = None
         for _ in range(TRIES):
             assert self._world is not None
+            self.plan.place = f"{method} {path.partition('?')[0].rpartition('/')[2]}"
             answer = await self._world.admin.request(method, f"/api/v1{path}", json=body)
             if self.plan.is_service_dead:
                 await self.start()
@@ -139,6 +140,7 @@ class Installation:
 
     async def _tick(self, tick: Callable[[World], Awaitable[object]]) -> None:
         assert self._world is not None
+        self.plan.place = "background"
         with suppress(StoreUnavailable):
             await tick(self._world)
         if self.plan.is_service_dead:

@@ -1,11 +1,13 @@
 """Between any two writes of the journal the service dies, its worker dies, or a commit has an unknown outcome.
 
-STENTOR_JOURNAL_FAULTS=10000 injects that many, one after the other, at every commit of random programs.
+STENTOR_JOURNAL_FAULTS=400 injects that many, one in each run, at every commit of random programs one after the other.
+STENTOR_JOURNAL_MANY=10000 injects that many at random commits, many in each run.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -23,9 +25,10 @@ from tests.faults.journal.programs import Node
 from tests.requirements import requirement
 
 FAULTS = int(os.environ.get("STENTOR_JOURNAL_FAULTS", "400" if thorough() else "24"))
+MANY = int(os.environ.get("STENTOR_JOURNAL_MANY", FAULTS))
 SEED = int(os.environ.get("STENTOR_JOURNAL_SEED", "1"))
 DIES = Fault(is_done=False, kills_worker=True)
-pytestmark = pytest.mark.timeout(300 + FAULTS)
+pytestmark = pytest.mark.timeout(300 + FAULTS + MANY)
 
 
 @pytest.fixture
@@ -69,5 +72,8 @@ async def run_everywhere(installation: Installation, program: list[Node], fault:
 
 @requirement("steps.faults")
 async def test_many_faults_in_one_run_change_no_result_and_repeat_nothing(installation: Installation) -> None:
-    for seed in range(SEED, SEED + FAULTS // 10):
+    seed, injected = SEED, installation.plan.injected
+    while injected.total() < MANY:
         assert await run_random_faults(installation, seed) == []
+        seed += 1
+    sys.stdout.write(f"{injected.total()} faults in {seed - SEED} programs: {dict(injected.most_common())}\n")

@@ -14,7 +14,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,13 +25,13 @@ from tests.faults.journal.programs import run_program
 from tests.faults.kills.ledger import RemoteOutside
 from tests.faults.kills.mortality import KillLog, Mortality
 
-LONGEST_SECONDS = 0.006
-"""How long after the beginning of a request a kill comes at most, if it comes during it."""
+IDLE_SHARE = 0.2
+"""How much less often a worker dies at a request that is about no task."""
 
 
 @dataclass(frozen=True)
 class Orders:
-    """`chance` of a kill is for each request, `every` the mean number of seconds between kills at any moment."""
+    """`chance` of a kill is for each request about a task, and each call of the world outside."""
 
     addresses: list[str]
     key: str
@@ -42,30 +41,31 @@ class Orders:
     workers: int
     lease_seconds: int
     chance: float
-    every: float
 
 
 class MortalClient(Client):
     """Sends requests during which its process may die."""
 
-    mortality: Mortality
+    busy: Mortality
+    idle: Mortality
 
     def call(
         self, method: str, path: str, body: Any = None, *, tries: int = 1_000_000, idempotency_key: str | None = None
     ) -> Any:
         verb = path.partition("?")[0].split("/")[3:4] or [path.split("/")[1]]
-        with self.mortality.around(f"{method} {verb[0]}"):
+        with (self.busy if path.startswith("/tasks") else self.idle).around(f"{method} {verb[0]}"):
             return super().call(method, path, body, tries=tries, idempotency_key=idempotency_key)
 
 
 def work(orders: Orders, chance: float, at: int) -> None:
     """Be a worker."""
     logging.getLogger("stentor_worker").addHandler(logging.NullHandler())
-    mortality = Mortality("worker", KillLog(Path(orders.log)), chance, LONGEST_SECONDS)
+    log = KillLog(Path(orders.log))
+    mortality = Mortality("worker", log, chance)
     url = orders.addresses[at % len(orders.addresses)]
     worker = Worker(url, orders.key, orders.agent, concurrency=1, lease_seconds=orders.lease_seconds)
     client = MortalClient(url, orders.key, worker._stopping)
-    client.mortality = mortality
+    client.busy, client.idle = mortality, Mortality("worker", log, chance * IDLE_SHARE)
     worker._client = client
 
     @worker.handler
@@ -83,8 +83,7 @@ class Crew:
     """In the parent of the workers."""
 
     def __init__(self, orders: Orders) -> None:
-        self._orders, self._chance, self._every = orders, orders.chance, orders.every
-        self._log, self._dice = KillLog(Path(orders.log)), random.Random()
+        self._orders, self._chance = orders, orders.chance
         self._workers: dict[int, int] = {}
         self._forked = 0
 
@@ -96,15 +95,12 @@ class Crew:
                 if not os.read(0, 4096):
                     break
                 self._calm()
-            if self._every and self._dice.random() < 0.01 / self._every:
-                self._log.note("worker at any moment")
-                self._kill(self._dice.choice(list(self._workers)))
             self._reap()
         for pid in list(self._workers):
             self._kill(pid)
 
     def _calm(self) -> None:
-        self._chance = self._every = 0
+        self._chance = 0
         for pid in list(self._workers):
             self._kill(pid)
 
@@ -161,7 +157,6 @@ def main() -> NoReturn:
     line = b""
     while not line.endswith(b"\n"):
         line += os.read(0, 1)
-    time.sleep(0)
     Crew(Orders(**json.loads(line))).run()
     sys.exit()
 

@@ -1,4 +1,4 @@
-"""A process that kills itself at its writes: before one, after it, or while it is under way."""
+"""Kills at writes: before one, after it, while it is under way, or some time later."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
-Kill = Callable[[], None]
+When = Literal["before", "during", "after", "some time after"]
+_SECONDS: dict[When, float] = {"before": 0, "during": 0.005, "after": 0, "some time after": 0.1}
+"""How long after the beginning of a write a kill comes at most."""
 
 
 class KillLog:
@@ -30,36 +33,46 @@ class KillLog:
         return Counter(self.path.read_text().splitlines() if self.path.exists() else ())
 
 
-def kill_self() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Mortality:
-    """Kills at a write with a certain chance.
+    """A process that kills itself at a write with a certain chance."""
 
-    `longest` is in seconds how long after its beginning a kill that comes during a write is at most.
-    """
-
-    def __init__(self, name: str, log: KillLog, chance: float, longest: float, kill: Kill = kill_self) -> None:
-        self._name, self._log, self._chance, self._longest, self._kill = name, log, chance, longest, kill
-        self._dice = random.Random(os.urandom(8))
+    def __init__(self, name: str, log: KillLog, chance: float) -> None:
+        self._name, self._log, self._chance = name, log, chance
 
     @contextmanager
     def around(self, place: str) -> Iterator[None]:
         """Make a write mortal."""
-        when = self._dice.choice(("before", "during", "after")) if self._dice.random() < self._chance else None
-        if when == "before":
-            self.die(f"{when} {place}")
-        if when == "during":
-            threading.Thread(target=self._die_soon, args=(f"{when} {place}",), daemon=True).start()
-        yield
-        if when == "after":
-            self.die(f"{when} {place}")
+        with death(self._choose(), lambda when: self._die(f"{when} {place}")):
+            yield
 
-    def die(self, where: str) -> None:
+    def _choose(self) -> When | None:
+        return choose() if self._chance and _dice.random() < self._chance else None
+
+    def _die(self, where: str) -> None:
         self._log.note(f"{self._name} {where}")
-        self._kill()
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    def _die_soon(self, where: str) -> None:
-        time.sleep(self._dice.uniform(0, self._longest))
-        self.die(where)
+
+def choose() -> When:
+    """Choose when to kill."""
+    return _dice.choice(list(_SECONDS))
+
+
+@contextmanager
+def death(when: When | None, kill: Callable[[When], None]) -> Iterator[None]:
+    """Kill before, during or after a write, or some time after its beginning; not without `when`."""
+    if when == "before":
+        kill(when)
+    elif when in ("during", "some time after"):
+        threading.Thread(target=_kill_soon, args=(when, kill), daemon=True).start()
+    yield
+    if when == "after":
+        kill(when)
+
+
+def _kill_soon(when: When, kill: Callable[[When], None]) -> None:
+    time.sleep(_dice.uniform(0, _SECONDS[when]))
+    kill(when)
+
+
+_dice = random.SystemRandom()

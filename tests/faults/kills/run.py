@@ -11,9 +11,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import forkserver
 from tests.faults.kills.crew import CrewProcess, Orders
 from tests.faults.kills.ledger import Ledger, listening
-from tests.faults.kills.members import KEY, Deaths, Gateway, Keeper, Postgres, wait_until
+from tests.faults.kills.members import KEY, Gateway, Keeper, Postgres, wait_until
 from tests.faults.kills.mortality import KillLog
 from tests.faults.kills.people import People
 from tests.faults.kills.verdict import judge
@@ -22,6 +23,8 @@ from tests.faults.server import server
 LEASE_SECONDS = 2
 SETTLE_SECONDS = 600
 TURN_SECONDS = 0.1
+SUBMITTED = 4
+"""Programs that are submitted in a turn, between which people do what else there is to do."""
 Say = Callable[[str], None]
 
 
@@ -30,16 +33,15 @@ class Size:
     """How much is killed, and how.
 
     `kills` is how many there are to be, of all kinds; `chance` the chance of a worker's death at each of its requests,
-    `commits` the number of commits after which a service has died at the latest, and `every` the mean seconds between
-    the kills of a service, of the database, and (a tenth of it) of a worker, at any moment.
+    `commits` the number of commits within which a service, or the database below it, dies. No kill goes by a clock, so
+    that a slow machine gets on between them.
     """
 
     kills: int
-    workers: int = 24
-    programs: int = 60
+    workers: int = 8
+    programs: int = 24
     chance: float = 0.12
-    commits: int = 400
-    every: float = 6.0
+    commits: int = 100
     seed: int = field(default_factory=lambda: random.randrange(10**6))
     plants_doubles: bool = False
 
@@ -68,7 +70,7 @@ def on_sqlite(size: Size, say: Say) -> Outcome:
     """One service, which is the database too."""
     with _folder() as folder:
         log = KillLog(folder / "kills")
-        gateway = Gateway("service", folder, log, Deaths(size.commits, size.every), {})
+        gateway = Gateway("service", folder, log, size.commits, {})
         return _run(size, say, folder, log, [gateway], [], folder / "service" / "stentor.db")
 
 
@@ -76,10 +78,9 @@ def on_postgresql(size: Size, say: Say) -> Outcome:
     """Two services over a server of its own."""
     with _folder() as folder, server() as its:
         log = KillLog(folder / "kills")
-        database = Postgres(its, log, size.every)
-        environ = {"SERVICE_DATABASE_URL": its.url, **database.environ(its.folder)}
-        deaths = Deaths(size.commits, size.every)
-        gateways = [Gateway(f"service{at}", folder, log, deaths, environ) for at in (1, 2)]
+        database = Postgres(its)
+        environ = {"SERVICE_DATABASE_URL": its.url, **database.environ}
+        gateways = [Gateway(f"service{at}", folder, log, size.commits, environ) for at in (1, 2)]
         return _run(size, say, folder, log, gateways, [database], its.url)
 
 
@@ -92,6 +93,7 @@ def _run(
     others: list[Keeper],
     database: Path | str,
 ) -> Outcome:
+    forkserver.start()
     ledger, began = Ledger(), time.monotonic()
     members: list[Keeper] = [*gateways, *others]
     with ExitStack() as stack:
@@ -102,16 +104,18 @@ def _run(
         addresses = [gateway.address for gateway in gateways]
         people = People(addresses, ledger, size.seed, plants_doubles=size.plants_doubles)
         stack.callback(people.close)
+        agent_id = people.register()
+        for member in members:
+            member.arm()
         orders = Orders(
             addresses,
             KEY,
-            people.register(),
+            agent_id,
             str(folder / "ledger"),
             str(log.path),
             size.workers,
             LEASE_SECONDS,
             size.chance,
-            size.every / 10,
         )
         crew = CrewProcess(orders, folder / "crew.log")
         stack.callback(crew.end)
@@ -133,7 +137,7 @@ def _stream(size: Size, people: People, log: KillLog, say: Say) -> None:
     """Keep so many programs under way until enough was killed."""
     said = time.monotonic()
     while (kills := log.read().total()) < size.kills:
-        while len(people.open) < size.programs:
+        for _ in range(min(SUBMITTED, size.programs - len(people.open))):
             people.submit()
         people.attend()
         if time.monotonic() - said > 15:
