@@ -83,5 +83,5 @@ def install() -> None:
     def mortal(original: Any) -> Any:
         return lambda connection: plan.commit(connection, original)
 
-    SqliteConnection.commit = mortal(SqliteConnection.commit)  # pyrefly: ignore[bad-assignment] - of this process
-    PostgresConnection.commit = mortal(PostgresConnection.commit)  # pyrefly: ignore[bad-assignment] - of this process
+    SqliteConnection.commit = mortal(SqliteConnection.commit)  # pyrefly: ignore[method-assign] - of this process
+    PostgresConnection.commit = mortal(PostgresConnection.commit)  # pyrefly: ignore[method-assign] - of this process
