@@ -123,7 +123,7 @@ async def test_a_worker_that_stops_opens_an_alert_which_a_restart_does_not_resol
     assert await alerts(world, "agent_offline") == []
     await check(world, minutes=2)
     (alert,) = await alerts(world, "agent_offline")
-    assert alert["message"] == "ann is offline. Start its worker, or suspend the agent."
+    assert alert["message"] == "ann is offline. Start its worker, or archive the agent."
     restarted: World = await make_world()
     for _ in range(8):
         await check(restarted, minutes=0.25)

@@ -109,7 +109,7 @@ async def test_without_any_provider_the_notice_says_how_to_configure_one(make_wo
     world: World = await make_world()
     body = {"name": "a", "runtime": {"kind": "llm", "options": {"model": "openai/x"}}}
     notice = (await world.admin.post("/api/v1/registry/agents", json=body)).json()["notice"]
-    assert notice.startswith("No LLM provider is configured: set OPENAI_API_KEY")
+    assert notice.startswith("No LLM provider is configured for the model 'openai/x': set OPENAI_API_KEY")
 
 
 @pytest.mark.parametrize(

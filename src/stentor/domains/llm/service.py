@@ -273,8 +273,9 @@ def expected_usage(request: ChatRequest) -> TokenUsage:
 
 def _not_found_message(name: str, providers: dict[str, Provider]) -> str:
     if not providers:
+        wanted = f" for the model {name!r}" if name else ""
         return (
-            "No LLM provider is configured: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY or "
+            f"No LLM provider is configured{wanted}: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY or "
             "OLLAMA_HOST, or register one with POST /api/v1/llm/provider."
         )
     return f"No configured provider has the model {name!r}. {MODELS_HINT}"
