@@ -341,9 +341,9 @@ async def test_a_killed_service_goes_on_where_it_was(
         upstream.mood = halt_at_the_third
         return response
 
-    upstream.mood = halt_at_the_third
     async with httpx.AsyncClient(base_url=service.address, headers={"X-API-Key": service.key}) as api:
         (await api.post("/api/v1/registry/agents", json=agent_body(site))).raise_for_status()
+        upstream.mood = halt_at_the_third  # only now: a registration asks for the list of models
         body = {"type": "think", "input": "What is it?", "required_capabilities": ["think"]}
         task_id = (await api.post("/api/v1/tasks", json=body)).json()["task_id"]
     await asyncio.wait_for(arrived.wait(), PATIENCE_SECONDS)
