@@ -162,8 +162,10 @@ async def test_a_limit_that_makes_no_sense_is_refused(world: World, limit: dict[
 async def test_what_waits_for_room_or_sleeps_is_no_old_task_of_the_queue(world: World) -> None:
     agent = await world.register()
     one = {"key": "k", "max": 1}
-    sleeper, parked = await world.submit(limit=one), await world.submit(limit=one)
+    sleeper, parked = [await world.submit(limit=one, timeout_seconds=86_400) for _ in range(2)]
     (task,) = await claim(world, agent)
+    heartbeat = await Attempt(world, sleeper, task["epoch"]).post("heartbeat", lease_seconds=3_600)
+    assert heartbeat.status_code == 200
     await look(world)
     world.clock.advance(seconds=900)
     assert (await scrape(world)).value("queue_oldest_seconds") == 0

@@ -54,6 +54,7 @@ def test_a_task_reads_the_same_over_both(client: Client) -> None:
     list(client.watch(task_id))
     with client.service.client() as http:
         shown = http.get("/api/v1/tasks/both%20ways%2F%C3%A9").json()
+    del shown["agent_name"], shown["waits_for"]  # over HTTP only
     task = client.get(task_id)
     assert as_http(task) == shown
 
@@ -68,6 +69,16 @@ def test_a_task_is_submitted_for_later(client: Client) -> None:
             client.submit(start_at=Timestamp(seconds=seconds))
 
 
+@requirement("scale.grpc-tasks")
+def test_a_task_names_its_session(client: Client) -> None:
+    with client.service.client() as http:
+        assert http.post("/api/v1/sessions", json={"id": "ticket/7"}).status_code == 201
+        task_id = client.submit(session="ticket/7")
+        assert [row["task_id"] for row in http.get("/api/v1/tasks?session=ticket/7").json()["tasks"]] == [task_id]
+    with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"):
+        client.submit(session="nowhere")
+
+
 def as_http(task: pb.Task) -> dict[str, Any]:
     """What the HTTP API says of it."""
     names = (
@@ -76,6 +87,7 @@ def as_http(task: pb.Task) -> dict[str, Any]:
         "type",
         "assigned_agent",
         "duration_ms",
+        "total_duration_ms",
         "timeout_seconds",
         "attempts",
         "queue_timeout_seconds",

@@ -77,7 +77,7 @@ OUTCOME_CLASS_CANCELLED: OutcomeClass
 OUTCOME_CLASS_ROUTING_FAILED: OutcomeClass
 
 class SubmitTaskRequest(_message.Message):
-    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata", "queue_timeout_seconds", "title", "start_at", "after", "limit")
+    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata", "queue_timeout_seconds", "title", "start_at", "after", "limit", "session")
     ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class SubmitTaskRequest(_message.Message):
     START_AT_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     id: str
     type: str
     input_json: str
@@ -102,7 +103,8 @@ class SubmitTaskRequest(_message.Message):
     start_at: _timestamp_pb2.Timestamp
     after: _containers.RepeatedScalarFieldContainer[str]
     limit: TaskLimit
-    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., queue_timeout_seconds: _Optional[int] = ..., title: _Optional[str] = ..., start_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[str]] = ..., limit: _Optional[_Union[TaskLimit, _Mapping]] = ...) -> None: ...
+    session: str
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., queue_timeout_seconds: _Optional[int] = ..., title: _Optional[str] = ..., start_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[str]] = ..., limit: _Optional[_Union[TaskLimit, _Mapping]] = ..., session: _Optional[str] = ...) -> None: ...
 
 class TaskLimit(_message.Message):
     __slots__ = ("key", "max", "per_seconds")
@@ -155,7 +157,7 @@ class GetTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id", "queue_timeout_seconds", "notice", "title")
+    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id", "queue_timeout_seconds", "notice", "title", "total_duration_ms")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +179,7 @@ class Task(_message.Message):
     QUEUE_TIMEOUT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     type: str
     status: TaskStatus
@@ -198,7 +201,8 @@ class Task(_message.Message):
     queue_timeout_seconds: int
     notice: str
     title: str
-    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ..., queue_timeout_seconds: _Optional[int] = ..., notice: _Optional[str] = ..., title: _Optional[str] = ...) -> None: ...
+    total_duration_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ..., queue_timeout_seconds: _Optional[int] = ..., notice: _Optional[str] = ..., title: _Optional[str] = ..., total_duration_ms: _Optional[int] = ...) -> None: ...
 
 class CancelTaskRequest(_message.Message):
     __slots__ = ("task_id",)
