@@ -167,7 +167,8 @@ def _describe_times(step: StepRow) -> str:
         is_today = step.started_at[:10] == datetime.now(UTC).date().isoformat()
         parts.append(step.started_at[11:19] if is_today else step.started_at[:19].replace("T", " "))
     if step.duration_ms is not None:
-        parts.append(f"{'took' if step.kind in ('step', 'effect') else 'waited'} {format_duration(step.duration_ms)}")
+        took = format_duration(step.duration_ms) if step.duration_ms else "under 1 ms"
+        parts.append(f"{'took' if step.kind in ('step', 'effect') else 'waited'} {took}")
     parts.append(f"attempt {step.epoch}" if step.epoch else "taken over")
     return ", ".join(parts)
 

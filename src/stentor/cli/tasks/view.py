@@ -109,12 +109,13 @@ def show_task(record: JsonObject) -> None:
     for name in ("took", "last attempt took"):
         if name in fields:
             fields[name] = format_duration(fields[name])
-    if record.get("attempts", 0) <= 1:
-        fields.pop("last attempt took", None)
+    last = fields.pop("last attempt took", None)
+    if last is not None and "took" in fields and record.get("attempts", 0) > 1:
+        fields["took"] += f" in {record['attempts']} attempts, the last one {last}"
     waits = fields.pop("waits_for", [])
     if waits:
         fields["waits for"] = "\n".join(map(describe_wait, waits))
-        if any(wait["text"].startswith("Waits for its agent") or wait["kind"] == "limit" for wait in waits):
+        if any(wait["kind"] in ("agent", "limit") for wait in waits):
             fields.pop("notice", None)  # it says the same
     console.print(output.render_record(fields))
 
