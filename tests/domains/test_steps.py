@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core import ids
 from stentor.core.db import Sql, Tx
 from tests.conftest import World
 from tests.requirements import requirement
@@ -182,6 +183,51 @@ async def test_a_long_value_is_stored_once_and_comes_back_whole(world: World) ->
     await world.kernel.infra.db.write(lambda tx: tx.run(Sql("delete from step_values")))
     damaged = await world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/data")
     refused(damaged, 500, "RECORD_CORRUPT")
+
+
+@requirement("steps.values")
+async def test_a_value_of_ten_megabytes_comes_back_and_a_longer_one_is_refused(world: World) -> None:
+    attempt = await begin_attempt(world)
+    limit = 10_000_000
+    longest = "x" * (limit - 200)
+    assert (await attempt.step("long", longest)).status_code == 200
+    read = await world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/long")
+    assert read.json()["value"] == longest
+    refused(await attempt.step("longer", "x" * limit), 413, "PAYLOAD_TOO_LARGE")
+    assert [step["key"] for step in (await attempt.journal())["steps"]] == ["long"]
+
+
+@pytest.mark.slow
+@requirement("steps.pages")
+async def test_a_journal_of_100_000_steps_is_read_written_and_taken_over(world: World) -> None:
+    attempt, count = await begin_attempt(world), 100_000
+    await attempt.step("first", 0)
+    columns = "kind, state, position, epoch, encoding, value, size, started_at, ended_at"
+    many = Sql(
+        f"""insert into task_steps (tenant, task_id, key, name, event_id, {columns})
+        select tenant, task_id, :key, :key, :event_id, {columns} from task_steps
+        where tenant = 'default' and task_id = :task_id and key = :first"""
+    )
+    rows = [
+        {"key": f"step {n}", "event_id": ids.new_id(), "task_id": attempt.task_id, "first": "first"}
+        for n in range(1, count)
+    ]
+    await world.kernel.infra.db.write(lambda tx: [tx.run(many, **row) for row in rows])
+    keys, cursor = [], {}
+    while True:
+        page = await attempt.journal(limit=1000, **cursor)
+        keys += [step["key"] for step in page["steps"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = {"cursor": page["next_cursor"]}
+    assert keys == ["first", *(row["key"] for row in rows)]
+    await attempt.step("last", 1)
+    await attempt.fail()
+    answer = await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/rerun", json={"from_step": "last"})
+    assert answer.status_code == 202, answer.text
+    taken = Sql("select count(*) from task_steps where tenant = 'default' and task_id = :task_id")
+    again = answer.json()["task_id"]
+    assert await world.kernel.infra.db.read(lambda tx: tx.rows(taken, task_id=again)[0][0]) == count
 
 
 @requirement("steps.values")

@@ -189,6 +189,25 @@ async def test_a_cancelled_task_cancels_the_child_that_it_waits_for(world: World
     assert await status(attempt) == "cancelled"
 
 
+@requirement("steps.children")
+@pytest.mark.parametrize("how", ["fail", "cancel"])
+async def test_a_child_whose_parent_is_gone_ends_and_wakes_nobody(world: World, how: str) -> None:
+    attempt = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": attempt.task_id})
+    await wait(attempt, "child", child_task_id=child)
+    claim = await world.claim((await world.task(child))["assigned_agent"])
+    if how == "fail":
+        await attempt.fail()
+    else:
+        assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/cancel")).status_code == 200
+    await world.kernel.tasks.wakeups.tick()
+    answer = await Attempt(world, child, claim["epoch"]).post("complete", result=1)
+    assert answer.status_code == (200 if how == "fail" else 409), answer.text
+    await world.kernel.tasks.wakeups.tick()
+    assert (await world.task(child))["status"] == ("completed" if how == "fail" else "cancelled")
+    assert await status(attempt) == ("failed" if how == "fail" else "cancelled")
+
+
 @requirement("steps.mismatch")
 async def test_a_wait_for_something_else_is_told(world: World) -> None:
     attempt = await begin_attempt(world)

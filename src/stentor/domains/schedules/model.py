@@ -6,6 +6,7 @@ right after it, and one in the hour that comes twice is made once.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from itertools import islice, takewhile
 from typing import Literal
@@ -155,6 +156,12 @@ class CronTimes:
 
     def _local(self, moment: int) -> datetime:
         return (_EPOCH + timedelta(microseconds=moment)).astimezone(self._zone)
+
+
+def find_next(schedule: Schedule, now: int, done: Collection[int]) -> int:
+    """Return the next time of a schedule that is not among those `done`."""
+    times = CronTimes(schedule.cron, schedule.timezone)
+    return next(time for time in times.list_after(now, len(done) + 1) if time not in done)
 
 
 def find_occurrence(schedule: Schedule, now: int) -> Occurrence:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -29,6 +30,7 @@ BATCH_SIZE = 100
 """Schedules that one look acts on."""
 STALE_KEY_US, UNKNOWN_KEY_US = 30 * SECOND, 600 * SECOND
 """How long after its time a schedule waits whose key is not valid here, and one whose key is not known here."""
+_NEVER = 1 << 62
 Write = Callable[[Tx], None]
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class Scheduler:
 
     def __init__(self, db: Database, runlog: RunLog, roles: RoleRegistry, submission: SubmissionService) -> None:
         self._db, self._runlog, self._roles, self._submission = db, runlog, roles, submission
+        self._last_now = _NEVER
+        """The database's time at the last look."""
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
@@ -55,9 +59,25 @@ class Scheduler:
         """Do what is due now, until nothing is that can be done."""
         # The look of each second shares its transaction with those of other jobs (decision 28).
         now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+        if now < self._last_now - SECOND:
+            await self._bring_back(now)
+        self._last_now = now
         # A list and not any(): every schedule of the batch gets its turn before the next look.
         while [schedule for schedule in due if await self._run(schedule, now)]:
             now, due = await self._db.read(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+
+    async def _bring_back(self, now: int) -> None:
+        """Bring back the times that were set while the clock was ahead: else a schedule rests for as long as it was.
+
+        At the first look too, because the clock may have been set back while no service ran.
+        """
+        for schedule in await self._db.read(store.list_waiting):
+            try:
+                await self._write(schedule, partial(_bring_back, schedule=schedule, now=now))
+            except StoreUnavailable:
+                raise
+            except Exception:
+                log.exception("schedules: next time not found tenant=%s schedule=%s", schedule.tenant, schedule.name)
 
     async def _run(self, schedule: Schedule, now: int) -> bool:
         """Do one occurrence of a schedule; return False to look again later."""
@@ -139,6 +159,14 @@ class Scheduler:
         paused = msgspec.structs.replace(schedule, **fields, version=schedule.version + 1)
         store.update(tx, paused)
         record_change(tx, self._runlog, paused, "paused", "scheduler")
+
+
+def _bring_back(tx: Tx, *, schedule: Schedule, now: int) -> None:
+    done = {run.due_at for run in store.list_runs(tx, schedule, model.RUNS_KEPT)}
+    next_at = model.find_next(schedule, now, done)
+    if schedule.next_at is not None and next_at < schedule.next_at:
+        log.warning("schedules: the clock was set back tenant=%s schedule=%s", schedule.tenant, schedule.name)
+        store.advance(tx, schedule, next_at, None)
 
 
 def _record_failure(tx: Tx, schedule: Schedule, occurrence: Occurrence, text: str) -> None:

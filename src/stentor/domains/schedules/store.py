@@ -22,6 +22,7 @@ _LIST = Sql(
 )
 _COUNT = Sql("select count(*) from schedules where tenant = :tenant and created_by = :creator")
 _DUE = Sql(f"select {_COLUMNS} from schedules where next_at <= :now order by next_at limit :limit")
+_WAITING = Sql(f"select {_COLUMNS} from schedules where next_at > :now")
 _INSERT = Sql(f"insert into schedules ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _CHANGED = tuple(name for name in _FIELDS if name not in ("tenant", "name", "created_by", "created_at"))
 _UPDATE = Sql(
@@ -75,6 +76,11 @@ def count(tx: Tx, tenant: str, creator: str) -> int:
 def list_due(tx: Tx, limit: int) -> list[Schedule]:
     """Return the schedules of all tenants whose time has come, those that are most late first."""
     return [_schedule(row) for row in tx.rows(_DUE, now=tx.now, limit=limit)]
+
+
+def list_waiting(tx: Tx) -> list[Schedule]:
+    """Return the schedules of all tenants whose time is to come."""
+    return [_schedule(row) for row in tx.rows(_WAITING, now=tx.now)]
 
 
 def insert(tx: Tx, schedule: Schedule) -> None:

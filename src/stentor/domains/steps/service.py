@@ -114,7 +114,7 @@ class StepService:
             found, is_recorded = store.find_task(tx, ref)
             task = check_held(tx, self._agents, principal, found, epoch)
             mark_handled(tx, task, handled)
-            event_id, started = ids.new_id(), tx.now - duration_ms * 1000
+            event_id, started = make_event_id(tx, task), tx.now - duration_ms * 1000
             # An effect has had its row since it began; any other step is inserted with its outcome.
             if draft.kind == "effect":
                 is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
@@ -163,7 +163,7 @@ def begin_step(
 ) -> JournalEntry:
     """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch."""
     mark_handled(tx, task, handled)
-    event_id = ids.new_id()
+    event_id = make_event_id(tx, task)
     insert = partial(store.insert_started, tx, task, draft, event_id)
     step, is_new = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
     if not is_new:
@@ -202,6 +202,19 @@ def mark_handled(tx: Tx, task: Task, keys: Collection[str]) -> None:
     """Record that the program went on after these steps had failed."""
     for key in keys:
         store.mark_handled(tx, task, key)
+
+
+def make_event_id(tx: Tx, task: Task) -> str:
+    """Return an id for a step of a task that sorts after those of earlier attempts.
+
+    The order decides what a task takes over that is run again from a step. Since the last attempt the service may have
+    been started again with its clock set back.
+    """
+    if (task.pinned_agent is not None or task.metadata.rerun_from is not None) and task.attempt_epoch < task.epoch:
+        last = store.find_last_event(tx, task.tenant, task.task_id)
+        if last is not None:
+            ids.advance_past(last)
+    return ids.new_id()
 
 
 def note_progress(tx: Tx, task: Task) -> None:

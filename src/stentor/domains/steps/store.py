@@ -37,6 +37,7 @@ _COLUMNS = ", ".join(_STORED)
 _TASK = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key = :key")
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
+_FIND_LAST = Sql(f"select max(event_id) from task_steps where {_TASK}")
 _STEPS = AppendOnlyTable("task_steps", ("tenant", "task_id", *_STORED))
 _FIND_TASK = RowsSql(
     ("tenant", "task_id", "key"),
@@ -143,6 +144,12 @@ def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool]:
     """Return the task of a step, None if there is none, and whether the step is in its journal."""
     rows = tx.rows_ahead(_FIND_TASK, step)
     return (tasks.task_from_row(rows[0][4:]), rows[0][3] is not None) if rows else (None, False)
+
+
+def find_last_event(tx: Tx, tenant: str, task_id: str) -> str | None:
+    """Return the `event_id` of the step of a task that began last; None without steps."""
+    row = tx.row(_FIND_LAST, tenant=tenant, task_id=task_id)
+    return row[0] if row else None
 
 
 def list_steps(tx: Tx, tenant: str, task_id: str, after: str, limit: int) -> list[Step]:
