@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 INSTALL := $(BIN)/python requirements/install.py --no-deps
 PINNED  := $(INSTALL) --require-hashes
 
-.PHONY: setup demo serve test test-all test-sqlite test-postgres check coverage soak house lint bench screenshots lock docs docs-site docs-serve protos clean
+.PHONY: setup demo serve test test-all test-sqlite test-postgres check coverage soak kills house lint bench screenshots lock docs docs-site docs-serve protos clean
 # The tests start hundreds of processes, which would all compile the same files.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
@@ -105,6 +105,9 @@ coverage: $(VENV)/.dev ## the tests with their coverage: a table of files, the p
 
 soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SECONDS, SOAK_SEED); writes docs/soak-report.md
 	@$(BIN)/python -m tests.faults.soak docs/soak-report.md
+
+kills: $(VENV)/.dev ## a thousand SIGKILLs of workers, services and PostgreSQL on each database (STENTOR_KILLS)
+	@$(BIN)/python -m tests.faults.kills
 
 house: $(VENV)/.main ## figures of the code's shape: files, lines, functions, comments
 	@$(BIN)/python -m tests.house
