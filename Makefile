@@ -76,7 +76,7 @@ serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
 # More than there are cores: many tests wait, for a lease, for a file to lie still, for a process to start.
 WORKERS ?= 4
 # The order is that of tests/order.py.
-TESTS   := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+TESTS   := $(BIN)/python -m pytest --processes $(WORKERS)
 QUICK   := -m "not slow"
 test: $(VENV)/.dev ## all checks, and the tests on SQLite, and on PostgreSQL where it can differ
 	@$(BIN)/python -m tests.system
@@ -94,13 +94,13 @@ test-postgres: $(VENV)/.dev ## the tests on PostgreSQL alone
 	@SERVICE_TEST_DATABASE=postgresql $(TESTS) $(QUICK)
 
 check: $(VENV)/.dev ## for in between: lint, types and the fastest thousand tests
-	@SERVICE_TEST_DATABASE=sqlite $(BIN)/python -m pytest -n 2 -q tests/test_architecture.py tests/test_manifest.py tests/auth \
+	@SERVICE_TEST_DATABASE=sqlite $(BIN)/python -m pytest --processes 2 -q tests/test_architecture.py tests/test_manifest.py tests/auth \
 	  tests/domains/notes tests/domains/atp tests/domains/test_ranking.py tests/domains/test_*_rules.py
 
 coverage: $(VENV)/.dev ## the tests with their coverage: a table of files, the pages in htmlcov/
 	@rm -rf .coverage htmlcov && mkdir .coverage
 	@$(BIN)/python -m tests.system
-	@$(BIN)/python -m coverage run -m pytest -n $(WORKERS) --dist loadgroup $(QUICK)
+	@$(BIN)/python -m coverage run -m pytest --processes $(WORKERS) $(QUICK)
 	@$(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage html -q && $(BIN)/python -m coverage report
 
 soak: $(VENV)/.dev ## ten minutes of faults at random on both databases (SOAK_SECONDS, SOAK_SEED); writes docs/soak-report.md

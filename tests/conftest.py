@@ -6,9 +6,8 @@ import gc
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
-from tests import certificates, order
+from tests import certificates, forkserver, order, parallel
 from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough
 from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
@@ -50,27 +49,31 @@ hypothesis.settings.load_profile("stentor")
 gc.disable()
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A run of all tests in several processes starts, beside the collection, the fork server that they share."""
+    config = session.config
+    whole = list(config.args) == config.getini("testpaths") and not config.option.collectonly
+    if whole and config.option.processes > 1:
+        forkserver.start()
+        parallel.compile_ahead(Path(__file__).parent)
+
+
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    if forkserver.start.cache_info().currsize:
+        forkserver.ready()
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processes", type=int, default=1, metavar="N", help="run the tests in N processes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(parallel)
     certificates.read_once()
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads of numpy could not be forked
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Of a run of all tests, each process of xdist imports another part first: else all compile the same files at once,
-    each for itself.
-    """
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    if worker and list(session.config.args) == session.config.getini("testpaths"):
-        folder = Path(__file__).parent
-        part = slice(int(worker), None, int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
-        for file in sorted(folder.rglob("test_*.py"))[part]:
-            with suppress(Exception):  # the collection tells
-                import_module(".".join(("tests", *file.relative_to(folder).with_suffix("").parts)))
 
 
 @pytest.hookimpl(trylast=True)
@@ -85,7 +88,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if (marker := _only(item)) and _database(item) not in (None, marker.args[0]):
             item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]} only: {marker.kwargs['reason']}"))
-    if config.getoption("loadgroup", False):
+    if config.option.processes > 1:
         order.arrange(items)
 
 
@@ -93,10 +96,10 @@ _grouped = Counter[str]()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if isinstance(item, pytest.Function) and item.get_closest_marker("xdist_group") is None:
+    if isinstance(item, pytest.Function) and item.get_closest_marker("together") is None:
         name = order.group(item, _database(item), _grouped)
         if name is not None:
-            item.add_marker(pytest.mark.xdist_group(name))
+            item.add_marker(pytest.mark.together(name))
 
 
 def _only(item: pytest.Item) -> pytest.Mark | None:
@@ -125,7 +128,7 @@ def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all processes of the test run know."""
     own = tmp_path_factory.getbasetemp()
-    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    return own.parent if parallel.forked() else own
 
 
 @pytest.fixture(scope="session", params=chosen())

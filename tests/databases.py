@@ -26,6 +26,7 @@ import pytest
 from stentor.core import migrations
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
+from tests import parallel
 
 KINDS = ("sqlite", "postgresql")
 QUICK = """
@@ -235,7 +236,7 @@ class Databases:
 
     def _embedded(self) -> AbstractContextManager[Any]:
         # Not in the shared folder: it is private, and the server may run as another user.
-        folder = fastest_folder() / f"stentor-pg-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+        folder = fastest_folder() / f"stentor-pg-{os.getppid() if parallel.forked() else os.getpid()}"
         return embedded(folder, self._shared / "postgresql.lock")
 
     @cached_property

@@ -86,7 +86,7 @@ os._exit(code if code >= 0 else 128 - code)
 def script(folder: Path) -> Path:
     """An executable that stands for `stentor`, for those who start a program by its path."""
     path = folder / "stentor"
-    path.write_text(SCRIPT.format(python=sys.executable, address=_server()))
+    path.write_text(SCRIPT.format(python=sys.executable, address=ready()))
     path.chmod(0o700)
     return path
 
@@ -160,7 +160,7 @@ class _Child:
 
     def __init__(self, args: Sequence[str], env: Mapping[str, str], cwd: Path | None, files: Sequence[int]) -> None:
         self._wire = socket.socket(socket.AF_UNIX)
-        self._wire.connect(_server())
+        self._wire.connect(ready())
         wanted = json.dumps({"args": list(args), "env": dict(env), "cwd": str(cwd or Path.cwd())}).encode()
         socket.send_fds(self._wire, [NUMBER.pack(len(wanted))], list(files))
         self._wire.sendall(wanted)
@@ -207,14 +207,14 @@ def start() -> None:
 
 
 @cache
-def _server() -> str:
-    """Where the fork server of this process answers; started with the first run."""
+def start() -> tuple[str, subprocess.Popen[bytes]]:
+    """Start the fork server of this process and of those forked from it later: its name, and itself."""
     name = f"stentor-fork-{os.getpid()}"
     base = {
         name: value for name, value in os.environ.items() if name in ("PATH", "HOME") or name.startswith("COVERAGE_")
     }
     base["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts a thread for each core when it is imported
-    process = subprocess.Popen(
+    process = subprocess.Popen[bytes](
         [sys.executable, "-m", "tests.forkserver", name],
         cwd=Path(__file__).parents[1],
         env=base,
@@ -222,9 +222,16 @@ def _server() -> str:
         stdout=subprocess.PIPE,
     )
     assert process.stdin is not None
-    assert process.stdout is not None
     atexit.register(process.wait)
     atexit.register(process.stdin.close)
+    return name, process
+
+
+@cache
+def ready() -> str:
+    """Where the fork server answers, once it does; started with the first run."""
+    name, process = start()
+    assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     return f"\0{name}"
 

@@ -1,7 +1,7 @@
-"""Groups and orders the tests for the processes of pytest-xdist, so that none of them waits while there is work.
+"""Groups and orders the tests for several processes, so that none of them waits while there is work.
 
 A test with a fixture of its module runs in one process with the others, so that the fixture is made once. Other tests
-go in groups of a few of their module, because what xdist does for each group takes the longer the more it has sent. A
+go in groups of a few of their module. A
 test that waits for processes or for time goes alone, beside others that compute, and early enough that none runs last.
 """
 
@@ -44,7 +44,7 @@ def arrange(items: list[pytest.Item]) -> None:
     """
     units = defaultdict[object, list[pytest.Item]](list)
     for item in items:
-        marker = item.get_closest_marker("xdist_group")
+        marker = item.get_closest_marker("together")
         units[marker.args[0] if marker else item].append(item)
     first, waiting, others = list[list[pytest.Item]](), list[list[pytest.Item]](), list[list[pytest.Item]]()
     for unit in units.values():

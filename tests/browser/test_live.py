@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route, expect
 from tests.browser.conftest import Installation, Tab
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.together("browser")]
 HEAR = 'document.addEventListener("stentor:change", () => { window.heard = (window.heard || 0) + 1; })'
 PLACE = "(query) => { const at = document.querySelector(query).getBoundingClientRect(); return [at.x + 4, at.y + 4]; }"
 

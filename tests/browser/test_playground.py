@@ -20,7 +20,7 @@ from tests.patience import until
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+pytestmark = [pytest.mark.slow, pytest.mark.together("browser")]
 
 
 class Provider:

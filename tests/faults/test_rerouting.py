@@ -110,7 +110,7 @@ def test_a_worker_that_comes_back_at_the_same_moment_and_the_other_do_each_task_
 
 @pytest.mark.slow
 @requirement("routing.offline-again", "scale.dispatch-across-machines")
-@pytest.mark.xdist_group("processes")
+@pytest.mark.together("processes")
 def test_of_several_processes_one_moves_each_task_once(start: Start) -> None:
     gateways = [start("gateway", **BRIEF) for _ in range(2)]
     with gateways[0].client() as client, gateways[1].client() as second:
