@@ -180,6 +180,21 @@ async def db(driver: Driver) -> AsyncIterator[Database]:
     database.close()
 
 
+class Clients(dict[str, httpx.AsyncClient]):
+    """The client of each key, made when it is first asked for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__()
+        self._app = app
+
+    def __missing__(self, name: str) -> httpx.AsyncClient:
+        key = KEYS[name].split(":")[0]
+        transport = httpx.ASGITransport(app=self._app)
+        made = httpx.AsyncClient(transport=transport, base_url="http://stentor.test", headers={"X-API-Key": key})
+        self[name] = made
+        return made
+
+
 @dataclass
 class World:
     """A wired kernel over one database, with a client for each key."""
@@ -190,7 +205,10 @@ class World:
     app: ASGIApp
     ring: KeyRing
     context: SurfaceContext
-    clients: dict[str, httpx.AsyncClient] = field(default_factory=dict)
+    clients: Clients = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clients = Clients(self.app)
 
     @property
     def admin(self) -> httpx.AsyncClient:
@@ -274,12 +292,6 @@ async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: 
     shared = open_surface_context(kernel, ring)
     app = bootstrap.application(kernel, shared)
     world = World(kernel, clock, logs[0], app, ring, shared)
-    for name, value in KEYS.items():
-        world.clients[name] = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://stentor.test",
-            headers={"X-API-Key": value.split(":")[0]},
-        )
     await kernel.start(ring.tenants)
     return world
 

@@ -13,6 +13,7 @@ import importlib
 import mmap
 import os
 import pickle
+import signal
 import struct
 import sys
 import threading
@@ -183,6 +184,9 @@ class Child:
         self._wire = wire
         self._at = at
         self._reports: list[object] = []
+        # Where the handler is the interpreter's own, asyncio puts its own in place around each coroutine, which costs
+        # a millisecond for each test.
+        signal.signal(signal.SIGINT, _interrupt)
         atexit._clear()  # what is registered so far is for the first process to do
         config = session.config
         config.pluginmanager.unregister(name="terminalreporter")
@@ -249,6 +253,10 @@ def _show(config: pytest.Config, text: str) -> None:
     if isinstance(manager, CaptureManager):
         manager.suspend_global_capture()
     sys.stderr.write(text)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _end(status: int) -> NoReturn:

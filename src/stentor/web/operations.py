@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -79,6 +80,12 @@ class Operation:
         every = self.signature.parameters.items()
         return {name: TypeAdapter(p.annotation) for name, p in every if name != "caller"}
 
+    def bound_to(self, owner: object, name: str) -> Operation:
+        """The same with a method of `owner` to run; what was computed from the signature is kept."""
+        made = copy(self)
+        object.__setattr__(made, "run", getattr(owner, name))
+        return made
+
     @property
     def response_model(self) -> Any:
         """The body over HTTP."""
@@ -99,7 +106,7 @@ def bind(operations: Iterable[Operation], *owners: object) -> list[Operation]:
     for row in operations:
         name_of_class, _, name = row.run.__qualname__.partition(".")
         if name_of_class in by_class:
-            bound.append(replace(row, run=getattr(by_class[name_of_class], name)))
+            bound.append(row.bound_to(by_class[name_of_class], name))
     return bound
 
 
