@@ -201,11 +201,6 @@ def _content(file: io.FileIO) -> bytes:
     return file.readall()
 
 
-def start() -> None:
-    """Start the fork server of this process, if none runs. Call it before several threads start programs."""
-    _server()
-
-
 @cache
 def start() -> tuple[str, subprocess.Popen[bytes]]:
     """Start the fork server of this process and of those forked from it later: its name, and itself."""
