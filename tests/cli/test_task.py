@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import pytest
@@ -249,7 +249,8 @@ def test_tasks_and_agents_are_found_by_names_and_parts_of_ids(served: Served) ->
     assert tail in shown
     assert "Question 1" in shown
     assert agent not in shown
-    ambiguous = program("task", "show", tasks[0][:8])
+    shared = "".join(one for one, two in takewhile(lambda pair: pair[0] == pair[1], zip(*tasks, strict=True)))
+    ambiguous = program("task", "show", shared)
     assert ambiguous.code == 2
     assert all(task in ambiguous.err for task in tasks)
     missing = program("task", "show", "no-such-task")

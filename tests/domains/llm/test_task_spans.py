@@ -378,8 +378,8 @@ async def test_without_a_collector_a_step_executes_the_statements_that_it_did_an
     attempt = await begin_attempt(await make_llm())
     before = len(asked)
     await attempt.step("plan", 1)
-    reads = [sql for sql in asked[before:] if sql.startswith("select")]
-    assert len(reads) == 1, reads  # the task, by the step itself
+    # The task is read ahead, with those of other steps of the group; a trace would be a statement more.
+    assert [sql for sql in asked[before:] if sql.startswith("select")] == []
     assert memory.get_finished_spans() == ()
 
 
