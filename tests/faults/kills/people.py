@@ -71,7 +71,7 @@ class People:
         name = f"case-{self._seed}-{len(self.programs)}"
         program = make_program(random.Random(f"{self._seed} {name}"), prefix=f"{name}/")
         if self._plants_doubles:
-            program.append({"kind": "unprotected", "id": f"{name}/planted"})
+            program = [{"kind": "unprotected", "id": f"{name}/{at}"} for at in range(5)]
         self.programs[name] = program
         body = {"id": name, "type": "program", "input": program, "required_capabilities": ["program"]}
         status, answer = self.send("POST", "/tasks", body)
