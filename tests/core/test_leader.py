@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from stentor.core.db.driver import DbConnection
 from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
@@ -44,6 +46,37 @@ class Work:
             await asyncio.Event().wait()
         finally:
             self.runs = False
+
+
+async def test_a_process_that_leaves_while_it_asks_keeps_no_lead(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, goes_on, answered = threading.Event(), threading.Event(), threading.Event()
+    reader, query = PostgresDriver.reader, LeaderElection._query
+
+    def slow_reader(driver: PostgresDriver) -> DbConnection:
+        asked.set()
+        goes_on.wait()
+        return reader(driver)
+
+    def told_query(election: LeaderElection, held: bool) -> bool:
+        is_held = query(election, held)
+        answered.set()
+        return is_held
+
+    monkeypatch.setattr(PostgresDriver, "reader", slow_reader)
+    monkeypatch.setattr(LeaderElection, "_query", told_query)
+    first, second = leader(postgres_url), leader(postgres_url)
+    asking = asyncio.create_task(first.is_leader())
+    await asyncio.to_thread(asked.wait)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    await first.close()
+    goes_on.set()  # the thread of the cancelled question takes the lock only now
+    await asyncio.to_thread(answered.wait)
+    await soon(second.is_leader)
+    assert not await first.is_leader()
+    await second.close()
 
 
 async def test_one_of_two_leads_and_the_other_takes_over_when_it_closes(postgres_url: str) -> None:
@@ -128,6 +161,7 @@ async def test_an_outage_is_no_lead_and_ends_by_itself(postgres_url: str) -> Non
 
 HOLDER = """
 import asyncio, sys
+from stentor.core.db.driver import DbConnection
 from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.db.postgres import PostgresDriver
 from tests.patience import soon

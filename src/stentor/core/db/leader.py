@@ -46,6 +46,7 @@ class LeaderElection:
         self._poll_seconds = poll_seconds
         self._query_lock = asyncio.Lock()
         self._connection: DbConnection | None = None
+        self._is_closed = False
         self._queried_at = -poll_seconds
         self.was_leader = not driver.shared
         """Whether this process was the leader at the last check."""
@@ -53,10 +54,13 @@ class LeaderElection:
     async def is_leader(self) -> bool:
         """Return whether this process is the leader; it becomes the leader if the lock is free.
 
-        A result of up to `poll_seconds` ago counts. Fails closed: without the database there is no leader.
+        A result of up to `poll_seconds` ago counts. Fails closed: without the database there is no leader. A process
+        that has resigned stays out.
         """
         if not self._driver.shared:
             return True
+        if self._is_closed:
+            return False
         async with self._query_lock:
             before, now = self.was_leader, time.monotonic()
             if before and now < self._queried_at + self._poll_seconds:
@@ -80,10 +84,14 @@ class LeaderElection:
             self._connection = connection
         try:
             # A held lock lasts as long as its connection, so a ping is enough. Trying again would nest the lock.
-            return bool(connection.rows(_PING if held else _TRY_LOCK, {"lock": self._lock})[0][0])
+            is_held = bool(connection.rows(_PING if held else _TRY_LOCK, {"lock": self._lock})[0][0])
         except StoreUnavailable:
             connection.close()
             raise
+        # A cancelled question goes on in this thread. After `close` nobody else would give the lock back.
+        if self._is_closed:
+            connection.close()
+        return is_held and not self._is_closed
 
     async def run_while_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run the job whenever this process is the leader; cancel it when leadership is lost. Does not return."""
@@ -107,7 +115,8 @@ class LeaderElection:
             log.error("leader: job failed, restarting job=%s", self._job, exc_info=outcome)
 
     async def close(self) -> None:
-        """Resign, so that another process can take over at once."""
+        """Resign for good, so that another process can take over at once."""
+        self._is_closed = True
         async with self._query_lock:
             connection, self._connection = self._connection, None
             self.was_leader = not self._driver.shared
