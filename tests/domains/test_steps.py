@@ -10,9 +10,22 @@ from typing import Any
 import pytest
 
 from stentor.core import ids
-from stentor.core.db import Sql, Tx
+from stentor.core.db import AppendOnlyTable, Sql, Tx
 from tests.conftest import World
 from tests.requirements import requirement
+
+_RECORDED = (
+    "tenant",
+    "task_id",
+    "kind",
+    "state",
+    "epoch",
+    "encoding",
+    "value",
+    "size",
+    "started_at",
+    "ended_at",
+)
 
 
 class Attempt:
@@ -202,17 +215,16 @@ async def test_a_value_of_ten_megabytes_comes_back_and_a_longer_one_is_refused(w
 async def test_a_journal_of_100_000_steps_is_read_written_and_taken_over(world: World) -> None:
     attempt, count = await begin_attempt(world), 100_000
     await attempt.step("first", 0)
-    columns = "kind, state, position, epoch, encoding, value, size, started_at, ended_at"
-    many = Sql(
-        f"""insert into task_steps (tenant, task_id, key, name, event_id, {columns})
-        select tenant, task_id, :key, :key, :event_id, {columns} from task_steps
-        where tenant = 'default' and task_id = :task_id and key = :first"""
-    )
-    rows = [
-        {"key": f"step {n}", "event_id": ids.new_id(), "task_id": attempt.task_id, "first": "first"}
-        for n in range(1, count)
-    ]
-    await world.kernel.infra.db.write(lambda tx: [tx.run(many, **row) for row in rows])
+    now = world.clock.now()
+    table = AppendOnlyTable("task_steps", ("key", "name", "event_id", *_RECORDED))
+    recorded = ("default", attempt.task_id, "step", "completed", 1, "json", "1", 1, now, now)
+    rows = [(f"step {n}", f"step {n}", ids.new_id(), *recorded) for n in range(1, count)]
+
+    def fill(tx: Tx) -> None:
+        for row in rows:
+            tx.append(table, row)
+
+    await world.kernel.infra.db.write(fill)
     keys, cursor = [], {}
     while True:
         page = await attempt.journal(limit=1000, **cursor)
@@ -220,7 +232,7 @@ async def test_a_journal_of_100_000_steps_is_read_written_and_taken_over(world: 
         if page["next_cursor"] is None:
             break
         cursor = {"cursor": page["next_cursor"]}
-    assert keys == ["first", *(row["key"] for row in rows)]
+    assert keys == ["first", *(row[0] for row in rows)]
     await attempt.step("last", 1)
     await attempt.fail()
     answer = await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/rerun", json={"from_step": "last"})
