@@ -128,5 +128,5 @@ async def test_what_cannot_be_done_is_said_in_a_sentence(world: World) -> None:
         for item in ({"role": "user", "content": "\ud800"}, {"score": float("nan")}, {"at": object()}):
             with pytest.raises(ValueError, match="must be JSON"):
                 await session_of("s").add_items([item])
-        with pytest.raises(ValueError, match="must name it"):
+        with pytest.raises(ValueError, match="session_id must identify"):
             session_of("..")

@@ -32,7 +32,7 @@ class ServiceError(Exception):
         self.code = code
 
 
-class _OneMessage(HTTPConnection):
+class _SingleWriteConnection(HTTPConnection):
     """Sends the head and the body of a request together, so that they wake the service once."""
 
     _parts: list[Any] | None = None
@@ -52,24 +52,24 @@ class _OneMessage(HTTPConnection):
             self._parts.append(data)
 
 
-class _OneMessageOverTls(_OneMessage, HTTPSConnection):
+class _SingleWriteConnectionOverTls(_SingleWriteConnection, HTTPSConnection):
     pass
 
 
 class Client:
     """Calls the service for one worker; thread-safe.
 
-    `ca_file` has the certificates that it trusts, in PEM; without it SSL_CERT_FILE, else those of public authorities.
-    Raises OSError if it cannot be used, and ValueError for a `url` without http or https.
+    `ca_file` has the certificates that it trusts, in PEM; without it SSL_CERT_FILE, else those of public certificate
+    authorities. Raises OSError if it cannot be used, and ValueError for a `url` without http or https.
     """
 
     def __init__(self, url: str, key: str, stopping: threading.Event, ca_file: str | None = None) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"The address of the service must be a URL such as http://127.0.0.1:8080, not {url!r}.")
         self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
-        self._trust = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
+        self._tls_context = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
         is_tls = url.startswith("https://")
-        options = {"ssl_context": self._trust} if is_tls else {}
+        options = {"ssl_context": self._tls_context} if is_tls else {}
         self._pool = urllib3.connection_from_url(
             url,
             maxsize=KEPT_CONNECTIONS,
@@ -79,7 +79,7 @@ class Client:
             retries=False,
             **options,
         )
-        self._pool.ConnectionCls = _OneMessageOverTls if is_tls else _OneMessage  # pyrefly: ignore[bad-assignment] - urllib3's own HTTPConnection is not assignable either
+        self._pool.ConnectionCls = _SingleWriteConnectionOverTls if is_tls else _SingleWriteConnection  # pyrefly: ignore[bad-assignment] - urllib3's own HTTPConnection is not assignable either
         self._prefix = f"{urlsplit(url).path.rstrip('/')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True
@@ -128,9 +128,9 @@ class Client:
 
     def _trust_renewed_certificate(self) -> None:
         """Read the file again: the service may have renewed a certificate of its own, which the file then has."""
-        if self._trust is not None:
+        if self._tls_context is not None:
             with suppress(OSError):
-                self._trust.load_verify_locations(self._ca_file)
+                self._tls_context.load_verify_locations(self._ca_file)
 
     def close(self) -> None:
         self._pool.close()

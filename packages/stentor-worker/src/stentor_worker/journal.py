@@ -46,19 +46,19 @@ class Journal:
         self._expected: dict[str, dict[int, Recorded]] = {}
         """Steps of an earlier attempt that did not begin yet in this one, by scope and position."""
         self._handled: list[str] = []
-        """Failed steps after which the program went on, and did nothing yet that cannot be undone."""
+        """Keys of failed steps whose error the program handled; sent with the next irreversible step."""
         self._lock = threading.Lock()
         self._root = Scope()
         self.waits: list[str] = []
         """Keys of the steps that this attempt waits for."""
 
     def open_here(self) -> None:
-        """Take the present thread and asyncio task for those in which the handler runs its steps in order."""
+        """Treat the current thread and asyncio task as the ones in which the handler runs its steps in order."""
         self._root.open_here()
 
-    def enter(self, name: str, kind: str, scope: Scope | None = None, *, is_final: bool = False) -> Entry:
+    def enter(self, name: str, kind: str, scope: Scope | None = None, *, is_irreversible: bool = False) -> Entry:
         """Begin a step in the scope of the step that runs here. Call it in the order of the program."""
-        entry = (scope or current_scope.get() or self._root).enter(name, kind, is_final=is_final)
+        entry = (scope or current_scope.get() or self._root).enter(name, kind, is_irreversible=is_irreversible)
         with self._lock:
             self._handled += entry.handled
         return entry
@@ -115,7 +115,7 @@ class Journal:
         return self._record(entry, fields, value)
 
     def fail(self, entry: Entry, error: Exception) -> None:
-        """Record the error and raise StepFailed; return for an error of the attempt."""
+        """Record the error and raise StepFailed. If the task was cancelled, return without recording."""
         if isinstance(error, TaskCancelled):
             return
         fields: dict[str, Any] = {"type": _plain(type(error).__name__)[:255], "message": _plain(str(error))}
@@ -128,20 +128,21 @@ class Journal:
         entry.scope.note_failed(entry)
         raise StepFailed(entry.name, fields) from error
 
-    def post(self, entry: Entry, verb: str, fields: dict[str, Any]) -> Recorded:
+    def post(self, entry: Entry, subpath: str, fields: dict[str, Any]) -> Recorded:
         """Send a step. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
         body = {"epoch": self.epoch, **entry.fields(), **fields}
-        if entry.is_final:
+        if entry.is_irreversible:
             with self._lock:
                 handled, self._handled = self._handled, []
-            # When a person retries the task, these must not go well after all: this one would have been in vain.
+            # So that a retry by a person does not run these failed steps again: a success would come on top of this
+            # effect.
             body |= {"handled": handled} if handled else {}
-        return self.call("POST", verb, body)
+        return self.call("POST", subpath, body)
 
-    def call(self, method: str, verb: str, body: Any = None) -> Recorded:
+    def call(self, method: str, subpath: str, body: Any = None) -> Recorded:
         """Call the service about this task. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
         try:
-            response: Recorded = self.client.call(method, self._path + verb, body)
+            response: Recorded = self.client.call(method, self._path + subpath, body)
         except ServiceError as error:
             if error.code in ("STEP_MISMATCH", "STEP_UNKNOWN", "CONFLICT"):
                 code = "STEP_MISMATCH" if error.code == "STEP_MISMATCH" else "STEP_REJECTED"
@@ -154,11 +155,11 @@ class Journal:
                 raise TaskCancelled(self._path) from None
             raise AttemptEnded(str(error), error.code, "provider_failure") from None
         except UnicodeEncodeError as error:
-            raise ValueRejected(f"it is no Unicode text: {error}") from None
+            raise ValueRejected(f"it is not Unicode text: {error}") from None
         return response
 
     def require_complete(self) -> None:
-        """Raise StepMismatch if an earlier attempt ran a step alone that this attempt, at its end, has not run."""
+        """Raise StepMismatch if an earlier attempt ran an ordered step that this attempt, at its end, has not run."""
         with self._lock:
             missing = next((step for steps in self._expected.values() for step in steps.values()), None)
         if missing is not None:
@@ -184,7 +185,7 @@ class Journal:
                 break
             query = f"?limit={PAGE}&cursor={page['next_cursor']}"
         for step in self._superseded.values():
-            # It may end in another way now, after which the program need not do what it did before.
+            # It may end differently now, so the program may take another path after it.
             self._forget_after(_scope_of(step), -1 if step["position"] is None else step["position"])
         return steps
 
@@ -216,7 +217,7 @@ def _recorded_error(entry: Entry, recorded: Recorded) -> Failed:
 
 
 def _plain(text: str) -> str:
-    """Return a text that JSON and the database take."""
+    """Return a text that JSON and the database accept."""
     return text[:MAX_MESSAGE].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

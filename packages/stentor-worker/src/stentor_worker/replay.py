@@ -73,10 +73,10 @@ class _ReplayJournal(Journal):
             raise stopped
         return recorded
 
-    def call(self, method: str, verb: str, body: Any = None) -> Recorded:
+    def call(self, method: str, subpath: str, body: Any = None) -> Recorded:
         if method != "GET":
             raise AttemptEnded("A replay records nothing.", "REPLAY_STOPPED")
-        return super().call(method, verb, body)
+        return super().call(method, subpath, body)
 
     def list_unreached(self) -> list[str]:
         """List what is recorded and was not come to, but for what ran within a step that was."""

@@ -21,8 +21,8 @@ Place = tuple[threading.Thread, "asyncio.Task[Any] | None"]
 class Entry:
     """A step that runs. `position` is None for one that runs beside others.
 
-    `is_final` says that it cannot be undone: an effect, or the start of a child. `handled` are the keys of failed steps
-    after which the program came here.
+    `is_irreversible` says that it cannot be undone: an effect, or the start of a child. `handled` are the keys of
+    failed steps after which the program came here.
     """
 
     scope: Scope
@@ -32,7 +32,7 @@ class Entry:
     position: int | None
     place: Place
     handled: list[str]
-    is_final: bool
+    is_irreversible: bool
     tool: str | None = None
     """The tool that the step calls, if any."""
     began_at: float = field(default_factory=time.monotonic)
@@ -61,10 +61,10 @@ class Scope:
         self._home = home or _place()
 
     def open_here(self) -> None:
-        """Take the present thread and asyncio task for those of the program."""
+        """Treat the current thread and asyncio task as the ones of the program."""
         self._home = _place()
 
-    def enter(self, name: str, kind: str, *, is_final: bool = False) -> Entry:
+    def enter(self, name: str, kind: str, *, is_irreversible: bool = False) -> Entry:
         """Begin a step. Call it in the order of the program. Raises ValueError for a name that cannot be recorded."""
         if not 1 <= len(name) <= MAX_NAME or not name.isprintable():
             raise ValueError(f"The name of a step is 1 to {MAX_NAME} printable characters, not {name[:40]!r}.")
@@ -86,7 +86,7 @@ class Scope:
                 self._beside.add(name)
             position = self._ordered if is_home else None
             self._ordered += is_home
-            return Entry(self, key, name, kind, position, place, self._take_handled(place), is_final)
+            return Entry(self, key, name, kind, position, place, self._take_handled(place), is_irreversible)
 
     def note_failed(self, entry: Entry) -> None:
         """Note that the program gets the error of a step."""

@@ -110,7 +110,7 @@ class Task:
         functions, await the result; an effect that has begun is not cancelled, so give the function a timeout.
         Raises StepFailed for an EffectFailed; an unknown effect ends the attempt (EffectUnknown, no Exception).
         """
-        entry, send = self._journal.enter(name, "effect", is_final=True), partial(_call_with_key, function, args)
+        entry, send = self._journal.enter(name, "effect", is_irreversible=True), partial(_call_with_key, function, args)
         if inspect.iscoroutinefunction(function):
             return finish_first(run_effect(self._journal, entry, send, check, in_thread, idempotent=idempotent))
         return finish(run_effect(self._journal, entry, send, check, here, idempotent=idempotent))
@@ -177,7 +177,7 @@ class Task:
         return self._journal.waits
 
     def open_here(self) -> None:
-        """Take the present thread and asyncio task for those of the handler."""
+        """Treat the current thread and asyncio task as the ones of the handler."""
         self._journal.open_here()
 
     def require_complete(self) -> None:

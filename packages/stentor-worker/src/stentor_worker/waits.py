@@ -123,7 +123,7 @@ def start_child(
 
     The id of the child follows from the step, so a submission that is repeated gives the same child.
     """
-    entry = journal.enter(f"start {type_}"[:MAX_NAME], "step", is_final=True)
+    entry = journal.enter(f"start {type_}"[:MAX_NAME], "step", is_irreversible=True)
     metadata = {**fields.pop("metadata", {}), "parent_task_id": parent_id}
     task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{parent_id} {entry.key}"))
     body = {

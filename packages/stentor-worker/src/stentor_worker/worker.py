@@ -221,7 +221,7 @@ class Worker:
         try:
             task.post(verb, body)
         except (ServiceError, TypeError, ValueError) as error:
-            # A result that is no JSON is a TypeError or a ValueError.
+            # A result that is not JSON is a TypeError or a ValueError.
             if verb == "fail" or (isinstance(error, ServiceError) and error.status not in (400, 413)):
                 raise
             message = f"The {verb} of this attempt could not be reported: {error}"

@@ -73,7 +73,7 @@ def parse_document(path: str, raw: bytes) -> NoteDocument | None:
         return NoteDocument(path, parts.body, frontmatter.parse_values(parts))
     except InvalidFrontmatter as error:
         if error.is_not_mapping:
-            # Text between two rules at the beginning, not frontmatter: it belongs to the content.
+            # Text between two `---` lines at the beginning, not frontmatter: it belongs to the content.
             return NoteDocument(path, frontmatter.body_only(text).body, {})
         return NoteDocument(path, parts.body, {}, error.message)
 
@@ -81,7 +81,7 @@ def parse_document(path: str, raw: bytes) -> NoteDocument | None:
 def edit_document(
     raw: bytes | None, content: str | None, values: Mapping[str, Any] | None, *, replace_frontmatter: bool
 ) -> bytes:
-    """Return a file (None for a new one) with a new content or frontmatter; bytes that need not change stay.
+    """Return the file `raw` (None: a new file) with new content or frontmatter. Other bytes are unchanged.
 
     None leaves the content or the frontmatter unchanged. The values are merged into the frontmatter, or replace it with
     `replace_frontmatter`. Without values, a frontmatter block at the beginning of the content supplies them; with
@@ -115,7 +115,7 @@ def _encode(text: str) -> bytes:
 
 
 def _split(text: str) -> NoteParts:
-    """Split a file; text between two rules that is not a mapping belongs to the body."""
+    """Split a file; text between two `---` lines that is not a mapping belongs to the body."""
     parts = frontmatter.split(text)
     if _KEY.match(parts.block or ""):
         return parts  # the usual case, without the millisecond that YAML takes

@@ -147,5 +147,5 @@ def _halve(text: str, size: int, room: int, count: CountTokens) -> Iterator[tupl
 
 
 def _token_count(text: str, room: int, count: CountTokens) -> int:
-    """Return the number of tokens; of a text that is far too long only that it exceeds the room."""
+    """Return the number of tokens, or `room + 1` without counting if the text is far too long."""
     return count(text) if len(text) <= MAX_CHARS_PER_TOKEN * room else room + 1

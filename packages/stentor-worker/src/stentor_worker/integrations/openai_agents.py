@@ -22,13 +22,13 @@ TRIES = 8
 """Attempts of a request, over about half a minute."""
 PAGE = MAX_ITEMS = 1_000
 MAX_BATCH_BYTES = 900_000
-"""Less than the smallest limit that a service may have for the body of a request. One larger item goes alone."""
+"""Less than the smallest limit that a service may have for the body of a request. A larger item is sent on its own."""
 
 
 class StentorSession:
     """A session of Stentor as the SDK's `Session`: `Runner.run(agent, text, session=StentorSession("4711", url, key))`.
 
-    It is made with its first items; until then it has none. Programs with the same `session_id` share it. `ca_file` is
+    The service creates it when the first items are added. Programs with the same `session_id` share it. `ca_file` is
     that of `Worker`; `session_settings` may limit how many items a run gets. The methods raise ServiceError.
     """
 
@@ -42,7 +42,7 @@ class StentorSession:
         session_settings: SessionSettings | None = None,
     ) -> None:
         if session_id in ("", ".", ".."):
-            raise ValueError(f"The id of a session must name it, as a user's or a thread's does, not {session_id!r}.")
+            raise ValueError(f"session_id must identify the session, such as a user or thread id; got {session_id!r}.")
         self.session_id = session_id
         self.session_settings = session_settings
         self._client = _client(url, key, ca_file)
@@ -111,8 +111,8 @@ class StentorSession:
             if error.status != 404:
                 raise
 
-    def _post(self, verb: str, body: Any, idempotency_key: str | None = None) -> Any:
-        return self._client.call("POST", self._path + verb, body, tries=TRIES, idempotency_key=idempotency_key)
+    def _post(self, subpath: str, body: Any, idempotency_key: str | None = None) -> Any:
+        return self._client.call("POST", self._path + subpath, body, tries=TRIES, idempotency_key=idempotency_key)
 
 
 @lru_cache(maxsize=16)
@@ -122,7 +122,7 @@ def _client(url: str, key: str, ca_file: str | None) -> Client:
 
 
 def _batches(items: Iterable[Any]) -> Iterator[list[dict[str, Any]]]:
-    """Group items so that each batch may be sent in one request. Raises ValueError for one that is no JSON."""
+    """Group items so that each batch may be sent in one request. Raises ValueError for one that is not JSON."""
     batch: list[dict[str, Any]] = []
     size = 0
     for item in items:
