@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 from statistics import median
 
@@ -75,3 +76,11 @@ def test_sql_is_in_the_stores_and_queries_of_the_domain_that_owns_the_tables() -
 def test_surfaces_have_no_sql() -> None:
     surfaces = [path for path in SOURCES if "stentor/surfaces/" in path.as_posix()]
     assert [path.name for path in surfaces if re.search(r"\bSql\b|\.rows\(|tx\.run\(", path.read_text())] == []
+
+
+def test_the_documented_order_of_the_domains_is_the_one_that_is_checked() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    checked = next(contract["layers"] for contract in contracts if contract["name"] == "domain order")
+    section = (ROOT / "docs" / "architecture.md").read_text().split("\n## The domains\n")[1].split("\n## ")[0]
+    documented = re.findall(r"^    (.+)$", section, re.MULTILINE)
+    assert [set(re.findall(r"\w+", line)) for line in documented] == [set(re.findall(r"\w+", row)) for row in checked]
