@@ -1,4 +1,4 @@
-"""An agent's key moves nothing of its own agent, on whichever way it comes: BOSS is a key of role agent with admin."""
+"""An agent's key moves nothing of its own agent, on whichever way it comes: BOSS has the role agent and admin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key of role agent sees, cancels and retries its own tasks; another's is like one that does not exist."""
+"""A key with the role agent sees, cancels and retries its own tasks; another's is like one that does not exist."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ class Kernel:
         try:
             await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
         except Exception:
-            log.exception("trust cannot be read; tasks are routed without it")
+            log.exception("trust: cannot be read, tasks are routed without it")
 
     async def _remind(self) -> None:
         while True:
@@ -222,7 +222,7 @@ class Kernel:
             try:
                 await apply_polls(self.infra.db.poll, [trust.poll_query(since)])
             except Exception as error:  # noqa: BLE001 - the view is marked unavailable, and routing reports it
-                log.debug("trust cannot be read: %s", error)
+                log.debug("trust: cannot be read error=%s", error)
 
     async def _keep_fresh(self) -> None:
         since = self._loaded_at
@@ -242,7 +242,7 @@ class Kernel:
                 continue  # the database logs its outage; routing uses what is in memory
             except Exception:
                 # Fails open: routing uses what is in memory, and the health check reports the outage.
-                log.exception("the view of the registry could not be refreshed")
+                log.exception("registry: view not refreshed")
 
     async def _register_builtins(self, tenant: str) -> None:
         registry = self.agents.registry

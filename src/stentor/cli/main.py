@@ -45,7 +45,8 @@ COMMANDS = {
     ),
     "verify": Target(
         "stentor.cli.commands.memory:verify",
-        "Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.",
+        "Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ. "
+        "For the run log: stentor provenance verify.",
     ),
     "history": Target(
         "stentor.cli.commands.memory:history",

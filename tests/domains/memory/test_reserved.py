@@ -1,4 +1,4 @@
-"""Agents do not write where a note acts with more authority than theirs. BOSS is a key of role agent with admin."""
+"""Agents do not write where a note acts with more authority than theirs. BOSS has the role agent and admin."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def test_a_task_that_ended_while_nobody_looked_is_still_the_answer(post: P
     await soon(routed)
     carrier = post.world.kernel.messaging.processor
     await carrier.stop()
-    post.world.kernel.messaging.processor._lifecycle._expected.clear()
+    post.world.kernel.messaging.processor._lifecycle._awaited.clear()
     await post.complete(claim)
     assert (await post.ask(f"response/{message_id}")).status_code == 404
     await carrier.start()

@@ -240,7 +240,7 @@ def _open_index(settings: Settings, driver: Driver, name: str) -> SearchIndex:
     module = importlib.import_module("stentor.domains.memory.index.postgres.schema")
     index: SearchIndex = module.open_index(driver, name)
     if index.warning:
-        log.warning("vectors are searched in the memory of this process: %s", index.warning)
+        log.warning("index: vectors are searched in the memory of this process: %s", index.warning)
     return index
 
 

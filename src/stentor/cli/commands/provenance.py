@@ -45,7 +45,7 @@ def verify(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recompute all hashes directly from the database; the exit code is 1 if it was tampered with."""
+    """Recompute the run log's hashes directly from the database; the exit code is 1 if the log was tampered with."""
     with report_errors(as_json=as_json):
         chosen = load_offline_settings(data_dir)
         keys = checkpoint_sources.load_verifiers(chosen, verifier or [], file)

@@ -73,7 +73,7 @@ def add(
     priority: Annotated[Priority | None, typer.Option(help="Priority in the queue.")] = None,
     prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when choosing the agent.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
-    title: Annotated[str | None, typer.Option(help="Title of the tasks; default: a text of the input.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the tasks; default: derived from the input.")] = None,
     missed: Annotated[
         Missed, typer.Option(help="Runs missed while no service ran: none, one for all, or each.")
     ] = "one",

@@ -50,12 +50,18 @@ def submit(
     prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when choosing the agent.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
     queue_timeout: Annotated[int | None, typer.Option(help="Maximum time in the queue in seconds.")] = None,
-    start_at: Annotated[str | None, typer.Option(help="Not before this time: ISO 8601, or +30m, +2h, +1d.")] = None,
-    after: Annotated[list[str], typer.Option(help="Not before this task has completed; repeatable.")] = [],  # noqa: B006
-    limit: Annotated[
-        str | None, typer.Option(help="KEY=MAX tasks with the key at a time, or KEY=MAX/SECONDS starts in a time.")
+    start_at: Annotated[
+        str | None, typer.Option(help="Start no earlier than this time: ISO 8601, or +30m, +2h, +1d.")
     ] = None,
-    title: Annotated[str | None, typer.Option(help="Title in lists; default: a text of the input.")] = None,
+    after: Annotated[list[str], typer.Option(help="Start only after this task has completed; repeatable.")] = [],  # noqa: B006
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            help="KEY=MAX: at most MAX tasks with this key run at a time; "
+            "KEY=MAX/SECONDS: at most MAX start within SECONDS."
+        ),
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="Title in lists; default: derived from the input.")] = None,
     session: Annotated[str | None, typer.Option(help="Continue the conversation of this session.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,

@@ -20,7 +20,7 @@ from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, find_re
 app = typer.Typer()
 
 
-class ReplayedStep(msgspec.Struct, frozen=True):
+class ReplayStepRow(msgspec.Struct, frozen=True):
     key: str
     name: str
     kind: str
@@ -31,7 +31,7 @@ class ReplayedStep(msgspec.Struct, frozen=True):
 class TaskReplay(msgspec.Struct, frozen=True):
     agent_name: str
     verdict: str
-    steps: list[ReplayedStep]
+    steps: list[ReplayStepRow]
     difference: str | None
     stopped_at: str | None
     result: Any

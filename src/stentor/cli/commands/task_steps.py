@@ -13,7 +13,7 @@ from stentor.cli.output import EXIT_REFUSED, CommandFailed
 from stentor.cli.responses import Response, StoredTask
 from stentor.cli.tasks import steps as view
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
-from stentor.cli.tasks.steps import DecisionList, SignalResult, StepPage, StepRow
+from stentor.cli.tasks.steps import DecisionList, SignalResult, StepList, StepRow
 from stentor.cli.tasks.view import TaskList
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -42,7 +42,7 @@ def steps(
     if step is None:
         run_command(
             target,
-            on_task(task_id, lambda api, found: api.get(f"{task_path(found)}/steps", StepPage)),
+            on_task(task_id, lambda api, found: api.get(f"{task_path(found)}/steps", StepList)),
             view.show_steps,
             as_json=as_json,
         )
@@ -90,7 +90,7 @@ def signal(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send a signal to a task that waits for one, or will."""
+    """Send a signal to a task that waits for it, now or later."""
     body = {"name": name, "value": _parse_json(value)}
     run_command(
         ServiceTarget(data_dir, url, key),
@@ -113,7 +113,7 @@ def resolve(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record whether an effect happened of which the task does not know it; then retry the task."""
+    """Record whether an effect with unknown outcome happened; retry the task afterwards."""
     body = omit_none({"happened": happened, "value": _parse_json(value), "reason": reason})
 
     def show(row: StepRow) -> None:
@@ -142,7 +142,7 @@ def decisions(data_dir: DataDir = None, url: Url = None, key: Key = None, as_jso
 
 async def _find_question(api: ServiceClient, task_id: str) -> str:
     """Return the key of the only open question of a task. Raises CommandFailed."""
-    page = (await api.get(f"{task_path(task_id)}/steps", StepPage)).value
+    page = (await api.get(f"{task_path(task_id)}/steps", StepList)).value
     keys = [step.key for step in page.steps if step.kind == "question" and step.state == "started"]
     if len(keys) > 1:
         raise CommandFailed(f"The task asks {len(keys)} questions; choose one with --step.", EXIT_REFUSED)

@@ -43,7 +43,7 @@ class StepRow(msgspec.Struct, frozen=True):
     question: str | None = None
 
 
-class StepPage(msgspec.Struct, frozen=True):
+class StepList(msgspec.Struct, frozen=True):
     steps: list[StepRow]
     next_cursor: str | None = None
 
@@ -62,7 +62,7 @@ class SignalResult(msgspec.Struct, frozen=True):
     received: bool
 
 
-def show_steps(page: StepPage) -> None:
+def show_steps(page: StepList) -> None:
     """Print the steps as a tree: those that ran within another one below it."""
     if not page.steps:
         console.print("The task has recorded no steps.", style="dim")

@@ -17,7 +17,7 @@ import httpx
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice, strip_controls
 from stentor.cli.responses import AgentRecord, Response, StoredTask
-from stentor.cli.tasks.steps import StepPage, StepRow
+from stentor.cli.tasks.steps import StepList, StepRow
 from stentor.core.jsontext import JsonObject
 
 MAX_EMPTY_CONNECTIONS = 10
@@ -166,7 +166,7 @@ async def _print_commands(api: ServiceClient, task_id: str, event: StreamEvent) 
         commands = [f"stentor task {verb} {shlex.quote(task_id)}" for verb in ("approve", "reject")]
     elif kind == "task_waiting":
         keys = event.data["metadata"].get("keys", ())
-        page = (await api.get(f"{path}/steps", StepPage)).value
+        page = (await api.get(f"{path}/steps", StepList)).value
         commands = [_wait_command(task_id, step) for step in page.steps if step.key in keys and step.state == "started"]
     for command in filter(None, commands):
         print_notice(f"In another shell: {command}", "yellow")

@@ -87,7 +87,7 @@ class ActivityService:
         except CorruptRecord:
             raise
         except Exception as error:
-            log.exception("activity: read failed task=%r", task_id)
+            log.exception("activity: read failed task_id=%r", task_id)
             raise StentorError(
                 "The task or its run log cannot be read. The log of the service has the reason."
             ) from error

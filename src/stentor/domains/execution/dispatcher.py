@@ -128,7 +128,7 @@ class RunningTasks:
         if not task.cancelled() and (error := task.exception()):
             # In an outage this would be one line per task, and the database already logs the outage.
             level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
-            log.log(level, "dispatcher: run failed, left to the reconciler task=%s error=%r", key[1], error)
+            log.log(level, "dispatcher: run failed, left to the reconciler task_id=%s error=%r", key[1], error)
         self._freed(agent_id)
 
 

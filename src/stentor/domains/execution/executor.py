@@ -84,13 +84,13 @@ class TaskExecutor:
         self.held_claims[key] = claim
         try:
             outcome = await self._run(claim)
-            # The lock that learning takes: asked for half-way while another process has it, it has the whole group run
-            # again.
+            # Take the lock of learning up front: requested midway while another process holds it, it makes the whole
+            # group run again.
             await self._db.write(
                 lambda tx: self.record_outcome(tx, claim, outcome), (locks.agent_lock(claim.agent_id),)
             )
         except LeaseLost:
-            log.info("executor: lease lost task=%s", claim.task_id)
+            log.info("executor: lease lost task_id=%s", claim.task_id)
         finally:
             # After a lost lease a newer attempt of the task may run here; its claim and its tokens must stay.
             if self.held_claims.get(key) is claim:
@@ -142,11 +142,11 @@ class TaskExecutor:
         except TimeoutError:
             return TIMEOUT_OUTCOME
         except (LeaseLost, StoreUnavailable):
-            # Without an outcome the lease runs out, and the task is taken again.
+            # Without an outcome the lease runs out, and the task is claimed again.
             raise
         except Exception:
             # Any exception of a driver counts as a failure of the agent; the service goes on.
-            log.exception("executor: agent failed unexpectedly agent=%s task=%s", agent.name, claim.task_id)
+            log.exception("executor: agent failed unexpectedly agent=%s task_id=%s", agent.name, claim.task_id)
             return AGENT_BROKEN_OUTCOME
 
     def _emitter(self, claim: TaskClaim) -> EmitToken:
@@ -158,7 +158,8 @@ class TaskExecutor:
     def _find_denial(self, tx: Tx, queued: QueuedTask) -> tuple[Task, RoutingDenied] | None:
         """Return the task and its denial if the agent may no longer have it, else None."""
         agent = self._agents.get(queued.tenant, queued.agent_id)
-        # The task is not read for most claims. With a grant it must be: that may have ended while the task waited.
+        # The task is not read for most claims. With a grant it must be read: the grant may have ended while the task
+        # waited.
         if agent is not None and self._is_surely_admitted(agent) and not queued.granted:
             return None
         try:

@@ -2,7 +2,7 @@
 
 `LearningEligibility` decides which outcomes and grades count as evidence: none of self-dealing, and a limited number
 per day. Otherwise an agent's key could submit tasks to its own agent and report success, up to the trust at which its
-updates need no approver. Only keys of role agent are limited; docs/decisions/0031 has the reasons.
+updates need no approver. Only keys with the role agent are limited; docs/decisions/0031 has the reasons.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class OutcomeRecorder:
         except StoreConflict:
             raise  # the whole transaction is run again, including the learning
         except Exception:
-            log.exception("outcomes: learning failed task=%s", attempt.task_id)
+            log.exception("outcomes: learning failed task_id=%s", attempt.task_id)
             return None
 
     def _learn(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str:
@@ -226,7 +226,7 @@ class SubmittedWork(Protocol):
 class LearningEligibility:
     """Decides whether an outcome or a grade counts as evidence.
 
-    `max_per_day` limits the outcomes and grades per key of role agent and graded agent; 0 means no limit.
+    `max_per_day` limits the outcomes and grades per graded agent and key with the role agent; 0 means no limit.
     """
 
     def __init__(self, agents: AgentCache, roles: RoleRegistry, max_per_day: int) -> None:
@@ -238,7 +238,7 @@ class LearningEligibility:
         """Return why an outcome does not count as evidence, None if it does; then it counts toward the daily limit.
 
         Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service.
-        Costs two lookups in memory if all keys are of role admin.
+        Costs two lookups in memory if all keys have the role admin.
         """
         if self._is_self_dealing(tx, work, agent_id, ended_by):
             return SHARED_KEY_REASON
@@ -259,7 +259,7 @@ class LearningEligibility:
             return None
         return (
             f"The key {graded_by!r} has reached the limit of {self._max_per_day} learned outcomes of this agent today. "
-            "Use a key of role admin."
+            "Use a key with the role admin."
         )
 
     def _is_within_limit(self, tx: Tx, tenant: str, agent_id: str, name: str) -> bool:

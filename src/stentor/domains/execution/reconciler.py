@@ -111,7 +111,7 @@ class Reconciler:
             except StoreUnavailable:
                 return  # retried later; a start must not fail because only the learning tables are unavailable
             except Exception:
-                log.exception("reconciler: learning failed again task=%s", task.task_id)
+                log.exception("reconciler: learning failed again task_id=%s", task.task_id)
 
     async def _renew(self, claims: list[TaskClaim]) -> None:
         def work(tx: Tx) -> list[TaskClaim]:

@@ -134,6 +134,7 @@ class WorkerService:
             self._outcomes.record(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
             return require_task(tx, task.tenant, task_id)
 
+        # The agent is known only inside, so its lock is taken there; `run_claim`, which knows it, names it up front.
         return await self._db.write(work, NO_LOCKS)
 
     def _record_activity(self, task: Task, until: int | None) -> None:
@@ -155,7 +156,9 @@ class WorkerService:
             raise NotFound(f"No agent has the id {agent_id!r}.")
         require_can_act_for(principal, agent)
         if agent.runtime.kind != "worker":
-            raise Conflict(f"The agent's runtime is {agent.runtime.kind}; only agents of runtime worker claim tasks.")
+            raise Conflict(
+                f"The agent's runtime is {agent.runtime.kind}; only agents with the runtime worker claim tasks."
+            )
         if agent.status != "active":
             status = "archived" if agent.is_archived else agent.status
             raise AgentUnavailable(f"The agent is {status}, so it gets no tasks.", {"status": status})

@@ -125,14 +125,14 @@ class LlmOperations:
         listings = await self._gateway.listings(caller.tenant, live=True)
         return [ProviderState.of(listing, **_provider_fields(listing.provider)) for listing in listings]
 
-    async def provider(self, caller: Caller, body: ProviderBody) -> ProviderOut:
+    async def set_provider(self, caller: Caller, body: ProviderBody) -> ProviderOut:
         """Register or update a provider. A changed base URL drops the stored key unless a new one is given."""
         default = body.options.default_model if body.options else None
         draft = ProviderDraft(body.provider, body.apiKey, body.baseUrl, default, body.format)
         provider = await self._gateway.provider_registry.register(caller.tenant, draft, caller.name)
         return ProviderOut(**_provider_fields(provider))
 
-    async def remove(self, caller: Caller, name: ProviderName) -> RemovedOut:
+    async def remove_provider(self, caller: Caller, name: ProviderName) -> RemovedOut:
         """Delete a provider that was registered at runtime, and its key."""
         await self._gateway.provider_registry.remove(caller.tenant, name, caller.name)
         return RemovedOut(name=name, removed=True)
@@ -199,9 +199,17 @@ OPERATIONS = [
     ),
     Operation("llm.models", "read", LlmOperations.models, "GET /llm/models", envelope=True),
     Operation("llm.providers", "admin", LlmOperations.providers, "GET /llm/providers", envelope=True),
-    Operation("llm.set_provider", "admin", LlmOperations.provider, "POST /llm/provider", 200, (409,), envelope=True),
     Operation(
-        "llm.remove_provider", "admin", LlmOperations.remove, "DELETE /llm/provider/{name}", 200, (404,), envelope=True
+        "llm.set_provider", "admin", LlmOperations.set_provider, "POST /llm/provider", 200, (409,), envelope=True
+    ),
+    Operation(
+        "llm.remove_provider",
+        "admin",
+        LlmOperations.remove_provider,
+        "DELETE /llm/provider/{name}",
+        200,
+        (404,),
+        envelope=True,
     ),
     Operation("llm.usage", "read", LlmOperations.usage, "GET /llm/usage", envelope=True),
     Operation("llm.config", "read", LlmOperations.config, "GET /llm/config", envelope=True),

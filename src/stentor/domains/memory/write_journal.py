@@ -51,7 +51,7 @@ class WriteJournal:
             try:
                 await self._recover_write(intent)
             except ServiceUnavailable as error:
-                log.warning("journal: apply failed path=%r error=%s", intent.path, error.message)
+                log.warning("memory: write journal: apply failed path=%r error=%s", intent.path, error.message)
             else:
                 await self._delete_entries([intent])
         return len(intents)
@@ -66,13 +66,13 @@ class WriteJournal:
         )
         # Its version was pruned. Writing nothing is right: to delete the note instead would lose its text.
         if after is None and intent.after_hash != NO_FILE:
-            log.error("journal: version missing path=%r", intent.path)
+            log.error("memory: write journal: version missing path=%r", intent.path)
             return
         try:
             await self.apply(intent, after)
         except (NoteChanged, NoSuchNote):
             # The file no longer has the state before the write: the crash came after the change, or someone else wrote.
-            log.info("journal: already applied or superseded path=%r", intent.path)
+            log.info("memory: write journal: already applied or superseded path=%r", intent.path)
 
     async def _delete_soon(self) -> None:
         """Delete entries in batches: an entry that stays a moment longer costs nothing, but each commit does."""
@@ -86,7 +86,7 @@ class WriteJournal:
         try:
             await self._db.write(lambda tx: _delete_and_prune(tx, intents, self._key_prefix))
         except Exception as error:  # noqa: BLE001 - an entry that remains is resolved at the next start
-            log.warning("journal: entries left pending count=%d error=%s", len(intents), error)
+            log.warning("memory: write journal: entries left pending count=%d error=%s", len(intents), error)
 
 
 def _delete_and_prune(tx: Tx, intents: list[WriteIntent], key_prefix: str) -> None:

@@ -23,7 +23,7 @@ from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.service import TaskService
 
 TASK_END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
-BATCH, MAX_EXPECTED = 200, 10_000
+BATCH, MAX_AWAITED = 200, 10_000
 DEADLINE_EXCEEDED = Timeout("The task did not end within its timeout, so the message has no response.")
 TaskKey = tuple[str, str]
 """Tenant and task id."""
@@ -38,10 +38,10 @@ class MissedEndings(NamedTuple):
     """What one poll found: work that no notification in this process announced."""
 
     overdue: list[StoredMessage]
-    answered: list[TaskKey]
+    ended: list[TaskKey]
     """Tasks that have ended while messages still wait for them."""
-    expected: set[TaskKey] | None
-    """All tasks that messages wait for; None unless this process remembers suspiciously many."""
+    awaited: set[TaskKey] | None
+    """All tasks that messages wait for; None unless this process holds more than MAX_AWAITED."""
 
 
 class MessageLifecycle:
@@ -51,7 +51,7 @@ class MessageLifecycle:
         self._db = db
         self._runlog = runlog
         self._tasks = tasks
-        self._expected: set[TaskKey] = set()
+        self._awaited: set[TaskKey] = set()
         self._ended: set[TaskKey] = set()
         self._wake = asyncio.Event()
 
@@ -120,12 +120,12 @@ class MessageLifecycle:
 
     def await_task(self, tenant: str, task_id: str) -> None:
         """Remember that a message waits for this task, and check it at once: it may have ended already."""
-        self._expected.add((tenant, task_id))
+        self._awaited.add((tenant, task_id))
         self._on_end((tenant, task_id))
 
     def on_task_events(self, tenant: str, task_id: str, events: list[Any]) -> None:
-        """Handle the events of a task that the hub publishes."""
-        if (tenant, task_id) in self._expected and any(event.event_type in TASK_END_EVENTS for event in events):
+        """Handle the events of a task that the hub (`core/live.Hub`) publishes."""
+        if (tenant, task_id) in self._awaited and any(event.event_type in TASK_END_EVENTS for event in events):
             self._on_end((tenant, task_id))
 
     def _on_end(self, key: TaskKey) -> None:
@@ -133,7 +133,7 @@ class MessageLifecycle:
         self._wake.set()
 
     async def run(self) -> None:
-        """Complete waiting messages for ever. What fails during an outage is found by the next poll."""
+        """Complete waiting messages forever. What fails during an outage is found by the next poll."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -144,11 +144,11 @@ class MessageLifecycle:
     async def _settle(self, key: TaskKey) -> None:
         try:
             if await self._db.write(lambda tx: self._complete_waiting(tx, *key)):
-                self._expected.discard(key)
+                self._awaited.discard(key)
         except (StoreUnavailable, StaleEpoch):
             pass  # the next poll finds it again
         except Exception:
-            log.exception("messaging: completing waiting messages failed task=%s", key[1])
+            log.exception("messaging: completing waiting messages failed task_id=%s", key[1])
 
     def _complete_waiting(self, tx: Tx, tenant: str, task_id: str) -> bool:
         """Complete the messages that wait for a task; return False while the task has not ended."""
@@ -162,24 +162,24 @@ class MessageLifecycle:
             self._finish(tx, stored, status, task_to_json(task), None, task.assigned_agent)
         return True
 
-    def poll(self, tx: Tx, *, overdue: bool, answered: bool) -> MissedEndings:
-        """Read what `repair` must handle. `overdue` and `answered` say which of the two queries can find rows."""
-        # Other processes complete messages too, so without this comparison `_expected` would grow without limit.
-        is_large = len(self._expected) > MAX_EXPECTED
+    def poll(self, tx: Tx, *, overdue: bool, ended: bool) -> MissedEndings:
+        """Read what `repair` must handle. `overdue` and `ended` say which of the two queries can find rows."""
+        # Other processes complete messages too, so without this comparison `_awaited` would grow without limit.
+        is_large = len(self._awaited) > MAX_AWAITED
         return MissedEndings(
             store.list_overdue(tx, BATCH) if overdue else [],
-            store.list_ended_tasks(tx, BATCH) if answered else [],
-            set(store.list_awaited_tasks(tx, 10 * MAX_EXPECTED)) if is_large else None,
+            store.list_ended_tasks(tx, BATCH) if ended else [],
+            set(store.list_awaited_tasks(tx, 10 * MAX_AWAITED)) if is_large else None,
         )
 
     async def repair(self, missed: MissedEndings) -> None:
         """Fail overdue messages, complete those whose task has ended, forget tasks that nothing waits for."""
         for stored in missed.overdue:
             await self._give_up(stored)
-        for key in missed.answered:
+        for key in missed.ended:
             self._on_end(key)
-        if missed.expected is not None:
-            self._expected &= missed.expected
+        if missed.awaited is not None:
+            self._awaited &= missed.awaited
 
     async def _give_up(self, stored: StoredMessage) -> None:
         """Fail an overdue message. Its task is cancelled unless it runs: then its own timeout ends it."""
@@ -194,7 +194,7 @@ class MessageLifecycle:
         try:
             await self._db.write(fail)
         except StaleEpoch:
-            log.info("messaging: overdue message has ended message=%s", stored.message_id)
+            log.info("messaging: overdue message has ended message_id=%s", stored.message_id)
 
 
 def _batch_response(stored: StoredMessage, status: MessageStatus, response: JsonObject) -> JsonObject:

@@ -140,13 +140,13 @@ class MessageProcessor:
         try:
             await self._commit(stored, await self._prepare(stored))
         except StaleEpoch:
-            log.info("messaging: claim lost message=%s", stored.message_id)
+            log.info("messaging: claim lost message_id=%s", stored.message_id)
         except StoreUnavailable:
             # Requeued by the next tick and not here: the database may be what failed.
             self._interrupted.append(stored)
         except Exception:
             # Not requeued at once: it would fail again and again and block others. Its lease must run out first.
-            log.exception("messaging: recording the result failed message=%s", stored.message_id)
+            log.exception("messaging: recording the result failed message_id=%s", stored.message_id)
         finally:
             # From here on its lease is no longer renewed.
             del self._claimed[key]
@@ -164,7 +164,7 @@ class MessageProcessor:
         except StentorError as error:
             return _fail_with(error)
         except Exception:
-            log.exception("messaging: action failed unexpectedly message=%s", stored.message_id)
+            log.exception("messaging: action failed unexpectedly message_id=%s", stored.message_id)
             return _fail_with(INTERNAL_ERROR)
 
     async def _commit(self, stored: StoredMessage, step: CommitStep) -> None:
@@ -174,7 +174,7 @@ class MessageProcessor:
             raise
         except Exception as error:
             if not isinstance(error, StentorError):
-                log.exception("messaging: action failed unexpectedly message=%s", stored.message_id)
+                log.exception("messaging: action failed unexpectedly message_id=%s", stored.message_id)
             # The failed transaction is rolled back with all effects; the error is recorded in a new one.
             fail = _fail_with(error if isinstance(error, StentorError) else INTERNAL_ERROR)
             await self._db.write(lambda tx: self._lifecycle.record_result(tx, stored, fail(tx)))
@@ -214,7 +214,7 @@ class MessageProcessor:
     def _poll(self, tx: Tx, *, check_ended: bool) -> tuple[bool, list[StoredMessage], MissedEndings]:
         """Return whether a message is due, the messages with an expired lease, and what `repair` must handle."""
         due, expired, overdue, ended = store.check_pending(tx)
-        missed = self._lifecycle.poll(tx, overdue=overdue, answered=ended and check_ended)
+        missed = self._lifecycle.poll(tx, overdue=overdue, ended=ended and check_ended)
         return due, store.list_expired(tx, tx.now, BATCH) if expired else [], missed
 
     async def _requeue(self, messages: list[StoredMessage]) -> int:

@@ -51,7 +51,7 @@ class ModelOutcome(msgspec.Struct, frozen=True):
 
 
 class ModelOutcomeRecorder:
-    """Records outcomes. `max_per_day` limits them per key of role agent and model; 0 means no limit."""
+    """Records outcomes. `max_per_day` limits them per model and key with the role agent; 0 means no limit."""
 
     def __init__(
         self, db: Database, runlog: RunLog, roles: RoleRegistry, records: ModelRecords, max_per_day: int

@@ -88,7 +88,7 @@ class CheckpointPublisher:
                 await sink(checkpoint)
             except Exception as error:
                 # Fails open: the other sinks still get it.
-                log.exception("checkpoints: delivery failed size=%d", checkpoint.size)
+                log.exception("signed checkpoints: delivery failed size=%d", checkpoint.size)
                 self.delivery_problem = f"the newest checkpoint was not delivered ({type(error).__name__})"
 
     async def _authorized_signer(self) -> NoteSigner:
@@ -118,9 +118,9 @@ class CheckpointPublisher:
     def _set_problem(self, problem: str | None) -> None:
         """Set `problem` and log when it changes."""
         if problem is not None and problem != self.problem:
-            log.error("checkpoints: signing blocked reason=%s", problem)
+            log.error("signed checkpoints: signing blocked reason=%s", problem)
         elif problem is None and self.problem is not None:
-            log.warning("checkpoints: signing recovered")
+            log.warning("signed checkpoints: signing recovered")
         self.problem = problem
 
 

@@ -167,7 +167,7 @@ class SigningGuard:
             return await self._apply(acceptance, reason)
         if acceptance is not None:
             # If it stayed, it could later accept a truncation to the accepted tree.
-            log.warning("checkpoints: unused acceptance removed")
+            log.warning("signed checkpoints: unused acceptance removed")
             await asyncio.to_thread(self._outside.delete_acceptance)
         self._is_delivered_checked = True
         if self._signer is None:
@@ -210,7 +210,7 @@ class SigningGuard:
         await self._db.write(record)
         note = signer.sign(acceptance.size, bytes.fromhex(acceptance.root))
         await self.save_checkpoint(note)
-        log.warning("checkpoints: different history accepted reason=%s", acceptance.reason)
+        log.warning("signed checkpoints: different history accepted reason=%s", acceptance.reason)
         return signer, StoredCheckpoint(acceptance.size, acceptance.root, note, 0)
 
 

@@ -52,10 +52,10 @@ def authorize_change(
 ) -> None:
     """Refuse a change of an agent that the caller may not make. Fails closed. Raises Forbidden.
 
-    A key of role `admin` may change every agent of its tenant. A key of role `agent` never changes an agent that it can
-    run as, except to suspend it. It may grade a task if it submitted the task or one of its ancestors: `submitted_by`
-    holds the key names of their submitters. Everything else needs the permission `admin`, and an agent that has its own
-    key.
+    A key with the role `admin` may change every agent of its tenant. A key with the role `agent` never changes an agent
+    that it can run as, except to suspend it. It may grade a task if it submitted the task or one of its ancestors:
+    `submitted_by` holds the key names of their submitters. Everything else needs the permission `admin`, and an agent
+    that has its own key.
     """
     if principal.is_person:
         return
@@ -64,7 +64,7 @@ def authorize_change(
             return
         raise Forbidden(
             f"The key {principal.name!r} can run as the agent {agent.name!r}, so it may not {_PHRASES[action]}: "
-            "use a key of role admin."
+            "use a key with the role admin."
         )
     if principal.may("admin") or (action == "grade" and principal.name in set(submitted_by)):
         return
@@ -108,7 +108,7 @@ def authorize_tier(principal: Principal, agent: Agent, tier: TrustTier) -> None:
 
 def _require_other_person(principal: Principal, action: AgentAction, agent: Agent) -> None:
     if not principal.is_person:
-        raise Forbidden(f"A key of role agent may not {_PHRASES[action]} to this value: use a person's key.")
+        raise Forbidden(f"A key with the role agent may not {_PHRASES[action]} to this value: use a person's key.")
     if agent.key_name == principal.name:
         raise Forbidden(
             f"{principal.name!r} is the key of the agent {agent.name!r}, so it may not {_PHRASES[action]} to this "
@@ -121,8 +121,9 @@ def authorize_registration(
 ) -> None:
     """Refuse a registration that `authorize_change` would refuse as a change. Raises Forbidden.
 
-    A key of role agent may not register an agent with scores above the default or with the tier auto, and no agent at
-    all while one that it can run as is quarantined or its own one is suspended. `known` are the agents of the tenant.
+    A key with the role agent may not register an agent with scores above the default or with the tier auto, and no
+    agent at all while one that it can run as is quarantined or its own one is suspended. `known` are the agents of the
+    tenant.
     """
     if principal.is_person:
         return
@@ -130,28 +131,28 @@ def authorize_registration(
         if agent.status == "quarantined" and can_work_as(principal, agent):
             raise Forbidden(
                 f"The agent {agent.name!r}, which the key {principal.name!r} can run as, is quarantined, so the key "
-                "may not register another agent: use a key of role admin."
+                "may not register another agent: use a key with the role admin."
             )
         if agent.status == "suspended" and agent.key_name == principal.name:
             raise Forbidden(
                 f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key may not register "
-                "another agent: use a key of role admin."
+                "another agent: use a key with the role admin."
             )
     # Routing prefers agents with high scores: a key could otherwise register its own agent ahead of all others.
     if all(score <= DEFAULT_SCORE for score in scores) and tier != "auto":
         return
     raise Forbidden(
-        f"A key of role agent may only register agents with scores of at most {DEFAULT_SCORE:g} and a tier other than "
-        "auto: use a key of role admin."
+        f"A key with the role agent may only register agents with scores of at most {DEFAULT_SCORE:g} and a tier other "
+        "than auto: use a key with the role admin."
     )
 
 
 def can_act_for(principal: Principal, agent: Agent) -> bool:
     """Return whether the caller may claim the agent's tasks, report outcomes, delegate its authority and send as it.
 
-    A key of role agent may for the agents that have its name and, with the permission `admin`, for those without a key.
-    Not for the others, which `authorize_change` lets it change: it could register an agent, raise its scores, and then
-    act as that agent.
+    A key with the role agent may for the agents that have its name and, with the permission `admin`, for those without
+    a key. Not for the others, which `authorize_change` lets it change: it could register an agent, raise its scores,
+    and then act as that agent.
     """
     if principal.is_person:
         return True
@@ -159,7 +160,7 @@ def can_act_for(principal: Principal, agent: Agent) -> bool:
 
 
 def can_work_as(principal: Principal, agent: Agent) -> bool:
-    """Return whether the holder of a key of role agent could be the one behind this agent.
+    """Return whether the holder of a key with the role agent could be the one behind this agent.
 
     Every such key with the permission `admin` could be behind an agent without a key, and behind one whose endpoint,
     model or program the service calls: no key is shown for its work, so `key_name` does not identify its owner. Nobody

@@ -68,7 +68,7 @@ class LlmOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class HttpOptions(msgspec.Struct, frozen=True):
     """Options of the runtime `http`.
 
-    `repeat` says what happens to a request of which it is not known whether the agent did it: it is sent again with the
+    `repeat` says what happens to a request whose outcome is unknown: it is sent again with the
     same idempotency key, or held for a person.
     """
 

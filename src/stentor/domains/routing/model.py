@@ -89,7 +89,7 @@ class RoutingPolicy(msgspec.Struct, frozen=True):
     """The settings of routing.
 
     `alpha` is the share of the evidence after the first outcome, `beta` the share of trust in the score. With
-    `own_authority` a key of role agent may request only what its agents can do themselves or what it was granted.
+    `own_authority` a key with the role agent may request only what its agents can do themselves or what it was granted.
     """
 
     alpha: float = 0.2

@@ -36,16 +36,20 @@ class Verdict(ResponseModel):
 
 
 class SandboxOperations:
-    """The operations of the table OPERATIONS; their docstrings are published summaries."""
+    """Operations on accesses of agents; OPERATIONS below binds each method to a name, a permission and a route."""
 
     def __init__(self, sandbox: SandboxService, agents: AgentCache) -> None:
         self._sandbox, self._agents = sandbox, agents
 
     async def authorize(self, caller: Caller, agent_id: AgentId, body: Authorize) -> Verdict:
-        """Check whether the agent may do this; no response is a denial. Agents ask for themselves, admins for all."""
+        """Check whether the agent may do this, and record it.
+
+        A denial of an active agent is a violation, and the third one quarantines it. Treat a missing response as a
+        denial. An agent's key may ask only for its own agents, an admin's for all.
+        """
         agent = self._agents.get(caller.tenant, agent_id)
         if not caller.may("admin") and (agent is None or agent.key_name != caller.name):
-            raise Forbidden("This key may not ask for this agent.")
+            raise Forbidden("This key may not check the accesses of this agent.")
         access = Access(body.tool, body.operation, body.path, body.host, body.port)
         decision = await self._sandbox.authorize(caller.tenant, agent_id, access)
         denial = decision.denial

@@ -29,7 +29,7 @@ def count_decisions(tx: Tx, tenant: str) -> int:
 
 
 def list_for_people(tx: Tx, tenant: str, key: str | None, limit: int) -> list[Decision]:
-    """List open questions, and effects of which it is not known whether they happened, oldest first.
+    """List open questions, and effects whose outcome is unknown, oldest first.
 
     Only those of tasks that are visible to the key; None sees all.
     """

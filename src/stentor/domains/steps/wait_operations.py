@@ -94,7 +94,7 @@ class AnswerIn(RequestModel):
 
 
 class ResolveIn(RequestModel):
-    """What somebody found out about an effect of which it is not known whether it happened."""
+    """What somebody found out about an effect whose outcome is unknown."""
 
     model_config = example_config(happened=True, value={"booking": "A-17"}, reason="Seen in the airline's list.")
 

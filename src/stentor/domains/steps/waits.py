@@ -65,7 +65,9 @@ class WaitService:
             lock_waits(tx, principal.tenant, task_id)
             task = require_held(tx, self._agents, principal, task_id, epoch)
             if task.runtime_kind != "worker":
-                raise Conflict(f"The agent's runtime is {task.runtime_kind}; only agents of runtime worker can wait.")
+                raise Conflict(
+                    f"The agent's runtime is {task.runtime_kind}; only agents with the runtime worker can wait."
+                )
             message = _BEGINS[draft.kind].format(name=draft.name, reference=draft.reference)
             entry = begin_step(tx, self._runlog, task, draft, message, handled)
             if entry.step.state != "started":

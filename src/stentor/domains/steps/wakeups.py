@@ -58,7 +58,7 @@ class WaitScheduler:
                 continue  # the database logs the outage
             except Exception:
                 # Fails open: one failed wait must not stop all later ones.
-                log.exception("waits: tick failed")
+                log.exception("steps: tick failed")
 
     async def tick(self, *, scans: bool = True) -> float:
         """End everything that is due now; return in how many seconds the next wait is due, at least PAUSE_SECONDS.

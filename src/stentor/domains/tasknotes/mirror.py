@@ -185,7 +185,7 @@ class TaskNoteMirror:
         except Exception:
             if len(task_ids) == 1:
                 # Fails open: one record that cannot be rendered must not stop the others.
-                log.exception("task notes: note skipped task=%r", task_ids[0])
+                log.exception("task notes: note skipped task_id=%r", task_ids[0])
                 return
             for task_id in task_ids:
                 await self._write([task_id], compare=compare)

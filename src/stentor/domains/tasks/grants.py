@@ -66,7 +66,7 @@ class GrantService:
             grant = self._find(tx, principal.tenant, grant_id)
             delegator = self._agents.get(principal.tenant, grant.from_agent)
             if principal.is_bound_agent and (delegator is None or delegator.key_name != principal.name):
-                raise Forbidden("Only the agent that created the grant, or a key of role admin, may revoke it.")
+                raise Forbidden("Only the agent that created the grant, or a key with the role admin, may revoke it.")
             # The derived grants need no change: a chain with a revoked grant gives no authority.
             if grant_store.mark_revoked(tx, principal.tenant, grant_id):
                 task = require_task(tx, principal.tenant, grant.task_id)

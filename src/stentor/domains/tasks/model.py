@@ -89,7 +89,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 class TaskDraft(msgspec.Struct, frozen=True):
     """A requested task, before it is routed and stored.
 
-    It is queued not before `start_at` (microseconds), and when the tasks in `after` have completed.
+    It is queued no earlier than `start_at` (microseconds), and when the tasks in `after` have completed.
     """
 
     type: str
@@ -303,7 +303,7 @@ def compute_body_hash(draft: TaskDraft) -> str:
     """Return a hash of the draft that does not depend on the order of its keys."""
     fields = msgspec.structs.asdict(draft)
     for added_later in ("start_at", "after"):
-        # A task that is submitted again has the hash that an earlier version computed.
+        # Left out when empty, so that a resubmission hashes as it did before these fields existed.
         if not fields[added_later]:
             del fields[added_later]
     return jsontext.sorted_digest(fields)

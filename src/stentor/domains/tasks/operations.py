@@ -48,7 +48,7 @@ from stentor.web.wire import (
 
 
 class TaskOperations:
-    """What callers can do with tasks. Each method is an operation: see the table below."""
+    """Operations on tasks; OPERATIONS below binds each method to a name, a permission and a route."""
 
     def __init__(self, submission: SubmissionService, tasks: TaskService, grades: GradeService) -> None:
         self._submission, self._tasks, self._grades = submission, tasks, grades
@@ -150,7 +150,7 @@ class TaskOperations:
         return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
 
     async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
-        """A new attempt of a failed or aborted task, routed anew."""
+        """Retry a failed or aborted task; it is routed again."""
         return TaskOut.of(await self._tasks.retry(caller, task_id), notice=None)
 
     async def approve(self, caller: Caller, task_id: TaskId) -> TaskOut:

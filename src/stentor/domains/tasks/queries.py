@@ -1,7 +1,7 @@
 """Task lists, counts, visibility and ancestors.
 
 Counts are maintained per status and agent, for each hour and in total, so that no list scans the table of tasks. A key
-of role agent may read the tasks of its own agents, every other key all tasks of its tenant.
+with the role agent may read the tasks of its own agents, every other key all tasks of its tenant.
 """
 
 from __future__ import annotations

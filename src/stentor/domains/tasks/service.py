@@ -326,7 +326,9 @@ def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
         return
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
-        raise Forbidden("A key may not approve a task that it submitted or would execute. Use a key of role admin.")
+        raise Forbidden(
+            "A key may not approve a task that it submitted or would execute. Use a key with the role admin."
+        )
 
 
 def _require_not_ended(tx: Tx, principal: Principal, task_id: str) -> Task:

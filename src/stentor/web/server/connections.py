@@ -49,7 +49,7 @@ def compute_limits(settings: ConnectionSettings) -> ConnectionLimits:
     files = _raise_file_limit()
     connections = min(settings.max_connections, files - min(RESERVED_FILE_DESCRIPTORS, files // 2))
     if connections < settings.max_connections:
-        log.warning("edge: connections limited by open files connections=%d", connections)
+        log.warning("http: connections limited by open files connections=%d", connections)
     per_address = min(settings.max_connections_per_address, connections)
     return ConnectionLimits(settings.head_timeout, settings.body_timeout, settings.keep_alive, connections, per_address)
 

@@ -228,7 +228,7 @@ class TlsListener:
             try:
                 client, peer = await loop.sock_accept(listening)
             except OSError as error:
-                log.warning("edge: cannot accept error=%s", type(error).__name__)
+                log.warning("http: cannot accept error=%s", type(error).__name__)
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             handshake = _Handshake(client)

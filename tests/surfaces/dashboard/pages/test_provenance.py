@@ -69,7 +69,7 @@ async def test_the_page_says_whether_the_newest_events_are_as_they_were_recorded
     signed = await sign(site)
     intact = text(await site.read("/provenance"))
     assert "Run log intact" in intact
-    assert f"All {signed['size']} events are as they were recorded, and the log fits its last signature" in intact
+    assert f"All {signed['size']} events are as they were recorded, and the log matches its last signature" in intact
     await edit(site, EDIT, event_id=events[3]["event_id"])
     await edit(site, Sql("delete from events where event_id = :event_id"), event_id=events[1]["event_id"])
     await site.world.submit()  # a check is shared until the log grows

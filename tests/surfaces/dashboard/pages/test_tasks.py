@@ -90,7 +90,7 @@ async def test_a_task_shows_its_decision_its_trail_and_its_result_as_markdown(si
     assert "&lt;script&gt;alert(1)" in page
     assert 'href="javascript:' not in page
     assert "ann was chosen as the only agent that was admitted." in page
-    assert "Score = expected + uncertainty − wait − cost." in page
+    assert "Score = expected + uncertainty − time − cost." in page
     terms = ("Declared", "Elsewhere", "Outcomes", "Expected", "Uncertainty", "Wait", "Cost", "Trust", "Score")
     for term in terms:
         assert f'<th class="num">{term}</th>' in page
@@ -128,7 +128,7 @@ async def test_trust_stands_in_the_formula_where_it_counts(make_board: Any, make
     site = Site(await make_board(await make_world(SERVICE_HEBBIAN_ROUTING_BETA="0.25")))
     await site.world.register("ann")
     page = await site.read(f"/tasks/{await site.world.submit()}")
-    assert "Score = 0.75 × (expected + uncertainty − wait − cost) + 0.25 × trust." in page
+    assert "Score = 0.75 × (expected + uncertainty − time − cost) + 0.25 × trust." in page
     for browser in site.browsers.values():
         await browser.aclose()
 
@@ -252,7 +252,7 @@ async def test_a_task_that_no_agent_got_says_why_in_words(site: Site) -> None:
         ({"required_capabilities": ["fly"]}, ["None has &#39;fly&#39;", "Known capabilities: dig."]),
         (
             {"required_capabilities": ["dig"], "agent_preference": ann},
-            ["The agent that was asked for is suspended or quarantined."],
+            ["The requested agent is suspended or quarantined."],
         ),
     ):
         answer = await site.world.admin.post("/api/v1/tasks", json={"type": "t", "input": "x", **body})

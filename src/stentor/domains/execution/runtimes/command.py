@@ -120,7 +120,7 @@ class CommandDriver:
                 await self._db.write(work)
             except StentorError as error:
                 # Fails open: the outcome does not depend on the log lines.
-                log.warning("command: stderr not recorded task=%s reason=%s", claim.task_id, error.message)
+                log.warning("command: stderr not recorded task_id=%s reason=%s", claim.task_id, error.message)
 
 
 class DisabledDriver:

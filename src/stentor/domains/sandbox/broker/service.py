@@ -66,7 +66,7 @@ class ToolDispatcher:
             return _error_line(call_id, error.code, error.message)
         except Exception:
             # One failed tool must not close the socket of the run.
-            log.exception("sandbox: tool failed unexpectedly task=%s", run.task_id)
+            log.exception("sandbox: tool failed unexpectedly task_id=%s", run.task_id)
             return _error_line(call_id, "INTERNAL_ERROR", "The tool failed unexpectedly.")
 
     async def call(self, run: SandboxRun, call: ToolRequest) -> Any:
@@ -169,7 +169,7 @@ class RunServer:
         try:
             await self._serve(reader, writer)
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            log.debug("sandbox: connection ended early task=%s", self._run.task_id)
+            log.debug("sandbox: connection ended early task_id=%s", self._run.task_id)
         finally:
             self._connections.discard(task)
             writer.close()

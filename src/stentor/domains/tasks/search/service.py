@@ -123,7 +123,7 @@ class TaskSearch:
         if position is None:
             return
         if position.event_id != await self._db.read(lambda tx: numbered_events.find_event_id(tx, position.number)):
-            log.warning("task search: rebuilding the index, which is not of this run log")
+            log.warning("task search: rebuilding the index, which belongs to another run log")
             await index.clear()
 
     def _require_index(self) -> TaskIndex:

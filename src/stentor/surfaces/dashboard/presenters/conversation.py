@@ -1,6 +1,6 @@
-"""Prompts and answers of models as messages, from the JSON of OpenAI, Anthropic or Gemini, or of a kept stream.
+"""Prompts and answers of models as messages, from the JSON of OpenAI, Anthropic or Gemini, or of a stored stream.
 
-Never fails: what it does not know is a part of its own, as JSON.
+Never raises: unknown content becomes a part of kind `other`, as JSON.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def read_request(text: str) -> Conversation | None:
 
 
 def read_response(text: str) -> Conversation | None:
-    """Return the answer of a model as messages; None if it is none."""
+    """Return the answer of a model as messages; None if it is not one."""
     body = jsontext.decode_or_none(text.encode())
     if not isinstance(body, dict):
         return None
@@ -71,7 +71,7 @@ def read_response(text: str) -> Conversation | None:
 
 
 def read_message(value: Any) -> Message | None:
-    """Return a value as a message; None if it is none."""
+    """Return a value as a message; None if it is not one."""
     return _message(value) if isinstance(value, dict) and isinstance(value.get("role"), str) else None
 
 
@@ -124,7 +124,7 @@ def _part(item: Any) -> Part:
 
 
 def _file(item: JsonObject) -> str:
-    """Return the description or the address of an image or another file; empty if the part is none."""
+    """Return the description or the address of an image or another file; empty if the part is not a file."""
     holder = item.get("image_url") or item.get("source") or item.get("inlineData") or item.get("fileData")
     if not isinstance(holder, dict):
         return _text(holder)
