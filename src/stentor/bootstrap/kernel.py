@@ -11,17 +11,16 @@ from typing import Any, Protocol
 
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents
-from stentor.bootstrap.parts.alerts import open_alerts
 from stentor.bootstrap.parts.callers import open_keys, open_people
 from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
 from stentor.bootstrap.parts.llm import LlmParts, open_llm
 from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
+from stentor.bootstrap.parts.notifications import WebhookParts, open_alerts, open_webhooks
 from stentor.bootstrap.parts.provenance import ProvenanceParts
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
-from stentor.bootstrap.parts.webhooks import WebhookParts, open_webhooks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database
 from stentor.core.db.leader import JOBS_LOCK_ID, LeaderElection

@@ -11,6 +11,7 @@ from stentor.bootstrap.surface_context import SurfaceContext
 from stentor.domains.activity import operations as activity
 from stentor.domains.alerts import operations as alerts
 from stentor.domains.audit import operations as audit
+from stentor.domains.audit.service import AuditService
 from stentor.domains.execution import operations as execution
 from stentor.domains.execution.replay import operations as replay
 from stentor.domains.execution.replay.service import ReplayService
@@ -118,7 +119,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         ),
         kernel.provenance.operations(),
         monitoring.HealthOperations(kernel.health),
-        audit.AuditOperations(infra.db, infra.runlog),
+        audit.AuditOperations(infra.db, AuditService(infra.db, infra.runlog)),
         alerts.AlertOperations(kernel.alerts),
         messaging.MessageOperations(kernel.messaging.service),
         webhooks.WebhookOperations(kernel.webhooks.service, kernel.webhooks.delivery_log),

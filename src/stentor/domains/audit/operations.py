@@ -8,12 +8,11 @@ from fastapi import Query
 from pydantic import StringConstraints
 
 from stentor.core.clock import micros_from_datetime
-from stentor.core.db import NO_LOCKS, Database
-from stentor.core.errors import Forbidden
+from stentor.core.db import Database
 from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
-from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.audit import store
+from stentor.domains.audit.service import AuditService
 from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Address, Caller, Name, ResponseModel, Time, Timestamp, decode_cursor, encode_cursor
@@ -58,8 +57,8 @@ class SignInOut(ResponseModel):
 class AuditOperations:
     """Each method is an operation, see the table below."""
 
-    def __init__(self, db: Database, runlog: RunLog) -> None:
-        self._db, self._runlog = db, runlog
+    def __init__(self, db: Database, audit: AuditService) -> None:
+        self._db, self._audit = db, audit
 
     async def list_events(
         self,
@@ -88,13 +87,7 @@ class AuditOperations:
 
     async def sign_in(self, caller: Caller, body: SignInBody) -> SignInOut:
         """Record that the holder of this key signed in somewhere. Raises Forbidden for the key of an agent."""
-        if not caller.is_person:
-            raise Forbidden("Agents do not sign in.")
-        metadata = {"by": caller.name, "role": caller.role, "surface": body.surface, "address": body.address}
-        draft = EventDraft("signed_in", "audit", f"{caller.name} signed in to the {body.surface}.", metadata)
-        return SignInOut(
-            event_id=await self._db.write(lambda tx: self._runlog.append(tx, caller.tenant, [draft]), NO_LOCKS)
-        )
+        return SignInOut(event_id=await self._audit.record_sign_in(caller, body.surface, body.address))
 
 
 def _actor(metadata: JsonObject) -> str | None:

@@ -1,18 +1,28 @@
-"""Records what happens before there is a caller: sign-ins that were refused."""
+"""Records sign-ins: those of callers, and those that were refused before there was a caller."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stentor.auth.principal import Principal
 from stentor.core.db import NO_LOCKS, Database
+from stentor.core.errors import Forbidden
 from stentor.core.runlog import EventDraft, RunLog
 
 
 class AuditService:
-    """Writes the events of the audit that no operation of a caller writes."""
+    """Writes the events of the audit that record no change."""
 
     def __init__(self, db: Database, runlog: RunLog) -> None:
         self._db, self._runlog = db, runlog
+
+    async def record_sign_in(self, caller: Principal, surface: str, address: str) -> str:
+        """Record a sign-in of a person, and return the id of its event. Raises Forbidden for the key of an agent."""
+        if not caller.is_person:
+            raise Forbidden("Agents do not sign in.")
+        metadata = {"by": caller.name, "role": caller.role, "surface": surface, "address": address}
+        draft = EventDraft("signed_in", "audit", f"{caller.name} signed in to the {surface}.", metadata)
+        return await self._db.write(lambda tx: self._runlog.append(tx, caller.tenant, [draft]), NO_LOCKS)
 
     async def record_refused_sign_ins(self, tenant: str, surface: str, refusals: Mapping[str, int]) -> None:
         """Record sign-ins that were refused, by address, in one event. Callers bound how often they call."""

@@ -16,10 +16,11 @@ from starlette.types import ASGIApp, Scope
 from stentor import __version__
 from stentor.auth.api_keys import KeyRing
 from stentor.core.errors import FeatureNotImplemented
+from stentor.core.jsontext import JsonObject
 from stentor.domains.monitoring.api import PUBLIC_PATHS
 from stentor.domains.people.operations import SIGN_IN_PATHS
-from stentor.surfaces.gateway import openapi
 from stentor.web import errors, fast_routes, openapi_document
+from stentor.web.errors import PROBLEM_MEDIA_TYPE
 from stentor.web.fast_routes import FastRouteMiddleware
 from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddleware, RateLimiter
 from stentor.web.operations import Operation
@@ -40,6 +41,26 @@ LATER_PREFIXES = {"llm": "read"}
 _SEARCHING = "stentor.looking"
 """Scope key: set while `_is_implemented` searches the routes, so that these routes do not match."""
 LATER_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+SECURITY: JsonObject = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+ENVELOPE = "#/components/schemas/ErrorAnswer"
+PROBLEM_SCHEMA: JsonObject = {
+    "title": "Problem",
+    "description": "RFC 9457, for clients that accept it.",
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "code": {"type": "string"},
+        "request_id": {"type": "string"},
+        "details": {"type": "object", "additionalProperties": True},
+    },
+    "required": ["type", "title", "status", "detail", "code", "request_id"],
+}
 
 
 def build(
@@ -68,7 +89,7 @@ def build(
     app.state.operations = operations
     # Not with include_router, which builds every route a second time at the first request.
     app.router.routes.extend(routes)
-    openapi.install(app)
+    openapi_document.install(app, _correct_document)
     fast_handlers, fast_templates = (
         fast_routes.collect_fast_handlers(routes),
         fast_routes.collect_fast_templates(routes),
@@ -115,3 +136,19 @@ def create_later_routes(prefixes: Mapping[str, str]) -> APIRouter:
 
 async def _not_implemented(request: Request) -> Response:
     raise FeatureNotImplemented(f"{request.url.path} is part of the API, but not available in this service.")
+
+
+def _correct_document(schema: JsonObject) -> None:
+    """Add the credentials, and problem+json beside the error envelope, to the OpenAPI document."""
+    schema["components"]["schemas"]["Problem"] = PROBLEM_SCHEMA
+    openapi_document.add_security(schema, SECURITY)
+    for operation in openapi_document.operations_of(schema):
+        _add_problems(operation)
+
+
+def _add_problems(operation: JsonObject) -> None:
+    """Add problem+json to every response that has the error envelope."""
+    for response in operation["responses"].values():
+        content = response.get("content", {})
+        if content.get("application/json", {}).get("schema", {}).get("$ref") == ENVELOPE:
+            content[PROBLEM_MEDIA_TYPE] = {"schema": {"$ref": "#/components/schemas/Problem"}}

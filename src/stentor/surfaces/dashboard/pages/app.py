@@ -37,7 +37,6 @@ from stentor.surfaces.dashboard.pages import (
     model_providers,
     models,
     overview,
-    people,
     playground,
     provenance,
     schedules,
@@ -250,6 +249,5 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *sessions.ROUTES,
     *webhooks.ROUTES,
     *keys.ROUTES,
-    *people.ROUTES,
 ]
 """Method, path, handler. All require a session, and every POST its CSRF token."""

@@ -1,6 +1,7 @@
-"""The key pages: list, a form that makes a key, one key with its limits, rotate and revoke.
+"""The pages of who may call: keys, and the people who sign in with the provider.
 
-A secret is displayed only in the response to the form that created it.
+A key is made, limited, rotated and revoked; people are signed out, blocked and unblocked. A secret is displayed
+only in the response to the form that created it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from stentor.auth.principal import ROLE_PERMISSIONS
 from stentor.core.clock import DAY, format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
+from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, int_or_text
 
 ROLE_MEANINGS = {
     "viewer": "reads tasks, models and provenance",
@@ -139,6 +140,19 @@ def _path(name: str) -> str:
     return f"/keys/{quote_segment(name)}"
 
 
+async def list_people(page: PageRequest) -> Response:
+    listed = await page.call("people.list")
+    return page.render("people.html", people=listed["people"], provider=listed["provider"])
+
+
+def _change_person(operation: str, notice: str) -> PageHandler:
+    async def change(page: PageRequest) -> Response:
+        await page.call(operation, name=page.path_param("name"))
+        return page.redirect("/people", notice)
+
+    return change
+
+
 ROUTES = [
     ("GET", "/keys", list_keys),
     ("POST", "/keys", create_key),
@@ -146,4 +160,8 @@ ROUTES = [
     ("POST", "/keys/{name}", change_key),
     ("POST", "/keys/{name}/rotate", rotate_key),
     ("POST", "/keys/{name}/revoke", revoke_key),
+    ("GET", "/people", list_people),
+    ("POST", "/people/{name}/sign-out", _change_person("people.sign_out_all", "signed-out")),
+    ("POST", "/people/{name}/block", _change_person("people.block", "blocked")),
+    ("POST", "/people/{name}/unblock", _change_person("people.unblock", "unblocked")),
 ]

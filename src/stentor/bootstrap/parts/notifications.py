@@ -1,4 +1,8 @@
-"""Wires webhooks: the outbox behind the run log, the dispatcher of deliveries, health and metrics."""
+"""Wires what notifies others.
+
+Webhooks: the outbox behind the run log, the dispatcher of deliveries, health and metrics. Alerts: what is checked, and
+where e-mails go.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,18 @@ from dataclasses import dataclass
 from prometheus_client.core import Metric
 
 from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.bootstrap.parts.agents import AgentServices
+from stentor.bootstrap.parts.llm import LlmParts
 from stentor.core.clock import DAY, SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.mail import Mailer
 from stentor.core.security.sealing import Sealer
-from stentor.domains.monitoring.service import HealthComponent
+from stentor.core.settings.alerts import AlertSettings, parse_smtp_url
+from stentor.domains.alerts import checks
+from stentor.domains.alerts.model import Thresholds
+from stentor.domains.alerts.service import AlertService
+from stentor.domains.monitoring.service import HealthComponent, HealthService
 from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import queries
 from stentor.domains.webhooks.delivery_log import DeliveryLog
@@ -85,3 +96,28 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
         dispatcher.start_deletion,
     )
     return WebhookParts(service, DeliveryLog(db, runlog, dispatcher.wake_workers), dispatcher, outbound, db)
+
+
+def open_alerts(infra: Infrastructure, agents: AgentServices, llm: LlmParts, health: HealthService) -> AlertService:
+    """Wire the checks of everything that alerts are about."""
+    settings, db, clock = infra.settings.alerts, infra.db, infra.clock
+    wait_us = int(settings.wait_seconds * SECOND)
+    thresholds = Thresholds(settings.failure_percent, wait_us, settings.budget_percent)
+    return AlertService(
+        db,
+        infra.runlog,
+        clock,
+        [
+            checks.task_check(db, clock, thresholds),
+            checks.AgentCheck(db, agents.registry.agents, agents.presence, clock, thresholds),
+            checks.budget_check(db, clock, lambda: llm.ledger.budgets, thresholds.budget_percent),
+            checks.component_check(health.check_components),
+        ],
+        _open_mailer(settings),
+    )
+
+
+def _open_mailer(settings: AlertSettings) -> Mailer | None:
+    if not settings.smtp_url or not settings.emails:
+        return None
+    return Mailer(parse_smtp_url(settings.smtp_url), settings.emails, settings.email_from)
