@@ -28,7 +28,7 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
-from tests import certificates, forkserver, order, parallel
+from tests import certificates, forkserver, order, parallel, warm
 from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough
 from tests.patience import soon
 from tests.service import ADMIN, KEYS, Service, serving
@@ -54,15 +54,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     whole = list(config.args) == config.getini("testpaths") and not config.option.collectonly
     if whole and config.option.processes > 1:
-        forkserver.start()
+        forkserver.start("warm")
         parallel.compile_ahead(Path(__file__).parent)
 
 
 def pytest_collection_finish() -> None:
+    if forkserver.started():
+        warm.up()
+        forkserver.ready()
     gc.freeze()
     gc.enable()
-    if forkserver.start.cache_info().currsize:
-        forkserver.ready()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

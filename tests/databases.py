@@ -241,10 +241,14 @@ class Databases:
 
     @cached_property
     def _file(self) -> Path:
-        driver = SqliteDriver(self._folder / "template.db", durable=False)
-        migrations.upgrade(driver)
-        migrations.current_version(driver)  # opened once as the service does, the file is in WAL mode
-        return driver.path
+        made = self._shared / "template.db"
+        with locked(made.with_suffix(".lock")):
+            if not made.exists():
+                driver = SqliteDriver(self._folder / "template.db", durable=False)
+                migrations.upgrade(driver)
+                migrations.current_version(driver)  # opened once as the service does, the file is in WAL mode
+                driver.path.rename(made)
+        return made
 
     def sqlite(self, path: Path) -> Path:
         """The path, with a file there that has the schema."""

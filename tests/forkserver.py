@@ -32,7 +32,7 @@ from typing import NoReturn
 
 import typer.main
 
-from tests import certificates
+from tests import certificates, warm
 
 NUMBER = struct.Struct("i")
 HEAVY = ("numpy", "tokenizers", "uvloop", "httptools", "psycopg")
@@ -201,16 +201,20 @@ def _content(file: io.FileIO) -> bytes:
     return file.readall()
 
 
-@cache
-def start() -> tuple[str, subprocess.Popen[bytes]]:
-    """Start the fork server of this process and of those forked from it later: its name, and itself."""
+_started: list[tuple[str, subprocess.Popen[bytes]]] = []
+
+
+def start(*words: str) -> tuple[str, subprocess.Popen[bytes]]:
+    """Start the fork server of this process and of those forked from it later: its name, and itself. With the word
+    `warm` it makes beforehand what each service would make, which pays after a dozen of them.
+    """
     name = f"stentor-fork-{os.getpid()}"
     base = {
         name: value for name, value in os.environ.items() if name in ("PATH", "HOME") or name.startswith("COVERAGE_")
     }
     base["OPENBLAS_NUM_THREADS"] = "1"  # else numpy starts a thread for each core when it is imported
     process = subprocess.Popen[bytes](
-        [sys.executable, "-m", "tests.forkserver", name],
+        [sys.executable, "-m", "tests.forkserver", name, *words],
         cwd=Path(__file__).parents[1],
         env=base,
         stdin=subprocess.PIPE,
@@ -219,15 +223,21 @@ def start() -> tuple[str, subprocess.Popen[bytes]]:
     assert process.stdin is not None
     atexit.register(process.wait)
     atexit.register(process.stdin.close)
+    _started.append((name, process))
     return name, process
+
+
+def started() -> bool:
+    return bool(_started)
 
 
 @cache
 def ready() -> str:
     """Where the fork server answers, once it does; started with the first run."""
-    name, process = start()
+    name, process = _started[0] if _started else start()
     assert process.stdout is not None
-    assert process.stdout.readline() == b"ready\n"
+    with process.stdout as answer:
+        assert answer.readline() == b"ready\n"
     return f"\0{name}"
 
 
@@ -332,6 +342,8 @@ def main() -> NoReturn:
     _import_all()
     _build_commands()
     certificates.read_once()
+    if sys.argv[2:] == ["warm"]:
+        warm.up()
     assert "grpc" not in sys.modules
     threads = [thread.name for thread in threading.enumerate()]
     assert len(list(Path("/proc/self/task").iterdir())) == 1, f"a fork has one thread, and these run: {threads}"

@@ -144,7 +144,7 @@ class Site:
         self.sessions = SessionStore(time.monotonic, lifetime)
         self.login_throttle = LoginThrottle(MAX_FAILED_SIGN_INS, time.monotonic)
         self.refused_sign_ins = RefusedSignIns(record_refusals)
-        self.templates = _create_environment()
+        self.templates = create_environment()
         self.single_sign_on = single_sign_on
         self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
         self.slow_cache = TtlCache(SLOW_CACHE_SECONDS, time.monotonic)
@@ -303,7 +303,7 @@ PageHandler = Callable[[PageRequest], Awaitable[Response]]
 
 
 @cache
-def _create_environment() -> Environment:
+def create_environment() -> Environment:
     """Return the environment, which compiles a template once for the process."""
     environment = Environment(
         loader=FileSystemLoader(PACKAGE_DIR / "templates"),
