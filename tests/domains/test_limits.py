@@ -171,13 +171,13 @@ async def test_what_waits_for_room_or_sleeps_is_no_old_task_of_the_queue(world: 
     assert (await scrape(world)).value("queue_oldest_seconds") == 0
     await world.kernel.alerts.check()
     assert await alerts(world, "queue") == []
+    free = await world.submit()
+    world.clock.advance(seconds=400)
+    assert (await scrape(world)).value("queue_oldest_seconds") == 400
     attempt = Attempt(world, sleeper, task["epoch"])
     await wait(attempt, "sleep", seconds=9_999)
     assert await suspend(attempt, "sleep") == "waiting"
     world.clock.advance(seconds=900)
-    free = await world.submit()
-    world.clock.advance(seconds=400)
-    assert (await scrape(world)).value("queue_oldest_seconds") == 400
     await world.kernel.tasks.room.tick()
     assert (await scrape(world)).value("queue_oldest_seconds") > 2_000, "there is room, and its agent does not take it"
     await world.kernel.alerts.check()

@@ -45,8 +45,7 @@ COMMANDS = {
     ),
     "verify": Target(
         "stentor.cli.commands.memory:verify",
-        "Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ. "
-        "For the run log: stentor provenance verify.",
+        "Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.",
     ),
     "history": Target(
         "stentor.cli.commands.memory:history",
@@ -70,7 +69,7 @@ COMMANDS = {
     "session": Target(
         "stentor.cli.commands.session:app", "Make, read, extend and delete conversations that outlive tasks."
     ),
-    "agent": Target("stentor.cli.commands.agent:app", "Register, list, edit, suspend and reactivate agents."),
+    "agent": Target("stentor.cli.commands.agent:app", "Register, list, edit, suspend and archive agents."),
     "governance": Target("stentor.cli.commands.governance:app", "Propose, review and roll back updates of agents."),
     "policy": Target("stentor.cli.commands.policy:app", "Check a policy file, and test it with example requests."),
     "receipt": Target("stentor.cli.commands.receipt:app", "Issue, inspect and verify receipts."),

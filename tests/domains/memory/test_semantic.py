@@ -251,3 +251,23 @@ async def test_a_question_finds_what_it_is_about_and_every_match_has_a_score(mea
         found = (await meaning.post("search/hybrid", query=query)).json()["matches"]
         assert found[0]["path"] == best
         assert all(match["score"] > 0 for match in found)
+
+
+@requirement("memory.search-in-sequences")
+async def test_the_answer_without_a_word_of_the_question_is_a_match_beside_it(meaning: Notes) -> None:
+    turns = (
+        "Ann: The weather was awful all week.",
+        "Ben: We stayed inside and played cards.",
+        "Ann: When did you buy the new tent?",
+        "Ben: Last Friday.",
+        "Ann: I like your shoes.",
+        "Ben: Thanks!",
+    )
+    for number, text in enumerate(turns, 1):
+        await meaning.write(f"talk/turn-{number:03}.md", text)
+    await ready(meaning)
+    found = (await meaning.post("search/hybrid", query="when was the tent bought")).json()["matches"]
+    assert found[0]["path"] == "talk/turn-003.md"
+    assert "talk/turn-004.md" in {match["path"] for match in found}
+    nothing = (await meaning.post("search/hybrid", query="quarterly revenue forecast")).json()
+    assert nothing["matches"] == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.domains.memory.sequences import WHOLE_CHARS, add_support, place_in_sequence
+from stentor.domains.memory.sequences import WHOLE_CHARS, find_support, place_in_sequence
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
 
@@ -23,19 +23,14 @@ def test_the_last_number_of_the_file_name_is_the_place(path: str, place: tuple[s
     assert place_in_sequence(path) == place
 
 
-def test_only_what_is_above_the_mean_supports_a_neighbour_and_a_long_piece_stands_for_itself() -> None:
-    pieces = {
-        "t/1.md": (1.0, 40),
-        "t/2.md": (0.2, 40),
-        "t/3.md": (0.2, 10 * WHOLE_CHARS),
-        "u/2.md": (0.2, 40),
-        "plain.md": (0.2, 40),
-    }
-    scores = add_support(pieces)
-    assert scores["plain.md"] == scores["u/2.md"] == 0.2
-    assert scores["t/1.md"] == 1.0
-    assert 0.2 < scores["t/3.md"] < scores["t/2.md"] < 1.0
-    assert add_support({}) == {}
+def test_only_matches_above_the_mean_support_a_neighbour_and_a_long_piece_stands_for_itself() -> None:
+    scores = {"t/1.md": 1.0, "t/2.md": 0.2, "t/3.md": 0.2, "u/2.md": 0.2, "plain.md": 0.2}
+    lengths = dict.fromkeys(scores, 40) | {"t/3.md": 10 * WHOLE_CHARS}
+    support = find_support(scores, lengths, {"t/1.md"})
+    assert set(support) == {"t/2.md", "t/3.md"}
+    assert 0 < support["t/3.md"] < support["t/2.md"] < 0.2
+    assert find_support(scores, lengths, ()) == {}
+    assert find_support({}, {}, ()) == {}
 
 
 @requirement("memory.search-in-sequences")

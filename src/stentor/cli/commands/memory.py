@@ -91,7 +91,10 @@ def reindex(
 def verify(
     vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
 ) -> None:
-    """Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ."""
+    """Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.
+
+    For the run log: stentor provenance verify.
+    """
     run_command(
         ServiceTarget(data_dir, url, key),
         _run_in_batches("verify", "Comparing", vault),

@@ -6,7 +6,7 @@ Combines the scores and records each search; the index itself is in `index/`. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import pstdev
 from typing import Literal
 
@@ -29,7 +29,7 @@ from stentor.domains.memory.index.model import (
     build_query,
     build_results,
 )
-from stentor.domains.memory.sequences import add_support
+from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
 from stentor.domains.memory.service import MemoryCaller, MemoryService
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_excerpt, rank_passages
@@ -116,7 +116,8 @@ class SearchService:
     ) -> tuple[list[HybridMatch], int]:
         """Return the best documents by keywords and similarity; by keywords only while embeddings are unavailable.
 
-        A document matches if it has a content word of the query, or reaches the minimum similarity.
+        A document matches if it has a content word of the query, or reaches the minimum similarity, or is a piece
+        beside one that does.
         """
         words = tokenizer.drop_stop_words(query.split())
         keyword_query = build_query(words, SEARCH_FIELDS, "any")
@@ -129,14 +130,16 @@ class SearchService:
         similarities = await self._similarities(query, keyword_scores, filters)
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
         rows = {doc_id: row for doc_id, row in rows.items() if row.matches(filters)}
-        scores = _combine_scores(rows, keyword_scores, similarities)
         min_similarity = self._embedding_worker.floors.hybrid
+        own = {
+            doc_id for doc_id in rows if doc_id in keyword_scores or similarities.get(doc_id, -1.0) >= min_similarity
+        }
+        scores = _combine_scores(rows, keyword_scores, similarities, own)
         ranked = sorted(
             (
                 doc_id
-                for doc_id in rows
-                if (doc_id in keyword_scores or similarities.get(doc_id, -1.0) >= min_similarity)
-                and scores[doc_id].rounded > 0
+                for doc_id, score in scores.items()
+                if (doc_id in own or score.support >= MIN_SUPPORT) and score.rounded > 0
             ),
             key=lambda doc_id: (-scores[doc_id].combined, rows[doc_id].path),
         )
@@ -193,6 +196,7 @@ def _semantic_match(row: DocumentRow, similarity: float, ordinal: int) -> Semant
 class _HybridScore(msgspec.Struct, frozen=True):
     keyword: float
     similarity: float
+    support: float
     combined: float
 
     @property
@@ -202,22 +206,30 @@ class _HybridScore(msgspec.Struct, frozen=True):
 
 
 def _combine_scores(
-    rows: Mapping[int, DocumentRow], keyword_scores: Mapping[int, float], similarities: Mapping[int, float]
+    rows: Mapping[int, DocumentRow],
+    keyword_scores: Mapping[int, float],
+    similarities: Mapping[int, float],
+    matches: Collection[int],
 ) -> dict[int, _HybridScore]:
-    """Scale and add the scores over all candidates, including those that turn out not to match.
+    """Scale and add the scores over all candidates, including those that do not match.
 
     The non-matching candidates define the noise level: the lowest similarity among the candidates becomes 0.
     """
     known = [similarities[doc_id] for doc_id in rows if doc_id in similarities]
-    # With unknown similarities 0 stands in for them, or a keyword hit without vectors would rank below noise.
     lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
     keyword, similarity = _scale(rows, keyword_scores, 0.0), _scale(rows, similarities, lowest)
     weight = _semantic_weight(keyword.values(), similarity.values()) if similarities else 0.0
-    sums = {doc_id: (1 - weight) * keyword[doc_id] + weight * similarity[doc_id] for doc_id in rows}
-    supported = add_support({rows[doc_id].path: (score, len(rows[doc_id].body)) for doc_id, score in sums.items()})
-    highest = max(supported.values(), default=1.0)
-    combined = {doc_id: supported[rows[doc_id].path] / max(1.0, highest) for doc_id in rows}
-    return {doc_id: _HybridScore(keyword[doc_id], similarity[doc_id], combined[doc_id]) for doc_id in rows}
+    sums = {row.path: (1 - weight) * keyword[doc_id] + weight * similarity[doc_id] for doc_id, row in rows.items()}
+    lengths = {row.path: len(row.body) for row in rows.values()}
+    supports = find_support(sums, lengths, {rows[doc_id].path for doc_id in matches})
+    combined = {path: score + supports.get(path, 0.0) for path, score in sums.items()}
+    highest = max(1.0, *combined.values()) if combined else 1.0
+    return {
+        doc_id: _HybridScore(
+            keyword[doc_id], similarity[doc_id], supports.get(row.path, 0.0), combined[row.path] / highest
+        )
+        for doc_id, row in rows.items()
+    }
 
 
 def _semantic_weight(keyword: Iterable[float], similarity: Iterable[float]) -> float:

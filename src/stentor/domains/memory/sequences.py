@@ -6,33 +6,36 @@ A short piece says little by itself: "Yes, last Friday" answers the question in 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 SUPPORT_BY_DISTANCE = {1: 0.25, 2: 0.12}
 """Share of a neighbour's score that a piece gets, by how many pieces they are apart. Source: ADR 59."""
 WHOLE_CHARS = 360
 """Length (characters) up to which a piece gets all of that; a longer one stands more and more for itself."""
+MIN_SUPPORT = 0.1
+"""Support from which a piece that does not match by itself is a match: the answer beside the question."""
 _LAST_NUMBER = re.compile(r"(\d{1,9})\D*$")
 
 
-def add_support(pieces: Mapping[str, tuple[float, int]]) -> dict[str, float]:
-    """Return the scores by path, each with the support of the pieces beside it; given are scores and lengths.
+def find_support(scores: Mapping[str, float], lengths: Mapping[str, int], matches: Collection[str]) -> dict[str, float]:
+    """Return what the matching pieces beside each note add to its score, by path; notes without such are left out.
 
-    Only what a neighbour has above the mean counts, so that being one of many pieces is no merit.
+    Only what a match has above the mean of all scores counts, so that being one of many pieces is no merit.
     """
-    mean = sum(score for score, _ in pieces.values()) / len(pieces) if pieces else 0.0
-    places = {path: place for path in pieces if (place := place_in_sequence(path)) is not None}
+    mean = sum(scores.values()) / len(scores) if scores else 0.0
+    places = {path: place for path in scores if (place := place_in_sequence(path)) is not None}
     above: dict[tuple[str, int], float] = {}
-    for path, place in places.items():
-        above[place] = max(above.get(place, 0.0), pieces[path][0] - mean)
-    supported = {path: score for path, (score, _) in pieces.items()}
+    for path in places.keys() & set(matches):
+        above[places[path]] = max(above.get(places[path], 0.0), scores[path] - mean)
+    supports: dict[str, float] = {}
     for path, (sequence, number) in places.items():
         support = sum(
             share * (above.get((sequence, number - distance), 0.0) + above.get((sequence, number + distance), 0.0))
             for distance, share in SUPPORT_BY_DISTANCE.items()
         )
-        supported[path] += support * min(1.0, WHOLE_CHARS / max(1, pieces[path][1]))
-    return supported
+        if support:
+            supports[path] = support * min(1.0, WHOLE_CHARS / max(1, lengths[path]))
+    return supports
 
 
 def place_in_sequence(path: str) -> tuple[str, int] | None:

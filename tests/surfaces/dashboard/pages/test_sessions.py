@@ -155,7 +155,7 @@ async def test_the_page_of_a_task_links_its_session_and_says_that_another_one_co
     agent = await site.world.register()
     first = await site.world.submit(session="a/b")
     alone = await site.read(f"/tasks/{first}")
-    assert ('href="/sessions/session?id=a/b"' in alone, "Waits" in alone) == (True, False)
+    assert ('href="/sessions/session?id=a%2Fb"' in alone, "Waits" in alone) == (True, False)
     assert "1 at a time with the key <code>session/a/b</code>" in alone
     second = await site.world.submit(session="a/b")
     await site.world.claim(agent)

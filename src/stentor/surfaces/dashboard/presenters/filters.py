@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
+from jinja2.filters import do_urlencode
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
@@ -163,6 +164,14 @@ def explain_denial(code: Any) -> str:
     return DENIAL_REASONS.get(str(code)) or humanize(str(code)).lower()
 
 
+def encode_for_url(value: str | Mapping[str, object] | Iterable[tuple[str, object]]) -> str:
+    """Return a text as one segment of a path, and names with values as a query.
+
+    Jinja's own filter leaves slashes in a text, so that an id with one would be two segments.
+    """
+    return quote_segment(value) if isinstance(value, str) else do_urlencode(value)
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "duration": format_duration,
     "number": format_number,
@@ -171,7 +180,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "budget": format_budget,
     "short": shorten_id,
     "argument": quote_argument,
-    "urlencode": quote_segment,
+    "urlencode": encode_for_url,
     "cut": truncate_line,
     "denial": explain_denial,
     "pretty": format_json,
