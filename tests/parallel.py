@@ -47,6 +47,11 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     option = session.config.option
     if option.processes < 2 or option.collectonly or option.usepdb or session.testsfailed or not session.items:
         return None
+    threads = len(list(Path("/proc/self/task").iterdir())) if Path("/proc/self/task").exists() else 1
+    if threads > 1:
+        # A fork has one thread, and a lock that another one held stays locked in it.
+        sys.stderr.write(f"The tests run in one process, because an import left {threads} threads.\n")
+        return None
     Run(session).drive(option.processes)
     return True
 
@@ -86,8 +91,6 @@ class Run:
 
     def drive(self, processes: int) -> None:
         """Start the processes, and report what they report until the last has ended."""
-        tasks = len(list(Path("/proc/self/task").iterdir())) if Path("/proc/self/task").exists() else 1
-        assert tasks == 1, f"a fork has one thread, and collection left {tasks}: {threading.enumerate()}"
         reporter = self._session.config.pluginmanager.getplugin("terminalreporter")
         if isinstance(reporter, TerminalReporter):
             reporter.showfspath = False  # reports of several files come mixed
