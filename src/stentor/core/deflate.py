@@ -1,6 +1,6 @@
 """Texts and contents in the DEFLATE format, where that makes them smaller. No I/O.
 
-Level 1, because higher ones take twice the time for 2 % less. Prose of 800 bytes takes 20 us, and 58 % of its size.
+Level 1, because level 6 takes four times as long for 1 MB and saves 2 % more. Prose of 800 bytes takes 23 us, and 57 % of its size.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import zlib
 from stentor.core.errors import CorruptRecord
 
 MIN_BYTES, MAX_BYTES = 200, 1024 * 1024
-"""Shorter contents hardly get smaller; longer ones would hold up the transactions of others, 10 ms for each MB."""
+"""Shorter contents hardly get smaller; longer ones would hold up the transactions of others, 12 ms for each MB."""
 _LEVEL = 1
 _WORTH_IT = 7 / 8
 
