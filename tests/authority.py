@@ -27,10 +27,11 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("Test authority")
         builder = _builder(self._name, self._name, self._key.public_key(), timedelta(days=30))
-        extension = x509.BasicConstraints(ca=True, path_length=None)
-        self.pem = (
-            builder.add_extension(extension, critical=True).sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
-        )
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)  # signs certificates
+        for extension in (x509.BasicConstraints(ca=True, path_length=None), usage):
+            builder = builder.add_extension(extension, critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), False)
+        self.pem = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
         self.file = folder / "authority.pem"
         self.file.write_bytes(self.pem)
 
@@ -51,7 +52,11 @@ class Authority:
         key = ec.generate_private_key(curve or ec.SECP256R1())
         builder = _builder(_name("Test"), self._name, key.public_key(), timedelta(days=days), starts_in)
         shown = x509.SubjectAlternativeName([_general_name(name) for name in names])
-        pem = builder.add_extension(shown, critical=False).sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        # Python 3.13 and later require the last of these.
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        for extension in (shown, issuer):
+            builder = builder.add_extension(extension, critical=False)
+        pem = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
         encryption = BestAvailableEncryption(password) if password else NoEncryption()
         # The key first, as between the two writes of a program that renews: the pair does not match for a moment.
         self.key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
