@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,3 +49,20 @@ def test_demo_at_a_terminal_keeps_its_dashboard_until_ctrl_c(tmp_path: Path) -> 
     assert "stopped and its data deleted" in read_until(terminal, b"deleted.")
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     assert list(tmp_path.glob("stentor-demo-*")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_demo_that_is_terminated_leaves_neither_a_service_nor_a_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "stentor", "demo", "--json", "--rounds", "100"]
+    environ = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
+        assert httpx.get(f"{address}/health").is_success
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert list(tmp_path.glob("stentor-demo-*")) == []
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{address}/health")

@@ -70,6 +70,8 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
     [
         ({"SERVICE_GATEWAY_PORT": "x"}, "settings", "problem", "SERVICE_GATEWAY_PORT must be a number"),
         ({"SERVICE_HEBBIAN_ROUTING_BETA": "1.9"}, "settings", "problem", "must be a number from 0 to 1"),
+        ({"SERVICE_GATEWAY_PROT": "1"}, "settings", "warning", "did you mean SERVICE_GATEWAY_PORT?"),
+        ({"SERVICE_RATE_LIMIT": "5"}, "settings", "warning", "did you mean SERVICE_RATE_LIMIT_PER_MINUTE?"),
         ({"SKIP_AUTH": "1"}, "safety", "warning", "no effect"),
         ({"SKIP_AUTH": "1", "NODE_ENV": "development"}, "safety", "warning", "every local process an admin"),
         ({"SKIP_AUTH": "1", "NODE_ENV": "development", "SERVICE_HOST": "::"}, "settings", "problem", "loopback only"),

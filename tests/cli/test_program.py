@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stentor.cli.output import console, print_notice
 from tests.cli.program import Program
 
 # pydantic is not among them: Typer itself loads it for a command with arguments.
@@ -73,3 +74,10 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     assert out == ""
     assert "Traceback" not in err
     assert program("task", "show", task["task_id"], "--json").json["status"] == "queued"
+
+
+def test_text_between_colons_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    print_notice("agent:id:usd/month=20")
+    console.print("agent:id:usd/month=20")
+    printed = capsys.readouterr()
+    assert (printed.err, printed.out) == ("agent:id:usd/month=20\n",) * 2

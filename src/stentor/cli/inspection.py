@@ -70,7 +70,7 @@ def inspect_config(environ: Mapping[str, str], data_dir: Path | None = None) -> 
             try:
                 values[meta.env] = meta.parse(environ[meta.env].strip())
             except ValueError as error:
-                problem = f"{meta.env} {error}."
+                problem = f"{config_file.name_origin(meta, environ)} {error}."
         rows.append((name, meta, problem))
     effective = Settings.from_values(values, sources)
     statuses = tuple(

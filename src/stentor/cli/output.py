@@ -30,8 +30,9 @@ from stentor.core.errors import StentorError
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 """Exit codes: failure; wrong usage; error response (4xx) of the service; no service reachable; Ctrl-C."""
 
-console = Console(highlight=False)
-error_console = Console(stderr=True, highlight=False)
+# Without emoji, which would replace texts such as `:id:` in a message.
+console = Console(highlight=False, emoji=False)
+error_console = Console(stderr=True, highlight=False, emoji=False)
 
 
 def own_command() -> str:

@@ -24,6 +24,7 @@ from stentor.core.errors import StartRefused
 from stentor.core.filesystem import in_use_message, read_lock_holder
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
+from stentor.core.settings.config_file import find_misspelled_variables
 from stentor.web import allowed_hosts
 from stentor.web.middleware import known_key_check
 from stentor.web.server.connections import compute_limits
@@ -75,7 +76,7 @@ def run_service(
 ) -> None:
     """Serve the gateway and all surfaces, or only one surface, until SIGINT or SIGTERM. Raises StartRefused."""
     with ExitStack() as stack:
-        warnings: list[str] = []
+        warnings = find_misspelled_variables(environ)
         loop = stack.enter_context(create_runner())
         tls = open_certificate(settings)
         names = [only_surface] if only_surface else surface_names(settings)

@@ -72,6 +72,12 @@ async def test_any_ignores_words_that_nearly_every_note_has_unless_there_are_no_
     assert sorted(await notes.found("the sea", "fox", match_mode="any")) == ["fox.md", "sea.md"]  # a phrase is meant
 
 
+async def test_an_excerpt_shows_the_words_that_were_looked_for_and_not_those_that_were_ignored(notes: Notes) -> None:
+    await notes.write("a.md", "When it is there, the sea is calm. " * 20 + "A fox has a den. " + "Birds sing. " * 40)
+    (match,) = (await notes.post("search/keyword", terms=["where", "is", "the", "fox"])).json()["matches"]
+    assert "fox" in match["excerpt"]
+
+
 @requirement("memory.keyword-search")
 async def test_a_few_words_are_not_better_than_a_sentence_because_they_are_few(notes: Notes) -> None:
     sentence = "Ann said that the kiln in the shed behind the school was repaired last Friday by her brother."

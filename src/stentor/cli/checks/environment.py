@@ -72,6 +72,8 @@ def check_settings(context: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding(
             "ok", "settings", f"All are valid; {changed} of {len(inspection.settings)} differ from the default."
         )
+    for sentence in config_file.find_misspelled_variables(context.environ):
+        yield CheckFinding("warning", "settings", sentence)
 
 
 def check_config_file(context: CheckContext) -> Iterator[CheckFinding]:

@@ -60,6 +60,7 @@ def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
 
     With `stays_open` the service then goes on with its dashboard, until Ctrl-C.
     """
+    signal.signal(signal.SIGTERM, _stop)
     keys = ["demo_" + secrets.token_urlsafe(24) for _ in range(2)]
     with tempfile.TemporaryDirectory(prefix="stentor-demo-") as temporary:
         folder, edited = Path(temporary, "data"), Path(temporary, "edited")
@@ -77,6 +78,12 @@ def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
             print_report(console, read_fields(figures, DemoReport))
         if stays_open:
             _keep_open(folder, keys)
+
+
+def _stop(*_: object) -> None:
+    """End the demo as Ctrl-C does, so that its service is stopped and its folder deleted."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _keep_open(folder: Path, keys: list[str]) -> None:

@@ -138,7 +138,7 @@ def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -
         if option is not None:
             values[info.env], sources[info.env] = option, "option"
         elif info.env in environ:
-            values[info.env], sources[info.env] = _parse(info, environ[info.env]), "environment"
+            values[info.env], sources[info.env] = _parse(info, environ), "environment"
         else:
             sources[info.env] = "default"
     settings = Settings.from_values(values, sources)
@@ -146,12 +146,16 @@ def load(environ: Mapping[str, str], options: Mapping[str, Any] | None = None) -
     return settings
 
 
-def _parse(info: SettingInfo, text: str) -> Any:
+def _parse(info: SettingInfo, environ: Mapping[str, str]) -> Any:
+    text = environ[info.env]
     try:
         return info.parse(text.strip())
     except ValueError as error:
+        # Imported here, because the file is read by means of the settings of this module.
+        from stentor.core.settings.config_file import name_origin
+
         value = "" if info.secret else f" (it is {text!r})"
-        raise StartRefused(f"{info.env} {error}{value}.") from None
+        raise StartRefused(f"{name_origin(info, environ)} {error}{value}.") from None
 
 
 def _check_combinations(settings: Settings) -> None:

@@ -21,6 +21,9 @@ VARIABLE = "SERVICE_CONFIG_FILE"
 DEFAULT_PATH = Path("stentor.toml")
 ENVIRONMENT_TABLE = "environment"
 ENVIRONMENT_PREFIXES = ("SERVICE_API_KEY_", "SERVICE_MEMORY_ACCESS_")
+_PREFIX = "SERVICE_"
+_SIMILARITY = 0.85
+"""Least similarity (difflib, 0 to 1) of two names of which one is taken for a mistake in the other."""
 TEMPLATE_SETTINGS = (
     "storage.data_dir",
     "storage.database_url",
@@ -84,6 +87,40 @@ def read_config_file(path: Path) -> dict[str, str]:
         return dict(_variables(document))
     except ValueError as error:
         raise StartRefused(f"{path}: {error}") from None
+
+
+def name_origin(info: SettingInfo, environ: Mapping[str, str]) -> str:
+    """Return what people edit to change a setting: its key in the configuration file, or its variable."""
+    path = find_config_file(environ)
+    try:
+        values = {} if path is None else read_config_file(path)
+    except StartRefused:
+        values = {}
+    # The file was already copied into the environment, so the values are compared.
+    if info.env not in values or values[info.env] != environ.get(info.env):
+        return info.env
+    name = next(name for name, known in setting_infos().items() if known.env == info.env)
+    return f"{path}: `{name}`"
+
+
+def find_misspelled_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each variable that Stentor does not read and whose name is nearly that of a setting.
+
+    Only for these: other programs, such as Kubernetes, set variables that begin with SERVICE_ too.
+    """
+    known = {info.env for info in setting_infos().values()} | {VARIABLE}
+    keys = [env.removeprefix(_PREFIX) for env in known if env.startswith(_PREFIX)]
+    sentences = []
+    for variable in sorted(environ):
+        if not variable.startswith(_PREFIX) or variable in known or variable.startswith(ENVIRONMENT_PREFIXES):
+            continue
+        key = variable.removeprefix(_PREFIX)
+        longer = sorted(known_key for known_key in keys if known_key.startswith(f"{key}_"))
+        # Without the prefix, which would make all names similar.
+        if similar := difflib.get_close_matches(key, keys, 1, _SIMILARITY) or longer[:3]:
+            names = " or ".join(_PREFIX + known_key for known_key in similar)
+            sentences.append(f"{variable} is set, but no setting has this name; did you mean {names}?")
+    return sentences
 
 
 def _variables(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,7 @@ _COUNT = Sql(
     """select count(*) from api_keys
     where tenant = :tenant and revoked_at is null and (expires_at is null or expires_at > :now)"""
 )
-_ANY = Sql("select 1 from api_keys where tenant = :tenant limit 1")
+_ANY_OF_PERSON = Sql("select 1 from api_keys where tenant = :tenant and role <> 'agent' limit 1")
 _INSERT = Sql(f"insert into api_keys ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _CHANGEABLE = tuple(name for name in _FIELDS if name not in ("name", "tenant", "created_by", "created_at"))
 _UPDATE = Sql(f"update api_keys set {', '.join(f'{name} = :{name}' for name in _CHANGEABLE)} where name = :name")
@@ -52,9 +52,9 @@ def count_active(tx: Tx, tenant: str) -> int:
     return int(row[0]) if row else 0
 
 
-def has_keys(tx: Tx, tenant: str) -> bool:
-    """Return whether the tenant ever had a key that was made at runtime."""
-    return tx.row(_ANY, tenant=tenant) is not None
+def has_keys_of_people(tx: Tx, tenant: str) -> bool:
+    """Return whether the tenant ever had a key that was made at runtime and has a role of people."""
+    return tx.row(_ANY_OF_PERSON, tenant=tenant) is not None
 
 
 def insert(tx: Tx, key: ApiKey) -> None:

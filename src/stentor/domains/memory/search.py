@@ -90,10 +90,11 @@ class SearchService:
 
         Where any of them is enough, stop words are ignored: nearly every document has one.
         """
-        query = build_query(texts if mode == "all" else tokenizer.drop_stop_words(texts), fields, mode)
+        significant = tokenizer.drop_stop_words(texts)
+        query = build_query(texts if mode == "all" else significant, fields, mode)
         hits, total = ([], 0) if query is None else await self._index.search_keywords(query, limit, folder)
         await self._record_search(caller, "keyword", total)
-        return build_results(hits, _terms(texts)), total
+        return build_results(hits, _terms(significant)), total
 
     async def semantic(
         self, caller: MemoryCaller, query: str, embedding: Sequence[float] | None, limit: int, filters: SearchFilters

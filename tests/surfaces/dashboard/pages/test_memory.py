@@ -58,6 +58,8 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
     assert "No note matches" in await site.part("/memory", q="zebra", mode="keyword")
     for question in ("where is the deployment", '"the deployment" is on'):
         assert "other.md" not in await site.part("/memory", q=question, mode="keyword"), "stop words find nothing"
+    marked = await site.part("/memory", q="where is the deployment", mode="keyword")
+    assert "The <mark>deployment</mark> is" in marked, "nor are they marked"
     whole = await site.read("/memory", mode="no such mode", q="deploy")
     assert "Note store" in whole
     assert "<html" in whole

@@ -122,6 +122,8 @@ async def test_the_first_steps_tick_themselves_off(site: Site) -> None:
     assert page.count('class="done"') == 2
     assert 'class="tiles"' in page
     await site.world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1})
+    await site.world.admin.post("/api/v1/keys", json={"name": "worker", "role": "agent"})
+    assert (await site.part("/")).count('class="done"') == 3, "the key of a worker is not one of a colleague"
     await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "viewer"})
     assert (await site.part("/")).count('class="done"') == 4
     await site.world.kernel.infra.db.write(lambda tx: llm_store.insert_call(tx, CALL))

@@ -148,7 +148,8 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> Search
         if error.status not in (400, 502, 503, 504):
             raise
         return {"status": error.status, "problem": error.message, "rows": [], "total": 0, "took": None}
-    query_terms = frozenset(tokenizer.tokenize(text))
+    words = tokenizer.drop_stop_words(terms)
+    query_terms = frozenset(term for word in words for term in tokenizer.tokenize(word))
     return {
         "status": 200,
         "problem": None,

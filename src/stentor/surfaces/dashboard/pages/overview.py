@@ -85,7 +85,7 @@ def _read_done_steps(tx: Tx, tenant: str) -> dict[str, bool]:
         "agent": registry_queries.has_own_agent(tx, tenant),
         "grade": task_queries.has_grade(tx, tenant),
         "model": has_calls(tx, tenant),
-        "key": key_store.has_keys(tx, tenant),
+        "key": key_store.has_keys_of_people(tx, tenant),
     }
 
 
