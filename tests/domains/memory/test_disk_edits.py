@@ -113,3 +113,22 @@ async def test_large_files_and_files_that_become_binary_are_indexed_but_not_kept
     assert await versions(notes, "a.md") == 404
     await edit(notes, "small")
     await until_listed(notes, "a.md", ["small"])
+
+
+async def test_a_version_keeps_its_cause_and_one_that_is_restored_says_so_with_its_first_time(notes: Notes) -> None:
+    await edit(notes, "start")
+    for text in ("other", "third"):
+        notes.world.clock.advance(seconds=600)
+        await edit(notes, text)
+    before = await until_listed(notes, "a.md", ["third", "other", "start"])
+    assert [(v["cause"], v["first_at"]) for v in before] == [("edited", None), ("edited", None), ("found", None)]
+    notes.world.clock.advance(seconds=600)
+    await notes.write("a.md", "start")
+    after = await until_listed(notes, "a.md", ["start", "third", "other"])
+    assert [v["cause"] for v in after] == ["restored", "edited", "edited"]
+    assert (after[0]["current"], after[0]["first_at"]) == (True, before[2]["created_at"])
+    notes.world.clock.advance(seconds=600)
+    await edit(notes, "fourth")
+    last = await until_listed(notes, "a.md", ["fourth", "start", "third", "other"])
+    assert [v["cause"] for v in last] == ["edited", "restored", "edited", "edited"]
+    assert last[1] == {**after[0], "current": False}

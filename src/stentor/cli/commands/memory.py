@@ -23,6 +23,12 @@ _PROBLEM_TEXTS = {
     "unwritten": "is missing: the task has no note",
     "altered": "does not match its task",
 }
+_CAUSES = {
+    "found": "found on disk",
+    "edited": "edited on disk",
+    "written": "written through the service",
+    "restored": "restored through the service",
+}
 VaultName = Annotated[str, typer.Option("--vault", help="Name of a vault in SERVICE_VAULTS.")]
 
 
@@ -61,6 +67,8 @@ class ListedVersion(msgspec.Struct, frozen=True):
     origin: str
     current: bool
     name: str | None = None
+    cause: str = "written"
+    first_at: str | None = None
 
 
 class NoteVersions(msgspec.Struct, frozen=True):
@@ -152,13 +160,13 @@ async def _restore(api: ServiceClient, path: str, prefix: str, vault: str) -> Re
 
 
 def _show_versions(page: NoteVersions) -> None:
-    for number, note in enumerate(page.versions, 1):
+    for note in page.versions:
         mark = "  (current)" if note.current else ""
-        origin = "written through the service" if note.origin == "bus" else "edited on disk"
-        if note.origin == "vault" and number == len(page.versions):
-            origin = "found on disk"
+        cause = _CAUSES.get(note.cause, note.cause)
+        if note.first_at:
+            cause += f", first stored {note.first_at[:19]}"
         name = f"  {note.name}" if note.name else ""
-        line = f"{note.version[:12]}  {note.created_at[:19]}  {note.size:>8} bytes  {origin}{mark}{name}"
+        line = f"{note.version[:12]}  {note.created_at[:19]}  {note.size:>8} bytes  {cause}{mark}{name}"
         console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)
 
 

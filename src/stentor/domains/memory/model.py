@@ -30,6 +30,9 @@ MAX_CONFLICT_COPIES = 1_000
 MAX_SUFFIX_BYTES = 16
 """A longer file name suffix is treated as a part of the name, which may be truncated."""
 
+VersionCause = Literal["found", "edited", "written", "restored"]
+"""How a version came about: it was there before the service, by an edit on disk, by a write, by a write of it again."""
+
 
 class WriteDraft(msgspec.Struct, frozen=True):
     """A requested write. None for `content` or `frontmatter` leaves it unchanged.

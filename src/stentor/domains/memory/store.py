@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from stentor.core.db import Sql, Tx
+from stentor.domains.memory.model import VersionCause
 
 MAX_VERSIONS = 50
 """Stored versions per note without a name; older ones are deleted when a new one is stored."""
@@ -37,18 +38,24 @@ _SAVE_RECORD_VERSION = Sql(
     """insert into memory_records (path, version, raw_hash) values (:path, :version, :raw_hash)
     on conflict (path) do update set version = excluded.version, raw_hash = excluded.raw_hash"""
 )
+# What is the first version of its note was there before the service; later ones on disk are edits.
+_CAUSE_ON_DISK = "case when exists (select 1 from memory_versions where path = :path) then 'edited' else 'found' end"
 _SAVE_VERSION = Sql(
-    """insert into memory_versions (path, content_hash, content, size, origin, created_at, provisional)
-    values (:path, :content_hash, :content, :size, :origin, :now, :provisional)
+    f"""insert into memory_versions (path, content_hash, content, size, origin, created_at, provisional, cause)
+    values (:path, :content_hash, :content, :size, :origin, :now, :provisional,
+        coalesce(cast(:cause as text), {_CAUSE_ON_DISK}))
     on conflict (path, content_hash) do update set created_at = excluded.created_at,
-        provisional = memory_versions.provisional * excluded.provisional"""
+        provisional = memory_versions.provisional * excluded.provisional,
+        first_at = coalesce(memory_versions.first_at, memory_versions.created_at),
+        cause = case excluded.cause when 'written' then 'restored' else 'edited' end"""
 )
 # The version that a write replaces keeps its time, unless it is new here or others were stored since: then it was there
 # just before the write.
 _SAVE_REPLACED = Sql(
-    """insert into memory_versions (path, content_hash, content, size, origin, created_at)
-    values (:path, :content_hash, :content, :size, :origin, :now)
-    on conflict (path, content_hash) do update set created_at = excluded.created_at
+    f"""insert into memory_versions (path, content_hash, content, size, origin, created_at, cause)
+    values (:path, :content_hash, :content, :size, :origin, :now, {_CAUSE_ON_DISK})
+    on conflict (path, content_hash) do update set created_at = excluded.created_at, cause = 'edited',
+        first_at = coalesce(memory_versions.first_at, memory_versions.created_at)
     where exists (
         select 1 from memory_versions as newer
         where newer.path = excluded.path and newer.created_at > memory_versions.created_at
@@ -68,7 +75,7 @@ _IS_PROVISIONAL = Sql("select provisional from memory_versions where path = :pat
 _HAS_VERSION = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
 _READ_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
 _LIST_VERSIONS = Sql(
-    """select content_hash, size, origin, created_at, name from memory_versions where path = :path
+    """select content_hash, size, origin, created_at, name, cause, first_at from memory_versions where path = :path
     order by created_at desc, content_hash limit :limit"""
 )
 _NAME_VERSION = Sql(
@@ -97,13 +104,19 @@ class WriteIntent(msgspec.Struct, frozen=True):
 
 
 class NoteVersion(msgspec.Struct, frozen=True):
-    """A stored version without its content; `origin` is "vault" for one that was found there, "bus" for a write."""
+    """A stored version without its content; `origin` is "vault" for one that was found there, "bus" for a write.
+
+    One that came back, by a write or an edit on disk, has the time of that in `created_at`, and in `first_at` when it
+    was stored first.
+    """
 
     content_hash: str
     size: int
     origin: str
     created_at: int
     name: str | None
+    cause: VersionCause
+    first_at: int | None
 
 
 class NewestVersion(msgspec.Struct, frozen=True):
@@ -159,7 +172,17 @@ def save_record_version(tx: Tx, path: str, version: int, file_hash: str) -> None
 
 def save_version(tx: Tx, path: str, content_hash: str, content: bytes, origin: str) -> None:
     """Store the bytes of a version, as the base of later merges and for the version history."""
-    _save(tx, _SAVE_VERSION, path, content_hash, content, origin, tx.now, provisional=0)
+    _save(
+        tx,
+        _SAVE_VERSION,
+        path,
+        content_hash,
+        content,
+        origin,
+        tx.now,
+        provisional=0,
+        cause="written" if origin == "bus" else None,
+    )
 
 
 def save_disk_version(tx: Tx, path: str, content_hash: str, content: bytes, after: int) -> None:
@@ -168,7 +191,7 @@ def save_disk_version(tx: Tx, path: str, content_hash: str, content: bytes, afte
     Its time is before any write of the service in this moment, which replaces it.
     """
     at = max(tx.now - 1, after + 1)
-    _save(tx, _SAVE_VERSION, path, content_hash, content, "vault", at, provisional=1)
+    _save(tx, _SAVE_VERSION, path, content_hash, content, "vault", at, provisional=1, cause="edited")
 
 
 def save_replaced_version(tx: Tx, path: str, content_hash: str, content: bytes, at: int | None = None) -> None:
@@ -179,7 +202,9 @@ def save_replaced_version(tx: Tx, path: str, content_hash: str, content: bytes, 
     _save(tx, _SAVE_REPLACED, path, content_hash, content, "vault", tx.now - 1 if at is None else at)
 
 
-def _save(tx: Tx, sql: Sql, path: str, content_hash: str, content: bytes, origin: str, at: int, **values: int) -> None:
+def _save(
+    tx: Tx, sql: Sql, path: str, content_hash: str, content: bytes, origin: str, at: int, **values: int | str | None
+) -> None:
     compressed = _compress(content)
     fields = {"path": path, "content_hash": content_hash, "content": compressed, "size": len(content)}
     tx.run(sql, **fields, origin=origin, now=at, **values)
@@ -217,7 +242,13 @@ def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
 
 def list_versions(tx: Tx, path: str) -> list[NoteVersion]:
     """Return the versions of a note, newest first."""
-    return [NoteVersion(*row) for row in tx.rows(_LIST_VERSIONS, path=path, limit=MAX_VERSIONS + MAX_NAMED_VERSIONS)]
+    rows = tx.rows(_LIST_VERSIONS, path=path, limit=MAX_VERSIONS + MAX_NAMED_VERSIONS)
+    return [NoteVersion(*row[:5], row[5] or _guess_cause(row[2], is_oldest=row is rows[-1]), row[6]) for row in rows]
+
+
+def _guess_cause(origin: str, *, is_oldest: bool) -> VersionCause:
+    """Return the cause of a version that was stored before causes were."""
+    return "written" if origin == "bus" else "found" if is_oldest else "edited"
 
 
 def name_version(tx: Tx, path: str, content_hash: str, name: str | None) -> bool:

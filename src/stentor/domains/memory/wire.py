@@ -10,7 +10,7 @@ from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
-from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.model import VersionCause, WriteDraft
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import EntityTag, Name, OmittedWhenNone, ResponseModel, Time, Timestamp, UuidText
@@ -239,7 +239,9 @@ class HybridOut(ResponseModel):
 class VersionOut(ResponseModel):
     """`version` is the SHA-256 of the file's bytes; `origin` says whether the bus wrote it or found it.
 
-    A version with a `name` is kept however many follow it.
+    `cause` says how it came about: "found" was there before the service, "edited" is an edit on disk, "restored" a
+    write of what an earlier version was. `first_at` is when a version that came back was stored first. A version with
+    a `name` is kept however many follow it.
     """
 
     version: Annotated[str, Field(validation_alias="content_hash")]
@@ -248,6 +250,8 @@ class VersionOut(ResponseModel):
     created_at: Timestamp
     current: bool
     name: str | None
+    cause: VersionCause
+    first_at: Timestamp | None
 
 
 class VersionNameIn(RequestModel):
