@@ -243,7 +243,12 @@ def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
 def list_versions(tx: Tx, path: str) -> list[NoteVersion]:
     """Return the versions of a note, newest first."""
     rows = tx.rows(_LIST_VERSIONS, path=path, limit=MAX_VERSIONS + MAX_NAMED_VERSIONS)
-    return [NoteVersion(*row[:5], row[5] or _guess_cause(row[2], is_oldest=row is rows[-1]), row[6]) for row in rows]
+    return [
+        NoteVersion(
+            version, size, origin, at, name, cause or _guess_cause(origin, is_oldest=number == len(rows)), first_at
+        )
+        for number, (version, size, origin, at, name, cause, first_at) in enumerate(rows, 1)
+    ]
 
 
 def _guess_cause(origin: str, *, is_oldest: bool) -> VersionCause:
