@@ -70,7 +70,7 @@ class RemoteEmbedder:
             raise EmbeddingUnavailable(f"{self._url} returned embeddings of different lengths.")
         vectors = np.asarray(rows, np.float32).reshape(len(rows), self._dimensions)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        scaled: Vectors = vectors / np.maximum(lengths, np.float32(1e-12))
+        scaled: Vectors = np.divide(vectors, np.maximum(lengths, np.float32(1e-12)), dtype=np.float32)
         return scaled
 
     async def close(self) -> None:
