@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
-from stentor.bootstrap.parts.agents import AgentServices, open_agents
+from stentor.bootstrap.parts.agents import AgentServices, open_agents, open_model_checks
 from stentor.bootstrap.parts.callers import open_keys, open_people
 from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
@@ -41,6 +41,7 @@ from stentor.domains.keys.service import KeyService
 from stentor.domains.monitoring.service import HealthService, agents_check, database_check, fixed_check, vault_check
 from stentor.domains.people.service import PeopleService
 from stentor.domains.registry.model import Runtime
+from stentor.domains.registry.model_checks import ModelChecks
 from stentor.domains.registry.service import AgentDraft
 from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
@@ -71,6 +72,7 @@ class Kernel:
     agents: AgentServices
     tasks: TaskServices
     llm: LlmParts
+    model_checks: ModelChecks
     keys: KeyService
     people: PeopleService
     command_agents: CommandAgents
@@ -142,6 +144,7 @@ class Kernel:
         jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
             self.tasks.reconciler.run,
             self.tasks.rerouting.run,
+            self.model_checks.run,
             self.tasks.wakeups.run,
             self.tasks.room.run,
             self.keys.run,
@@ -279,6 +282,7 @@ def build(
     agents = open_agents(infra)
     memory = open_memory(infra) if settings.memory.enabled else None
     llm = open_llm(infra, agents.registry.agents.get)
+    model_checks = open_model_checks(agents, llm.gateway)
     command_agents = open_command_agents(infra, agents, memory, llm)
     librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
     builtin = BuiltinDriver(librarian)
@@ -313,6 +317,7 @@ def build(
         agents=agents,
         tasks=tasks,
         llm=llm,
+        model_checks=model_checks,
         keys=open_keys(infra, llm),
         people=open_people(infra),
         command_agents=command_agents,

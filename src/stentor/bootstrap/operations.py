@@ -110,7 +110,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
             agents.trust_score,
             kernel.command_agents.check_runtime,
             agents.last_seen,
-            kernel.llm.gateway.find_model_problem,
+            kernel.model_checks,
         ),
         sandbox.SandboxOperations(agents.sandbox, known_agents),
         _learning_operations(agents),

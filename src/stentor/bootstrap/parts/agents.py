@@ -11,8 +11,10 @@ from stentor.core.security import policy as policy_files
 from stentor.core.security.policy import PolicyEntity, PolicySet
 from stentor.core.settings import Settings
 from stentor.domains.learning.service import LearningService
+from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry import authorization
 from stentor.domains.registry.model import Agent
+from stentor.domains.registry.model_checks import ModelChecks
 from stentor.domains.registry.presence import Presence
 from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.routing.model import PolicyCheck, RoutingPolicy, RoutingRequest
@@ -73,6 +75,14 @@ def _open_presence(infra: Infrastructure) -> Presence:
     presence = Presence(infra.clock, infra.settings.routing.worker_offline_seconds, announce)
     fanout.subscribe(WorkerSeen, lambda seen: presence.record_seen_elsewhere(seen.agent_id, seen.at))
     return presence
+
+
+def open_model_checks(agents: AgentServices, gateway: LlmGateway) -> ModelChecks:
+    """Return what finds agents whose model no provider serves; it is told when providers or routes change."""
+    checks = ModelChecks(agents.registry.agents, agents.presence, gateway.find_model_problem)
+    gateway.provider_registry.listeners.append(checks.notice_change)
+    gateway.routes.listeners.append(checks.notice_change)
+    return checks
 
 
 def load_policies(settings: Settings) -> PolicySet | None:

@@ -47,6 +47,7 @@ class AgentPresence(msgspec.Struct, frozen=True):
     trust_score: float | None
     online: bool | None = None
     last_seen: str | None = None
+    offline_reason: str | None = None
 
 
 class ListedAgent(AgentPresence, frozen=True, kw_only=True):
@@ -312,7 +313,7 @@ def _presence(agent: AgentPresence) -> str:
     """Return `online` or `offline`, and when a worker was last seen; `-` if an older service does not report it."""
     if agent.online is None:
         return "-"
-    word = "online" if agent.online else "offline"
+    word = "online" if agent.online else agent.offline_reason or "offline"
     return f"{word}, seen {output.format_age(agent.last_seen)}" if agent.last_seen else word
 
 

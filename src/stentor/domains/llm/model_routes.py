@@ -5,7 +5,7 @@ The gateway (`service`) calls them. Source: docs/decisions/0012-llm-gateway.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stentor.core.errors import StartRefused
@@ -99,6 +99,8 @@ class TenantRoutes:
     def __init__(self, configured: ModelRoutes) -> None:
         self.configured = configured
         self._by_tenant: dict[str, ModelRoutes] = {}
+        self.listeners: list[Callable[[], None]] = []
+        """Called after the routes of a tenant changed; they must return at once."""
 
     def of(self, tenant: str) -> ModelRoutes:
         return self._by_tenant.get(tenant, self.configured)
@@ -107,6 +109,8 @@ class TenantRoutes:
         self, tenant: str, groups: Mapping[str, Sequence[str]], fallbacks: Mapping[str, Sequence[str]]
     ) -> None:
         self._by_tenant[tenant] = self.configured.add(groups, fallbacks)
+        for listener in self.listeners:
+            listener()
 
 
 def resolve_qualified_name(model: str, providers: Mapping[str, Provider]) -> ModelTarget | None:

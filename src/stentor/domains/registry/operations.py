@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Query
@@ -11,6 +11,7 @@ from fastapi import Query
 from stentor.core.errors import InvalidRequest
 from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
+from stentor.domains.registry.model_checks import ModelChecks, describe_unserved
 from stentor.domains.registry.service import AgentRegistry
 from stentor.web.operations import Operation
 from stentor.web.wire import AgentId, Caller, Name, Offset, decode_cursor, encode_cursor
@@ -21,8 +22,6 @@ PresenceLookup = Callable[[Agent], tuple[bool, int | None]]
 """Returns whether an agent is online, and when it was last seen, in microseconds; None if never."""
 CheckRuntime = Callable[[Runtime], None]
 """Raises StentorError if this service cannot run the runtime."""
-ModelCheck = Callable[[str, str], Awaitable[str | None]]
-"""(tenant, model) -> why no provider serves the model, empty for the default one; None if one does or may."""
 
 
 class RegistryOperations:
@@ -34,10 +33,10 @@ class RegistryOperations:
         trust_of: TrustLookup,
         check_runtime: CheckRuntime,
         presence_of: PresenceLookup,
-        find_model_problem: ModelCheck,
+        model_checks: ModelChecks,
     ) -> None:
         self._registry = registry
-        self._find_model_problem = find_model_problem
+        self._model_checks = model_checks
         self._trust_of, self._check_runtime, self._presence_of = trust_of, check_runtime, presence_of
 
     async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
@@ -51,7 +50,7 @@ class RegistryOperations:
         namesake = next((agent for agent in agents if agent.name == draft.name and not agent.is_archived), None)
         agent = await self._registry.register(caller.tenant, draft, caller)
         notices = [_describe_namesake(namesake)] if namesake else []
-        notices += filter(None, [await self._notice(agent)])
+        notices += filter(None, [await self._model_checks.check(agent)])
         return wire.Registered.of(agent, notice=" ".join(notices) or None)
 
     async def list_agents(
@@ -85,7 +84,7 @@ class RegistryOperations:
         if ref is not None:
             agents = _select_referred(agents, ref)
         listed = agents[offset : offset + limit]
-        notices = await asyncio.gather(*map(self._notice, listed))
+        notices = await asyncio.gather(*map(self._model_checks.check, listed))
         return wire.AgentPage(
             agents=[
                 wire.AgentRow.of(agent, notice=notice, **self._state(agent))
@@ -101,14 +100,8 @@ class RegistryOperations:
     async def read(self, caller: Caller, agent_id: AgentId) -> wire.AgentOut:
         """Read one agent."""
         agent, last_task = await self._registry.get(caller.tenant, agent_id)
-        notice = await self._notice(agent)
+        notice = await self._model_checks.check(agent)
         return wire.AgentOut.of(agent, last_task=last_task, notice=notice, **self._state(agent))
-
-    async def _notice(self, agent: Agent) -> str | None:
-        """Return why the model of an agent of the runtime llm cannot be called; None if it can, or for others."""
-        if agent.runtime.kind != "llm":
-            return None
-        return await self._find_model_problem(agent.tenant, str(agent.runtime.options.get("model") or ""))
 
     def _state(self, agent: Agent) -> dict[str, object]:
         """Return the fields that are not in the registry's row."""
@@ -116,6 +109,7 @@ class RegistryOperations:
         return {
             "trust_score": self._trust_of(agent.tenant, agent.agent_id),
             "online": online,
+            "offline_reason": None if online or agent.runtime.kind != "llm" else describe_unserved(agent),
             "last_seen": last_seen,
         }
 

@@ -1,4 +1,5 @@
-"""Tracks which agents are online: workers that poll or hold a lease, endpoints that answer. In memory only.
+"""Tracks which agents are online: workers that poll or hold a lease, endpoints that answer, models that a provider
+serves. In memory only.
 
 It only influences the choice among agents that are admitted anyway, so an agent is assumed online until proven
 otherwise: a worker counts as online for one interval after its registration and after the start of this process.
@@ -41,6 +42,7 @@ class Presence:
         self._announced: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self._paused_until: dict[str, int] = {}
+        self._unserved: set[str] = set()
         self._slots: dict[str, int] = {}
         self._leases: dict[str, dict[str, int]] = {}
         self.arrival_count = 0
@@ -82,7 +84,18 @@ class Presence:
                 # A registration in the future comes from another process's clock and would keep the agent online.
                 seen = agent.created_at if self._started < agent.created_at <= now else self._started
             return now - seen < self.offline_after_us
+        if kind == "llm":
+            return agent.agent_id not in self._unserved
         return kind != "http" or self._now() >= self._paused_until.get(agent.agent_id, 0)
+
+    def record_model(self, agent_id: str, *, served: bool) -> None:
+        """Record whether a provider serves the model of an agent of the runtime llm."""
+        if served and agent_id in self._unserved:
+            self._unserved.discard(agent_id)
+            self.notify_arrival()
+        elif not served and agent_id not in self._unserved:
+            self._unserved.add(agent_id)
+            self.changed.set()
 
     def record_delivery(self, agent_id: str) -> None:
         """Record that an endpoint accepted a task."""

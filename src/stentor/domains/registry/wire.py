@@ -246,6 +246,7 @@ class AgentOut(ResponseModel):
     key_name: str | None
     last_task: Timestamp | None
     online: bool
+    offline_reason: str | None
     last_seen: Timestamp | None
     created_at: Timestamp
     updated_at: Timestamp
@@ -260,6 +261,7 @@ class AgentRow(ResponseModel):
     trust_score: float | None
     status: AgentStatus
     online: bool
+    offline_reason: str | None
     last_seen: Timestamp | None
     archived_at: Timestamp | None
     notice: str | None

@@ -44,6 +44,9 @@ MAX_NAMED_CAPABILITIES = 12
 NO_WORKER_ONLINE = "no worker online"
 """The notice of a queued task whose agent is offline, because all agents that can do it are."""
 
+NO_PROVIDER = "no provider serves the model of {}"
+"""The same for an agent of the runtime llm, with its name: it gets the task all the same, and fails it."""
+
 # In the order of the checks in `find_denial`: the furthest one reached names the denial of the whole request.
 ADMISSION_CHECKS: tuple[type[RoutingDenied], ...] = (
     CapabilityUnavailable,
@@ -61,6 +64,11 @@ DENIAL_MESSAGES: dict[type[RoutingDenied], str] = {
     TrustFloorExcludedAll: "Every agent with these capabilities is below the trust floor.",
     PolicyDenied: "The policy of this service permits no agent with these capabilities for this task.",
 }
+
+
+def describe_offline(runtime_kind: str | None, agent_name: str) -> str:
+    """Return the notice of a task whose agent is not online."""
+    return NO_PROVIDER.format(agent_name) if runtime_kind == "llm" else NO_WORKER_ONLINE
 
 
 class Authority(msgspec.Struct, frozen=True):
@@ -182,6 +190,13 @@ def decide(
     if not admitted:
         raise build_denial(request, denied)
     ranking = rank_candidates(admitted, policy.beta, request.preference, MAX_RECORDED_CANDIDATES)
+    if not ranking.candidates[0].online and (
+        waiting := [each for each in admitted if each.agent.runtime.kind != "llm"]
+    ):
+        # A worker comes back, while a model that no provider serves fails the task at once.
+        denied += [(each.agent, AgentUnavailable) for each in admitted if each.agent.runtime.kind == "llm"]
+        admitted = waiting
+        ranking = rank_candidates(admitted, policy.beta, request.preference, MAX_RECORDED_CANDIDATES)
     return _decision(request, policy, ranking, len(admitted), denied, trust_available)
 
 

@@ -14,7 +14,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.routing.model import NO_WORKER_ONLINE, Authority, RoutingDecision, RoutingRequest
+from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest, describe_offline
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
@@ -129,7 +129,7 @@ class TaskRouter:
         if agent is None:
             return None
         _, _, online = self._routing.agent_load(agent)
-        return None if online else NO_WORKER_ONLINE
+        return None if online else describe_offline(agent.runtime.kind, agent.name)
 
 
 def enqueue_after_commit(tx: Tx, task: Task, dispatch: TaskQueue) -> None:

@@ -21,7 +21,7 @@ from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenie
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
-from stentor.domains.routing.model import NO_WORKER_ONLINE, RoutingDecision
+from stentor.domains.routing.model import RoutingDecision, describe_offline
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
@@ -266,15 +266,16 @@ def _first_response(tx: Tx, task: Task, decision: RoutingDecision | None = None)
         error = {"code": denied["code"], "message": denied["message"], "details": details}
         return StoredResponse(_DENIALS_BY_CODE[denied["code"]].status, error)
     if decision is not None:
-        online = decision.online
+        online, agent_name = decision.online, decision.agent_name
     else:
-        online = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"].get("online", True)
+        routing = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"]
+        online, agent_name = routing.get("online", True), routing["agent_name"]
     result = SubmitResult(
         task.task_id,
         task.submitted_status,
         task.estimated_start,
         task.estimated_completion,
-        None if online or task.submitted_status != "queued" else NO_WORKER_ONLINE,
+        None if online or task.submitted_status != "queued" else describe_offline(task.runtime_kind, agent_name),
         task.provenance_id,
         task.metadata.priority,
     )

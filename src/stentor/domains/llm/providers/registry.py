@@ -77,6 +77,8 @@ class ProviderRegistry:
         self._probed_at = -OLLAMA_PROBE_SECONDS
         self._detected: dict[str, Provider] = {}
         self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
+        self.listeners: list[Callable[[], None]] = []
+        """Called after a provider was registered, changed or removed here; they must return at once."""
 
     async def providers_of(self, tenant: str) -> dict[str, Provider]:
         """Return the providers by name. A registered one replaces a detected Ollama, but not the operator's."""
@@ -120,7 +122,7 @@ class ProviderRegistry:
             return row
 
         row = await self._db.write(work)
-        self._cached.pop(tenant, None)  # the next call of this process must use the new registration
+        self._forget(tenant)
         return self._provider(tenant, row)
 
     async def remove(self, tenant: str, name: str, by: str) -> None:
@@ -135,7 +137,13 @@ class ProviderRegistry:
             self._runlog.append(tx, tenant, [EventDraft("provider_changed", "llm", f"Provider {name} removed.", meta)])
 
         await self._db.write(work)
+        self._forget(tenant)
+
+    def _forget(self, tenant: str) -> None:
+        # The next call of this process must use the new registration.
         self._cached.pop(tenant, None)
+        for listener in self.listeners:
+            listener()
 
     def _merge(self, tenant: str, row: ProviderRow | None, draft: ProviderDraft, base_url: str | None) -> ProviderRow:
         before = row or ProviderRow(draft.name, "", "", None, "")
