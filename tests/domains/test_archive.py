@@ -101,3 +101,25 @@ async def test_archiving_is_in_the_audit_log(world: World) -> None:
     events = (await world.admin.get("/api/v1/audit")).json()["events"]
     found = [e["metadata"]["to"] for e in events if e["event_type"] == "agent_status_changed"]
     assert found == ["active", "archived"]
+
+
+@requirement("registry.archive")
+async def test_a_task_that_waits_for_an_archived_agent_says_how_to_restore_it(world: World) -> None:
+    agent = await world.register("ann")
+    task = await world.submit()
+    assert (await act(world, agent, "archive"))[1]["open_tasks"] == 1
+    waiting = await world.task(task)
+    assert waiting["notice"] == "its agent ann is archived: stentor agent restore ann"
+    assert [wait["kind"] for wait in waiting["waits_for"]] == ["agent"]
+    await act(world, agent, "restore")
+    assert (await world.task(task))["notice"] is None
+
+
+@requirement("registry.archive")
+async def test_a_task_whose_only_agents_are_archived_is_denied_with_these_words(world: World) -> None:
+    agent = await world.register("ann")
+    await act(world, agent, "archive")
+    body = {"type": "echo", "input": "x", "required_capabilities": ["echo"]}
+    for more in ({}, {"agent_preference": agent}):
+        answer = await world.admin.post("/api/v1/tasks", json=body | more)
+        assert answer.json()["error"]["message"] == "The agent ann is archived: stentor agent restore ann"

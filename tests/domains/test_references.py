@@ -42,3 +42,14 @@ async def test_the_front_of_the_shown_part_of_an_id_finds_the_record(world: Worl
             assert [record_id in row.values() for row in found] == [True], (path, ref)
         missing = await world.admin.get(f"/api/v1/{path}", params={"ref": shown[:-1] + "x"})
         assert missing.json()[name] == []
+
+
+@requirement("tasks.references")
+async def test_an_agent_with_exactly_this_name_goes_before_those_whose_id_begins_or_ends_so(world: World) -> None:
+    first = await world.register("first")
+    named = await world.register(first[:2])
+    for archived in (False, True):
+        if archived:
+            await world.admin.post(f"/api/v1/registry/agents/{named}/archive", json={})
+        found = (await world.admin.get("/api/v1/registry/agents", params={"ref": first[:2]})).json()["agents"]
+        assert [agent["agent_id"] for agent in found] == [named]

@@ -410,3 +410,10 @@ async def test_a_schedule_survives_a_restart(make_world: MakeWorld) -> None:
     again: World = await make_world()
     await later(again, MINUTE)
     assert len(await tasks(again)) == 1
+
+
+@requirement("schedules.times")
+async def test_a_schedule_whose_task_no_agent_can_do_is_made_with_a_notice(world: World) -> None:
+    assert "None has 'echo'" in (await create(world))["notice"]
+    await world.register()
+    assert (await read(world))["notice"] is None

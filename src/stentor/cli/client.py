@@ -312,6 +312,8 @@ class ServiceClient:
             labels = (await self.get(kind.path, kind, ref=text, limit=MAX_LISTED_REFERENCES + 1)).value.labels
         except RequestFailed:  # not a possible reference, or no permission to list
             return None
+        if text in labels:
+            return {text: labels[text]}
         if len(labels) > 1:
             raise ambiguous_error(text, labels)
         return labels

@@ -34,6 +34,12 @@ class AgentStatus(msgspec.Struct, frozen=True):
     status: str
 
 
+class ArchivedAgent(AgentStatus, frozen=True):
+    """An archived agent with the number of its tasks that have not ended; an older service does not report it."""
+
+    open_tasks: int = 0
+
+
 class RegisteredAgent(AgentStatus, frozen=True):
     """A new agent; `notice` names another agent of the same name, or a model that no provider serves."""
 
@@ -271,9 +277,9 @@ def archive(
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.with_id(
-            AgentList, agent_id, lambda found: api.post(f"{_path(found)}/archive", AgentStatus, body)
+            AgentList, agent_id, lambda found: api.post(f"{_path(found)}/archive", ArchivedAgent, body)
         ),
-        lambda agent: output.print_line(f"Agent {agent.agent_id} is archived."),
+        _show_archived,
         as_json=as_json,
         access="change",
     )
@@ -291,6 +297,14 @@ def restore(
         as_json=as_json,
         access="change",
     )
+
+
+def _show_archived(agent: ArchivedAgent) -> None:
+    output.print_line(f"Agent {agent.agent_id} is archived.")
+    if agent.open_tasks:
+        tasks = "1 task of it has" if agent.open_tasks == 1 else f"{agent.open_tasks} tasks of it have"
+        notice = f"Notice: {tasks} not ended. Those that wait go on after: stentor agent restore {agent.agent_id}"
+        output.print_notice(notice, "yellow")
 
 
 def _split_command(command: str | None) -> list[str] | None:

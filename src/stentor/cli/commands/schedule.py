@@ -45,6 +45,7 @@ class ShownSchedule(msgspec.Struct, frozen=True, kw_only=True):
     next_at: str | None
     type: str
     last_run: ListedRun | None = None
+    notice: str | None = None
 
 
 class ScheduleTable(msgspec.Struct, frozen=True):
@@ -189,6 +190,8 @@ def _path(name: str) -> str:
 
 
 def _show_state(schedule: ShownSchedule) -> None:
+    if schedule.notice:
+        output.print_notice(f"Notice: {schedule.notice}", "yellow")
     if schedule.next_at is None:
         output.print_line(f"{schedule.name} is paused.")
         return

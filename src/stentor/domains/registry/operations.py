@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from fastapi import Query
@@ -20,6 +20,8 @@ TrustLookup = Callable[[str, str], float | None]
 """(tenant, agent id) -> the trust score now, None if it was never set."""
 PresenceLookup = Callable[[Agent], tuple[bool, int | None]]
 """Returns whether an agent is online, and when it was last seen, in microseconds; None if never."""
+CountOpenTasks = Callable[[str, str], Awaitable[int]]
+"""(tenant, agent id) -> how many of its tasks have not ended."""
 CheckRuntime = Callable[[Runtime], None]
 """Raises StentorError if this service cannot run the runtime."""
 
@@ -34,9 +36,10 @@ class RegistryOperations:
         check_runtime: CheckRuntime,
         presence_of: PresenceLookup,
         model_checks: ModelChecks,
+        count_open_tasks: CountOpenTasks,
     ) -> None:
         self._registry = registry
-        self._model_checks = model_checks
+        self._model_checks, self._count_open_tasks = model_checks, count_open_tasks
         self._trust_of, self._check_runtime, self._presence_of = trust_of, check_runtime, presence_of
 
     async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
@@ -146,14 +149,13 @@ class RegistryOperations:
         """Lift a suspension."""
         return wire.StatusOut.of(await self._registry.activate(caller.tenant, agent_id, caller))
 
-    async def archive(self, caller: Caller, agent_id: AgentId, body: wire.Archive) -> wire.StatusOut:
+    async def archive(self, caller: Caller, agent_id: AgentId, body: wire.Archive) -> wire.ArchivedOut:
         """Archive an agent: it gets no tasks, and lists leave it out; its history and proofs stay.
 
         409 while its tasks are running or waiting, unless `force` is set: suspend it first, and wait.
         """
-        return wire.StatusOut.of(
-            await self._registry.archive(caller.tenant, agent_id, body.reason.strip(), caller, force=body.force)
-        )
+        agent = await self._registry.archive(caller.tenant, agent_id, body.reason.strip(), caller, force=body.force)
+        return wire.ArchivedOut.of(agent, open_tasks=await self._count_open_tasks(agent.tenant, agent.agent_id))
 
     async def restore(self, caller: Caller, agent_id: AgentId) -> wire.StatusOut:
         """Bring an archived agent back, with the status that it had."""
@@ -165,8 +167,12 @@ def _describe_namesake(agent: Agent) -> str:
 
 
 def _select_referred(agents: list[Agent], ref: str) -> list[Agent]:
-    """Return the agents that a text refers to: archived ones only if there is no other."""
-    matching = [agent for agent in agents if agent.matches(ref)]
+    """Return the agents that a text refers to: archived ones only if there is no other.
+
+    One with this id goes before those with this name, and these before those with it as a part of their id.
+    """
+    whole = [agent for agent in agents if agent.agent_id == ref] or [agent for agent in agents if agent.name == ref]
+    matching = whole or [agent for agent in agents if agent.matches(ref)]
     return [agent for agent in matching if not agent.is_archived] or matching
 
 

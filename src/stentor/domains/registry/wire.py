@@ -313,3 +313,9 @@ class StatusOut(ResponseModel):
     reason: Annotated[str | None, Field(validation_alias="status_reason")]
     updated_at: Timestamp
     archived_at: Timestamp | None
+
+
+class ArchivedOut(StatusOut):
+    """`open_tasks` are tasks that have not ended: those that wait stay so until the agent is restored."""
+
+    open_tasks: int

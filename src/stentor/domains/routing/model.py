@@ -7,6 +7,7 @@ with the code of the furthest check that any candidate reached. Source: core con
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
@@ -239,11 +240,24 @@ def build_denial(request: RoutingRequest, denied: Sequence[tuple[Agent, type[Rou
     details: JsonObject = {"required_capabilities": list(request.capabilities)}
     if request.preferred_agent_id is not None:
         details |= {"agent_preference": request.preferred_agent_id, "reason": furthest.code}
-        message = "The preferred agent is not eligible for this task; `details.reason` says why."
+        message = _describe_archived(denied) or (
+            "The preferred agent is not eligible for this task; `details.reason` says why."
+        )
         return PreferredAgentIneligible(message, details)
     # All candidates are of the request's tenant, so that this names no agent of another one.
     details["denied"] = [msgspec.to_builtins(d) for d in _denied_candidates(denied)]
-    return furthest(DENIAL_MESSAGES[furthest], details)
+    message = _describe_archived(denied) if furthest is AgentUnavailable else None
+    return furthest(message or DENIAL_MESSAGES[furthest], details)
+
+
+def _describe_archived(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> str | None:
+    """Return that all agents that were unavailable are archived, None if that is not so."""
+    unavailable = [agent for agent, reason in denied if reason is AgentUnavailable]
+    if not unavailable or not all(agent.is_archived for agent in unavailable):
+        return None
+    name = unavailable[0].name
+    which = f"The agent {name}" if len(unavailable) == 1 else "Every agent with these capabilities"
+    return f"{which} is archived: stentor agent restore {shlex.quote(name)}"
 
 
 def build_capability_denial(request: RoutingRequest, known: Collection[str]) -> CapabilityUnavailable:

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import DAY, Clock
-from stentor.core.errors import RoutingDenied, TenantDenied, all_errors
+from stentor.core.errors import AgentUnavailable, RoutingDenied, TenantDenied, all_errors
 from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
 from stentor.domains.learning.model import Weight
@@ -161,6 +161,16 @@ class RoutingEngine:
                 entry = cache[agent_id] = (weight, sums, age, agent, track_record)
             candidates.append(AgentCandidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
         return candidates
+
+    def find_capability_problem(self, tenant: str, capabilities: tuple[str, ...]) -> str | None:
+        """Return that no agent of the tenant has all the capabilities, or only archived ones; None if one has them."""
+        agents = self._agents.list_capable(tenant, capabilities)
+        if any(not agent.is_archived for agent in agents):
+            return None
+        request = RoutingRequest(tenant, "", capabilities)
+        if not agents:
+            return model.build_capability_denial(request, self._agents.list_capabilities(tenant)).message
+        return model.build_denial(request, [(agent, AgentUnavailable) for agent in agents]).message
 
     def _denial_without_candidates(self, request: RoutingRequest) -> RoutingDenied:
         in_other_tenant = self._agents.is_capable_elsewhere(request.tenant, request.capabilities)

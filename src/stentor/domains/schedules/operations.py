@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import Path, Query
@@ -34,6 +35,10 @@ OverlapChoice = Annotated[
     Overlap, Field(description="Whether a run is skipped while the task of the run before has not ended.")
 ]
 _EXAMPLE_TASK = {"type": "summarize", "input": {"text": "The news of the day."}, "required_capabilities": ["summarize"]}
+
+
+FindCapabilityProblem = Callable[[str, tuple[str, ...]], str | None]
+"""(tenant, capabilities) -> why no agent can do a task that needs them; None if one can."""
 
 
 class ScheduleIn(RequestModel):
@@ -120,9 +125,12 @@ class ScheduleList(ResponseModel):
 
 
 class ScheduleOut(ScheduleRow):
-    """`next_times` are the next times of the expression, none while it is paused."""
+    """`next_times` are the next times of the expression, none while it is paused. `notice` says
+    that no agent can do the task now.
+    """
 
     next_times: list[Timestamp]
+    notice: str | None
     task: TemplateOut
 
 
@@ -134,8 +142,11 @@ class DeletedSchedule(ResponseModel):
 class ScheduleOperations:
     """Each method is an operation, see the table below."""
 
-    def __init__(self, schedules: ScheduleService, clock: Clock) -> None:
+    def __init__(
+        self, schedules: ScheduleService, clock: Clock, find_capability_problem: FindCapabilityProblem
+    ) -> None:
         self._schedules, self._clock = schedules, clock
+        self._find_capability_problem = find_capability_problem
 
     async def create(self, caller: Caller, body: ScheduleIn) -> ScheduleOut:
         """Submit a task again and again, at the times of a cron expression in a time zone."""
@@ -189,7 +200,9 @@ class ScheduleOperations:
         times = CronTimes(schedule.cron, schedule.timezone)
         following = [] if schedule.next_at is None else times.list_after(self._clock.now(), NEXT_TIMES)
         task = TemplateOut.of(schedule.task, title=schedule.task.metadata.title)
-        return ScheduleOut.of(schedule, **_derived(schedule, times), next_times=following, task=task)
+        notice = self._find_capability_problem(schedule.tenant, tuple(schedule.task.required_capabilities))
+        derived = _derived(schedule, times)
+        return ScheduleOut.of(schedule, **derived, next_times=following, notice=notice, task=task)
 
 
 def _derived(schedule: Schedule, times: CronTimes) -> dict[str, str]:

@@ -5,6 +5,7 @@ The ports to the dispatcher and to grants are here too. The choice of the agent 
 
 from __future__ import annotations
 
+import shlex
 from typing import Protocol
 
 import msgspec
@@ -14,6 +15,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest, describe_offline
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
@@ -121,8 +123,18 @@ class TaskRouter:
         agent = self._agents.get(tenant, agent_id) if agent_id else None
         return None if agent is None else agent.name
 
+    def find_archived(self, task: Task) -> Agent | None:
+        """Return the agent that a task waits for if it is archived."""
+        if task.status not in ("queued", "waiting", "pending_approval") or task.assigned_agent is None:
+            return None
+        agent = self._agents.get(task.tenant, task.assigned_agent)
+        return agent if agent is not None and agent.is_archived else None
+
     def notice(self, task: Task) -> str | None:
-        """Return the notice for a queued task whose agent is offline, or None."""
+        """Return the notice for a queued task whose agent is offline, or one that waits for an archived agent."""
+        agent = self.find_archived(task)
+        if agent is not None:
+            return f"its agent {agent.name} is archived: stentor agent restore {shlex.quote(agent.name)}"
         if task.status != "queued" or task.assigned_agent is None:
             return None
         agent = self._agents.get(task.tenant, task.assigned_agent)

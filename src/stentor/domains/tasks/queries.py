@@ -115,6 +115,10 @@ _COUNT_RUNNING = Sql(
     """select count(*) from tasks
     where tenant = :tenant and assigned_agent = :agent_id and status in ('executing', 'waiting')"""
 )
+_COUNT_OPEN = Sql(
+    """select count(*) from tasks where tenant = :tenant and assigned_agent = :agent_id
+    and status in ('pending_approval', 'queued', 'executing', 'waiting')"""
+)
 _NEXT_VALUE = {
     name: Sql(f"select min({name}) from tasks where tenant = :tenant and {name} > :after")
     for name in ("type", "submitted_by")
@@ -223,6 +227,11 @@ def find_oldest_queued_at(tx: Tx, priority: int) -> int | None:
 def count_running(tx: Tx, tenant: str, agent_id: str) -> int:
     """Return how many tasks of an agent are executing or waiting."""
     return int(tx.rows(_COUNT_RUNNING, tenant=tenant, agent_id=agent_id)[0][0])
+
+
+def count_open(tx: Tx, tenant: str, agent_id: str) -> int:
+    """Return how many tasks of an agent have not ended."""
+    return int(tx.rows(_COUNT_OPEN, tenant=tenant, agent_id=agent_id)[0][0])
 
 
 def list_by_reference(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) -> list[TaskSummary]:

@@ -30,7 +30,7 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
-from stentor.domains.tasks.progress import TaskState, TaskWait, WaitReader, describe_silence
+from stentor.domains.tasks.progress import MAX_WAITS, TaskState, TaskWait, WaitReader, describe_silence
 from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]
@@ -91,11 +91,16 @@ class TaskService:
 
         state = await self._db.read(read)
         if state.task.status == "pending_approval":
-            return msgspec.structs.replace(state, waits_for=[TaskWait("approval", "Waits for approval")])
+            state = msgspec.structs.replace(state, waits_for=[TaskWait("approval", "Waits for approval")])
         if state.notice is None and (notice := self.notice(state.task)) is not None:
             wait = TaskWait("agent", f"Waits for its agent: {notice}")
-            return msgspec.structs.replace(state, notice=notice, waits_for=[wait])
+            waits = [*state.waits_for[: MAX_WAITS - 1], wait]
+            return msgspec.structs.replace(state, notice=notice, waits_for=waits)
         return state
+
+    async def count_open(self, tenant: str, agent_id: str) -> int:
+        """Return how many tasks of an agent have not ended."""
+        return await self._db.read(lambda tx: queries.count_open(tx, tenant, agent_id))
 
     def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
         """Return the name of the agent that has a task."""

@@ -191,9 +191,8 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
     state: JsonObject = {"notice": None, "waits_for": []}
     if task is None:
         return state
-    has_limit = task["status"] == "queued" and task["metadata"].get("limit")
     # The activity has neither.
-    if not has_limit and task["status"] not in ("waiting", "executing"):
+    if task["status"] not in ("pending_approval", "queued", "waiting", "executing"):
         return state
     found = await page.find("tasks.get", task_id=task["task_id"])
     return found if found is not None and found["status"] == task["status"] else state
