@@ -171,7 +171,7 @@ async def test_the_list_is_narrowed_and_paged(world: World) -> None:
     assert (page["total"], page["limit"], page["offset"]) == (4, 2, 1)
     assert set(page["agents"][0]) == {
         *("agent_id", "name", "capabilities", "trust_score", "status", "online", "last_seen"),
-        *("archived_at", "notice"),
+        *("archived_at", "notice", "offline_reason"),
     }
     assert await names(world, limit=2, cursor=page["next_cursor"]) == ["ill"]
     assert (await world.admin.get(PATH, params={"status": "asleep"})).status_code == 400
