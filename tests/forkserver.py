@@ -339,6 +339,7 @@ def _build_commands() -> None:
 
 
 def main() -> NoReturn:
+    gc.disable()  # what is imported stays
     _import_all()
     _build_commands()
     certificates.read_once()
@@ -349,6 +350,7 @@ def main() -> NoReturn:
     assert len(list(Path("/proc/self/task").iterdir())) == 1, f"a fork has one thread, and these run: {threads}"
     gc.collect()
     gc.freeze()
+    gc.enable()
     server = Server(sys.argv[1])
     os.write(1, b"ready\n")
     args = server.serve()

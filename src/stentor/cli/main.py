@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from pathlib import Path
@@ -165,4 +166,6 @@ def _apply_config_file() -> None:
 
 
 def main() -> None:
+    # A start imports thousands of classes and functions that stay. Looking for cycles between them is a tenth of it.
+    gc.set_threshold(50_000, 20, 50)
     app()
