@@ -266,7 +266,9 @@ def activate(
 def archive(
     agent_id: AgentId,
     reason: Annotated[str, typer.Option(help="Reason, stored with the agent.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Archive it even while its tasks are running or waiting.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Archive it even while its tasks are running or waiting.")
+    ] = False,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
