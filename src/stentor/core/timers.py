@@ -8,16 +8,20 @@ thread of the event loop. Sharing one transaction among the pollers of a tick is
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+
+from stentor.core.errors import StoreUnavailable
 
 _PHASE = random.random()  # noqa: S311 - so that the processes that share a database do not all poll at the same moment
 _MIN_REST = 0.01
 """Fraction of a period: after a timer that fired a little early, the tick so close is skipped."""
 RESOLUTION_SECONDS = 0.02
 """How late a coarse timer may fire."""
+log = logging.getLogger(__name__)
 
 
 async def sleep_until_tick(seconds: float = 1.0) -> None:
@@ -30,6 +34,22 @@ async def wait_until_tick(event: asyncio.Event, seconds: float = 1.0, *, at_most
     with suppress(TimeoutError):
         async with asyncio.timeout(min(_rest(seconds), at_most)):
             await event.wait()
+
+
+async def tick_forever(job: str, wait: Callable[[], Awaitable[None]], tick: Callable[[], Awaitable[object]]) -> None:
+    """Wait and tick, for ever; waits out an outage of the database. `job` is the prefix of its log lines.
+
+    A tick that fails is logged and changes nothing for the next one.
+    """
+    while True:
+        await wait()
+        try:
+            await tick()
+        except StoreUnavailable:
+            continue  # the database logs the outage
+        except Exception:
+            # Fails open for the job: one tick that failed must not stop all later ones.
+            log.exception("%s: tick failed", job)
 
 
 def _rest(seconds: float) -> float:

@@ -14,9 +14,8 @@ from typing import Any
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, locks
-from stentor.core.errors import StoreUnavailable
 from stentor.core.live import Hub
-from stentor.core.timers import wait_until_tick
+from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.tasks import limit_store as store
 from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim, TaskLimit
@@ -73,17 +72,13 @@ class RoomFinder:
         hub.listeners.append(self._note_end)
 
     async def run(self) -> None:
-        """Run forever; waits out an outage of the database."""
-        while True:
+        """Run forever. After a look that failed the tasks stay parked until the next one."""
+
+        async def wait() -> None:
             await wait_until_tick(self._event)
             self._event.clear()
-            try:
-                await self.tick()
-            except StoreUnavailable:
-                continue  # the database logs the outage
-            except Exception:
-                # Fails closed: the tasks stay parked until the next look.
-                log.exception("limits: tick failed")
+
+        await tick_forever("limits", wait, self.tick)
 
     async def tick(self) -> None:
         """Look for room in the limits of which a task has ended, and in those that are due."""

@@ -17,9 +17,8 @@ import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import StoreUnavailable
 from stentor.core.runlog import RunLog, read_latest_events
-from stentor.core.timers import wait_until_tick
+from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
@@ -79,18 +78,14 @@ class TaskRerouter:
         agents.listeners.append(lambda _: presence.notify_arrival())
 
     async def run(self) -> None:
-        """Run forever; waits out an outage of the database."""
-        while True:
+        """Run forever. After a tick that failed the tasks stay where they are until the next one."""
+
+        async def wait() -> None:
             await wait_until_tick(self._presence.changed, INTERVAL_SECONDS)
             if self._presence.changed.is_set():
                 await asyncio.sleep(DEBOUNCE_SECONDS)
-            try:
-                await self.tick()
-            except StoreUnavailable:
-                continue  # the database logs the outage
-            except Exception:
-                # Fails open: the tasks stay where they are, and the next tick tries again.
-                log.exception("rerouting: tick failed")
+
+        await tick_forever("rerouting", wait, self.tick)
 
     async def tick(self) -> int:
         """Move the tasks of offline agents that another agent can do. Return how many were moved."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from stentor.core.errors import StoreUnavailable
-from stentor.core.timers import wait_until_tick
+from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 
 INTERVAL_SECONDS = 30.0
 """For what nobody tells this process: a provider registered at another one, or a list of models that has changed."""
-log = logging.getLogger(__name__)
 FindModelProblem = Callable[[str, str], Awaitable[str | None]]
 """(tenant, model) -> why no provider serves the model, empty for the default one; None if one does or may."""
 
@@ -44,16 +42,8 @@ class ModelChecks:
         return problem
 
     async def run(self) -> None:
-        """Run forever; waits out an outage of the database."""
-        while True:
-            await wait_until_tick(self._changed, INTERVAL_SECONDS)
-            try:
-                await self.tick()
-            except StoreUnavailable:
-                continue  # the database logs the outage
-            except Exception:
-                # Fails open: the agents stay as they are, and the next tick tries again.
-                log.exception("models of agents: check failed")
+        """Run forever. After a check that failed the agents stay as they are until the next one."""
+        await tick_forever("models of agents", partial(wait_until_tick, self._changed, INTERVAL_SECONDS), self.tick)
 
     async def tick(self) -> None:
         """Check the model of each agent that is not archived."""

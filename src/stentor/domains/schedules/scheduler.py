@@ -18,7 +18,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StentorError, StoreUnavailable
 from stentor.core.runlog import RunLog
-from stentor.core.timers import sleep_until_tick
+from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.schedules import model, store
 from stentor.domains.schedules.model import Occurrence, RunOutcome, Schedule, ScheduleRun
 from stentor.domains.schedules.service import record_change, task_of
@@ -45,15 +45,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
-        while True:
-            await sleep_until_tick()
-            try:
-                await self.tick()
-            except StoreUnavailable:
-                continue  # the database logs the outage
-            except Exception:
-                # Fails open: one look that failed must not stop all later ones.
-                log.exception("schedules: tick failed")
+        await tick_forever("schedules", sleep_until_tick, self.tick)
 
     async def tick(self) -> None:
         """Do what is due now, until nothing is that can be done."""
