@@ -141,3 +141,25 @@ async def test_messages_that_wait_at_the_end_are_sent_before_it(three: list[Proc
     three[0].fanout.send(TaskChanged("default", "last"))
     await three[0].fanout.stop()
     await soon(lambda: three[1].of(TaskChanged))
+
+
+async def test_nats_is_ready_once_its_server_has_read_the_subscription() -> None:
+    nats = pytest.importorskip("stentor.core.fanout.nats", reason="no NATS client: the wheel nats-py")
+    read: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1048576}\r\n')
+        while line := await reader.readline():
+            read.append(line.split()[0].decode())
+            if read[-1] == "PING":
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        transport = nats.NatsTransport(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", "test")
+        known: list[str] = []
+        listening = asyncio.create_task(transport.listen(lambda payload: None, lambda: known.extend(read)))
+        await soon(lambda: known)
+        await transport.close()
+        await asyncio.gather(listening, return_exceptions=True)
+    assert "PING" in known[known.index("SUB") :], known

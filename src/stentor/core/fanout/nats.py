@@ -46,7 +46,9 @@ class NatsTransport:
         )
         try:
             await client.subscribe(self._subject, cb=on_message)
-            # A round trip: after it the server has the subscription, and nothing is missed.
+            # A round trip: after it the server has the subscription, and nothing is missed. Two, because nats-py writes
+            # the first one's PING ahead of the subscription, which waits in a buffer; it has left before the second's.
+            await client.flush()
             await client.flush()
             ready()
             await lost.wait()
