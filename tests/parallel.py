@@ -9,6 +9,7 @@ tests of one run in one process. A process that dies fails the test that it ran;
 from __future__ import annotations
 
 import atexit
+import fcntl
 import importlib
 import mmap
 import os
@@ -19,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import NoReturn
@@ -82,7 +83,8 @@ class Run:
         self._hook = session.config.hook
         self._units = list(_units(session.items))
         self._unit_of = {item: number for number, unit in enumerate(self._units) for item in unit}
-        # A file's place is shared by all forks of a process: who reads a number has taken that group.
+        # A file's place is shared by all forks of a process: who reads a number has taken that group. Under a lock,
+        # since the kernel reads and moves the place of such a file in two steps; a process that dies leaves it free.
         self._waiting = os.memfd_create("units")
         os.write(self._waiting, b"".join(NUMBER.pack(number) for number in range(len(self._units))))
         os.lseek(self._waiting, 0, os.SEEK_SET)
@@ -116,7 +118,16 @@ class Run:
             raise self._session.Interrupted(self._session.shouldstop)
 
     def _take_nothing_more(self) -> None:
-        os.lseek(self._waiting, 0, os.SEEK_END)
+        with self._alone():
+            os.lseek(self._waiting, 0, os.SEEK_END)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        fcntl.lockf(self._waiting, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._waiting, fcntl.LOCK_UN)
 
     def _fork(self, number: int, rest: Sequence[int]) -> None:
         receiver, sender = Pipe(duplex=False)
@@ -141,8 +152,12 @@ class Run:
     def _taken(self, rest: Sequence[int]) -> Iterator[Sequence[int]]:
         if rest:
             yield rest
-        while taken := os.read(self._waiting, NUMBER.size):
+        while taken := self._take():
             yield self._units[NUMBER.unpack(taken)[0]]
+
+    def _take(self) -> bytes:
+        with self._alone():
+            return os.read(self._waiting, NUMBER.size)
 
     def _receive(self, wire: Connection) -> None:
         try:

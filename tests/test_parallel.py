@@ -64,6 +64,21 @@ def test_skipped():
     assert "a reason" in out
 
 
+def test_no_test_runs_twice_however_many_take_their_next_at_once(tmp_path: Path) -> None:
+    code, out = report(
+        tmp_path,
+        """
+@pytest.mark.parametrize("number", range(1000))
+def test_one(number):
+    pass
+""",
+        "--processes=8",
+        "-q",
+    )
+    assert code == 0
+    assert "1000 passed" in out
+
+
 def test_those_that_belong_together_run_in_one_process_and_share_its_fixtures(tmp_path: Path) -> None:
     code, out = report(
         tmp_path,
