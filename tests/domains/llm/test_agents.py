@@ -347,7 +347,6 @@ async def test_a_caller_that_leaves_cancels_the_task_and_the_providers_work(
     await sailor(world)
     upstream.halting = True
     upstream.go.clear()
-    upstream.arrived.clear()  # the registration asked for the list of models
     talk = {"model": "agent:explain", "messages": ASKED, "stream": streamed}
     async with listening(world) as client:
         asking = asyncio.ensure_future(client.post("/v1/chat/completions", json=talk))

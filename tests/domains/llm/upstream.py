@@ -36,6 +36,7 @@ class Upstream:
     models: list[str] = field(default_factory=lambda: ["sea-large", "sea-small"])
     calls: list[dict[str, Any]] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by the first call that is more than a question for the list of models."""
     broken_off: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event = field(default_factory=asyncio.Event)
     """A stream waits for it after its first word, when `halting`."""
@@ -77,12 +78,13 @@ class Upstream:
                 "body": body,
             }
         )
-        self.arrived.set()
+        if request.method == "POST":  # lists of models are asked for at any time
+            self.arrived.set()
         try:
             if self.mood is not None:
                 return await self.mood(request)
             return await self.answer(request, body)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ConnectionResetError):
             self.broken_off.set()
             raise
 
