@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+from stentor.auth.principal import Principal
+from stentor.domains.registry.model_checks import ModelChecks
+from stentor.domains.registry.operations import RegistryOperations
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.upstream import Upstream
@@ -82,3 +86,42 @@ async def test_it_is_online_while_a_provider_serves_its_model(make_llm: Gate, up
     assert (await world.admin.delete("/api/v1/llm/provider/sea")).status_code == 200
     assert await soon(lambda: is_online(agent) is False)
     assert await presence(world, agent_id) == (False, REASON)
+
+
+@requirement("registry.unserved-model-notice")
+async def test_reads_of_agents_tell_what_the_latest_check_found_and_wait_for_no_provider(world: World) -> None:
+    agent_id = await helper(world)
+    services, asked = world.kernel.agents, list[str]()
+    silent = asyncio.Event()
+
+    async def find_problem(_tenant: str, model: str) -> str | None:
+        asked.append(model)
+        if len(asked) > 1:
+            await silent.wait()
+        return "nobody has it"
+
+    checks = ModelChecks(services.registry.agents, services.presence, find_problem)
+    operations = RegistryOperations(
+        services.registry,
+        services.trust_score,
+        world.kernel.command_agents.check_runtime,
+        services.last_seen,
+        checks,
+        world.kernel.tasks.service.count_open,
+    )
+    caller = Principal("admin", "admin", frozenset(("admin",)))
+    assert (await operations.read(caller, agent_id)).notice is None
+    twin = await helper(world)
+    await checks.tick()
+    # Both have the same model: one question answers for both.
+    assert asked == [MODEL]
+    waiting = asyncio.create_task(checks.tick())
+    assert await soon(lambda: len(asked) == 2)
+    listed = (await operations.list_agents(caller)).agents
+    assert {row.agent_id: row.notice for row in listed if row.name == "helper"} == {
+        agent_id: "nobody has it",
+        twin: "nobody has it",
+    }
+    assert (await operations.read(caller, agent_id)).notice == "nobody has it"
+    assert len(asked) == 2
+    waiting.cancel()

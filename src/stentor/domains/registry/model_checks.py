@@ -1,4 +1,7 @@
-"""Finds the agents of the runtime llm whose model no provider serves, so that routing knows it without a request."""
+"""Finds the agents of the runtime llm whose model no provider serves.
+
+Routing and reads of agents take what the latest check found: they never wait for a provider.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from stentor.domains.registry.presence import Presence
 
 INTERVAL_SECONDS = 30.0
 """For what nobody tells this process: a provider registered at another one, or a list of models that has changed."""
+CONCURRENT_CHECKS = 8
 FindModelProblem = Callable[[str, str], Awaitable[str | None]]
 """(tenant, model) -> why no provider serves the model, empty for the default one; None if one does or may."""
 
@@ -23,6 +27,8 @@ class ModelChecks:
     def __init__(self, agents: AgentCache, presence: Presence, find_problem: FindModelProblem) -> None:
         self._agents, self._presence, self._find_problem = agents, presence, find_problem
         self._changed = asyncio.Event()
+        self._problems: dict[tuple[str, str], str | None] = {}
+        """(tenant, model) -> what the latest check found."""
         agents.listeners.append(self._notice_agent)
 
     def notice_change(self) -> None:
@@ -33,24 +39,48 @@ class ModelChecks:
         if agent.runtime.kind == "llm":
             self._changed.set()
 
+    def known_problem(self, agent: Agent) -> str | None:
+        """Return why the model of an agent cannot be called, as the latest check found; None if it was not checked."""
+        return self._problems.get((agent.tenant, model_of(agent))) if agent.runtime.kind == "llm" else None
+
     async def check(self, agent: Agent) -> str | None:
-        """Return why the model of an agent of the runtime llm cannot be called; None if it can, or for others."""
+        """Ask the providers now why the model of an agent cannot be called; None if it can, or for other runtimes.
+
+        May take seconds, so it is for changes of agents and not for reads.
+        """
         if agent.runtime.kind != "llm":
             return None
         problem = await self._find_problem(agent.tenant, model_of(agent))
-        self._presence.record_model(agent.agent_id, served=problem is None)
+        self._record(agent, problem)
         return problem
+
+    def _record(self, agent: Agent, problem: str | None) -> None:
+        self._problems[agent.tenant, model_of(agent)] = problem
+        self._presence.record_model(agent.agent_id, served=problem is None)
 
     async def run(self) -> None:
         """Run forever. After a check that failed the agents stay as they are until the next one."""
         await tick_forever("models of agents", partial(wait_until_tick, self._changed, INTERVAL_SECONDS), self.tick)
 
     async def tick(self) -> None:
-        """Check the model of each agent that is not archived."""
+        """Check each model of the agents that are not archived once."""
         self._changed.clear()
+        agents: dict[tuple[str, str], list[Agent]] = {}
         for agent in self._agents.list_all():
             if agent.runtime.kind == "llm" and not agent.is_archived:
-                await self.check(agent)
+                agents.setdefault((agent.tenant, model_of(agent)), []).append(agent)
+        for outdated in self._problems.keys() - agents.keys():
+            del self._problems[outdated]
+        # Several at once, so that a silent provider delays the others' models little.
+        limit = asyncio.Semaphore(CONCURRENT_CHECKS)
+
+        async def check(tenant: str, model: str) -> None:
+            async with limit:
+                problem = await self._find_problem(tenant, model)
+            for agent in agents[tenant, model]:
+                self._record(agent, problem)
+
+        await asyncio.gather(*(check(*key) for key in agents))
 
 
 def model_of(agent: Agent) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -87,11 +86,10 @@ class RegistryOperations:
         if ref is not None:
             agents = _select_referred(agents, ref)
         listed = agents[offset : offset + limit]
-        notices = await asyncio.gather(*map(self._model_checks.check, listed))
         return wire.AgentPage(
             agents=[
-                wire.AgentRow.of(agent, notice=notice, **self._state(agent))
-                for agent, notice in zip(listed, notices, strict=True)
+                wire.AgentRow.of(agent, notice=self._model_checks.known_problem(agent), **self._state(agent))
+                for agent in listed
             ],
             total=len(agents),
             limit=limit,
@@ -103,7 +101,7 @@ class RegistryOperations:
     async def read(self, caller: Caller, agent_id: AgentId) -> wire.AgentOut:
         """Read one agent."""
         agent, last_task = await self._registry.get(caller.tenant, agent_id)
-        notice = await self._model_checks.check(agent)
+        notice = self._model_checks.known_problem(agent)
         return wire.AgentOut.of(agent, last_task=last_task, notice=notice, **self._state(agent))
 
     def _state(self, agent: Agent) -> dict[str, object]:
