@@ -19,7 +19,7 @@ Known = tuple[Presence, FixedClock, Agent]
 def known() -> Known:
     """A worker that was seen now; its presence knows it for longer than an interval."""
     clock = FixedClock()
-    presence = Presence(clock, INTERVAL, lambda agent_id, at: None)
+    presence = Presence(clock, INTERVAL, lambda agent_id, at, left=False: None)
     clock.advance(seconds=2 * INTERVAL)
     worker = agent("worker", runtime=Runtime(kind="worker"))
     presence.record_seen(worker.agent_id)
@@ -69,3 +69,29 @@ def test_a_worker_of_the_future_that_never_came_is_offline(known: Known) -> None
     presence, clock, _ = known
     stranger = agent("stranger", runtime=Runtime(kind="worker"), created_at=clock.now() + HOUR * SECOND)
     assert not presence.is_online(stranger)
+
+
+@requirement("execution.worker-leaves")
+def test_a_worker_that_left_elsewhere_is_offline_until_it_is_seen_after_that(known: Known) -> None:
+    presence, clock, worker = known
+    presence.record_left_elsewhere(worker.agent_id, clock.now())
+    assert not presence.is_online(worker)
+    # A message from before, which arrives late.
+    presence.record_seen_elsewhere(worker.agent_id, clock.now() - SECOND)
+    assert not presence.is_online(worker)
+    clock.advance(seconds=1)
+    presence.record_seen_elsewhere(worker.agent_id, clock.now())
+    assert presence.is_online(worker)
+
+
+@requirement("execution.worker-leaves")
+def test_a_process_where_a_worker_polls_contradicts_one_where_the_last_left() -> None:
+    clock, told = FixedClock(), list[tuple[str, bool]]()
+    presence = Presence(clock, INTERVAL, lambda agent_id, at, left=False: told.append((agent_id, left)))
+    worker = agent("worker", runtime=Runtime(kind="worker"))
+    presence.record_poll(worker.agent_id, 1)
+    presence.record_left_elsewhere(worker.agent_id, clock.now())
+    assert presence.is_online(worker)
+    assert told == [(worker.agent_id, False)]
+    presence.record_left(worker.agent_id)
+    assert told[1:] == [(worker.agent_id, True)]

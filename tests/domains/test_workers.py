@@ -11,6 +11,7 @@ import pytest
 from stentor.core.clock import SECOND, format_iso
 from tests.conftest import World
 from tests.domains.streams import watch, watched
+from tests.patience import soon
 from tests.requirements import requirement
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -289,6 +290,47 @@ async def test_worker_finds_its_agent_by_name_and_another_keys_agent_not(world: 
     assert (await world.admin.get("/api/v1/agents/ann")).json()["agent_id"] == agent
     missing = await world.admin.get("/api/v1/agents/none")
     assert "No agent has the id or the name 'none'" in missing.json()["error"]["message"]
+
+
+async def is_online(world: World, agent: str) -> bool:
+    return bool((await world.admin.get(f"/api/v1/registry/agents/{agent}")).json()["online"])
+
+
+@requirement("execution.worker-leaves")
+async def test_a_worker_that_leaves_is_offline_at_once_and_online_again_with_its_next_claim(world: World) -> None:
+    agent = await world.register()
+    await claims(world, agent)
+    left = await world.admin.post(f"/api/v1/agents/{agent}/leave")
+    assert left.json() == {"agent_id": agent, "online": False}
+    assert not await is_online(world, agent)
+    assert (await world.task(await world.submit()))["notice"] == "no worker online"
+    assert len((await claims(world, agent)).json()["tasks"]) == 1
+    assert await is_online(world, agent)
+
+
+@requirement("execution.worker-leaves")
+async def test_an_agent_stays_online_while_another_worker_of_it_waits_or_works(world: World) -> None:
+    agent = await world.register()
+    waiting = asyncio.create_task(claims(world, agent, wait_seconds=60))
+    assert await soon(lambda: world.kernel.agents.presence.last_seen(agent) is not None)
+    assert (await world.admin.post(f"/api/v1/agents/{agent}/leave")).json()["online"] is True
+    task_id = await world.submit()
+    (claim,) = (await waiting).json()["tasks"]
+    # The task may have been claimed at another process: the row counts.
+    assert (await world.admin.post(f"/api/v1/agents/{agent}/leave")).json()["online"] is True
+    assert (await tell(world, task_id, "complete", epoch=claim["epoch"], result=1)).status_code == 200
+    assert (await world.admin.post(f"/api/v1/agents/{agent}/leave")).json()["online"] is False
+
+
+@requirement("execution.worker-leaves")
+async def test_only_who_may_act_for_a_worker_says_that_it_leaves(world: World) -> None:
+    agent, other = await world.register("ann", key_name="BOB"), await world.register("bob", key_name="SECOND")
+    service = await world.register("service", runtime={"kind": "llm", "options": {"model": "sea/x"}})
+    assert (await world.clients["BOB"].post(f"/api/v1/agents/{other}/leave")).status_code == 403
+    assert (await world.admin.post(f"/api/v1/agents/{NOBODY}/leave")).status_code == 404
+    assert (await world.admin.post(f"/api/v1/agents/{service}/leave")).status_code == 409
+    await world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "a mistake"})
+    assert (await world.clients["BOB"].post(f"/api/v1/agents/{agent}/leave")).json()["online"] is False
 
 
 async def test_an_id_with_a_slash_is_reached_by_the_fast_routes_and_labelled_by_its_template(world: World) -> None:

@@ -179,6 +179,21 @@ def test_worker_logs_that_it_is_connected_and_what_it_reports(caplog: pytest.Log
         ]
 
 
+@pytest.mark.parametrize("reply", [(200, {}), (404, {})], ids=["new", "old"])
+def test_a_worker_that_ends_says_so_last_and_ends_with_an_older_service_too(reply: Reply) -> None:
+    with run_service(Service(tasks=1)) as service:
+        service.reply = lambda verb: reply if verb == "leave" else (200, {})
+        worker = Worker(service.url, "key", "counter", concurrency=1)
+        worker.handler(lambda task: 1)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert service.wait_until(lambda: bool(service.reports))
+        worker.stop()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+        assert service.requests[-1] == "POST /api/v1/agents/agent/leave"
+
+
 def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     worker = Worker("http://127.0.0.1:9", "key", "agent")
     for _ in range(3):

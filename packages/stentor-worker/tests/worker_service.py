@@ -38,6 +38,8 @@ class Service:
             self.requests.append(f"{method} {path}")
         if path.endswith("/claims"):
             return self._claim()
+        if path.endswith("/leave"):
+            return self.reply("leave")
         if method == "GET":
             return 200, AGENT
         task_id, verb = path.split("/")[-2:]

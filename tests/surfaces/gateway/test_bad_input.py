@@ -274,7 +274,7 @@ async def test_no_id_in_a_path_breaks_the_service_or_finds_anything(world: World
 
 CHANGE_NOTHING = (
     *(f"/bulk/tasks/{verb}" for verb in ("cancel", "retry", "approve", "reject")),  # the example names no task
-    *("/can-perform", "/claims", "/reindex", "/verify"),
+    *("/can-perform", "/claims", "/leave", "/reindex", "/verify"),
     *("/people/sign-out", "/unblock"),  # no session of this caller, and nobody is blocked
     *("/atp/route", "/atp/validate", "/atp/format"),
 )

@@ -86,20 +86,30 @@ class Client:
         self.url = url
 
     def call(
-        self, method: str, path: str, body: Any = None, *, tries: int = 1_000_000, idempotency_key: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        tries: int = 1_000_000,
+        idempotency_key: str | None = None,
+        timeout_s: float | None = None,
     ) -> Any:
         """Return the JSON of the response. Raises ServiceError.
 
         Connection errors, 429, 502, 503 and 504 are retried with exponential backoff, up to `tries` attempts; at most
         three more once the worker is stopping. With an `idempotency_key`, a request that arrived although its response
-        did not is done once, by the operations that take a key.
+        did not is done once, by the operations that take a key. `timeout_s`: each for connecting and responding.
         """
+        timeout = self._pool.timeout if timeout_s is None else urllib3.Timeout(timeout_s)
         headers = None if idempotency_key is None else {**self._pool.headers, "Idempotency-Key": idempotency_key}
         pause = 0.1
         while True:
             tries -= 1
             try:
-                response = self._pool.request(method, self._prefix + path, json=body, headers=headers, redirect=False)
+                response = self._pool.request(
+                    method, self._prefix + path, json=body, headers=headers, redirect=False, timeout=timeout
+                )
             except HTTPError as error:
                 failure = ServiceError(0, "UNREACHABLE", _describe(error))
                 wait = pause

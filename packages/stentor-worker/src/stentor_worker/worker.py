@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
@@ -25,6 +26,8 @@ BEATS_PER_LEASE = 3.75
 """So that one or two lost heartbeats do not lose the task."""
 POLL_SECONDS = 5
 """How long the service may hold a long poll open."""
+LEAVE_SECONDS = 3.0
+"""How long a worker that ends waits for the service to hear it."""
 MAX_MESSAGE = 2_000
 log = logging.getLogger(__name__)
 
@@ -127,6 +130,7 @@ class Worker:
         finally:
             self._ended.set()
             heartbeats.join()
+            self._leave()
             self._client.close()
 
     def replay(self, task_id: str) -> Replay:
@@ -139,6 +143,14 @@ class Worker:
     def stop(self) -> None:
         """Stop claiming tasks; `run` returns when the running ones have ended."""
         self._stopping.set()
+
+    def _leave(self) -> None:
+        """Say that this worker ends, so that its agent is offline at once. A service that does not hear it waits."""
+        if self._is_connected:
+            path = f"/agents/{segment(self.agent_id)}/leave"
+            # Nobody waits for a worker that ends: a service that is down or older must not delay it.
+            with suppress(ServiceError):
+                self._client.call("POST", path, tries=1, timeout_s=LEAVE_SECONDS)
 
     def _on_signal(self, *_: Any) -> None:
         self.stop()

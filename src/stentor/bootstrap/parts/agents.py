@@ -69,11 +69,16 @@ def _open_presence(infra: Infrastructure) -> Presence:
     """What this process and the others know of the workers that can take work."""
     fanout = infra.fanout
 
-    def announce(agent_id: str, at: int) -> None:
-        fanout.send(WorkerSeen(agent_id, at))
+    def announce(agent_id: str, at: int, *, left: bool = False) -> None:
+        fanout.send(WorkerSeen(agent_id, at, left))
 
     presence = Presence(infra.clock, infra.settings.routing.worker_offline_seconds, announce)
-    fanout.subscribe(WorkerSeen, lambda seen: presence.record_seen_elsewhere(seen.agent_id, seen.at))
+
+    def hear(seen: WorkerSeen) -> None:
+        record = presence.record_left_elsewhere if seen.left else presence.record_seen_elsewhere
+        record(seen.agent_id, seen.at)
+
+    fanout.subscribe(WorkerSeen, hear)
     return presence
 
 

@@ -74,10 +74,11 @@ class CacheInvalidated(FanoutMessage, frozen=True, tag="f"):
 
 
 class WorkerSeen(FanoutMessage, frozen=True, tag="p"):
-    """A worker contacted the sender at the time `at` (microseconds)."""
+    """A worker contacted the sender at the time `at` (microseconds); with `left` the last one of its agent left."""
 
     agent_id: str
     at: int
+    left: bool = False
 
 
 class Reconnected(FanoutMessage, frozen=True, tag="r"):

@@ -95,6 +95,13 @@ class WorkerAgent(ResponseModel):
     capabilities: list[str]
 
 
+class WorkerLeft(ResponseModel):
+    """`online` if another worker of the agent polls or works."""
+
+    agent_id: str
+    online: bool
+
+
 class Claims(ResponseModel):
     tasks: list[ClaimOut]
 
@@ -132,6 +139,10 @@ class WorkerOperations:
         claims = await self._workers.claim(caller, agent_id, body.max, body.wait_seconds, body.lease_seconds, is_gone)
         return Claims(tasks=[ClaimOut.of(claim, metadata=claim.metadata.for_agent) for claim in claims])
 
+    async def leave(self, caller: Caller, agent_id: AgentId) -> WorkerLeft:
+        """Report that a worker ends: the agent is offline at once, unless another worker of it polls or works."""
+        return WorkerLeft(agent_id=agent_id, online=await self._workers.leave(caller, agent_id))
+
     async def heartbeat(self, caller: Caller, task_id: TaskId, body: HeartbeatIn) -> Renewed:
         """Renew the lease; after 409 LEASE_LOST the worker must stop."""
         lease_until = await self._workers.heartbeat(caller, task_id, body.epoch, body.lease_seconds)
@@ -159,6 +170,7 @@ _ERRORS = (404, 409)
 OPERATIONS = [
     Operation("worker.agent", "write", WorkerOperations.agent, "GET /agents/{agent_id}", errors=_ERRORS),
     Operation("worker.claim", "write", WorkerOperations.claim, "POST /agents/{agent_id}/claims", errors=_ERRORS),
+    Operation("worker.leave", "write", WorkerOperations.leave, "POST /agents/{agent_id}/leave", errors=_ERRORS),
     Operation(
         "worker.heartbeat",
         "write",

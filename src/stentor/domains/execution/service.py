@@ -24,7 +24,7 @@ from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.tasks import store
+from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.leases import check_epoch, require_held, require_writable
 from stentor.domains.tasks.model import Task, TaskClaim
 from stentor.domains.tasks.service import require_task
@@ -53,6 +53,8 @@ class WorkerService:
         self._outcomes = outcomes
         self._hub = hub
         self._spans = spans
+        self._polls: dict[str, list[Callable[[], Awaitable[bool]]]] = {}
+        """Agent id -> for each claim that waits here, what returns whether its client has disconnected."""
 
     async def claim(
         self,
@@ -69,14 +71,17 @@ class WorkerService:
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
         waited = 0.0
+        polls = self._polls.setdefault(agent_id, [])
+        polls.append(gone)
         try:
             while True:
                 # In each round: the agent may be suspended or deleted while the request waits.
                 self.require_worker(principal, agent_id)
-                self._presence.record_seen(agent_id)
-                self._presence.record_poll(agent_id, limit)
+                # Before the worker is recorded as seen: it may have left.
                 if self._hub.closing.is_set() or await gone():
                     return []
+                self._presence.record_seen(agent_id)
+                self._presence.record_poll(agent_id, limit)
                 if claims := await self._dispatcher.claim(agent_id, limit, lease * SECOND):
                     for claim in claims:
                         self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
@@ -87,7 +92,22 @@ class WorkerService:
                 if not await self._dispatcher.wait_for_task(agent_id, step):
                     waited += step
         finally:
+            polls.remove(gone)
+            if not polls:
+                self._polls.pop(agent_id, None)
             self._presence.record_poll(agent_id, 0)
+
+    async def leave(self, principal: Principal, agent_id: str) -> bool:
+        """Record that a worker ends; return whether the agent is still online, because another worker polls or works.
+
+        Raises NotFound, Forbidden, and Conflict for an agent that is not a worker.
+        """
+        agent = self._require_own(principal, agent_id)
+        # A worker ends its long poll when it leaves; the poll may not have noticed that yet.
+        gone = [await is_gone() for is_gone in list(self._polls.get(agent_id, ()))]
+        if all(gone) and not await self._db.read(lambda tx: queries.is_executing(tx, agent.tenant, agent_id)):
+            self._presence.record_left(agent_id)
+        return self._presence.is_online(agent)
 
     async def heartbeat(self, principal: Principal, task_id: str, epoch: int, lease: int) -> int:
         """Renew the lease and return its end in microseconds. Raises LeaseLost."""
@@ -151,6 +171,13 @@ class WorkerService:
 
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
+        agent = self._require_own(principal, agent_id)
+        if agent.status != "active":
+            status = "archived" if agent.is_archived else agent.status
+            raise AgentUnavailable(f"The agent is {status}, so it gets no tasks.", {"status": status})
+        return agent
+
+    def _require_own(self, principal: Principal, agent_id: str) -> Agent:
         agent = self._agents.get(principal.tenant, agent_id)
         if agent is None:
             raise NotFound(f"No agent has the id {agent_id!r}.")
@@ -159,9 +186,6 @@ class WorkerService:
             raise Conflict(
                 f"The agent's runtime is {agent.runtime.kind}; only agents with the runtime worker claim tasks."
             )
-        if agent.status != "active":
-            status = "archived" if agent.is_archived else agent.status
-            raise AgentUnavailable(f"The agent is {status}, so it gets no tasks.", {"status": status})
         return agent
 
     def find_worker(self, principal: Principal, name: str) -> Agent:

@@ -8,7 +8,7 @@ otherwise: a worker counts as online for one interval after its registration and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from stentor.core.clock import SECOND, Clock
 from stentor.domains.registry.model import Agent
@@ -24,14 +24,20 @@ ENDPOINT_PAUSE_US = 30 * SECOND
 """How long an endpoint is paused after these failures, in microseconds."""
 
 
+class Announce(Protocol):
+    def __call__(self, agent_id: str, at: int, *, left: bool = False) -> None:
+        """Tell the other processes; `at` in microseconds."""
+        ...
+
+
 class Presence:
     """The activity of workers and endpoints, as this process knows it.
 
-    A worker is online until `offline_after_seconds` after its last activity. `announce` tells other processes that a
-    worker was seen: (agent id, time in microseconds).
+    A worker is online until it leaves, or until `offline_after_seconds` after its last activity. `announce` tells
+    other processes that a worker was seen or, with `left`, that it left.
     """
 
-    def __init__(self, clock: Clock, offline_after_seconds: float, announce: Callable[[str, int], None]) -> None:
+    def __init__(self, clock: Clock, offline_after_seconds: float, announce: Announce) -> None:
         self._clock = clock
         self.offline_after_us = int(offline_after_seconds * SECOND)
         self._announce = announce
@@ -40,6 +46,8 @@ class Presence:
         self._latest = self._started = clock.now()
         self._seen: dict[str, int] = {}
         self._announced: dict[str, int] = {}
+        self._left: dict[str, int] = {}
+        """When the last worker of an agent left; without those that were seen again."""
         self._failures: dict[str, int] = {}
         self._paused_until: dict[str, int] = {}
         self._unserved: set[str] = set()
@@ -48,7 +56,7 @@ class Presence:
         self.arrival_count = 0
         """How often an agent became available for waiting tasks: it came online, is new, or was changed."""
         self.changed = asyncio.Event()
-        """Set at each arrival and when an endpoint goes offline, but not when a worker goes silent: readers poll."""
+        """Set at each arrival and when an agent goes offline, but not when a worker goes silent: readers poll."""
 
     def notify_arrival(self) -> None:
         """Record that an agent became available for waiting tasks."""
@@ -58,8 +66,11 @@ class Presence:
     def record_seen(self, agent_id: str) -> None:
         """Record that a worker polled, sent a heartbeat or reported an outcome."""
         now = self._now()
+        is_back = self._left.pop(agent_id, None) is not None
         self.record_seen_elsewhere(agent_id, now)
-        if now - self._announced.get(agent_id, 0) >= self._announce_interval:
+        if is_back:
+            self.notify_arrival()
+        if is_back or now - self._announced.get(agent_id, 0) >= self._announce_interval:
             self._announced[agent_id] = now
             self._announce(agent_id, now)
 
@@ -69,8 +80,31 @@ class Presence:
         # A time in the future would keep a worker online that is gone.
         at, previous = min(at, now), self._seen.get(agent_id, 0)
         self._seen[agent_id] = max(at, previous)
-        if now - at < self.offline_after_us <= now - previous:
+        if (left := self._left.get(agent_id)) is not None:
+            # A message that was sent before the worker left may arrive after it.
+            if at > left:
+                del self._left[agent_id]
+                self.notify_arrival()
+        elif now - at < self.offline_after_us <= now - previous:
             self.notify_arrival()
+
+    def record_left(self, agent_id: str) -> None:
+        """Record that the last worker of an agent left: the agent is offline until a worker is seen again."""
+        now = self._now()
+        self._leave(agent_id, now)
+        self._announce(agent_id, now, left=True)
+
+    def record_left_elsewhere(self, agent_id: str, at: int) -> None:
+        """Record that another process saw no worker of an agent any more, unless one polls or works here."""
+        now = self._now()
+        if self._slots.get(agent_id) or self.count_held(agent_id):
+            self._announce(agent_id, now)
+        elif at >= self._seen.get(agent_id, 0):
+            self._leave(agent_id, min(at, now))
+
+    def _leave(self, agent_id: str, at: int) -> None:
+        self._seen[agent_id] = self._left[agent_id] = at
+        self.changed.set()
 
     def last_seen(self, agent_id: str) -> int | None:
         """Return when a worker was last seen, in microseconds; None if never since the start of this process."""
@@ -79,6 +113,8 @@ class Presence:
     def is_online(self, agent: Agent) -> bool:
         kind = agent.runtime.kind
         if kind == "worker":
+            if agent.agent_id in self._left:
+                return False
             now, seen = self._now(), self._seen.get(agent.agent_id)
             if seen is None:
                 # A registration in the future comes from another process's clock and would keep the agent online.
@@ -165,6 +201,6 @@ class Presence:
         Else an agent that is gone would stay online, and an endpoint paused, for as long as the clock was ahead.
         """
         self._started += offset
-        for times in (self._seen, self._announced, self._paused_until, *self._leases.values()):
+        for times in (self._seen, self._left, self._announced, self._paused_until, *self._leases.values()):
             for key in times:
                 times[key] += offset

@@ -115,6 +115,10 @@ _COUNT_RUNNING = Sql(
     """select count(*) from tasks
     where tenant = :tenant and assigned_agent = :agent_id and status in ('executing', 'waiting')"""
 )
+_IS_EXECUTING = Sql(
+    """select 1 from tasks
+    where tenant = :tenant and assigned_agent = :agent_id and status = 'executing' limit 1"""
+)
 _COUNT_OPEN = Sql(
     """select count(*) from tasks where tenant = :tenant and assigned_agent = :agent_id
     and status in ('pending_approval', 'queued', 'executing', 'waiting')"""
@@ -232,6 +236,11 @@ def count_running(tx: Tx, tenant: str, agent_id: str) -> int:
 def count_open(tx: Tx, tenant: str, agent_id: str) -> int:
     """Return how many tasks of an agent have not ended."""
     return int(tx.rows(_COUNT_OPEN, tenant=tenant, agent_id=agent_id)[0][0])
+
+
+def is_executing(tx: Tx, tenant: str, agent_id: str) -> bool:
+    """Return whether an agent executes a task."""
+    return bool(tx.rows(_IS_EXECUTING, tenant=tenant, agent_id=agent_id))
 
 
 def list_by_reference(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) -> list[TaskSummary]:
