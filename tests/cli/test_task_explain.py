@@ -45,7 +45,7 @@ def test_explain_says_who_was_chosen_and_why_and_recomputes_it(served: Served) -
         assert words in done.out
     for column in ("declared", "elsewhere", "prior", "outcomes", "expected", "uncertainty", "ahead", "ready", "online"):
         assert column in done.out
-    assert "ROUTING_AGENT_UNAVAILABLE" in done.out
+    assert "is suspended, quarantined or archived (ROUTING_AGENT_UNAVAILABLE)" in " ".join(done.out.split())
     assert done.out.endswith("Recomputation from the run log: identical.\n")
     found = program("task", "explain", "t", "--json").json
     assert found["decision"]["agent_id"] == ann
@@ -109,7 +109,7 @@ def test_explain_says_why_nobody_was_chosen(served: Served) -> None:
     program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t")
     done = program("task", "explain", "t")
     assert done.code == 0
-    assert "No agent was chosen: Every agent with these capabilities is suspended or quarantined." in done.out
+    assert "No agent was chosen: The agent ann is suspended: stentor agent activate ann" in done.out
     assert "ann" in done.out
     assert program("task", "explain", "none").code == 3
 

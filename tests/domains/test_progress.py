@@ -110,6 +110,23 @@ async def test_a_task_says_that_its_worker_is_silent_and_when_it_is_queued_again
     assert (task["status"], task["notice"]) == ("queued", "no worker online")
 
 
+@requirement("tasks.silence")
+async def test_a_task_whose_lease_ended_says_so_until_its_next_attempt(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    await world.claim(agent, lease_seconds=5)
+    world.clock.advance(seconds=6)
+    await world.kernel.tasks.reconciler.tick(0)
+    task = await world.task(task_id)
+    assert (task["status"], task["notice"]) == (
+        "queued",
+        "The lease expired without a result. The task is queued for another attempt. "
+        "If its worker ended, start it again.",
+    )
+    assert (await world.claim(agent, lease_seconds=5))["epoch"] == 2
+    assert (await world.task(task_id))["notice"] is None
+
+
 @requirement("steps.commands")
 async def test_a_step_says_how_long_it_took_and_what_a_person_is_asked_about_it(world: World) -> None:
     attempt = await begin_attempt(world)

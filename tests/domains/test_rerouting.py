@@ -306,7 +306,7 @@ async def test_an_endpoint_that_rests_is_not_called_until_its_rest_is_over(make_
     last = await world.submit(agent_preference=dead, metadata={"priority": "high"})
     assert (await world.ended(last))["error"]["code"] == "ENDPOINT_UNREACHABLE"
     pinned = await world.submit(agent_preference=dead)
-    assert (await world.task(pinned))["notice"] == "no worker online"
+    assert (await world.task(pinned))["notice"] == "the endpoint of dead does not answer; it is tried again"
     free = await world.submit()
     assert (await world.task(free))["assigned_agent"] == here
     await stays(world, pinned, dead)

@@ -8,6 +8,7 @@ from typing import Any
 from stentor.auth.principal import Principal
 from stentor.domains.registry.model_checks import ModelChecks
 from stentor.domains.registry.operations import RegistryOperations
+from stentor.domains.routing.explain import explain_decision
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.upstream import Upstream
@@ -58,6 +59,9 @@ async def test_a_worker_that_is_away_goes_before_a_model_that_nobody_serves(worl
     world.clock.advance(seconds=61)
     task = await world.task(await world.submit())
     assert (task["assigned_agent"], task["notice"]) == (worker, "no worker online")
+    routing = (await world.admin.get(f"/api/v1/tasks/{task['task_id']}/activity")).json()["routing"]
+    assert [(one["name"], one["code"]) for one in routing["denied"]] == [("helper", "ROUTING_MODEL_UNSERVED")]
+    assert explain_decision(routing).endswith("No worker is online, so the task waits for worker.")
 
 
 @requirement("routing.unserved-model")
@@ -66,9 +70,15 @@ async def test_alone_it_gets_the_task_and_the_answer_says_why_it_will_fail(world
     body = {"type": "echo", "input": "x", "required_capabilities": ["echo"]}
     headers = {"Idempotency-Key": "once"}
     answers = [(await world.admin.post("/api/v1/tasks", json=body, headers=headers)).json() for _ in range(2)]
-    assert [a["notice"] for a in answers] == ["no provider serves the model of helper"] * 2
+    notice = "no provider serves the model of helper, so it fails the task; `stentor agent show helper` says what to do"
+    assert [a["notice"] for a in answers] == [notice] * 2
     task = await world.ended(answers[0]["task_id"])
     assert (task["status"], task["error"]["code"]) == ("failed", "MODEL_NOT_FOUND")
+    routing = (await world.admin.get(f"/api/v1/tasks/{task['task_id']}/activity")).json()["routing"]
+    assert explain_decision(routing) == (
+        "helper was chosen as the only agent that was admitted. "
+        "No provider serves its model, so helper fails the task: `stentor agent show helper`."
+    )
 
 
 @requirement("routing.unserved-model")

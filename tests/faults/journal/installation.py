@@ -154,7 +154,14 @@ class _Wire(Client):
         self._installation, self._loop, self._is_dead = installation, loop, False
 
     def call(
-        self, method: str, path: str, body: Any = None, *, tries: int = 1, idempotency_key: str | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        tries: int = 1,
+        idempotency_key: str | None = None,
+        timeout_s: float | None = None,
     ) -> Any:
         if self._is_dead:
             raise WorkerDied

@@ -14,6 +14,7 @@ from stentor.cli.output import console
 from stentor.cli.responses import RunEvent, TaskActivity, read_fields
 from stentor.core.jsontext import JsonObject
 from stentor.domains.routing import explain
+from stentor.domains.routing.model import describe_denial
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -266,8 +267,8 @@ def _show_rest(decision: Decision) -> None:
 
 def _show_denied(denied: list[DeniedAgent]) -> None:
     if denied:
-        rows = [(agent.name, agent.code) for agent in denied]
-        console.print(output.render_table(("denied", "reason"), rows))
+        rows = [(agent.name, f"{describe_denial(agent.code)} ({agent.code})") for agent in denied]
+        console.print(output.render_table(("not eligible", "because it"), rows))
 
 
 def _show_recomputation(check: Recomputation) -> None:

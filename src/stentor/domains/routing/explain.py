@@ -7,6 +7,7 @@ trust with a share of 0, do not enter the score and so cannot be checked.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from math import isclose
 from typing import Any, Literal
@@ -252,7 +253,7 @@ def explain_decision(record: JsonObject) -> str:
     if classify_terms(record) is None:
         return "The recorded decision cannot be read."
     name, listed, total = record["agent_name"], record["candidates"], record["candidates_total"]
-    offline_note = "" if record.get("online", True) else f" No worker is online, so the task waits for {name}."
+    offline_note = "" if record.get("online", True) else _describe_offline(name, record.get("runtime_kind"))
     if record.get("preferred"):
         return f"{name} was chosen because the task requested it.{offline_note}"
     if total == 1:
@@ -268,6 +269,15 @@ def explain_decision(record: JsonObject) -> str:
         return f"{name} was chosen among {total} candidates with {tie}.{offline_note}"
     advantage = _advantage(record, first, second) if record.get("rule") == RULE_VERSION else ""
     return f"{name} was chosen among {total} candidates with the highest score, {scores}{advantage}.{offline_note}"
+
+
+def _describe_offline(name: str, runtime_kind: str | None) -> str:
+    """Return why the chosen agent could not work, and what follows; older records do not know the runtime."""
+    if runtime_kind == "llm":
+        return f" No provider serves its model, so {name} fails the task: `stentor agent show {shlex.quote(name)}`."
+    if runtime_kind == "http":
+        return f" Its endpoint does not answer, so the task waits until {name} is tried again."
+    return f" No worker is online, so the task waits for {name}."
 
 
 def _tie_breaker(first: JsonObject, second: JsonObject) -> str:

@@ -45,8 +45,14 @@ MAX_NAMED_CAPABILITIES = 12
 NO_WORKER_ONLINE = "no worker online"
 """The notice of a queued task whose agent is offline, because all agents that can do it are."""
 
-NO_PROVIDER = "no provider serves the model of {}"
-"""The same for an agent of the runtime llm, with its name: it gets the task all the same, and fails it."""
+NO_PROVIDER = "no provider serves the model of {}, so it fails the task; `stentor agent show {}` says what to do"
+"""The same for an agent of the runtime llm, with its name: it gets the task all the same."""
+
+NO_ENDPOINT = "the endpoint of {} does not answer; it is tried again"
+"""The same for an agent of the runtime http, with its name."""
+
+MODEL_UNSERVED = "ROUTING_MODEL_UNSERVED"
+"""The code of an agent whose model no provider serves, in a decision for an agent that is offline but may come back."""
 
 # In the order of the checks in `find_denial`: the furthest one reached names the denial of the whole request.
 ADMISSION_CHECKS: tuple[type[RoutingDenied], ...] = (
@@ -66,10 +72,29 @@ DENIAL_MESSAGES: dict[type[RoutingDenied], str] = {
     PolicyDenied: "The policy of this service permits no agent with these capabilities for this task.",
 }
 
+DENIAL_REASONS = {
+    CapabilityUnavailable.code: "lacks a capability",
+    TenantDenied.code: "belongs to another tenant",
+    AgentUnavailable.code: "is suspended, quarantined or archived",
+    DelegationDenied.code: "needs an authority that the caller has not",
+    TrustFloorExcludedAll.code: "has too little trust",
+    PolicyDenied.code: "is denied by the policy of this service",
+    MODEL_UNSERVED: "has a model that no provider serves",
+}
+Denial = tuple[Agent, str]
+"""An agent that was not admitted, with a code of DENIAL_REASONS."""
+
+
+def describe_denial(code: str) -> str:
+    """Return why an agent was not admitted, after its name; a code that is unknown here as words."""
+    return DENIAL_REASONS.get(code) or code.removeprefix("ROUTING_").replace("_", " ").lower()
+
 
 def describe_offline(runtime_kind: str | None, agent_name: str) -> str:
     """Return the notice of a task whose agent is not online."""
-    return NO_PROVIDER.format(agent_name) if runtime_kind == "llm" else NO_WORKER_ONLINE
+    if runtime_kind == "llm":
+        return NO_PROVIDER.format(agent_name, shlex.quote(agent_name))
+    return NO_ENDPOINT.format(agent_name) if runtime_kind == "http" else NO_WORKER_ONLINE
 
 
 class Authority(msgspec.Struct, frozen=True):
@@ -181,21 +206,23 @@ def decide(
     if not trust_available:
         policy = policy.without_trust
     admitted: list[AgentCandidate] = []
-    denied: list[tuple[Agent, type[RoutingDenied]]] = []
+    failed: list[tuple[Agent, type[RoutingDenied]]] = []
+    denied: list[Denial] = []
     for candidate in candidates:
         reason = find_denial(request, candidate, policy)
         if reason is None:
             admitted.append(candidate)
         else:
-            denied.append((candidate.agent, reason))
+            failed.append((candidate.agent, reason))
+            denied.append((candidate.agent, reason.code))
     if not admitted:
-        raise build_denial(request, denied)
+        raise build_denial(request, failed)
     ranking = rank_candidates(admitted, policy.beta, request.preference, MAX_RECORDED_CANDIDATES)
     if not ranking.candidates[0].online and (
         waiting := [each for each in admitted if each.agent.runtime.kind != "llm"]
     ):
         # A worker comes back, while a model that no provider serves fails the task at once.
-        denied += [(each.agent, AgentUnavailable) for each in admitted if each.agent.runtime.kind == "llm"]
+        denied += [(each.agent, MODEL_UNSERVED) for each in admitted if each.agent.runtime.kind == "llm"]
         admitted = waiting
         ranking = rank_candidates(admitted, policy.beta, request.preference, MAX_RECORDED_CANDIDATES)
     return _decision(request, policy, ranking, len(admitted), denied, trust_available)
@@ -206,7 +233,7 @@ def _decision(
     policy: RoutingPolicy,
     ranking: RankingResult,
     admitted_total: int,
-    denied: list[tuple[Agent, type[RoutingDenied]]],
+    denied: list[Denial],
     trust_available: bool,
 ) -> RoutingDecision:
     best = ranking.candidates[0]
@@ -240,24 +267,32 @@ def build_denial(request: RoutingRequest, denied: Sequence[tuple[Agent, type[Rou
     details: JsonObject = {"required_capabilities": list(request.capabilities)}
     if request.preferred_agent_id is not None:
         details |= {"agent_preference": request.preferred_agent_id, "reason": furthest.code}
-        message = _describe_archived(denied) or (
-            "The preferred agent is not eligible for this task; `details.reason` says why."
+        message = _describe_unavailable(denied) or (
+            f"The preferred agent is not eligible: it {describe_denial(furthest.code)}. Choose another one, or none."
         )
         return PreferredAgentIneligible(message, details)
     # All candidates are of the request's tenant, so that this names no agent of another one.
-    details["denied"] = [msgspec.to_builtins(d) for d in _denied_candidates(denied)]
-    message = _describe_archived(denied) if furthest is AgentUnavailable else None
+    codes = [(agent, reason.code) for agent, reason in denied[:MAX_RECORDED_DENIALS]]
+    details["denied"] = [msgspec.to_builtins(d) for d in _denied_candidates(codes)]
+    message = _describe_unavailable(denied) if furthest is AgentUnavailable else None
     return furthest(message or DENIAL_MESSAGES[furthest], details)
 
 
-def _describe_archived(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> str | None:
-    """Return that all agents that were unavailable are archived, None if that is not so."""
+def _describe_unavailable(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> str | None:
+    """Return that all agents that were unavailable are archived, suspended or quarantined, and how to change that."""
     unavailable = [agent for agent, reason in denied if reason is AgentUnavailable]
-    if not unavailable or not all(agent.is_archived for agent in unavailable):
+    if not unavailable:
         return None
-    name = unavailable[0].name
-    which = f"The agent {name}" if len(unavailable) == 1 else "Every agent with these capabilities"
-    return f"{which} is archived: stentor agent restore {shlex.quote(name)}"
+    is_one, name = len(unavailable) == 1, shlex.quote(unavailable[0].name)
+    which = f"The agent {unavailable[0].name}" if is_one else "Every agent with these capabilities"
+    if all(agent.is_archived for agent in unavailable):
+        return f"{which} is archived: stentor agent restore {name}"
+    suspended = [agent for agent in unavailable if agent.status == "suspended" and not agent.is_archived]
+    if not suspended:
+        status = "quarantined" if is_one else "quarantined or archived"
+        return f"{which} is {status}. Clear the violations of one, on its page or with `stentor call agents.clear_violations`."
+    status = "suspended" if is_one else "suspended, quarantined or archived"
+    return f"{which} is {status}: stentor agent activate {shlex.quote(suspended[0].name)}"
 
 
 def build_capability_denial(request: RoutingRequest, known: Collection[str]) -> CapabilityUnavailable:
@@ -280,7 +315,5 @@ def build_capability_denial(request: RoutingRequest, known: Collection[str]) -> 
     return CapabilityUnavailable(message, details)
 
 
-def _denied_candidates(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -> tuple[DeniedCandidate, ...]:
-    return tuple(
-        DeniedCandidate(agent.agent_id, agent.name, reason.code) for agent, reason in denied[:MAX_RECORDED_DENIALS]
-    )
+def _denied_candidates(denied: Sequence[Denial]) -> tuple[DeniedCandidate, ...]:
+    return tuple(DeniedCandidate(agent.agent_id, agent.name, code) for agent, code in denied[:MAX_RECORDED_DENIALS])

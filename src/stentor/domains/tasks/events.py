@@ -49,7 +49,11 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
         return [denied, learning_skipped_event("routing_failed")]
     decision = placement.decision
     assert decision is not None
-    routing = {"routing": msgspec.to_builtins(decision), "agent_name": decision.agent_name} | extra
+    record = msgspec.to_builtins(decision)
+    if not decision.online:
+        # Why it is offline depends on it.
+        record["runtime_kind"] = placement.runtime_kind
+    routing = {"routing": record, "agent_name": decision.agent_name} | extra
     message = f"Routed to {decision.agent_name} among {decision.candidates_total}."
     decided = EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id)
     if placement.status == "pending_approval":

@@ -9,6 +9,7 @@ import msgspec
 
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Tx
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.tasks.model import Task
 
 WaitingFor = Literal["start", "task", "sleep", "signal", "question", "child", "limit", "agent", "approval"]
@@ -52,3 +53,11 @@ def describe_silence(task: Task, now: int) -> str | None:
         return None
     moment = format_iso(task.lease_until)[11:19]
     return f"No heartbeat for {silence // SECOND} s. Without one, the task goes back to the queue at {moment} UTC."
+
+
+def describe_lost_attempt(task: Task, event: RunLogEvent) -> str | None:
+    """Return that a task is queued again because its attempt was lost, else None; `event` is the latest of the task."""
+    if event.event_type != "task_requeued":
+        return None
+    advice = " If its worker ended, start it again." if task.runtime_kind == "worker" else ""
+    return f"{event.message} The task is queued for another attempt.{advice}"

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import Principal
+from stentor.core import runlog_queries
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import Conflict, Forbidden, NotFound
+from stentor.core.errors import Conflict, CorruptRecord, Forbidden, NotFound
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.learning.service import learning_skipped_event
@@ -30,7 +31,14 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
-from stentor.domains.tasks.progress import MAX_WAITS, TaskState, TaskWait, WaitReader, describe_silence
+from stentor.domains.tasks.progress import (
+    MAX_WAITS,
+    TaskState,
+    TaskWait,
+    WaitReader,
+    describe_lost_attempt,
+    describe_silence,
+)
 from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]
@@ -96,7 +104,18 @@ class TaskService:
             wait = TaskWait("agent", f"Waits for its agent: {notice}")
             waits = [*state.waits_for[: MAX_WAITS - 1], wait]
             return msgspec.structs.replace(state, notice=notice, waits_for=waits)
+        if state.notice is None and state.task.status == "queued" and state.task.epoch:
+            return msgspec.structs.replace(state, notice=await self._describe_lost_attempt(state.task))
         return state
+
+    async def _describe_lost_attempt(self, task: Task) -> str | None:
+        """Return why a task is queued again if its latest attempt was lost, None if it is queued for another reason."""
+        try:
+            event = await self._db.read(lambda tx: runlog_queries.find_event(tx, task.tenant, task.head_id))
+        except CorruptRecord:
+            # Fails open: a damaged run log must not hide the task.
+            return None
+        return None if event is None else describe_lost_attempt(task, event)
 
     async def count_open(self, tenant: str, agent_id: str) -> int:
         """Return how many tasks of an agent have not ended."""

@@ -248,11 +248,14 @@ async def test_a_task_that_no_agent_got_says_why_in_words(site: Site) -> None:
     ann = await site.world.register("ann", capabilities=["dig"])
     await site.world.admin.post(f"/api/v1/registry/agents/{ann}/suspend", json={"reason": "tried"})
     for body, expected in (
-        ({"required_capabilities": ["dig"]}, ["Why no agent", "suspended or quarantined.", ">ann</a> is suspended or"]),
+        (
+            {"required_capabilities": ["dig"]},
+            ["Why no agent", "ann is suspended: stentor agent activate ann", ">ann</a> is suspended,"],
+        ),
         ({"required_capabilities": ["fly"]}, ["None has &#39;fly&#39;", "Known capabilities: dig."]),
         (
             {"required_capabilities": ["dig"], "agent_preference": ann},
-            ["The requested agent is suspended or quarantined."],
+            ["The requested agent is suspended, quarantined or archived."],
         ),
     ):
         answer = await site.world.admin.post("/api/v1/tasks", json={"type": "t", "input": "x", **body})

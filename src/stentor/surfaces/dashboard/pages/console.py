@@ -34,7 +34,7 @@ DEFAULT_TIMEOUT_SECONDS = "300"
 ADVICE = {
     "ROUTING_CAPABILITY_UNAVAILABLE": "Choose a capability that an agent has, or register an agent with this one.",
     "ROUTING_TENANT_DENIED": "The agent belongs to another tenant. Choose one of yours.",
-    "ROUTING_AGENT_UNAVAILABLE": "Every capable agent is suspended or quarantined. Activate one of them.",
+    "ROUTING_AGENT_UNAVAILABLE": "Every capable agent is suspended, quarantined or archived. Activate or restore one.",
     "ROUTING_AUTHORITY_DENIED": "The grant does not cover this task. Ask its issuer for a wider one.",
     "ROUTING_TRUST_FLOOR": "No capable agent has enough trust. Raise an agent's trust, or lower the minimum.",
     "ROUTING_AGENT_INELIGIBLE": "The requested agent is not eligible. Choose another agent, or none.",

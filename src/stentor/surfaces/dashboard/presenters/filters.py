@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 from stentor.core import clock
 from stentor.core.clock import format_relative_time
 from stentor.core.ids import LAST_GROUP_START
+from stentor.domains.routing.model import describe_denial
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 MAX_ID_LENGTH = 20
@@ -149,19 +150,9 @@ def color_step(value: float, lowest: float, highest: float) -> int:
     return 5 if highest <= lowest else max(0, min(9, int(10 * (value - lowest) / (highest - lowest))))
 
 
-DENIAL_REASONS = {
-    "ROUTING_CAPABILITY_UNAVAILABLE": "lacks a capability",
-    "ROUTING_TENANT_DENIED": "belongs to another tenant",
-    "ROUTING_AGENT_UNAVAILABLE": "is suspended or quarantined",
-    "ROUTING_AUTHORITY_DENIED": "needs an authority that the caller has not",
-    "ROUTING_TRUST_FLOOR": "has too little trust",
-    "ROUTING_POLICY_DENIED": "is denied by the policy of this service",
-}
-
-
 def explain_denial(code: Any) -> str:
-    """Return why an agent was not admitted, after its name; a code that is unknown here as words."""
-    return DENIAL_REASONS.get(str(code)) or humanize(str(code)).lower()
+    """Return why an agent was not admitted, after its name."""
+    return describe_denial(str(code))
 
 
 def encode_for_url(value: str | Mapping[str, object] | Iterable[tuple[str, object]]) -> str:
