@@ -290,7 +290,7 @@ def _describe_unavailable(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -
     suspended = [agent for agent in unavailable if agent.status == "suspended" and not agent.is_archived]
     if not suspended:
         status = "quarantined" if is_one else "quarantined or archived"
-        return f"{which} is {status}. Clear the violations of one, on its page or with `stentor call agents.clear_violations`."
+        return f"{which} is {status}. Clear its violations: stentor call agents.clear_violations --help"
     status = "suspended" if is_one else "suspended, quarantined or archived"
     return f"{which} is {status}: stentor agent activate {shlex.quote(suspended[0].name)}"
 
