@@ -124,7 +124,9 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         alerts.AlertOperations(kernel.alerts),
         messaging.MessageOperations(kernel.messaging.service),
         webhooks.WebhookOperations(kernel.webhooks.service, kernel.webhooks.delivery_log),
-        governance.GovernanceOperations(parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring),
+        governance.GovernanceOperations(
+            parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring, kernel.model_checks.check_patch
+        ),
         keys.KeyOperations(kernel.keys, infra.clock),
         people.PeopleOperations(kernel.people, infra.clock),
         _llm_operations(kernel, context),

@@ -135,3 +135,25 @@ async def test_reads_of_agents_tell_what_the_latest_check_found_and_wait_for_no_
     assert (await operations.read(caller, agent_id)).notice == "nobody has it"
     assert len(asked) == 2
     waiting.cancel()
+
+
+@requirement("registry.unserved-model-notice")
+async def test_a_proposal_of_a_model_that_nobody_serves_says_so(world: World) -> None:
+    agent_id, worker = await helper(world), await world.register("worker")
+    flags = dict.fromkeys(("breaking", "new_dependencies", "touches_policy"), False)
+    changes = {"files_modified": [], "lines_added": 1, "lines_deleted": 0, "lines_total": 9, **flags}
+
+    async def propose(agent: str, patch: dict[str, Any]) -> str | None:
+        body = {"agent_id": agent, "update_type": "model", "description": "Another model."}
+        answer = await world.admin.post(
+            "/api/v1/governance/updates", json=body | {"changes": changes | {"agent_patch": patch}}
+        )
+        assert answer.status_code == 202, answer.text
+        notice: str | None = answer.json().get("notice")
+        return notice
+
+    notice = await propose(agent_id, {"runtime": {"options": {"model": "lake/lake-small"}}})
+    assert notice is not None
+    assert "lake/lake-small" in notice
+    assert await propose(agent_id, {"runtime": {"options": {"system_prompt": "Be short."}}}) is None
+    assert await propose(worker, {"capabilities": ["echo"]}) is None

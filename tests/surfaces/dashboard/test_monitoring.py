@@ -31,6 +31,35 @@ async def learn(board: Board, agent_id: str, task_type: str, recent: str) -> Non
     await board.world.kernel.infra.db.write(work)
 
 
+@requirement("dashboard.governance-snapshot", "dashboard.status-counts")
+async def test_an_archived_agent_is_in_no_list_until_it_is_restored(board: Board) -> None:
+    world = board.world
+    old, new = await world.register("old"), await world.register("new", capabilities=["other"])
+    await world.do(old)
+    for _ in range(3):
+        body = {"tool": "shell", "operation": "execute"}
+        await world.admin.post(f"/api/v1/registry/agents/{old}/authorize", json=body)
+
+    async def listed() -> tuple[list[str], dict[str, int], list[str], list[str]]:
+        snapshot = await board.get("/api/monitoring/governance")
+        scopes = await board.get("/api/hebbian/sentinel")
+        return (
+            [row["agent_id"] for row in snapshot["agents"]],
+            snapshot["status_counts"],
+            [row["agent_id"] for row in snapshot["sentinel"]],
+            [row["agent_id"] for row in scopes["scopes"]],
+        )
+
+    assert await listed() == ([new, old], {"active": 1, "suspended": 0, "quarantined": 1}, [old], [old])
+    await world.admin.post(f"/api/v1/registry/agents/{old}/archive", json={"reason": "replaced"})
+    assert await listed() == ([new], {"active": 1, "suspended": 0, "quarantined": 0}, [], [])
+    counts = world.kernel.agents.registry.agents.status_counts
+    assert +counts == {"active": 1}
+    await world.admin.post(f"/api/v1/registry/agents/{old}/restore")
+    assert (await listed())[0] == [new, old]
+    assert +counts == {"active": 1, "quarantined": 1}
+
+
 @requirement(
     "dashboard.governance-snapshot", "dashboard.unscored-is-null", "dashboard.status-counts", "dashboard.one-tenant"
 )

@@ -38,6 +38,15 @@ class RejectedUpdate(msgspec.Struct, frozen=True):
     update_id: str
 
 
+class ProposedUpdate(msgspec.Struct, frozen=True):
+    """`notice` is what will not work after the update; an older service does not say it."""
+
+    update_id: str
+    status: str
+    tier: int
+    notice: str | None = None
+
+
 class UpdateStatus(msgspec.Struct, frozen=True):
     update_id: str
     status: str
@@ -134,17 +143,20 @@ def propose(
     """Propose an update; `agent_id` may also be the agent's name."""
     body = _read_json(file, as_json=as_json)
 
-    async def work(api: ServiceClient) -> Response[UpdateStatus]:
+    def show_proposed(update: ProposedUpdate) -> None:
+        output.print_line(f"Update {update.update_id} is {update.status}; its review tier is {TIERS[update.tier]}.")
+        if update.notice:
+            output.print_notice(f"Notice: {update.notice}", "yellow")
+
+    async def work(api: ServiceClient) -> Response[ProposedUpdate]:
         agent = body.get("agent_id") if isinstance(body, dict) else None
         named = {"agent_id": await find_agent(api, agent)} if isinstance(agent, str) and agent else {}
-        return await api.post(BASE, UpdateStatus, body | named if named else body)
+        return await api.post(BASE, ProposedUpdate, body | named if named else body)
 
     run_command(
         ServiceTarget(data_dir, url, key),
         work,
-        lambda update: output.print_line(
-            f"Update {update.update_id} is {update.status}; its review tier is {TIERS[update.tier]}."
-        ),
+        show_proposed,
         as_json=as_json,
         access="change",
     )

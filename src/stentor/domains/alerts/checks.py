@@ -84,6 +84,8 @@ class AgentCheck:
         return [finding for finding in found if finding is not None]
 
     async def _check(self, agent: Agent, open_keys: frozenset[AlertKey]) -> Finding | None:
+        if agent.is_archived:
+            return None
         if agent.status == "quarantined":
             reason = f": {agent.status_reason}" if agent.status_reason else "."
             return _agent_finding(agent, "agent_quarantined", f"{agent.name} is quarantined{reason}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Query
@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 from stentor.auth.principal import Principal
 from stentor.core import canonical_json
 from stentor.core.db.idempotency import IdempotencyKey
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import checkpoints as states
 from stentor.domains.governance import model, wire
 from stentor.domains.governance.checkpoints import CheckpointService
@@ -30,6 +31,9 @@ Agent = Annotated[str | None, Query(max_length=64, pattern=r"^[^\x00]*$")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 Cursor = Annotated[str | None, Query(max_length=512)]
 
+FindPatchProblem = Callable[[str, str, JsonObject], Awaitable[str | None]]
+"""(tenant, agent id, JSON merge patch) -> what will not work after it although it is valid; None if nothing."""
+
 
 class GovernanceOperations:
     """Each method is an operation, see the table below."""
@@ -40,13 +44,18 @@ class GovernanceOperations:
         checkpoints: CheckpointService,
         rollbacks: RollbackService,
         scoring: TrustScoringService,
+        find_patch_problem: FindPatchProblem,
     ) -> None:
+        self._find_patch_problem = find_patch_problem
         self._updates, self._checkpoints, self._rollbacks, self._scoring = updates, checkpoints, rollbacks, scoring
 
     async def propose(
         self, caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None
     ) -> wire.ProposedOut:
-        """Propose an update of an agent. Returns its review tier and the deadline."""
+        """Propose an update of an agent. Returns its review tier and the deadline.
+
+        `notice` says that no provider serves the model that its patch names.
+        """
         proposal = body.to_proposal()
         has_id = "update_id" in body.model_fields_set
         # A generated id is different each time, so with it a repeated request would never match its key.
@@ -54,7 +63,9 @@ class GovernanceOperations:
         key = _idempotency_key(caller, "updates", idempotency_key, digest)
         update = await self._updates.propose(caller, proposal, key)
         # The original status, so that a repeated proposal gets the same response.
-        return wire.ProposedOut.of(update, status=update.submitted_status)
+        patch = body.changes.agent_patch
+        notice = await self._find_patch_problem(caller.tenant, body.agent_id, patch) if patch else None
+        return wire.ProposedOut.of(update, status=update.submitted_status, notice=notice)
 
     async def list_updates(
         self,

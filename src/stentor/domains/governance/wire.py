@@ -20,7 +20,7 @@ from stentor.domains.governance.model import (
 )
 from stentor.domains.governance.trust_formula import TrustMetrics
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Name, ResponseModel, Score, StructFields, Text, Timestamp, UuidText
+from stentor.web.wire import Name, OmittedWhenNone, ResponseModel, Score, StructFields, Text, Timestamp, UuidText
 
 # Up to here every reader keeps an integer of JSON exactly, also one that reads numbers as doubles.
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -176,6 +176,7 @@ class ProposedOut(ResponseModel):
     status: UpdateStatus
     tier: int
     approval_deadline: Timestamp
+    notice: str | None = OmittedWhenNone
 
 
 class DiffOut(ResponseModel):

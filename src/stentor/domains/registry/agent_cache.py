@@ -18,7 +18,7 @@ class AgentCache:
         self._by_capability: dict[str, dict[str, dict[str, Agent]]] = {}
         self._by_key: dict[tuple[str, str], dict[str, Agent]] = {}
         self.status_counts: Counter[str] = Counter()
-        """Number of agents by status."""
+        """Number of agents by status, without archived ones."""
         self.listeners: list[Callable[[Agent], None]] = []
         """Called with every agent that is new or changed, on the event loop; they must return at once."""
 
@@ -32,8 +32,10 @@ class AgentCache:
             if previous.updated_at > agent.updated_at or previous == agent:
                 return  # polls overlap by some seconds, so each change comes several times
             self._drop(previous)
-            self.status_counts[previous.status] -= 1
-        self.status_counts[agent.status] += 1
+            if not previous.is_archived:
+                self.status_counts[previous.status] -= 1
+        if not agent.is_archived:
+            self.status_counts[agent.status] += 1
         self._by_id[agent.agent_id] = agent
         self._by_tenant.setdefault(agent.tenant, {})[agent.agent_id] = agent
         for capability in agent.capabilities:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from stentor.core.jsontext import JsonObject
 from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
@@ -53,6 +54,18 @@ class ModelChecks:
         problem = await self._find_problem(agent.tenant, model_of(agent))
         self._record(agent, problem)
         return problem
+
+    async def check_patch(self, tenant: str, agent_id: str, patch: JsonObject) -> str | None:
+        """Ask the providers why the model that a JSON merge patch gives to an agent cannot be called.
+
+        None if it can be, and for a patch that names no model or an agent of another runtime.
+        """
+        agent = self._agents.get(tenant, agent_id)
+        runtime = patch.get("runtime")
+        options = runtime.get("options") if isinstance(runtime, dict) else None
+        if agent is None or agent.runtime.kind != "llm" or not isinstance(options, dict) or "model" not in options:
+            return None
+        return await self._find_problem(tenant, str(options["model"] or ""))
 
     def _record(self, agent: Agent, problem: str | None) -> None:
         self._problems[agent.tenant, model_of(agent)] = problem

@@ -152,7 +152,7 @@ def _params(agent: Agent) -> dict[str, Any]:
 def agent_metrics(agents: AgentCache) -> Iterable[Metric]:
     """Return the gauges of agents; reads the cache, not the database."""
     counts = {status: float(agents.status_counts[status]) for status in _STATUSES}
-    yield labeled_gauge_family("stentor_agents", "Agents registered, by status.", "status", counts)
+    yield labeled_gauge_family("stentor_agents", "Agents that are not archived, by status.", "status", counts)
 
 
 def violation_metrics(tx: Tx) -> Iterable[Metric]:

@@ -128,7 +128,10 @@ class DashboardStore:
         return await (self._reports.list_latest() if task_id is None else self._reports.list_for_task(task_id))
 
     async def get_governance_snapshot(self) -> GovernanceSnapshot:
-        """Read agents, trust scores and weights. Never fails: unreadable data is missing and its flag is false."""
+        """Read the agents but archived ones, trust scores and weights.
+
+        Never fails: unreadable data is missing and its flag is false.
+        """
         agents, has_all_agents = await self._agents()
         scores = await self._read_or_none("The trust scores", lambda tx: trust_store.list_entities(tx, self.tenant))
         weights = await self._read_or_none(
@@ -139,6 +142,9 @@ class DashboardStore:
             weights = await self._read_or_none(
                 "The Hebbian weights", lambda tx: learning_store.list_weights_learned_in(tx, self.tenant)
             )
+        archived = {agent.agent_id for agent in agents if agent.is_archived}
+        agents = [agent for agent in agents if not agent.is_archived]
+        weights = None if weights is None else [weight for weight in weights if weight.agent_id not in archived]
         now = self._clock.now()
         score_by_agent = {entity.entity_id: entity.score_at(now) for entity in scores or ()}
         scored_agents = [ScoredAgent(agent, score_by_agent.get(agent.agent_id)) for agent in agents]
@@ -182,11 +188,16 @@ class DashboardStore:
         raise InvalidRequest.of_field("agent", reason)
 
     async def get_sentinel_weights(self) -> tuple[list[Weight], dict[str, str]]:
-        """Return all weights that the sentinel watches, and the agents' names by id."""
-        return await self._read(
-            "The Hebbian weights",
-            lambda tx: (learning_store.list_tenant_weights(tx, self.tenant), self._names(tx)),
-        )
+        """Return the weights that the sentinel watches, not of archived agents, and the agents' names by id."""
+
+        def read(tx: Tx) -> tuple[list[Weight], dict[str, str]]:
+            agents = registry_store.list_agents(tx, self.tenant)[0]
+            archived = {agent.agent_id for agent in agents if agent.is_archived}
+            weights = learning_store.list_tenant_weights(tx, self.tenant)
+            names = {agent.agent_id: agent.name for agent in agents}
+            return [weight for weight in weights if weight.agent_id not in archived], names
+
+        return await self._read("The Hebbian weights", read)
 
     async def list_alerts(self, *, open_only: bool, limit: int) -> tuple[list[SentinelAlert], dict[str, str]]:
         """Return the sentinel's alerts, newest first, and the agents' names by id."""
