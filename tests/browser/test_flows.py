@@ -126,7 +126,7 @@ def test_a_quarantine_appears_without_a_reload(tab: Tab, installation: Installat
     expect(page.get_by_role("link", name="quarantined agent")).to_be_visible()
     tab.open(f"/agents/{made['agent_id']}")
     page.locator("summary", has_text="Clear violations").click()
-    page.get_by_label("Why").fill("It was a test.")
+    page.get_by_role("textbox", name="Why").fill("It was a test.")
     asked: list[str] = []
 
     def accept(dialog: Dialog) -> None:
