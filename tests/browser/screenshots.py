@@ -1,6 +1,6 @@
 """Pictures of every page, light and dark, 1280 and 390 pixels wide: `python -m tests.browser.screenshots FOLDER`.
 
-Two of them stand in the README; these are written to docs/images.
+A picture has its whole page. Two stand in the README, as high as a window; these are written to docs/images.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as data, serving(Path(data)) as start, browser(path) as opened:
         service = start(SERVICE_EMBEDDING_MODEL="none")
         made = _seeded(service)
-        _spread(service.data_dir / "stentor.db")
+        _spread(service.data_dir / "stentor.db", {made.done, made.failed, made.talking})
         for scheme in ("light", "dark"):
             for size in SIZES:
                 _take(opened, service, made, folder, scheme, size)
@@ -60,18 +60,25 @@ def _seeded(service: Service) -> Seeded:
             client.close()
 
 
-def _spread(database: Path) -> None:
-    """Give the hour before a history: what the seed did in a second, over its minutes; and calls of models."""
+def _spread(database: Path, kept: set[str]) -> None:
+    """Give the hour before a history: what the seed did in a second, over its minutes; and calls of models.
+
+    Tasks in `kept` have pages of their own, whose times must match their events.
+    """
     chance = random.Random(3)
     with sqlite3.connect(database, timeout=10) as store:
         for task_id, created, agent_id in store.execute(
             "select task_id, created_at, assigned_agent from tasks where completion_time is not null"
         ).fetchall():
+            if task_id in kept:
+                continue
             moved = created - int(chance.triangular(0, 58, 12) * MINUTE)
             took = int(chance.lognormvariate(0.2, 0.9) * SECOND)
+            started = moved + MINUTE // 600
             store.execute(
-                "update tasks set created_at = ?, start_time = ?, completion_time = ? where task_id = ?",
-                (moved, moved + MINUTE // 600, moved + MINUTE // 600 + took, task_id),
+                """update tasks set created_at = ?, start_time = ?, first_started_at = ?, completion_time = ?
+                where task_id = ?""",
+                (moved, started, started, started + took, task_id),
             )
             cost = int(chance.lognormvariate(0, 0.6) * 4_000_000)
             outcome = "PROVIDER_TIMEOUT" if cost % 11 == 0 else "ok"
@@ -98,7 +105,8 @@ def _take(opened: Browser, service: Service, made: Seeded, folder: Path, scheme:
     for name, path, _ in pages(made):
         tab.open(path).live()
         tab.page.wait_for_timeout(SETTLED)
-        tab.page.screenshot(path=folder / f"{name}-{scheme}-{size}.png")
+        is_whole = f"{name}-{scheme}-{size}" not in IN_README
+        tab.page.screenshot(path=folder / f"{name}-{scheme}-{size}.png", full_page=is_whole)
         print(f"{name}-{scheme}-{size}")  # noqa: T201 - what takes minutes tells how far it is
     context.close()
 
