@@ -174,7 +174,8 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def _duration_ms(start: int | None, end: int | None) -> int | None:
-    return None if start is None or end is None else (end - start) // 1000
+    # A clock that was set back must not make a duration negative.
+    return None if start is None or end is None else max(end - start, 0) // 1000
 
 
 class QueuedTask(msgspec.Struct, frozen=True):
