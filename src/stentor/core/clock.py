@@ -52,7 +52,7 @@ def micros_from_datetime(moment: datetime) -> int:
 
 
 def format_duration(ms: float) -> str:
-    """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s` or `3 h 5 min`."""
+    """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s`, `2 min` or `3 h 5 min`."""
     if ms < 1:
         return f"{ms * 1000:.0f} µs"
     if ms < 1_000:
@@ -61,8 +61,9 @@ def format_duration(ms: float) -> str:
         return f"{ms / 1000:.1f} s"
     minutes, seconds = divmod(int(ms / 1000), 60)
     if minutes < 60:
-        return f"{minutes} min {seconds} s"
-    return f"{minutes // 60} h {minutes % 60} min"
+        return f"{minutes} min {seconds} s" if seconds else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
 def format_relative_time(seconds: float) -> str:

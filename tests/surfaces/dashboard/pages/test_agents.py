@@ -75,7 +75,7 @@ async def test_the_list_shows_what_each_agent_did_in_a_week_and_what_it_cost(sit
     await site.world.kernel.infra.db.write(lambda tx: llm_store.insert_call(tx, call))
     page = await site.read("/agents")
     assert 'aria-label="tasks by day: 0, 0, 0, 0, 0, 0, 5"' in page
-    assert "75 %" in page
+    assert "75%" in page
     assert "$2.50" in page
     later = site.world.clock.now() + 8 * DAY
     read = site.world.kernel.infra.db.read
@@ -114,7 +114,7 @@ async def test_an_agent_with_an_open_alert_is_found_and_says_so(site: Site) -> N
     assert shown(await site.part("/agents", alert="open")) == ["ann"]
     page = await site.read(f"/agents/{ann}")
     assert "results alternate" in page
-    assert "98 % of 50 outcomes" in page
+    assert "98% of 50 outcomes" in page
     assert "25 successes among the last 50 outcomes" in page
     assert "50 of 50 outcomes" in page
     weights = await site.read("/agents/weights")

@@ -94,7 +94,7 @@ async def test_a_task_shows_its_decision_its_trail_and_its_result_as_markdown(si
     terms = ("Declared", "Elsewhere", "Outcomes", "Expected", "Uncertainty", "Wait", "Cost", "Trust", "Score")
     for term in terms:
         assert f'<th class="num">{term}</th>' in page
-    assert "the first one counts 20 %" in page
+    assert "the first one counts 20%" in page
     assert "routing decision" in page
     await site.read("/tasks/none", 404)
 

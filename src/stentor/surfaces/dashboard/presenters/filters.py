@@ -77,9 +77,11 @@ def format_score(value: float | None, digits: int = 2) -> str:
 
 
 def format_money(dollars: float | None) -> str:
+    """Format as `$1,234.50`, `$0.50` or, below a dollar with parts of a cent, `$0.0034`; None as `unknown`."""
     if dollars is None:
         return "unknown"
-    return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.4f}"
+    is_whole_cents = dollars == 0 or (dollars >= 0.01 and f"{dollars:.4f}".endswith("00"))
+    return f"${dollars:,.2f}" if dollars >= 1 or is_whole_cents else f"${dollars:.4f}"
 
 
 def shorten_id(text: str | None) -> str:
