@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from datetime import datetime
+from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
 
@@ -21,7 +23,7 @@ MISSED = {
     "all": "each run, the newest 1,000",
     "skip": "no run",
 }
-OVERLAP = {"allow": "start the next one all the same", "skip": "skip the next one"}
+OVERLAP = {"allow": "start the next run too", "skip": "skip the next run"}
 EMPTY_FORM = {
     "name": "",
     "cron": "",
@@ -83,6 +85,7 @@ async def _render_schedule(page: PageRequest, problem: str = "", status: int = 2
         status,
         block="live",
         schedule=schedule,
+        next_times=[(time, _local_time(time, schedule["timezone"])) for time in schedule["next_times"]],
         runs=runs["runs"],
         most_runs=LISTED_RUNS,
         base=_path(name),
@@ -187,6 +190,11 @@ def _fields(schedule: JsonObject) -> dict[str, str]:
         "title": task["title"] or "",
         "input": value if isinstance(value, str) else jsontext.dump(value),
     }
+
+
+def _local_time(time: str, zone: str) -> str:
+    """Format an ISO time as `2026-11-27 06:30 Europe/Rome`, in the time zone of a schedule."""
+    return f"{datetime.fromisoformat(time).astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M} {zone}"
 
 
 def _choices() -> dict[str, dict[str, str]]:
