@@ -49,13 +49,17 @@ def build_task_draft(capability: str, request: ChatRequest) -> TaskDraft:
 
 def extract_result_text(result: object) -> str:
     """Return the text of a result: the result itself, one of `RESULT_TEXT_FIELDS`, or all of it as JSON."""
+    text = find_result_text(result)
+    return jsontext.dump(result) if text is None else text
+
+
+def find_result_text(result: object) -> str | None:
+    """Return the result itself if it is text, or the first of its `RESULT_TEXT_FIELDS`; None without one."""
     if isinstance(result, str):
         return result
-    if isinstance(result, dict):
-        text = next((result[name] for name in RESULT_TEXT_FIELDS if isinstance(result.get(name), str)), None)
-        if text is not None:
-            return str(text)
-    return jsontext.dump(result)
+    if not isinstance(result, dict):
+        return None
+    return next((result[name] for name in RESULT_TEXT_FIELDS if isinstance(result.get(name), str)), None)
 
 
 def build_reply(name: str, result: object, *, by_model: bool, degraded: bool) -> ChatReply:

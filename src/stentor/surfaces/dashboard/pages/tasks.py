@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.jsontext import JsonObject
+from stentor.domains.conversation.model import find_result_text
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.routing import explain
@@ -174,6 +175,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         names=names,
         # A text that was cut is no JSON any more, and is displayed as it is.
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
+        result_text=find_result_text(trail["task"]["result"]) if trail["task"] else None,
         state=state,
         choices=CHOICES,
         journal=build_journal(journal["steps"], trail["status"]),
