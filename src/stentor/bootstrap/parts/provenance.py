@@ -117,7 +117,8 @@ class ProvenanceParts:
     async def check(self) -> HealthComponent:
         """Return the health: whether events are numbered and signed."""
         lag, age = await self._lag()
-        waiting = "1 event waits for its number" if lag == 1 else f"{lag} events wait for their numbers"
+        unnumbered = f"{lag} {'event is' if lag == 1 else 'events are'} not numbered yet"
+        waiting = unnumbered if lag else "all events are numbered"
         if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.delivery_problem:
             return HealthComponent("unavailable", problem)
         if age > MAX_LAG_US and self._tasks:

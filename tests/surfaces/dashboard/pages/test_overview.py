@@ -161,7 +161,7 @@ async def test_what_changed_lately_is_a_line_with_a_link_and_what_is_old_is_not(
     for url, text in (
         (f"/agents/{agent}", "ann is new"),
         (f"/agents/{agent}", "ann was suspended"),
-        ("/keys/dana", "dana was made by admin"),
+        ("/keys/dana", "dana was created by admin"),
         ("/keys/dana", "dana was revoked by admin"),
         ("/models/budgets", "Budget of agent ann per day set to 2.00 US dollars by admin"),
     ):

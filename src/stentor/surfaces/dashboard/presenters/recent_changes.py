@@ -89,7 +89,7 @@ def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> RecentChang
         )
     if type_ in ("key_changed", "schedule_changed"):
         kind, name = type_.removesuffix("_changed"), str(meta.get("name"))
-        text = f"{name} was {'made' if meta.get('change') == 'created' else meta.get('change')} by {meta.get('by')}"
+        text = f"{name} was {meta.get('change')} by {meta.get('by')}"
         return RecentChange(kind.capitalize(), text, f"/{kind}s/{quote_segment(name)}", event.happened_at)
     if type_ == "provider_changed":
         text = f"{meta.get('provider')} was {'removed' if meta.get('removed') else 'set'} by {meta.get('by')}"

@@ -113,6 +113,8 @@ NOTICES = {
     "content-deleted": "Prompts and answers deleted.",
     "signed": "Signed: the log with all events so far.",
 }
+WARNINGS = frozenset(("conflict", "run-denied"))
+"""Notices of what did not happen as it was asked for."""
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
 
 
@@ -248,6 +250,7 @@ class PageRequest:
         """Render a complete page, or only `block` of it for a request by htmx."""
         template = self.site.templates.get_template(name)
         values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query_param("notice"))}
+        values["is_warning"] = self.query_param("notice") in WARNINGS
         values |= {"menu": [entry for entry in MENU if self.session.may(entry[3])]}
         if not self.session.may("admin"):
             values["ui"] = self.site.templates.globals["ui_without_agents"]  # the page of an agent would be a refusal

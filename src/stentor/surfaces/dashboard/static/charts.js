@@ -24,7 +24,7 @@
   };
   const KINDS = {
     outcomes: (data) => stacked(STATES.filter(([name]) => data.outcomes[name]).map(([name, ink]) => ({ label: name.replace("_", " "), ink, values: data.outcomes[name], show: whole }))),
-    durations: (data) => data.durations.p50.some((one) => one != null) ? lines([{ label: "half", ink: "--accent", values: data.durations.p50, show: seconds }, { label: "95 %", ink: "--term-hebbian", values: data.durations.p95, show: seconds }]) : [],
+    durations: (data) => data.durations.p50.some((one) => one != null) ? lines([{ label: "median", ink: "--accent", values: data.durations.p50, show: seconds }, { label: "95th percentile", ink: "--term-hebbian", values: data.durations.p95, show: seconds }]) : [],
     cost: (data) => data.cost.dollars.some((one) => one) ? stacked([{ label: "dollars", ink: "--term-trust", values: data.cost.dollars, show: money }]) : [],
   };
   const bars = uPlot.paths.bars({ size: [0.7, 32] });
