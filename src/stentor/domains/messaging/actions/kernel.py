@@ -135,7 +135,8 @@ class KernelZone:
         request = RoutingRequest(principal.tenant, body.task.type, capabilities, authority, preferred)
         decision = self._routing.decide(request)
         best = decision.candidates[0]
-        choice = f"Routed to {decision.agent_name} among {decision.candidates_total}"
+        total = decision.candidates_total
+        choice = f"Routed to {decision.agent_name}, " + ("the only candidate" if total == 1 else f"among {total} candidates")
         score = f"with the blended score {best.blended:.3f}{_capabilities_suffix(capabilities)}"
         return MessageRoute((decision.agent_id,), f"{choice}, {score}.")
 
