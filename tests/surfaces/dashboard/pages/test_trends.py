@@ -43,7 +43,7 @@ def test_what_costs_notably_more_or_less_is_named_with_its_price() -> None:
     lines = trends.describe_trends(agents, {"a": (0.4, 0.2)}, models, {})
     assert [(line.kind, line.text, line.url) for line in lines] == [
         ("Agent", "a costs more: $0.02 a task this week, $0.0050 in the week before", "/agents/a"),
-        ("Model", "m costs less: $0.0100 a call this week, $0.0200 in the week before", "/models"),
+        ("Model", "m costs less: $0.01 a call this week, $0.02 in the week before", "/models"),
     ]
 
 
