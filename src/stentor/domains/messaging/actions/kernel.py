@@ -136,9 +136,9 @@ class KernelZone:
         decision = self._routing.decide(request)
         best = decision.candidates[0]
         total = decision.candidates_total
-        choice = f"Routed to {decision.agent_name}, " + ("the only candidate" if total == 1 else f"among {total} candidates")
+        rivals = "the only candidate" if total == 1 else f"chosen among {total} candidates"
         score = f"with the blended score {best.blended:.3f}{_capabilities_suffix(capabilities)}"
-        return MessageRoute((decision.agent_id,), f"{choice}, {score}.")
+        return MessageRoute((decision.agent_id,), f"Routed to {decision.agent_name}, {rivals}, {score}.")
 
 
 class SandboxZone:
