@@ -72,7 +72,7 @@ async def test_route_says_who_would_do_it_and_dispatches_nothing(post: Post) -> 
     data = answer.json()["data"]
     assert set(data) == {"targetAgents", "rationale"}
     assert data["targetAgents"] == [ann]
-    assert "ann among 2" in data["rationale"]
+    assert "ann, chosen among 2 candidates" in data["rationale"]
     assert (await post.world.admin.get("/api/v1/tasks")).json()["total"] == 0
     assert await rows(post) == 0
     listed = await post.ask("route", json=form({}, "registry", "list"))
