@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.core.clock import DAY, HOUR, MINUTE, SECOND, format_relative_time
+from stentor.core.clock import DAY, HOUR, MINUTE, SECOND, format_duration, format_relative_time
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,19 @@ from stentor.core.clock import DAY, HOUR, MINUTE, SECOND, format_relative_time
 )
 def test_a_time_is_told_by_its_distance_and_a_near_deadline_with_two_units(distance: float, text: str) -> None:
     assert format_relative_time(distance / SECOND) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (0.42, "420 µs"),
+        (12, "12 ms"),
+        (3_400, "3.4 s"),
+        (320_000, "5 min 20 s"),
+        (120_000, "2 min"),
+        (7_200_000, "2 h"),
+        (11_100_000, "3 h 5 min"),
+    ],
+)
+def test_a_duration_has_at_most_two_units_and_none_that_is_zero(ms: float, text: str) -> None:
+    assert format_duration(ms) == text

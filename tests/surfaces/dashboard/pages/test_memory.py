@@ -383,7 +383,7 @@ async def test_a_change_that_somebody_made_meanwhile_is_merged_or_kept_as_a_copy
     conflict = await site.send("/memory/edit", text="eins\n\ntwo\n\nthree\n", **fields)
     assert "notice=conflict" in conflict.headers["location"]
     copy = await at(site, conflict.headers["location"])
-    assert "Somebody else changed the same lines." in copy
+    assert '<p class="notice warn" role="status">Somebody else changed the same lines.' in copy
     texts = copy + await note(site, "n.md")
     assert "eins" in texts
     assert "ONE" in texts

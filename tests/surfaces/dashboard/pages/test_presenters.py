@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stentor.core.security.redaction import MASK
-from stentor.surfaces.dashboard.presenters import agent_view, change_review
+from stentor.surfaces.dashboard.presenters import agent_view, change_review, filters
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets, present_runtime, url_origin
 from tests.requirements import requirement
 
@@ -80,3 +80,16 @@ def test_a_series_becomes_a_line_from_left_to_right() -> None:
     alone = agent_view.svg_line([(7, 2.0)], 0.0, 1.0)
     assert alone is not None
     assert alone.path == "M300.0 0.0"
+
+
+def test_an_amount_shows_parts_of_a_cent_only_where_it_has_some() -> None:
+    amounts = (1234.5, 0.5, 0.02, 0.3574, 0.004, 0.0, None)
+    shown = ["$1,234.50", "$0.50", "$0.02", "$0.3574", "$0.0040", "$0.00", "unknown"]
+    assert [filters.format_money(amount) for amount in amounts] == shown
+
+
+def test_a_text_links_only_to_addresses_that_do_not_depend_on_the_page() -> None:
+    text = "[out](https://example.com) [mail](mailto:a@example.com) [file](docs/a.md) [root](/b) [odd](//[)"
+    made = str(filters.render_markdown(text))
+    assert made.count("href=") == 2
+    assert "<a>file</a> <a>root</a>" in made

@@ -37,6 +37,7 @@ async def test_a_schedule_is_made_and_shown(site: Site) -> None:
     for text in ("At 06:30 on Monday through Friday", "Europe/Rome", "one run for all that were missed", "Run now"):
         assert text in page
     assert "<b>hi</b>" not in page
+    assert page.count(" 06:30 Europe/Rome</span>") == 5  # not in UTC, where it is another hour
     assert "At 06:30 on Monday through Friday" in await site.read("/schedules")
 
 

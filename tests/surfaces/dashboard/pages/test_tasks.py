@@ -82,6 +82,15 @@ async def test_the_list_is_limited_to_the_tasks_of_the_last_hours_or_days(site: 
 
 
 @requirement("dashboard.page-tasks")
+async def test_a_result_with_a_text_shows_it_before_the_json(site: Site) -> None:
+    agent = await site.world.register("ann")
+    task_id = await site.world.do(agent, result={"answer": "It is **done**.", "score": 7})
+    page = await site.read(f"/tasks/{task_id}")
+    assert "<p>It is <strong>done</strong>.</p>" in page
+    assert page.index("<strong>done</strong>") < page.index("All of it, as JSON") < page.index("&#34;score&#34;: 7")
+
+
+@requirement("dashboard.page-tasks")
 async def test_a_task_shows_its_decision_its_trail_and_its_result_as_markdown(site: Site) -> None:
     agent = await site.world.register("ann")
     task_id = await site.world.do(agent, result="# Found\n\n<script>alert(1)</script> [x](javascript:alert(1))")

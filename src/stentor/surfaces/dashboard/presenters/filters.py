@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -13,6 +13,9 @@ from urllib.parse import quote
 
 from jinja2.filters import do_urlencode
 from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup, escape
 
 from stentor.core import clock
@@ -23,6 +26,7 @@ from stentor.domains.routing.model import describe_denial
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 MAX_ID_LENGTH = 20
 """Characters of an id that is not a UUID, where a page has no room for all of it."""
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 UNSCORED = "unscored"
 EMPTY_VALUE = "–"
 MAX_MARKDOWN_CHARACTERS, MAX_TEXT_CHARACTERS = 50_000, 200_000
@@ -119,10 +123,20 @@ def humanize(text: str | None) -> str:
     return (text or EMPTY_VALUE).replace("_", " ")
 
 
+class _AbsoluteLinks(RendererHTML):
+    """Leaves the text of a link whose address is relative: it is relative to something that is not on the page."""
+
+    def link_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        if not _SCHEME.match(str(tokens[idx].attrGet("href"))):
+            del tokens[idx].attrs["href"]
+        return self.renderToken(tokens, idx, options, env)
+
+
 @lru_cache(1)
 def _markdown() -> MarkdownIt:
-    """Return a renderer for untrusted text: no raw HTML, no images, and only links of harmless schemes."""
-    return MarkdownIt("js-default", {"html": False, "linkify": False}).disable("image")
+    """Return a renderer for untrusted text: no raw HTML, no images, and only absolute links of harmless schemes."""
+    options = {"html": False, "linkify": False}
+    return MarkdownIt("js-default", options, renderer_cls=_AbsoluteLinks).disable("image")
 
 
 def render_markdown(text: str) -> Markup:
