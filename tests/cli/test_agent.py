@@ -66,14 +66,16 @@ def test_an_agent_is_shown_as_online_with_when_its_worker_was_seen(served: Serve
     with service.client() as http:
         assert http.post(f"/api/v1/agents/{agent}/claims", json={}).is_success
     assert "online, seen " in program("agent", "show", agent).out
-    assert "online, seen " in program("agent", "list", "--capability", "echo").out
+    listed = program("agent", "list", "--capability", "echo").out
+    assert "presence  seen" in listed
+    assert "online    just now" in listed
 
 
 def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) -> None:
     program, _ = served
     program("agent", "register", "[bold]ann", "--capability", "echo")
     rows = program("agent", "list", "--capability", "echo").out.splitlines()
-    assert rows[1].split() == ["name", "capabilities", "trust", "status", "presence", "id"]
+    assert rows[1].split() == ["name", "capabilities", "trust", "status", "presence", "seen", "id"]
     assert any(row.split()[:-1] == ["[bold]ann", "echo", "unscored", "active", "online"] for row in rows if row.strip())
     page = program("agent", "list", "--json").json
     assert [a["name"] for a in page["agents"]] == ["summarizer", "librarian", "[bold]ann"]

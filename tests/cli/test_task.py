@@ -116,8 +116,8 @@ def test_show_with_activity_says_why_and_what_happened(served: Served) -> None:
     program, _ = served
     program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "one", "--priority", "high", "--wait")
     text = program("task", "show", "one", "--activity").out
-    terms = ("declared", "outcomes", "expected", "uncertainty", "time", "cost", "trust", "score")
-    for word in (*terms, "chosen", "summarizer", "0.500", "└── routing_decision"):
+    terms = ("expected", "uncertainty", "time", "cost", "trust", "score")
+    for word in (*terms, "summarizer (chosen)", "summarizer was chosen", "0.500", "└── routing_decision"):
         assert word in text
     depths = [line.index("─ ") for line in text.partition("Events")[2].splitlines() if "── " in line]
     assert depths == sorted(set(depths)), "each event stands below the one that led to it"

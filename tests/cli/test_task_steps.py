@@ -65,7 +65,8 @@ def test_the_steps_are_a_tree_and_a_question_is_answered(served: Served, work: W
         assert command == f"In another shell: stentor task answer {work.task_id} ANSWER --step question\n"
         watch.send_signal(signal.SIGINT)
     listed = program("task", "decisions")
-    assert "Book Sol?" in listed.out
+    assert "  Book Sol?\n" in listed.out
+    assert f"  stentor task answer {work.task_id.rpartition('-')[2]} yes|no\n" in listed.out
     assert "Lisbon" in listed.out
     wrong = program("task", "answer", work.task_id, "perhaps")
     assert (wrong.code, "must be one of yes, no" in wrong.err) == (3, True)
@@ -86,7 +87,7 @@ def test_a_task_that_waits_for_an_approval_is_a_decision(served: Served) -> None
     )
     listed = program("task", "decisions").out
     assert "Run this task?" in listed
-    assert "Approve a task: stentor task approve TASK" in listed
+    assert "  stentor task approve page-1\n" in listed
     assert [task["task_id"] for task in program("task", "decisions", "--json").json["approvals"]] == ["page-1"]
     assert program("task", "reject", "page-1").code == 0
     assert program("task", "decisions").out == "No task waits for a person.\n"
@@ -103,6 +104,7 @@ def test_a_signal_is_sent_and_an_effect_resolved(served: Served, work: Work) -> 
     work.tell("fail", error={"message": "no"})
     asked = program("task", "decisions").out
     assert "Did the effect 'pay' happen? The agent ann began it at" in " ".join(asked.split())
+    assert "--step pay --happened\n" in asked
     assert "--not-happened: It did not happen: it is sent again, with the same key" in asked
     resolved: Done = program("task", "resolve", work.task_id, "--step", "pay", "--happened", "--value", "5")
     assert resolved.out == "Recorded that 'pay' happened.\n"

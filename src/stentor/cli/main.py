@@ -73,7 +73,9 @@ COMMANDS = {
     "agent": Target("stentor.cli.commands.agent:app", "Register, list, edit, suspend and archive agents."),
     "governance": Target("stentor.cli.commands.governance:app", "Propose, review and roll back updates of agents."),
     "policy": Target("stentor.cli.commands.policy:app", "Check a policy file, and test it with example requests."),
-    "receipt": Target("stentor.cli.commands.receipt:app", "Issue, inspect and verify receipts."),
+    "receipt": Target(
+        "stentor.cli.commands.receipt:app", "Issue, inspect and verify receipts: signed, short-lived permissions."
+    ),
     "mcp": Target("stentor.cli.commands.mcp:app", "Serve the governed memory to MCP clients."),
     "llm": Target(
         "stentor.cli.commands.llm:app", "Grade answers of the model auto, and explain why a model was chosen."

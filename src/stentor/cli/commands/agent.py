@@ -101,7 +101,7 @@ def register(
         Literal["send", "hold"] | None,
         typer.Option(
             help="What to do if it is not known whether the agent did a task, for --runtime http: send it again with "
-            "the same key (default), or hold it for a person."
+            "the same key (default: send), or ask a person first (hold)."
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Model such as openai/gpt-5-mini, for --runtime llm.")] = None,
@@ -333,6 +333,13 @@ def _presence(agent: AgentPresence) -> str:
     return f"{word}, seen {output.format_age(agent.last_seen)}" if agent.last_seen else word
 
 
+def _word(agent: ListedAgent) -> str:
+    """Return `online` or `offline`; why an agent is offline, unless its notice below the list says it."""
+    if agent.online is None or agent.archived_at:
+        return "-"
+    return "online" if agent.online else (None if agent.notice else agent.offline_reason) or "offline"
+
+
 def _show_list(page: AgentList) -> None:
     rows = [
         (
@@ -340,12 +347,13 @@ def _show_list(page: AgentList) -> None:
             ", ".join(a.capabilities),
             _trust(a.trust_score),
             f"archived, {a.status}" if a.archived_at else a.status,
-            _presence(a),
+            _word(a),
+            output.format_age(a.last_seen),
             output.shorten_id(a.agent_id),
         )
         for a in page.agents
     ]
-    console.print(output.render_table(("name", "capabilities", "trust", "status", "presence", "id"), rows))
+    console.print(output.render_table(("name", "capabilities", "trust", "status", "presence", "seen", "id"), rows))
     for agent in page.agents:
         if agent.notice:
             output.print_notice(f"Notice: {agent.name}: {agent.notice}", "yellow")

@@ -40,7 +40,7 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.core.settings.listeners import MEMORY_CAPABILITIES
 
-app = typer.Typer(help="Issue, inspect and verify receipts.", no_args_is_help=True)
+app = typer.Typer(help="Issue, inspect and verify receipts: signed, short-lived permissions.", no_args_is_help=True)
 MAX_RECEIPT_BYTES = 100_000
 
 Receipt = Annotated[

@@ -143,7 +143,8 @@ def describe_decision(decision: JsonObject, later_denial: str | None = None) -> 
 
 LEGACY_COLUMNS = ("composite", "hebbian", "trust", "blended")
 """For decisions that were made with the older formula, whose terms are `shares`."""
-SUMMARY_COLUMNS = ("declared", "outcomes", "expected", "uncertainty", "time", "cost", "trust", "score")
+SUMMARY_COLUMNS = ("expected", "uncertainty", "time", "cost", "trust", "score")
+"""The terms that add up to the score; `stentor task explain` has all."""
 TERMS = {
     "declared": "what it declares about itself, 0 to 1",
     "elsewhere": "mean result at other task types, of so many",
@@ -172,6 +173,7 @@ def show_decision(record: JsonObject) -> None:
         output.print_line(explain.explain_decision(record))
         return
     decision = read_fields(record, Decision)
+    output.print_line(explain.explain_decision(record))
     title = "Why: score = expected + uncertainty - time - cost, with trust weighted by beta"
     _show_candidates(decision, terms, SUMMARY_COLUMNS, title)
     _show_rest(decision)
@@ -201,14 +203,10 @@ def _show_candidates(decision: Decision, terms: str, columns: tuple[str, ...], t
     else:
         cells = [_cells(candidate) for candidate in candidates]
     rows = [
-        (
-            "chosen" if candidate.agent_id == decision.agent_id else "",
-            candidate.name,
-            *(texts[column] for column in columns),
-        )
+        (_mark(candidate, decision), *(texts[column] for column in columns))
         for candidate, texts in zip(candidates, cells, strict=True)
     ]
-    console.print(output.render_table(("", "candidate", *columns), rows, title))
+    console.print(output.render_table(("candidate", *columns), rows, title))
     if decision.candidates_total > len(candidates):
         console.print(f"Showing the best {len(candidates)} of {decision.candidates_total}.", style="dim")
 
@@ -221,10 +219,14 @@ def _show_terms(decision: Decision, terms: str) -> None:
     best = decision.candidates[:MAX_COMPARED]
     cells = [_cells(candidate) for candidate in best]
     rows = [(term, *(texts[term] for texts in cells), meaning) for term, meaning in TERMS.items()]
-    names = [f"{c.name} (chosen)" if c.agent_id == decision.agent_id else c.name for c in best]
+    names = [_mark(candidate, decision) for candidate in best]
     console.print(output.render_table(("", *names, "meaning"), rows, "Candidates, best first"))
     if decision.candidates_total > len(best):
         console.print(f"The best {len(best)} of {decision.candidates_total}; `--json` has all.", style="dim")
+
+
+def _mark(candidate: Candidate, decision: Decision) -> str:
+    return f"{candidate.name} (chosen)" if candidate.agent_id == decision.agent_id else candidate.name
 
 
 def _cells(candidate: Candidate) -> dict[str, str]:

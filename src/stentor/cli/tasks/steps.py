@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -92,47 +93,43 @@ def show_step_value(step: StepRow) -> None:
 
 
 def show_decisions(found: DecisionList) -> None:
-    """Print what waits for a person, with the command that decides it."""
+    """Print what waits for a person: the task, the question, and the command that decides it."""
     if not found.steps and not found.approvals:
         console.print("No task waits for a person.")
         return
-    approvals = [
-        (
-            output.shorten_id(task.task_id),
-            task.title or task.type,
-            "-",
-            f"Run this task? It is for the agent {task.agent_name or task.assigned_agent}.",
-            "approve, reject",
-        )
-        for task in found.approvals
-    ]
-    rows = [
-        (
-            output.shorten_id(step.task_id),
-            step.title,
-            step.key,
-            step.question or step.waits_for or f"Did {step.name} happen?",
-            ", ".join(map(str, step.options))
-            if step.options
-            else "any"
-            if step.kind == "question"
-            else "happened, not happened",
-        )
-        for step in found.steps
-    ]
-    console.print(output.render_table(("task", "title", "key", "question", "answers"), approvals + rows))
-    kinds = {step.kind for step in found.steps}
-    commands = [
-        ("Approve a task", "stentor task approve TASK", bool(approvals)),
-        ("Answer a question", "stentor task answer TASK ANSWER", "question" in kinds),
-        ("Record what became of an effect", "stentor task resolve TASK --step KEY --happened", "effect" in kinds),
-        ("Then retry its task", "stentor task retry TASK", "effect" in kinds),
-        ("--happened", decision_text.HAPPENED, "effect" in kinds),
-        ("--not-happened", decision_text.NOT_HAPPENED, "effect" in kinds),
-    ]
-    for purpose, command, is_needed in commands:
-        if is_needed:
-            console.print(f"{purpose}: {command}", style="dim", markup=False, soft_wrap=True)
+    for task in found.approvals:
+        question = f"Run this task? It is for the agent {task.agent_name or task.assigned_agent}."
+        reference = _quote_task(task.task_id)
+        _show_decision(task.task_id, task.title or task.type, question, f"approve {reference}", f"reject {reference}")
+    for step in found.steps:
+        question = step.question or step.waits_for or f"Did {step.name} happen?"
+        reference = f"{_quote_task(step.task_id)} --step {shlex.quote(step.key)}"
+        if step.kind == "question":
+            answers = "|".join(map(shlex.quote, map(str, step.options))) if step.options else "ANSWER"
+            _show_decision(step.task_id, step.title, question, f"answer {_quote_task(step.task_id)} {answers}")
+        else:
+            commands = f"resolve {reference} --happened", f"resolve {reference} --not-happened"
+            _show_decision(step.task_id, step.title, question, *commands)
+    if any(step.kind == "effect" for step in found.steps):
+        _print_hint(f"--happened: {decision_text.HAPPENED}")
+        _print_hint(f"--not-happened: {decision_text.NOT_HAPPENED}")
+        _print_hint("Then retry its task: stentor task retry TASK")
+
+
+def _show_decision(task_id: str, title: str, question: str, *commands: str) -> None:
+    console.print(Text.assemble((output.shorten_id(task_id), "bold"), "  ", strip_controls(title)))
+    output.print_line(f"  {question}")
+    for command in commands:
+        _print_hint(f"  stentor task {command}")
+    console.print()
+
+
+def _quote_task(task_id: str) -> str:
+    return shlex.quote(output.shorten_id(task_id))
+
+
+def _print_hint(text: str) -> None:
+    console.print(strip_controls(text), style="dim", markup=False, soft_wrap=True)
 
 
 def show_signal(result: SignalResult) -> None:

@@ -106,6 +106,14 @@ def show_task(record: JsonObject) -> None:
     agent_id, agent_name = record.get("assigned_agent"), fields.pop("agent_name", None)
     if agent_id and agent_name:
         fields["agent"] = f"{agent_name} ({agent_id})"
+    if isinstance(error := fields.get("error"), dict) and error.get("message"):
+        # Its details are in the output of --json.
+        fields["error"] = f"{error.get('code', '')}: {error['message']}".removeprefix(": ")
+    metadata = {name: value for name, value in record.get("metadata", {}).items() if name != "title"}
+    if not metadata:
+        fields.pop("metadata", None)
+    elif "title" in record:
+        fields["metadata"] = metadata
     for name in ("took", "last attempt took"):
         if name in fields:
             fields[name] = format_duration(fields[name])
