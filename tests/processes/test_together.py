@@ -48,6 +48,25 @@ def test_a_worker_claims_at_one_gateway_what_was_submitted_at_another_and_nobody
     assert sorted(taken) == sorted(ids)
 
 
+@requirement("execution.worker-leaves")
+def test_a_worker_that_leaves_at_one_gateway_is_offline_at_another_and_back_with_its_next_claim(
+    installation: Installation,
+) -> None:
+    agent_id = register(installation.one, "leaving")
+    known(installation.other, agent_id)
+
+    def is_online() -> bool:
+        with installation.other.client() as http:
+            return bool(http.get(f"/api/v1/registry/agents/{agent_id}").json()["online"])
+
+    post(installation.one, f"/api/v1/agents/{agent_id}/claims")
+    assert is_online()
+    assert post(installation.one, f"/api/v1/agents/{agent_id}/leave")["online"] is False
+    until(lambda: not is_online())
+    post(installation.one, f"/api/v1/agents/{agent_id}/claims")
+    until(is_online)
+
+
 @requirement("scale.streams-across-instances")
 def test_a_stream_at_another_gateway_gets_the_tokens_one_by_one_and_the_events_in_their_order(
     installation: Installation,
