@@ -19,6 +19,7 @@ from rich.table import Table
 
 from bench import (
     atp,
+    budget,
     cage,
     commit,
     decide,
@@ -51,6 +52,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "routing": (routing.TITLE, routing.run),
     "start": (start.TITLE, start.run),
     "lists": (lists.TITLE, lists.run),
+    "budget": (budget.TITLE, budget.run),
     "steps": (steps.TITLE, steps.run),
     "waits": (waits.TITLE, waits.run),
     "commit": (commit.TITLE, commit.run),
