@@ -118,3 +118,48 @@ async def test_no_run_is_made_twice_when_the_clock_is_set_back_a_little(world: W
         await jump(world, 30)
     due: list[Any] = [run["due_at"] for run in await runs(world)]
     assert len(due) == len(set(due)) >= 6
+
+
+@requirement("steps.clocks")
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_a_dead_worker_does_not_keep_its_task_for_as_long_as_the_clock_is_set_back(
+    world: World, is_restarted: bool
+) -> None:
+    first = await begin_attempt(world)
+    await first.step("fetch", 1)
+    await jump(world, 10)
+    assert (await first.post("heartbeat", lease_seconds=30)).status_code == 200
+    await jump(world, 12)
+    world.clock.advance(seconds=-HOUR)
+    reconciler = world.kernel.tasks.reconciler
+    if is_restarted:
+        reconciler._last_now = 1 << 62  # as a process that has not looked yet
+    await jump(world, 0)
+    # It gets what it had after its last heartbeat, and not less: it may live.
+    await jump(world, 29)
+    assert await status(first) == "executing"
+    await jump(world, 2)
+    assert await status(first) == "queued"
+    second = await resume(first)
+    assert [step["key"] for step in (await second.journal())["steps"]] == ["fetch"]
+    refused(await first.step("late", 2), 409, "LEASE_LOST")
+
+
+@requirement("steps.clocks")
+async def test_a_clock_that_is_set_back_prolongs_no_timeout_of_an_attempt_and_swings_shorten_no_lease(
+    world: World,
+) -> None:
+    attempt = await begin_attempt(world)  # of a task with a timeout of 300 s
+    for _ in range(20):  # a clock that is set back by less than a second each time
+        await jump(world, -0.9)
+    await jump(world, 18)
+    await jump(world, 29)
+    assert await status(attempt) == "executing"
+    assert (await attempt.post("heartbeat", lease_seconds=3600)).status_code == 200
+    await jump(world, -HOUR)
+    assert (await attempt.step("fetch", 1)).status_code == 200
+    # 29 s of the 300 were over.
+    await jump(world, 270)
+    assert await status(attempt) == "executing"
+    await jump(world, 2)
+    assert await status(attempt) == "aborted"

@@ -29,6 +29,7 @@ INTERVAL_SECONDS = 1.0
 RELEARN_TICKS = 10
 PURGE_TICKS = 3_600
 BATCH_SIZE = 200
+_NEVER = 1 << 62
 log = logging.getLogger(__name__)
 
 
@@ -52,6 +53,8 @@ class Reconciler:
         self._max_attempts = max_attempts
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = executor.lease_us // (3 * SECOND)
+        self._last_now = _NEVER
+        """The database's time at the last tick."""
 
     async def recover(self, *, is_single_process: bool) -> int:
         """Recover the tasks that the previous process left executing, if no other process runs tasks.
@@ -84,11 +87,15 @@ class Reconciler:
         # Made before the read: what this process changes from here on counts more than what the poll finds.
         refill_query = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
-        def find(tx: Tx) -> tuple[list[Task], list[Task], Callable[[], None] | None]:
+        def find(tx: Tx) -> tuple[int, list[Task], list[Task], Callable[[], None] | None]:
             overdue, expired = store.list_overdue(tx, BATCH_SIZE), store.list_queue_expired(tx, BATCH_SIZE)
-            return overdue, expired, refill_query(tx) if refill_query else None
+            return tx.now, overdue, expired, refill_query(tx) if refill_query else None
 
-        overdue, expired, refill = await self._db.poll(find)
+        now, overdue, expired, refill = await self._db.poll(find)
+        # At the first tick too, because the clock may have been set back while no service ran.
+        if now < self._last_now - SECOND and (count := await self._db.write(store.bring_back_leases, NO_LOCKS)):
+            log.warning("reconciler: the clock was set back, leases shortened count=%d", count)
+        self._last_now = now
         for task in overdue:
             await self._db.write(self._repair(task))
         for task in expired:

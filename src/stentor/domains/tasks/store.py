@@ -62,6 +62,12 @@ _RENEW = Sql(
     f"""update tasks set lease_until = :lease_until, heartbeat_at = :now
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
+# The claims whose last sign of life is in the future: what was left of lease and timeout then is left from now on.
+_BRING_BACK = Sql(
+    f"""update tasks set lease_until = lease_until - (heartbeat_at - :now),
+        deadline_at = deadline_at - (heartbeat_at - :now), heartbeat_at = :now
+    where status = 'executing' and heartbeat_at > :now + {SECOND}"""
+)
 # Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter.
 _FINISH = Sql(
     f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
@@ -204,6 +210,11 @@ def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bo
     """Renew a lease for `lease` microseconds from now; False if the claim no longer holds it."""
     until = tx.now + lease
     return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until, now=tx.now) == 1
+
+
+def bring_back_leases(tx: Tx) -> int:
+    """Shorten the leases and timeouts that were written while the clock was ahead; return how many there were."""
+    return tx.run(_BRING_BACK, now=tx.now)
 
 
 def finish(
