@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from stentor.bootstrap.operations import OPERATIONS
+from stentor.cli.commands.call import CALLABLE
+from stentor.cli.operation_help import print_operation_help
 from stentor.cli.output import EXIT_REFUSED
 from tests.cli.program import Program
 from tests.conftest import Service
@@ -37,10 +39,24 @@ def test_all_operations_are_listed(program: Program) -> None:
     assert all(operation.name in text for operation in OPERATIONS if not operation.has_own_route)
 
 
+def test_the_help_of_an_operation_has_a_command_to_copy_and_its_fields(program: Program) -> None:
+    text = program("call", "agents.clear_violations", "--help").out
+    assert 'stentor call agents.clear_violations agent_id=... --body \'{"override_tier":' in text
+    assert "auto, monitored, human" in text
+    assert "The agent's id." in text
+    assert "Name of the operation; without it" in program("call", "--help").out
+
+
+def test_every_operation_has_a_help(program: Program) -> None:
+    for operation in CALLABLE.values():
+        print_operation_help(operation)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["nonsense"], "There is no operation"),
+        (["nonsense", "--help"], "There is no operation"),
         (["agents.get"], "needs agent_id=VALUE"),
         (["agents.get", "agent_id"], "is not NAME=VALUE"),
         (["tasks.list", "colour=red"], "Parameters: status"),

@@ -12,6 +12,7 @@ import typer
 from stentor.bootstrap.operations import OPERATIONS
 from stentor.cli.command import Access, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.input_files import STANDARD_INPUT, reading
+from stentor.cli.operation_help import print_operation_help
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, render_table, report_errors
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -23,17 +24,24 @@ CALLABLE = {operation.name: operation for operation in OPERATIONS if not operati
 
 
 def call(
+    ctx: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Name of the operation; without it, all are listed.")] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Its parameters.")] = None,
     body: Annotated[str | None, typer.Option(help="Its body as JSON; @FILE reads a file, - standard input.")] = None,
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,
+    wants_help: Annotated[
+        bool, typer.Option("--help", help="Show this message, or what the named operation takes, and exit.")
+    ] = False,
 ) -> None:
     """Call any operation of the HTTP API by its name, and print the response as JSON.
 
     For example: stentor call tasks.list status=failed limit=5
     """
+    if wants_help:
+        _print_help(ctx, name)
+        return
     if name is None:
         console.print(render_table(("operation", "needs", "what it does"), map(_row, CALLABLE.values())))
         return
@@ -47,6 +55,14 @@ def call(
         as_json=True,
         access=_access(operation),
     )
+
+
+def _print_help(ctx: typer.Context, name: str | None) -> None:
+    if name is None:
+        typer.echo(ctx.get_help())
+        return
+    with report_errors():
+        print_operation_help(_find(name))
 
 
 def _row(operation: Operation) -> tuple[str, str, str]:
