@@ -222,3 +222,60 @@ async def test_a_group_that_conflicts_again_and_again_is_given_up_even_if_it_wai
     with pytest.raises(StoreConflict):
         await asyncio.to_thread(run_group, cast(Any, connection), [unit])
     assert connection.commits == MAX_TRIES
+
+
+PUT_BUCKET = Sql(
+    """insert into rate_buckets (agent_id, tool, tokens, updated_at) values (:agent_id, 't', :tokens, 0)
+    on conflict (agent_id, tool) do update set tokens = excluded.tokens"""
+)
+BUCKETS = Sql("select agent_id, tokens from rate_buckets order by agent_id")
+
+
+def add_tokens(name: str, tokens: int, seen: list[float]) -> Callable[[Tx], None]:
+    """Read a row, add to it and put it back."""
+
+    def work(tx: Tx) -> None:
+        put_before = tx.find_put(PUT_BUCKET, (name,))
+        found = [(name, put_before["tokens"])] if put_before else tx.rows(BUCKETS)
+        before = dict(found).get(name, 0)
+        seen.append(before)
+        tx.put(PUT_BUCKET, (name,), agent_id=name, tokens=before + tokens)
+
+    return work
+
+
+async def test_units_that_share_a_commit_see_each_others_puts_and_write_the_last_one(db: Database) -> None:
+    seen: list[float] = []
+    await together(db, add_tokens("a", 1, seen), add_tokens("a", 2, seen), add_tokens("a", 4, seen))
+    assert seen == [0, 1, 3]
+    assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("a", 7)]
+    await db.write(add_tokens("a", 8, seen))
+    assert seen[3:] == [7]
+    assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("a", 15)]
+
+
+async def test_a_statement_of_the_same_transaction_finds_what_was_put(db: Database) -> None:
+    def work(tx: Tx) -> list[Any]:
+        add_tokens("b", 2, [])(tx)
+        add_tokens("a", 1, [])(tx)
+        return tx.rows(BUCKETS)
+
+    assert await db.write(work) == [("a", 1), ("b", 2)]
+
+
+async def test_a_unit_or_a_part_that_fails_takes_back_what_it_put(db: Database) -> None:
+    def fail(tx: Tx) -> None:
+        add_tokens("a", 100, [])(tx)
+        raise Conflict("no")
+
+    def fail_in_part(tx: Tx) -> None:
+        add_tokens("a", 1, [])(tx)
+        try:
+            with tx.savepoint():
+                add_tokens("a", 200, [])(tx)
+                raise Conflict("no")
+        except Conflict:
+            add_tokens("a", 1, [])(tx)
+
+    await together(db, add_tokens("a", 1, []), fail, add_tokens("a", 1, []), fail_in_part)
+    assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("a", 4)]

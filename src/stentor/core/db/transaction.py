@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from stentor.core.db.driver import AppendOnlyTable, DbConnection, PendingRows, Row, Sql
+from stentor.core.db.driver import AppendOnlyTable, DbConnection, Params, PendingRows, Row, Sql
 from stentor.core.db.read_ahead import ReadAhead
 from stentor.core.db.rows_sql import RowsSql
 
@@ -124,6 +124,19 @@ class Tx:
         self._pending.add(table, row)
         return True
 
+    def put(self, sql: Sql, key: Row, **params: Any) -> None:
+        """Write a row at the commit, or earlier if a statement uses its table; of several with one key the last one.
+
+        `sql` must set the whole row that `key` identifies, whatever it was. Transactions that share a commit and read
+        it with `find_put` first need one statement for all their changes of it.
+        """
+        self._note_write(sql)
+        self._pending.put(sql, key, params)
+
+    def find_put(self, sql: Sql, key: Row) -> Params | None:
+        """Return the parameters of the last `put` for the key, None if its row is to be read from the table."""
+        return self._pending.find_put(sql, key)
+
     def increment(self, counters: CounterTable, key: tuple[Any, ...], *amounts: int) -> None:
         """Add to counters at the commit; this transaction does not see the new values."""
         self.added.append((counters, key, amounts))
@@ -139,9 +152,12 @@ class Tx:
             raise LockContended(name)
 
     def flush(self) -> None:
-        """Insert the pending rows."""
-        if inserts := self._pending.take():
+        """Write the pending rows."""
+        inserts, puts = self._pending.take()
+        if inserts:
             self._connection.add(inserts)
+        for sql, rows in puts:
+            self._connection.many(sql, rows)
 
     def _note_write(self, sql: Sql) -> None:
         self.wrote = True

@@ -99,6 +99,8 @@ _COUNT_OPEN_ALERTS = Sql("select count(*) from sentinel_alerts where resolved_at
 
 
 def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
+    if put := tx.find_put(_PUT, (agent_id, task_type)):
+        return Weight(**put)
     row = tx.row(_FIND, agent_id=agent_id, task_type=task_type)
     return Weight(*row) if row else None
 
@@ -122,7 +124,7 @@ def changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
 
 
 def put(tx: Tx, weight: Weight) -> None:
-    tx.run(_PUT, **{name: getattr(weight, name) for name in _FIELDS})
+    tx.put(_PUT, (weight.agent_id, weight.task_type), **{name: getattr(weight, name) for name in _FIELDS})
 
 
 def insert_history(

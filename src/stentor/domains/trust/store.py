@@ -38,6 +38,8 @@ _LIST_CHANGES_OF_ENTITY = Sql(
 
 
 def find(tx: Tx, tenant: str, entity_id: str) -> TrustEntity | None:
+    if put := tx.find_put(_PUT, (tenant, entity_id)):
+        return TrustEntity(entity_id, put["entity_type"], put["score"], put["now"])
     row = tx.row(_FIND, tenant=tenant, entity_id=entity_id)
     return TrustEntity(*row) if row else None
 
@@ -52,8 +54,9 @@ def changed_since(tx: Tx, since: int) -> list[tuple[str, TrustEntity]]:
 
 
 def put(tx: Tx, tenant: str, entity: TrustEntity) -> None:
-    tx.run(
+    tx.put(
         _PUT,
+        (tenant, entity.entity_id),
         tenant=tenant,
         entity_id=entity.entity_id,
         entity_type=entity.entity_type,
