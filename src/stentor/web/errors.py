@@ -46,6 +46,8 @@ _PLAIN_WORDS = {
     "Input should": "must",
     "String should": "must",
     "List should": "must",
+    "Value should": "must",
+    " after validation": "",
     "less than or equal to": "at most",
     "greater than or equal to": "at least",
 }
@@ -143,6 +145,8 @@ def field_errors(errors: Sequence[Any]) -> JsonObject:
         field = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
         reason = "must be an object" if error.get("type") in _NO_OBJECT else str(error["msg"])
         reason = reason.removeprefix("Value error, ")
+        if isinstance(error.get("input"), str):
+            reason = reason.replace(" item", " character")  # pydantic counts items of whatever it checks twice
         for pydantic_words, words in _PLAIN_WORDS.items():
             reason = reason.replace(pydantic_words, words)
         fields[field] = reason

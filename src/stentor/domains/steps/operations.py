@@ -32,7 +32,16 @@ from stentor.web.wire import (
     encode_cursor,
 )
 
-Key = Annotated[str, StringConstraints(min_length=1, max_length=model.MAX_KEY), AfterValidator(check_printable)]
+
+
+def _check_segment(key: str) -> str:
+    # Clients and proxies resolve these in a path, so that nobody could read such a step or answer such a question.
+    if key in (".", ".."):
+        raise ValueError("must not be . or .., which clients would leave out of a path")
+    return check_printable(key)
+
+
+Key = Annotated[str, StringConstraints(min_length=1, max_length=model.MAX_KEY), AfterValidator(_check_segment)]
 KeyInPath = Annotated[
     str,
     Path(description="The step's key, encoded as one segment of a path: a slash as %2F, # as %23, % as %25."),

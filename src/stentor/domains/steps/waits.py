@@ -145,13 +145,16 @@ class WaitService:
         """Answer the question of a task.
 
         Raises NotFound, Forbidden for a key of the task's agent or submitter, InvalidRequest for an answer that is not
-        one of the options, and Conflict if it was answered before.
+        one of the options, and Conflict if it was answered before or the task is completed or cancelled.
         """
 
         def work(tx: Tx) -> JournalEntry:
             task, step = self._require_open(tx, principal, task_id, key)
             if step.kind != "question":
                 raise Conflict(f"The step {step.name!r} is no question.")
+            # One that failed may be retried, and then has the answer; these never ask again.
+            if task.status in ("completed", "cancelled"):
+                raise Conflict(f"The task is {task.status}; its question needs no answer.")
             if step.options is not None and value not in step.options:
                 raise InvalidRequest(f"value: must be one of {', '.join(map(str, step.options))}.")
             return self._end_by_person(tx, task, step, StepOutcome.of_value(value), {"by": principal.name})
