@@ -74,7 +74,7 @@ serve: $(VENV)/.main ## start the service on http://127.0.0.1:8080
 	@$(BIN)/stentor serve
 
 # More than there are cores: many tests wait, for a lease, for a file to lie still, for a process to start.
-WORKERS ?= 4
+WORKERS ?= 5
 # The order is that of tests/order.py.
 TESTS   := $(BIN)/python -m pytest --processes $(WORKERS)
 QUICK   := -m "not slow"
