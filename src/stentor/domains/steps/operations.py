@@ -33,7 +33,6 @@ from stentor.web.wire import (
 )
 
 
-
 def _check_segment(key: str) -> str:
     # Clients and proxies resolve these in a path, so that nobody could read such a step or answer such a question.
     if key in (".", ".."):
