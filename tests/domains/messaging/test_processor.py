@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core.clock import SECOND
 from stentor.core.db import Sql
 from tests.conftest import World
 from tests.domains.messaging.conftest import Post, form, task
@@ -85,6 +86,22 @@ async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Pos
     assert (answer["status"], answer["response"]["status"]) == ("completed", "success")
     read = await full.world.admin.get("/api/v1/memory/read/exact", params={"path": "a.md"})
     assert read.json()["document"]["content"] == "edited since\n"
+
+
+@requirement("atp.carried-out-once")
+async def test_a_message_of_a_dead_process_is_not_held_for_as_long_as_the_clock_is_set_back(full: Post) -> None:
+    carrier, clock = full.world.kernel.messaging.processor, full.world.clock
+    await carrier.stop()
+    message_id = await full.send({"name": "ann"}, "registry", "register")
+    lease_until = clock.now() + carrier._lease
+    await move(full.world, f"update atp_messages set status = 'executing', epoch = 1, lease_until = {lease_until}")
+    await carrier._tick(1)
+    for seconds, status in ((-3_600, "executing"), (carrier._lease // SECOND, "executing"), (1, "queued")):
+        clock.advance(seconds=seconds)
+        await carrier._tick(1)
+        assert (await full.message(message_id))["status"] == status
+    await carrier.start()
+    assert (await full.over(message_id))["status"] == "completed"
 
 
 async def test_a_task_that_ended_while_nobody_looked_is_still_the_answer(post: Post) -> None:

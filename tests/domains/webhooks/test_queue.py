@@ -104,6 +104,24 @@ async def test_concurrent_claims_are_disjoint_and_expired_leases_are_listed(db: 
     assert len(await db.read(lambda tx: store.list_lease_expired(tx, tx.now, 100))) == len(claimed_ids)
 
 
+@requirement("webhooks.several-processes", "webhooks.at-least-once")
+async def test_a_delivery_of_a_dead_process_is_not_held_for_as_long_as_the_clock_is_set_back(hooks: Hooks) -> None:
+    world, dispatcher = hooks.world, hooks.world.kernel.webhooks.dispatcher
+    await dispatcher.stop()
+    db = world.kernel.infra.db
+    await enqueue(db, None)
+    assert len(await claim_due(db, lease_us=dispatcher.lease_us)) == 1
+    await dispatcher.poll()
+    waiting = outbox.new_delivery("hook", "task.started", run_log_event(), world.clock.now())
+    await db.write(lambda tx: store.insert_delivery(tx, waiting))
+    count = Sql("select count(*) from webhook_deliveries where status = 'sending'")
+    for seconds, sending in ((-3_600, 1), (dispatcher.lease_us // SECOND, 1), (1, 0)):
+        world.clock.advance(seconds=seconds)
+        await dispatcher.poll()
+        assert (await db.read(lambda tx: tx.rows(count)))[0][0] == sending
+        assert await db.read(lambda tx: store.has_due(tx, "hook"))
+
+
 async def test_database_rejects_invalid_delivery_transition(db: Database) -> None:
     await enqueue(db, None)
     with pytest.raises(Exception, match="does not make this move"):

@@ -66,6 +66,7 @@ class MessageProcessor:
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = lease // (3 * SECOND)
         self._shared = shared
+        self._last_now = 0
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._claimed: dict[MessageKey, StoredMessage] = {}
@@ -204,18 +205,22 @@ class MessageProcessor:
             await self._db.write(lambda tx: store.renew_leases(tx, claimed, self._lease), NO_LOCKS)
         # The hub announces the tasks of this process only; with other processes every tick must check for ended tasks.
         check_ended = self._shared or tick % SCAN_INTERVAL_TICKS == 0
-        is_due, expired, missed = await self._db.poll(lambda tx: self._poll(tx, check_ended=check_ended))
+        now, is_due, expired, missed = await self._db.poll(lambda tx: self._poll(tx, check_ended=check_ended))
+        if now < self._last_now - SECOND:
+            # Else messages, also those of a process that is gone, would wait for as long as the clock was set back.
+            await self._db.write(lambda tx: store.bring_back(tx, self._lease), NO_LOCKS)
+        self._last_now = now
         if is_due:
             self._work.set()
         # A late renewal of our own is no reason to requeue: the message would be executed twice.
         await self._requeue([stored for stored in expired if (stored.tenant, stored.message_id) not in self._claimed])
         await self._lifecycle.repair(missed)
 
-    def _poll(self, tx: Tx, *, check_ended: bool) -> tuple[bool, list[StoredMessage], MissedEndings]:
-        """Return whether a message is due, the messages with an expired lease, and what `repair` must handle."""
+    def _poll(self, tx: Tx, *, check_ended: bool) -> tuple[int, bool, list[StoredMessage], MissedEndings]:
+        """Return the time, whether a message is due, those with an expired lease, and what `repair` must handle."""
         due, expired, overdue, ended = store.check_pending(tx)
         missed = self._lifecycle.poll(tx, overdue=overdue, ended=ended and check_ended)
-        return due, store.list_expired(tx, tx.now, BATCH) if expired else [], missed
+        return tx.now, due, store.list_expired(tx, tx.now, BATCH) if expired else [], missed
 
     async def _requeue(self, messages: list[StoredMessage]) -> int:
         if not messages:

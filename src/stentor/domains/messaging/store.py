@@ -61,6 +61,15 @@ _REQUEUE = Sql(
     where {_CLAIMED} and task_id is null"""
 )
 _RENEW = Sql(f"update atp_messages set lease_until = :lease_until where {_CLAIMED} and task_id is null")
+# A lease that ends later than one of now was written while the clock was ahead.
+_SHORTEN = Sql(
+    """update atp_messages set lease_until = :until
+    where status = 'executing' and task_id is null and lease_until > :until"""
+)
+_DUE_NOW = Sql(
+    """update atp_messages set due_at = :now
+    where status in ('queued', 'executing') and due_at > :now and due_at = created_at"""
+)
 _EXPIRED = Sql(
     f"""select {_COLUMNS} from atp_messages where status = 'executing' and task_id is null
         and lease_until < :before limit :limit"""
@@ -154,6 +163,14 @@ def requeue(tx: Tx, stored: StoredMessage, head_id: str) -> bool:
 def renew_leases(tx: Tx, messages: list[StoredMessage], lease: int) -> None:
     """Renew the leases of claimed messages to `lease` microseconds from now."""
     tx.many(_RENEW, [_claim_key(stored) | {"lease_until": tx.now + lease} for stored in messages])
+
+
+def bring_back(tx: Tx, lease: int) -> None:
+    """After the clock was set back: let no lease end later than `lease` microseconds from now, and no message wait that
+    was due at once.
+    """
+    tx.run(_SHORTEN, until=tx.now + lease)
+    tx.run(_DUE_NOW, now=tx.now)
 
 
 def check_pending(tx: Tx) -> tuple[bool, bool, bool, bool]:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from stentor.core import ids
-from stentor.core.clock import DAY
-from stentor.core.db import Database, Tx, locks
+from stentor.core.clock import DAY, SECOND
+from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import ServiceUnavailable, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
@@ -69,6 +69,7 @@ class DeliveryDispatcher:
         self._read_task_result = read_task_result
         self.lease_us = lease_us
         self._shared = shared
+        self._last_now = 0
         self._retention_us = retention_us
         self._healthy_slots, self._degraded_slots = AttemptSlots(HEALTHY_SLOTS), AttemptSlots(DEGRADED_SLOTS)
         self._workers: dict[str, EndpointWorker] = {}
@@ -160,11 +161,16 @@ class DeliveryDispatcher:
         sending = {delivery.delivery_id for worker in self._workers.values() for delivery in worker.sending.values()}
         enabled = self._index.enabled_ids
 
-        def read(tx: Tx) -> tuple[list[Delivery], list[str]]:
+        def read(tx: Tx) -> tuple[int, list[Delivery], list[str]]:
             expired = store.list_lease_expired(tx, tx.now, BATCH)
-            return expired, [subscription_id for subscription_id in enabled if store.has_due(tx, subscription_id)]
+            due_ids = [subscription_id for subscription_id in enabled if store.has_due(tx, subscription_id)]
+            return tx.now, expired, due_ids
 
-        expired, due_ids = await self._db.poll(read)
+        now, expired, due_ids = await self._db.poll(read)
+        if now < self._last_now - SECOND:
+            # Else deliveries, also those of a process that is gone, would wait for as long as the clock was set back.
+            await self._db.write(lambda tx: store.bring_back(tx, self.lease_us), NO_LOCKS)
+        self._last_now = now
         # An attempt of this process may outlast its lease during an outage; its outcome is still to be written.
         if abandoned := [delivery for delivery in expired if delivery.delivery_id not in sending]:
             await self._db.write(_requeue_all(abandoned))

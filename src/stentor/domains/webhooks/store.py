@@ -80,6 +80,11 @@ _END_ATTEMPT = Sql(
     where {_HELD}"""
 )
 _REQUEUE = Sql(f"update webhook_deliveries set status = 'waiting', lease_until = null where {_HELD}")
+# A lease that ends later than one of now was written while the clock was ahead.
+_SHORTEN = Sql("update webhook_deliveries set lease_until = :until where status = 'sending' and lease_until > :until")
+_DUE_NOW = Sql(
+    "update webhook_deliveries set due_at = :now where status = 'waiting' and due_at > :now and attempts = 0"
+)
 _LEASE_EXPIRED = Sql(
     f"""select {DELIVERY_COLUMNS} from webhook_deliveries
     where status = 'sending' and lease_until < :before limit :limit"""
@@ -186,6 +191,12 @@ def release_next(tx: Tx, delivery: Delivery) -> bool:
 def requeue(tx: Tx, deliveries: list[Delivery]) -> int:
     """Requeue deliveries that were not sent, or whose result is unknown, without counting an attempt."""
     return sum(tx.run(_REQUEUE, delivery_id=d.delivery_id, epoch=d.epoch) for d in deliveries)
+
+
+def bring_back(tx: Tx, lease_us: int) -> None:
+    """After the clock was set back: let no lease end later than `lease_us` from now, and no first attempt wait."""
+    tx.run(_SHORTEN, until=tx.now + lease_us)
+    tx.run(_DUE_NOW, now=tx.now)
 
 
 def list_lease_expired(tx: Tx, before: int, limit: int) -> list[Delivery]:
