@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric
 
 from stentor.core.errors import BudgetExceeded, ProviderUnreachable
@@ -40,6 +41,7 @@ class CallMetrics:
         self._costs = create_counter("stentor_llm_cost_dollars", text, *LABELS)
         text = "Calls rejected before they reached a provider: budget exceeded or circuit open."
         reasons = (BUDGET_EXCEEDED,), (CIRCUIT_OPEN,)
+        self._series: dict[tuple[str, str], tuple[Histogram, Counter, Counter, Counter]] = {}
         self._rejected = create_counter("stentor_llm_refusals", text, "reason", known=reasons)
 
     def count_rejected(self, error: BudgetExceeded | ProviderUnreachable) -> None:
@@ -49,10 +51,21 @@ class CallMetrics:
     def record_call(self, provider: Provider, call: CallRow) -> None:
         """Record the duration, tokens and cost of an ended call."""
         labels = provider.name if provider.is_operator_owned else REGISTERED_LABEL, call.outcome
-        self._durations.labels(*labels).observe(call.latency_ms / 1000)
-        self._tokens.labels(*labels, "input").inc(call.input_tokens)
-        self._tokens.labels(*labels, "output").inc(call.output_tokens)
-        self._costs.labels(*labels).inc((call.cost or 0) / NANOS_PER_DOLLAR)
+        durations, input_tokens, output_tokens, costs = self._series.get(labels) or self._find_series(labels)
+        durations.observe(call.latency_ms / 1000)
+        input_tokens.inc(call.input_tokens)
+        output_tokens.inc(call.output_tokens)
+        costs.inc((call.cost or 0) / NANOS_PER_DOLLAR)
+
+    def _find_series(self, labels: tuple[str, str]) -> tuple[Histogram, Counter, Counter, Counter]:
+        # Kept: the library looks each one up under a lock, which takes longer than the counting.
+        series = self._series[labels] = (
+            self._durations.labels(*labels),
+            self._tokens.labels(*labels, "input"),
+            self._tokens.labels(*labels, "output"),
+            self._costs.labels(*labels),
+        )
+        return series
 
     def collect_metrics(self) -> Iterable[Metric]:
         """Yield the metrics for the Prometheus endpoint."""
