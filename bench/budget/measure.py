@@ -83,10 +83,11 @@ def measure(
             for budget in budgets:
                 _sample(one, budget, scale.pick(budget.case.full * rounds, budget.case.quick))
         plain = stack.enter_context(probed(folder, "plain", provider.port, settings))
-        idle = _idle(plain)
         taken: list[list[dict[str, float]]] = [[] for _ in budgets]
         for budget in budgets:  # warm
             budget.case.send(plain, scale.pick(500, 20))
+        plain.settle()
+        idle = _idle(plain)
         for n in range(rounds):
             for budget, found in zip(budgets, taken, strict=True):
                 found.append(_plain(plain, budget, scale.pick(budget.case.full, budget.case.quick), idle))
@@ -109,6 +110,7 @@ def _idle(plain: Probed) -> dict[str, float]:
 def _plain(plain: Probed, budget: Budget, count: int, idle: Mapping[str, float]) -> dict[str, float]:
     cpu, written, began = plain.cpu(), plain.written(), time.monotonic()
     budget.case.send(plain, count)
+    plain.settle()
     seconds = time.monotonic() - began
     spent = {name: (now - cpu[name] - idle[name] * seconds) / count for name, now in plain.cpu().items()}
     return {**spent, "bytes": (plain.written() - written) / count}
@@ -119,6 +121,7 @@ def _count(one: Probed, budget: Budget, count: int, *, on_sqlite: bool) -> None:
     before, calls = one.totals(), one.shim.read() if one.shim else {}
     start = wal.size(one.database) if on_sqlite else 0
     budget.case.send(one, count)
+    one.settle()
     calls = {name: (number - calls[name]) / count for name, number in (one.shim.read() if one.shim else {}).items()}
     for key, number in _since(before, one.totals()).items():
         part, _, text = key.partition("|")
@@ -137,8 +140,10 @@ def _count(one: Probed, budget: Budget, count: int, *, on_sqlite: bool) -> None:
 
 def _sample(one: Probed, budget: Budget, count: int) -> None:
     budget.case.send(one, 50)
+    one.settle()
     before = one.totals()
     budget.case.send(one, count)
+    one.settle()
     spent = _since(before, one.totals())
     whole = sum(spent.values())
     for key, seconds in spent.items():

@@ -6,6 +6,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from bench.llmpeers import Way
 from bench.service import KEY, Service, command, environment, stop
 
 Totals = dict[str, float]
+SETTLE_SECONDS, QUIET_SECONDS = 60, 0.05
+"""How long to wait for work in the background, and the processor time in a second below which there is none."""
 
 
 @dataclass
@@ -25,6 +28,7 @@ class Probed:
     link: socket.socket | None
     shim: Shim | None
     database: Path
+    samples: bool = False
 
     @property
     def way(self) -> Way:
@@ -51,6 +55,18 @@ class Probed:
                 continue  # it has ended
             seconds["loop" if thread.name == str(pid) else "others"] += spent
         return seconds
+
+    def settle(self) -> None:
+        """Wait until the work that goes on after the answers is done: notes, the tree, the search index."""
+        for _ in range(SETTLE_SECONDS):
+            before = self._busy_seconds()
+            time.sleep(1)
+            if self._busy_seconds() - before < QUIET_SECONDS:
+                return
+
+    def _busy_seconds(self) -> float:
+        # The sampler is busy itself, but does not count itself.
+        return sum((self.totals() if self.samples else self.cpu()).values())
 
     def written(self) -> int:
         """Bytes that the kernel has been given for a disk."""
@@ -92,7 +108,7 @@ def probed(
             raise RuntimeError(log.read_text())
         ready: dict[str, Any] = json.loads(line)
         host, port = ready["gateway"].removeprefix("http://").split(":")
-        yield Probed(Service(process, host, int(port)), ours, shim, data / "stentor.db")
+        yield Probed(Service(process, host, int(port)), ours, shim, data / "stentor.db", mode == "sample")
     finally:
         stop(process)
         if ours is not None:
