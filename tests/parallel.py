@@ -90,6 +90,8 @@ class Run:
         os.lseek(self._waiting, 0, os.SEEK_SET)
         self._at = mmap.mmap(-1, mmap.PAGESIZE)  # where each process is: shared by the forks as well
         self._children: dict[Connection, tuple[int, int]] = {}
+        # Made before the forks, or each would make one: what they share lies in it.
+        _tmp_path_factory(session.config).getbasetemp()
 
     def drive(self, processes: int) -> None:
         """Start the processes, and report what they report until the last has ended."""
@@ -211,7 +213,7 @@ class Child:
         config.pluginmanager.register(Quiet(config), "terminalreporter")
         config.pluginmanager.register(self)
         _capture_apart(config)
-        factory = config._tmp_path_factory  # pyrefly: ignore[missing-attribute] - private
+        factory = _tmp_path_factory(config)
         factory._basetemp = factory.getbasetemp() / f"process{number}"
         factory._basetemp.mkdir(mode=0o700, exist_ok=True)
 
@@ -252,6 +254,10 @@ def _units(items: Sequence[pytest.Item]) -> Iterator[list[int]]:
         marker = item.get_closest_marker("together")
         units.setdefault(marker.args[0] if marker else item, []).append(at)
     yield from units.values()
+
+
+def _tmp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
+    return config._tmp_path_factory  # pyrefly: ignore[missing-attribute] - private
 
 
 def _capture_apart(config: pytest.Config) -> None:

@@ -108,6 +108,25 @@ def test_one(number, place, whole, tmp_path):
     assert (tmp_path / "ends").read_text() == "module session "
 
 
+def test_the_processes_have_folders_of_their_own_in_one_that_they_share(tmp_path: Path) -> None:
+    code, out = report(
+        tmp_path,
+        f"""
+from pathlib import Path
+
+@pytest.mark.parametrize("number", range(3))
+def test_one(number, tmp_path_factory):
+    own = tmp_path_factory.getbasetemp()
+    Path({str(tmp_path)!r}, "folders").open("a").write(f"{{own.parent}} {{own}}\\n")
+    while len(Path({str(tmp_path)!r}, "folders").read_text().splitlines()) < 3:
+        time.sleep(0.01)
+""",
+    )
+    assert code == 0, out
+    shared, own = zip(*map(str.split, (tmp_path / "folders").read_text().splitlines()), strict=True)
+    assert (len(set(shared)), len(set(own))) == (1, 3)
+
+
 def test_a_process_that_dies_fails_its_test_alone(tmp_path: Path) -> None:
     code, out = report(
         tmp_path,
