@@ -384,10 +384,9 @@ async def test_registering_at_the_same_time_keeps_every_provider(open_world: Wor
 
 
 async def test_a_provider_that_answers_without_a_list_of_models_is_reachable(world: World, upstream: Upstream) -> None:
-    upstream.mood = status(404)
+    upstream.list_mood = status(404)
     found = await listed(world)
     assert found["openai"]["reachable"] is True
-    upstream.mood = None
     assert (await chat(world)).status_code == 200
 
 

@@ -77,8 +77,6 @@ class Script:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = self.upstream.calls[-1]["body"]
-        if request.method == "GET":  # a list of models, which a registration asks for, is no turn
-            return await self.upstream.answer(request, body)
         self.upstream.mood = None
         try:
             turn = self.turns.pop(0)

@@ -24,6 +24,8 @@ class Upstream:
 
     port: int = 0
     mood: Mood | None = None
+    """Of all but the lists of models, for which a service asks when it will."""
+    list_mood: Mood | None = None
     words: list[str] = field(default_factory=lambda: list(WORDS))
     reasoning: str = ""
     finish: str = "stop"
@@ -81,8 +83,8 @@ class Upstream:
         if request.method == "POST":  # lists of models are asked for at any time
             self.arrived.set()
         try:
-            if self.mood is not None:
-                return await self.mood(request)
+            if mood := self.mood if request.method == "POST" else self.list_mood:
+                return await mood(request)
             return await self.answer(request, body)
         except (asyncio.CancelledError, ConnectionResetError):
             self.broken_off.set()

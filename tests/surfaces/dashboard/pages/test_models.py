@@ -167,7 +167,7 @@ async def test_failed_calls_of_the_last_hour_are_counted(site: Site, upstream: U
     async def broken(request: web.Request) -> web.Response:
         return web.Response(status=500, text="no")
 
-    upstream.mood = broken
+    upstream.mood = upstream.list_mood = broken
     await chat(site.world, 502)
     page = await site.read("/models/providers")
     assert '<span class="status unavailable">' in page
