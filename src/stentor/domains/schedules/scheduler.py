@@ -52,20 +52,20 @@ class Scheduler:
         # The look of each second shares its transaction with those of other jobs (decision 28).
         now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
         if now < self._last_now - SECOND:
-            await self._bring_back(now)
+            await self._bring_back()
         self._last_now = now
         # A list and not any(): every schedule of the batch gets its turn before the next look.
         while [schedule for schedule in due if await self._run(schedule, now)]:
             now, due = await self._db.read(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
 
-    async def _bring_back(self, now: int) -> None:
+    async def _bring_back(self) -> None:
         """Bring back the times that were set while the clock was ahead: else a schedule rests for as long as it was.
 
         At the first look too, because the clock may have been set back while no service ran.
         """
         for schedule in await self._db.read(store.list_waiting):
             try:
-                await self._write(schedule, partial(_bring_back, schedule=schedule, now=now))
+                await self._write(schedule, partial(_bring_back, schedule=schedule))
             except StoreUnavailable:
                 raise
             except Exception:
@@ -153,9 +153,10 @@ class Scheduler:
         record_change(tx, self._runlog, paused, "paused", "scheduler")
 
 
-def _bring_back(tx: Tx, *, schedule: Schedule, now: int) -> None:
+def _bring_back(tx: Tx, *, schedule: Schedule) -> None:
     done = {run.due_at for run in store.list_runs(tx, schedule, model.RUNS_KEPT)}
-    next_at = model.find_next(schedule, now, done)
+    # By the time of this transaction: a process that looked earlier would bring back what another one has done since.
+    next_at = model.find_next(schedule, tx.now, done)
     if schedule.next_at is not None and next_at < schedule.next_at:
         log.warning("schedules: the clock was set back tenant=%s schedule=%s", schedule.tenant, schedule.name)
         store.advance(tx, schedule, next_at, None)
