@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.live import Hub
 from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.execution.dispatcher import Dispatcher
@@ -69,6 +69,8 @@ class RoomFinder:
         self._db, self._gate, self._dispatcher = db, gate, dispatcher
         self._freed: set[LimitKey] = set()
         self._event = asyncio.Event()
+        # At the first look too, because the clock may have been set back while no service ran.
+        self._last_now = 1 << 62
         hub.listeners.append(self._note_end)
 
     async def run(self) -> None:
@@ -84,7 +86,11 @@ class RoomFinder:
         """Look for room in the limits of which a task has ended, and in those that are due."""
         # A key is not put back after a failure: each one with parked tasks is also due by the time in its row.
         freed, self._freed = self._freed, set()
-        due = await self._db.poll(lambda tx: store.list_due(tx, BATCH_SIZE))
+        now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+        if now < self._last_now - SECOND:
+            # Else starts of the future would use a rate up for as long as the clock was set back.
+            await self._db.write(store.bring_back, NO_LOCKS)
+        self._last_now = now
         for tenant, key in {*freed, *due}:
             lock = locks.limit_lock(tenant, key)
             await self._db.write(partial(self._release, tenant=tenant, key=key), (lock,))

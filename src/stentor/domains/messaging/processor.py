@@ -66,7 +66,8 @@ class MessageProcessor:
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = lease // (3 * SECOND)
         self._shared = shared
-        self._last_now = 0
+        # At the first look too, because the clock may have been set back while no service ran.
+        self._last_now = 1 << 62
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._claimed: dict[MessageKey, StoredMessage] = {}

@@ -51,6 +51,8 @@ _HAS_PARKED = Sql(f"select 1 from tasks where {_KEY} and status = 'queued' and p
 _LIST_DUE = Sql("select tenant, limit_key from parked_limits where check_at <= :now order by check_at limit :limit")
 _SET_CHECK = Sql(f"update parked_limits set check_at = :check_at where {_KEY}")
 _DELETE_CHECK = Sql(f"delete from parked_limits where {_KEY}")
+_BRING_BACK_STARTS = Sql("update limit_starts set started_at = :now where started_at > :now")
+_BRING_BACK_CHECKS = Sql("update parked_limits set check_at = :now where check_at > :now")
 _PURGE_STARTS = Sql("delete from limit_starts where started_at < :before")
 
 
@@ -123,6 +125,12 @@ def set_check(tx: Tx, tenant: str, key: str, check_at: int | None) -> None:
         tx.run(_DELETE_CHECK, tenant=tenant, key=key)
     else:
         tx.run(_SET_CHECK, tenant=tenant, key=key, check_at=check_at)
+
+
+def bring_back(tx: Tx) -> None:
+    """After the clock was set back: count starts of the future as made now, and look at all keys now."""
+    tx.run(_BRING_BACK_STARTS, now=tx.now)
+    tx.run(_BRING_BACK_CHECKS, now=tx.now)
 
 
 def purge_starts(tx: Tx) -> None:

@@ -69,7 +69,8 @@ class DeliveryDispatcher:
         self._read_task_result = read_task_result
         self.lease_us = lease_us
         self._shared = shared
-        self._last_now = 0
+        # At the first look too, because the clock may have been set back while no service ran.
+        self._last_now = 1 << 62
         self._retention_us = retention_us
         self._healthy_slots, self._degraded_slots = AttemptSlots(HEALTHY_SLOTS), AttemptSlots(DEGRADED_SLOTS)
         self._workers: dict[str, EndpointWorker] = {}

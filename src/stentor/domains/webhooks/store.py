@@ -9,7 +9,14 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.errors import CorruptRecord
-from stentor.domains.webhooks.model import AttemptResult, Delivery, DeliveryDecision, WebhookSubscription
+from stentor.domains.webhooks.model import (
+    JITTER_RATIO,
+    RETRY_DELAYS_US,
+    AttemptResult,
+    Delivery,
+    DeliveryDecision,
+    WebhookSubscription,
+)
 
 _FIELDS = WebhookSubscription.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -82,9 +89,11 @@ _END_ATTEMPT = Sql(
 _REQUEUE = Sql(f"update webhook_deliveries set status = 'waiting', lease_until = null where {_HELD}")
 # A lease that ends later than one of now was written while the clock was ahead.
 _SHORTEN = Sql("update webhook_deliveries set lease_until = :until where status = 'sending' and lease_until > :until")
-_DUE_NOW = Sql(
-    "update webhook_deliveries set due_at = :now where status = 'waiting' and due_at > :now and attempts = 0"
+_LONGEST_DELAYS = " ".join(
+    f"when {attempts} then {int(delay * (1 + JITTER_RATIO))}" for attempts, delay in enumerate((0, *RETRY_DELAYS_US))
 )
+_LATEST = f"cast(:now as bigint) + case attempts {_LONGEST_DELAYS} else 0 end"
+_DUE_SOON = Sql(f"update webhook_deliveries set due_at = {_LATEST} where status = 'waiting' and due_at > {_LATEST}")
 _LEASE_EXPIRED = Sql(
     f"""select {DELIVERY_COLUMNS} from webhook_deliveries
     where status = 'sending' and lease_until < :before limit :limit"""
@@ -194,9 +203,12 @@ def requeue(tx: Tx, deliveries: list[Delivery]) -> int:
 
 
 def bring_back(tx: Tx, lease_us: int) -> None:
-    """After the clock was set back: let no lease end later than `lease_us` from now, and no first attempt wait."""
+    """After the clock was set back: let no lease end later than `lease_us` from now, and no attempt wait too long.
+
+    A Retry-After still counts where it holds all deliveries of the webhook.
+    """
     tx.run(_SHORTEN, until=tx.now + lease_us)
-    tx.run(_DUE_NOW, now=tx.now)
+    tx.run(_DUE_SOON, now=tx.now)
 
 
 def list_lease_expired(tx: Tx, before: int, limit: int) -> list[Delivery]:

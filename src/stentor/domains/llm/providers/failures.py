@@ -127,7 +127,7 @@ class CircuitBreaker:
         state = self._states.get((tenant, name, provider.base_url))
         if state is None or state.failures < FAILURE_THRESHOLD:
             return
-        remaining = state.open_until - self._clock.now()
+        remaining = self._remaining(state)
         if remaining > 0 or state.is_probing:
             fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times; its circuit is open.")
             fault.retry_after = max(1, remaining // SECOND)
@@ -141,14 +141,18 @@ class CircuitBreaker:
         state = self._states.get((tenant, provider.name, provider.base_url))
         if state is None or state.failures < FAILURE_THRESHOLD:
             return False
-        return state.is_probing or state.open_until > self._clock.now()
+        return state.is_probing or self._remaining(state) > 0
 
     def count_open(self) -> int:
         """Return how many circuits are open."""
+        states = list(self._states.values())
+        return sum(state.failures >= FAILURE_THRESHOLD and self._remaining(state) > 0 for state in states)
+
+    def _remaining(self, state: _CircuitState) -> int:
+        """Return how long the circuit stays open, in microseconds; at most the cooldown, if the clock was set back."""
         now = self._clock.now()
-        return sum(
-            state.failures >= FAILURE_THRESHOLD and state.open_until > now for state in list(self._states.values())
-        )
+        state.open_until = min(state.open_until, now + COOLDOWN_SECONDS * SECOND)
+        return state.open_until - now
 
     def after_call(self, tenant: str, provider: Provider, error: BaseException | None) -> None:
         """Record how a call ended that `before_call` allowed; a cancelled call changes no count."""
