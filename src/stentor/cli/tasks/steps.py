@@ -105,10 +105,12 @@ def show_decisions(found: DecisionList) -> None:
         question = step.question or step.waits_for or f"Did {step.name} happen?"
         reference = f"{_quote_task(step.task_id)} --step {shlex.quote(step.key)}"
         if step.kind == "question":
-            answers = "|".join(map(shlex.quote, map(str, step.options))) if step.options else "ANSWER"
-            _show_decision(step.task_id, step.title, question, f"answer {_quote_task(step.task_id)} {answers}")
+            # A command for each: a shell would take "yes|no" for a pipe.
+            answers = [shlex.quote(str(option)) for option in step.options or ()] or ["ANSWER"]
+            commands = [f"answer {_quote_task(step.task_id)} {answer}" for answer in answers]
+            _show_decision(step.task_id, step.title, question, *commands)
         else:
-            commands = f"resolve {reference} --happened", f"resolve {reference} --not-happened"
+            commands = [f"resolve {reference} --happened", f"resolve {reference} --not-happened"]
             _show_decision(step.task_id, step.title, question, *commands)
     if any(step.kind == "effect" for step in found.steps):
         _print_hint(f"--happened: {decision_text.HAPPENED}")
