@@ -8,6 +8,7 @@ import pytest
 
 from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core import ids
+from stentor.core.clock import ClockWatch
 from tests.conftest import World
 from tests.domains.test_schedules import create, read, runs
 from tests.domains.test_steps import Attempt, begin_attempt, refused
@@ -133,7 +134,7 @@ async def test_a_dead_worker_does_not_keep_its_task_for_as_long_as_the_clock_is_
     world.clock.advance(seconds=-HOUR)
     reconciler = world.kernel.tasks.reconciler
     if is_restarted:
-        reconciler._last_now = 1 << 62  # as a process that has not looked yet
+        reconciler._clock_watch = ClockWatch()  # as a process that has not looked yet
     await jump(world, 0)
     # It gets what it had after its last heartbeat, and not less: it may live.
     await jump(world, 29)

@@ -163,16 +163,21 @@ def test_next_task_is_claimed_while_a_report_is_pending() -> None:
         assert sorted(task_id for task_id, _, _ in service.reports)[:3] == ["t1", "t2", "t3"]
 
 
+def run_until_reported(service: Service, worker: Worker) -> None:
+    """Run a worker in a thread until it has reported its first task, and stop it."""
+    worker.handler(lambda task: 1)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert service.wait_until(lambda: bool(service.reports))
+    worker.stop()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+
+
 def test_worker_logs_that_it_is_connected_and_what_it_reports(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "stentor_worker")
     with run_service(Service(tasks=1)) as service:
-        worker = Worker(service.url, "key", "agent", concurrency=1)
-        worker.handler(lambda task: 1)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        assert service.wait_until(lambda: bool(service.reports))
-        worker.stop()
-        thread.join(TIMEOUT_S)
+        run_until_reported(service, Worker(service.url, "key", "agent", concurrency=1))
         assert caplog.messages == [
             f"worker: connected to {service.url} as counter; waiting for tasks (count, sum)",
             "worker: task reported task_id=t1 outcome=complete",
@@ -183,14 +188,7 @@ def test_worker_logs_that_it_is_connected_and_what_it_reports(caplog: pytest.Log
 def test_a_worker_that_ends_says_so_last_and_ends_with_an_older_service_too(reply: Reply) -> None:
     with run_service(Service(tasks=1)) as service:
         service.reply = lambda verb: reply if verb == "leave" else (200, {})
-        worker = Worker(service.url, "key", "counter", concurrency=1)
-        worker.handler(lambda task: 1)
-        thread = threading.Thread(target=worker.run)
-        thread.start()
-        assert service.wait_until(lambda: bool(service.reports))
-        worker.stop()
-        thread.join(TIMEOUT_S)
-        assert not thread.is_alive()
+        run_until_reported(service, Worker(service.url, "key", "counter", concurrency=1))
         assert service.requests[-1] == "POST /api/v1/agents/agent/leave"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Protocol
@@ -85,3 +86,20 @@ def format_relative_time(seconds: float) -> str:
         name, unit = _UNITS[place + 1]
         text += f" {rest // unit} {name}" if rest >= unit else ""
     return text
+
+
+class ClockWatch:
+    """Notices that a clock was set back, by the times that one job reads from it, in microseconds."""
+
+    def __init__(self) -> None:
+        # At the first look too, because the clock may have been set back while no service ran.
+        self._last_now = 1 << 62
+
+    async def look(self, now: int, bring_back: Callable[[], Awaitable[object]]) -> None:
+        """Await `bring_back` if the clock was set back by more than a second since the last look.
+
+        One that fails is awaited again at the next look.
+        """
+        if now < self._last_now - SECOND:
+            await bring_back()
+        self._last_now = now

@@ -12,7 +12,7 @@ import logging
 from functools import partial
 from typing import Any
 
-from stentor.core.clock import SECOND
+from stentor.core.clock import SECOND, ClockWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.live import Hub
 from stentor.core.timers import tick_forever, wait_until_tick
@@ -69,8 +69,7 @@ class RoomFinder:
         self._db, self._gate, self._dispatcher = db, gate, dispatcher
         self._freed: set[LimitKey] = set()
         self._event = asyncio.Event()
-        # At the first look too, because the clock may have been set back while no service ran.
-        self._last_now = 1 << 62
+        self._clock_watch = ClockWatch()
         hub.listeners.append(self._note_end)
 
     async def run(self) -> None:
@@ -87,10 +86,8 @@ class RoomFinder:
         # A key is not put back after a failure: each one with parked tasks is also due by the time in its row.
         freed, self._freed = self._freed, set()
         now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
-        if now < self._last_now - SECOND:
-            # Else starts of the future would use a rate up for as long as the clock was set back.
-            await self._db.write(store.bring_back, NO_LOCKS)
-        self._last_now = now
+        # Else starts of the future would use a rate up for as long as the clock was set back.
+        await self._clock_watch.look(now, lambda: self._db.write(store.bring_back, NO_LOCKS))
         for tenant, key in {*freed, *due}:
             lock = locks.limit_lock(tenant, key)
             await self._db.write(partial(self._release, tenant=tenant, key=key), (lock,))

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
-from stentor.core.clock import SECOND
+from stentor.core.clock import SECOND, ClockWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.core.timers import sleep_until_tick
+from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.execution import model
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.executor import TaskExecutor
@@ -29,7 +30,6 @@ INTERVAL_SECONDS = 1.0
 RELEARN_TICKS = 10
 PURGE_TICKS = 3_600
 BATCH_SIZE = 200
-_NEVER = 1 << 62
 log = logging.getLogger(__name__)
 
 
@@ -53,7 +53,7 @@ class Reconciler:
         self._max_attempts = max_attempts
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = executor.lease_us // (3 * SECOND)
-        self._last_now = _NEVER
+        self._clock_watch = ClockWatch()
         """The database's time at the last tick."""
 
     async def recover(self, *, is_single_process: bool) -> int:
@@ -70,17 +70,12 @@ class Reconciler:
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
-        tick = 0
-        while True:
-            await sleep_until_tick(INTERVAL_SECONDS)
-            tick += 1
-            try:
-                await self.tick(tick)
-            except StoreUnavailable:
-                continue  # the database logs the outage
-            except Exception:
-                # Fails open: one failed repair must not stop all later ones.
-                log.exception("reconciler: tick failed")
+        ticks = count(1)
+        await tick_forever("reconciler", partial(sleep_until_tick, INTERVAL_SECONDS), lambda: self.tick(next(ticks)))
+
+    async def _bring_back_leases(self) -> None:
+        if shortened := await self._db.write(store.bring_back_leases, NO_LOCKS):
+            log.warning("reconciler: the clock was set back, leases shortened count=%d", shortened)
 
     async def tick(self, tick: int) -> None:
         """Repair once. `tick` counts the seconds since the start; rare jobs run at multiples of it."""
@@ -92,10 +87,7 @@ class Reconciler:
             return tx.now, overdue, expired, refill_query(tx) if refill_query else None
 
         now, overdue, expired, refill = await self._db.poll(find)
-        # At the first tick too, because the clock may have been set back while no service ran.
-        if now < self._last_now - SECOND and (count := await self._db.write(store.bring_back_leases, NO_LOCKS)):
-            log.warning("reconciler: the clock was set back, leases shortened count=%d", count)
-        self._last_now = now
+        await self._clock_watch.look(now, self._bring_back_leases)
         for task in overdue:
             await self._db.write(self._repair(task))
         for task in expired:

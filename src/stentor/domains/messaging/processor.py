@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from stentor.core.clock import SECOND
+from stentor.core.clock import SECOND, ClockWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
@@ -66,8 +66,7 @@ class MessageProcessor:
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = lease // (3 * SECOND)
         self._shared = shared
-        # At the first look too, because the clock may have been set back while no service ran.
-        self._last_now = 1 << 62
+        self._clock_watch = ClockWatch()
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._claimed: dict[MessageKey, StoredMessage] = {}
@@ -207,10 +206,10 @@ class MessageProcessor:
         # The hub announces the tasks of this process only; with other processes every tick must check for ended tasks.
         check_ended = self._shared or tick % SCAN_INTERVAL_TICKS == 0
         now, is_due, expired, missed = await self._db.poll(lambda tx: self._poll(tx, check_ended=check_ended))
-        if now < self._last_now - SECOND:
-            # Else messages, also those of a process that is gone, would wait for as long as the clock was set back.
-            await self._db.write(lambda tx: store.bring_back(tx, self._lease), NO_LOCKS)
-        self._last_now = now
+        # Else messages, also those of a process that is gone, would wait for as long as the clock was set back.
+        await self._clock_watch.look(
+            now, lambda: self._db.write(lambda tx: store.bring_back(tx, self._lease), NO_LOCKS)
+        )
         if is_due:
             self._work.set()
         # A late renewal of our own is no reason to requeue: the message would be executed twice.

@@ -14,7 +14,7 @@ import msgspec
 
 from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core import ids
-from stentor.core.clock import SECOND
+from stentor.core.clock import SECOND, ClockWatch
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import StentorError, StoreUnavailable
 from stentor.core.runlog import RunLog
@@ -30,7 +30,6 @@ BATCH_SIZE = 100
 """Schedules that one look acts on."""
 STALE_KEY_US, UNKNOWN_KEY_US = 30 * SECOND, 600 * SECOND
 """How long after its time a schedule waits whose key is not valid here, and one whose key is not known here."""
-_NEVER = 1 << 62
 Write = Callable[[Tx], None]
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,7 @@ class Scheduler:
 
     def __init__(self, db: Database, runlog: RunLog, roles: RoleRegistry, submission: SubmissionService) -> None:
         self._db, self._runlog, self._roles, self._submission = db, runlog, roles, submission
-        self._last_now = _NEVER
-        """The database's time at the last look."""
+        self._clock_watch = ClockWatch()
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
@@ -51,18 +49,13 @@ class Scheduler:
         """Do what is due now, until nothing is that can be done."""
         # The look of each second shares its transaction with those of other jobs (decision 28).
         now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
-        if now < self._last_now - SECOND:
-            await self._bring_back()
-        self._last_now = now
+        await self._clock_watch.look(now, self._bring_back)
         # A list and not any(): every schedule of the batch gets its turn before the next look.
         while [schedule for schedule in due if await self._run(schedule, now)]:
             now, due = await self._db.read(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
 
     async def _bring_back(self) -> None:
-        """Bring back the times that were set while the clock was ahead: else a schedule rests for as long as it was.
-
-        At the first look too, because the clock may have been set back while no service ran.
-        """
+        """Bring back the times that were set while the clock was ahead: else a schedule rests for as long as it was."""
         for schedule in await self._db.read(store.list_waiting):
             try:
                 await self._write(schedule, partial(_bring_back, schedule=schedule))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from stentor.core import ids
-from stentor.core.clock import DAY, SECOND
+from stentor.core.clock import DAY, ClockWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import ServiceUnavailable, StoreUnavailable
@@ -69,8 +69,7 @@ class DeliveryDispatcher:
         self._read_task_result = read_task_result
         self.lease_us = lease_us
         self._shared = shared
-        # At the first look too, because the clock may have been set back while no service ran.
-        self._last_now = 1 << 62
+        self._clock_watch = ClockWatch()
         self._retention_us = retention_us
         self._healthy_slots, self._degraded_slots = AttemptSlots(HEALTHY_SLOTS), AttemptSlots(DEGRADED_SLOTS)
         self._workers: dict[str, EndpointWorker] = {}
@@ -168,10 +167,10 @@ class DeliveryDispatcher:
             return tx.now, expired, due_ids
 
         now, expired, due_ids = await self._db.poll(read)
-        if now < self._last_now - SECOND:
-            # Else deliveries, also those of a process that is gone, would wait for as long as the clock was set back.
-            await self._db.write(lambda tx: store.bring_back(tx, self.lease_us), NO_LOCKS)
-        self._last_now = now
+        # Else deliveries, also those of a process that is gone, would wait for as long as the clock was set back.
+        await self._clock_watch.look(
+            now, lambda: self._db.write(lambda tx: store.bring_back(tx, self.lease_us), NO_LOCKS)
+        )
         # An attempt of this process may outlast its lease during an outage; its outcome is still to be written.
         if abandoned := [delivery for delivery in expired if delivery.delivery_id not in sending]:
             await self._db.write(_requeue_all(abandoned))
