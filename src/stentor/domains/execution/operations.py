@@ -140,7 +140,7 @@ class WorkerOperations:
         return Claims(tasks=[ClaimOut.of(claim, metadata=claim.metadata.for_agent) for claim in claims])
 
     async def leave(self, caller: Caller, agent_id: AgentId) -> WorkerLeft:
-        """Report that a worker ends: the agent is offline at once, unless another worker of it polls or works."""
+        """Report that a worker stops: its agent goes offline at once, unless another of its workers is active."""
         return WorkerLeft(agent_id=agent_id, online=await self._workers.leave(caller, agent_id))
 
     async def heartbeat(self, caller: Caller, task_id: TaskId, body: HeartbeatIn) -> Renewed:

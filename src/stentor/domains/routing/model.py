@@ -172,6 +172,12 @@ class RoutingDecision(msgspec.Struct, frozen=True):
     usual_cost: float | None = None
 
 
+def describe_choice(decision: RoutingDecision) -> str:
+    """Return the name of the chosen agent, and among how many candidates it was chosen."""
+    total = decision.candidates_total
+    return f"{decision.agent_name}, {'the only candidate' if total == 1 else f'chosen among {total} candidates'}"
+
+
 def find_denial(
     request: RoutingRequest, candidate: AgentCandidate, policy: RoutingPolicy
 ) -> type[RoutingDenied] | None:

@@ -17,7 +17,7 @@ from stentor.domains.atp import model as atp
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.model import Agent
-from stentor.domains.routing.model import RoutingDecision
+from stentor.domains.routing.model import RoutingDecision, describe_choice
 from stentor.domains.tasks.model import Task, TaskDraft
 from stentor.domains.tasks.placement import Placement
 
@@ -54,7 +54,7 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
         # Why it is offline depends on it.
         record["runtime_kind"] = placement.runtime_kind
     routing = {"routing": record, "agent_name": decision.agent_name} | extra
-    message = f"Routed to {_describe_choice(decision)}."
+    message = f"Routed to {describe_choice(decision)}."
     decided = EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id)
     if placement.status == "pending_approval":
         meta = {"agent_id": decision.agent_id, "trust_tier": "human"}
@@ -64,11 +64,6 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
     return [decided, queued_event(priority)]
 
 
-def _describe_choice(decision: RoutingDecision) -> str:
-    total = decision.candidates_total
-    return f"{decision.agent_name}, {'the only candidate' if total == 1 else f'chosen among {total} candidates'}"
-
-
 def rerouting_events(decision: RoutingDecision, priority: int, offline: Agent) -> list[EventDraft]:
     """Return the events of a queued task that moves from an offline agent to another one."""
     routing = {
@@ -76,7 +71,7 @@ def rerouting_events(decision: RoutingDecision, priority: int, offline: Agent) -
         "agent_name": decision.agent_name,
         "rerouted_from": {"agent_id": offline.agent_id, "agent_name": offline.name, "reason": "offline"},
     }
-    message = f"Routed to {_describe_choice(decision)}, because {offline.name} is offline."
+    message = f"Routed to {describe_choice(decision)}, because {offline.name} is offline."
     return [
         EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id),
         queued_event(priority),

@@ -29,7 +29,7 @@ from stentor.domains.messaging.model import (
     fixed_route,
 )
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.routing.model import RoutingRequest
+from stentor.domains.routing.model import RoutingRequest, describe_choice
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskFilter, TaskMetadata, TaskSummary
 from stentor.domains.tasks.service import TaskService, require_task
@@ -135,10 +135,8 @@ class KernelZone:
         request = RoutingRequest(principal.tenant, body.task.type, capabilities, authority, preferred)
         decision = self._routing.decide(request)
         best = decision.candidates[0]
-        total = decision.candidates_total
-        rivals = "the only candidate" if total == 1 else f"chosen among {total} candidates"
         score = f"with the blended score {best.blended:.3f}{_capabilities_suffix(capabilities)}"
-        return MessageRoute((decision.agent_id,), f"Routed to {decision.agent_name}, {rivals}, {score}.")
+        return MessageRoute((decision.agent_id,), f"Routed to {describe_choice(decision)}, {score}.")
 
 
 class SandboxZone:
