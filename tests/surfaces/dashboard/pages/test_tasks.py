@@ -177,6 +177,17 @@ async def test_a_task_that_waits_for_a_worker_says_so(site: Site) -> None:
     assert "No worker online" not in await site.read(f"/tasks/{task_id}")
 
 
+@requirement("dashboard.page-tasks")
+async def test_a_task_whose_endpoint_does_not_answer_is_not_said_to_wait_for_a_worker(site: Site) -> None:
+    runtime = {"kind": "http", "endpoint": "https://example.com/do"}
+    agent = await site.world.register("Lea", capabilities=["think"], runtime=runtime)
+    for _ in range(5):
+        site.world.kernel.agents.presence.record_failed_delivery(agent)
+    page = await site.read(f"/tasks/{await site.world.submit(type='think', required_capabilities=['think'])}")
+    assert "The endpoint of Lea does not answer; it is tried again" in page
+    assert "waits until one is" not in page
+
+
 @requirement("dashboard.page-tasks", "dashboard.page-grade")
 async def test_a_completed_task_is_graded_on_its_page_once(site: Site) -> None:
     agent = await site.world.register("ann")
