@@ -37,7 +37,7 @@ CHANGES = st.lists(
 WEIGHTS = ", ".join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)
 BM25 = Sql(
     f"""select d.path, -bm25(words, {WEIGHTS}) from words join documents d on d.doc_id = words.rowid
-    where words match :query"""  # noqa: S608 - constant weights
+    where words match :query"""
 )
 
 

@@ -29,9 +29,12 @@ class PackedVectors:
 
     def set(self, rows: Sequence[int], vectors: Floats) -> None:
         """Set these rows; the memory for new ones is added."""
-        factors = np.abs(vectors).max(axis=1, initial=0) / LARGEST
+        largest = np.abs(vectors).max(axis=1, initial=0)
         # A vector of zeros stays one.
-        whole = np.rint(vectors / np.where(factors, factors, 1)[:, None]).astype(np.int16)
+        whole = np.rint(vectors * (LARGEST / np.where(largest, largest, 1))[:, None]).astype(np.int16)
+        # Of the same length as before: the product of two vectors of length 1 is never more than 1.
+        lengths = np.linalg.norm(whole.astype(np.float32), axis=1)
+        factors = np.linalg.norm(vectors, axis=1) / np.where(lengths, lengths, 1)
         for row, numbers, factor in zip(rows, whole, factors, strict=True):
             while row >= BLOCK_ROWS * len(self._blocks):
                 self._blocks.append(np.zeros((BLOCK_ROWS, self._dimensions), np.int16))
