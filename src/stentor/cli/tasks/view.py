@@ -18,6 +18,8 @@ from stentor.core.jsontext import JsonObject
 
 _ENDS = {"failed": "failed", "aborted": "was aborted", "cancelled": "was cancelled"}
 _RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms": "last attempt took"}
+NO_WORKER_ONLINE = "no worker online"
+"""What the service says of a task whose worker is offline, or has not connected yet."""
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
 
@@ -75,8 +77,14 @@ def show_known(task: SubmittedTask, status: str) -> None:
 
 def show_notice(task: SubmittedTask) -> None:
     """Print to standard error why the task may have to wait, if the service reports a reason."""
-    if task.notice:
-        print_notice(f"Notice: {task.notice}.", "yellow")
+    if task.notice == NO_WORKER_ONLINE:
+        print_notice(
+            "Notice: no worker online: the task waits until the program of its agent connects. "
+            "`stentor agent list` shows who is online.",
+            "yellow",
+        )
+    elif task.notice:
+        print_notice(f"Notice: {task.notice.removesuffix('.')}.", "yellow")
 
 
 def show_grade(graded: TaskGrade) -> None:
