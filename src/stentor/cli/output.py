@@ -119,8 +119,8 @@ def render_cell(value: Any) -> Text:
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(columns):
-        # People copy ids (the first column) and names, so these are never wrapped.
-        table.add_column(name, no_wrap=number == 0 or name == "name", overflow="fold")
+        # People copy ids (the first column) and names, and a status is one word: these are never wrapped.
+        table.add_column(name, no_wrap=number == 0 or name in ("name", "status"), overflow="fold")
     for row in rows:
         table.add_row(*(value if isinstance(value, Text) else render_cell(value) for value in row))
     return table

@@ -25,7 +25,9 @@ CALLABLE = {operation.name: operation for operation in OPERATIONS if not operati
 
 def call(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Name of the operation; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="OPERATION", help="Name of the operation; without it, all are listed.")
+    ] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Its parameters.")] = None,
     body: Annotated[str | None, typer.Option(help="Its body as JSON; @FILE reads a file, - standard input.")] = None,
     data_dir: DataDir = None,
