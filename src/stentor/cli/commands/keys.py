@@ -188,7 +188,7 @@ def _show_list(page: KeyPage) -> None:
             "configured" if key.configured else key.status,
             key.expires_at and key.expires_at[:10],
             output.format_age(key.last_used_at),
-            ", ".join(key.budgets),
+            "\n".join(key.budgets),
             key.description,
         )
         for key in page.keys
