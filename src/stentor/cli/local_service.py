@@ -66,12 +66,7 @@ async def open_local_service(
     """
     if access != "create":
         require_database(settings)
-    elif not _has_database(settings):
-        print_notice(
-            f"Notice: no service is running, and {settings.storage.data_dir} had no database: this command made one. "
-            "Select another data folder with --data-dir, or a service with --url.",
-            "yellow",
-        )
+    is_new = not _has_database(settings)
     redactor = Redactor()
     redaction.configure_logging("warning", redactor)
     # Only commands on the memory open the vault and its index.
@@ -92,6 +87,12 @@ async def open_local_service(
             yield LocalService(app, key, source)
         return
     async with own_data_folder(settings, environ, redactor) as service:
+        if is_new:
+            print_notice(
+                f"Notice: no service is running, and {settings.storage.data_dir} had no database: this command made "
+                "one. Select another data folder with --data-dir, or a service with --url.",
+                "yellow",
+            )
         yield LocalService(service.app, key, source)
 
 

@@ -193,7 +193,7 @@ def _show_list(page: KeyPage) -> None:
         )
         for key in page.keys
     ]
-    columns = ("name", "role", "status", "expires", "last used", "budget", "description")
+    columns = ("name", "role", "status", "expires", "used", "budget", "about")
     console.print(output.render_table(columns, rows))
 
 
@@ -202,7 +202,7 @@ def _describe_role(key: ListedKey) -> str:
     usual = ROLE_PERMISSIONS[key.role]
     if set(key.permissions) == set(usual) or ("admin" in key.permissions and "admin" in usual):
         return key.role
-    return f"{key.role}: {', '.join(key.permissions)}"
+    return "\n".join([f"{key.role}:", *key.permissions])
 
 
 @app.command()
