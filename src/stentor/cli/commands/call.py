@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
 from pathlib import Path
@@ -74,7 +75,9 @@ def _row(operation: Operation) -> tuple[str, str, str]:
 
 def _find(name: str) -> Operation:
     if name not in CALLABLE:
-        raise CommandFailed(f"There is no operation {name!r}. `stentor call` lists all of them.", EXIT_USAGE)
+        similar = difflib.get_close_matches(name, CALLABLE, 1)
+        hint = f" Did you mean {similar[0]!r}?" if similar else ""
+        raise CommandFailed(f"There is no operation {name!r}.{hint} `stentor call` lists all of them.", EXIT_USAGE)
     return CALLABLE[name]
 
 
