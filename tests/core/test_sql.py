@@ -15,6 +15,7 @@ from stentor.core.db import RowsSql, Sql
 
 OWN_SCHEMA = ("stentor.domains.memory.index.", "stentor.domains.tasks.search.sqlite_index")
 """The search indexes are other databases; their own tests run all of their statements on each kind."""
+ON_SQLITE = ("stentor.domains.tasks.lane_store",)
 PROGRAMS = ("embedding.onnx_export",)
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 
@@ -23,7 +24,7 @@ def statements() -> Iterator[tuple[str, Sql]]:
     """Those that modules hold, with their names; of those that are said for each database, PostgreSQL's."""
     for package in (stentor.domains, stentor.surfaces):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if found.name.startswith(OWN_SCHEMA) or found.name.endswith(PROGRAMS):
+            if found.name.startswith((*OWN_SCHEMA, *ON_SQLITE)) or found.name.endswith(PROGRAMS):
                 continue
             for name, value in vars(importlib.import_module(found.name)).items():
                 if isinstance(value, dict) and "postgresql" in value:

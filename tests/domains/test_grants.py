@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.core.clock import format_iso
+from stentor.core.db import Sql
 from stentor.domains.tasks import queue_store
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
@@ -155,8 +156,9 @@ async def test_admission_looks_again_at_dispatch(crew: Crew, revoked: bool) -> N
 async def test_a_restart_still_looks_again(crew: Crew) -> None:
     grant = (await crew.granted())["grant_id"]
     await crew.use(grant, "read")
-    waiting = await crew.world.kernel.infra.db.read(lambda tx: queue_store.list_queued(tx, 10))
-    assert [queued.granted for queued in waiting] == [True]
+    sql = Sql(f"select {queue_store.QUEUED_COLUMNS} from tasks where status = 'queued'")
+    rows = await crew.world.kernel.infra.db.read(lambda tx: tx.rows(sql))
+    assert [queue_store.queued_from_row(row).granted for row in rows] == [True]
 
 
 @requirement("governance.delegated-authority-narrows")

@@ -58,7 +58,7 @@ def scrape_function(
 def _database_source(kernel: Kernel) -> MetricSource:
     """Return a source that reads all metrics of the database in one snapshot."""
     collectors: list[Callable[[Tx], Iterable[Metric]]] = [
-        tasks.collect_metrics,
+        partial(tasks.collect_metrics, dialect=kernel.infra.db.driver.name),
         learning.collect_metrics,
         registry.violation_metrics,
         messaging.collect_metrics,

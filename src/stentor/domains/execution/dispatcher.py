@@ -92,6 +92,9 @@ class RunningTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def has(self, key: TaskRef) -> bool:
+        return key in self._tasks
+
     def start(self, key: TaskRef, agent_id: str, attempt: Coroutine[Any, Any, None]) -> None:
         self.count_by_agent[agent_id] += 1
         task = self._tasks[key] = asyncio.create_task(attempt)

@@ -19,19 +19,19 @@ from stentor.core.metrics import (
     labeled_gauge_family,
 )
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.tasks import queries
+from stentor.domains.tasks import lane_store, queries, queue_store
 from stentor.domains.tasks.model import TASK_STATUSES, OutcomeClass
 
 OUTCOMES: tuple[str, ...] = get_args(OutcomeClass)
-PRIORITIES = range(4)
+_FIND_OLDEST = {"sqlite": lane_store.find_oldest_queued_at, "postgresql": queue_store.find_oldest_queued_at}
 _END_EVENTS = TERMINAL_EVENTS | {"dispatch_denied"}
 
 
-def collect_metrics(tx: Tx) -> Iterable[Metric]:
-    """Yield the gauges over all tenants."""
+def collect_metrics(tx: Tx, dialect: str) -> Iterable[Metric]:
+    """Yield the gauges over all tenants. `dialect` is the name of the database's driver."""
     yield labeled_gauge_family("stentor_tasks", "Tasks by status.", "status", _count_by_status(tx))
     text = "Age of the oldest queued task that does not wait for room of its limit; 0 without one."
-    yield gauge_family("stentor_queue_oldest_seconds", text, _oldest_wait_s(tx))
+    yield gauge_family("stentor_queue_oldest_seconds", text, _oldest_wait_s(tx, dialect))
 
 
 def _count_by_status(tx: Tx) -> dict[str, float]:
@@ -41,10 +41,9 @@ def _count_by_status(tx: Tx) -> dict[str, float]:
     return {status: float(n) for status, n in counts.items()}
 
 
-def _oldest_wait_s(tx: Tx) -> float:
-    # One query per priority: each is one lookup in the index of queued tasks, which begins with the priority.
-    times = [queries.find_oldest_queued_at(tx, priority) for priority in PRIORITIES]
-    return max(0, tx.now - min((time for time in times if time is not None), default=tx.now)) / SECOND
+def _oldest_wait_s(tx: Tx, dialect: str) -> float:
+    oldest = _FIND_OLDEST[dialect](tx)
+    return 0 if oldest is None else max(0, tx.now - oldest) / SECOND
 
 
 class OutcomeMetrics:

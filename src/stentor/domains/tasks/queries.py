@@ -75,11 +75,6 @@ _COUNT_BY_STATUS = Sql("select status, sum(n) from task_counts where tenant = :t
 # Tenant by tenant: the table has a row for every hour and its key begins with the tenant, so that one query over all
 # tenants would scan it.
 _NEXT_TENANT = Sql("select min(tenant) from task_counts where tenant > :after")
-# The first one in the index: tasks that wait for room are passed over.
-_OLDEST_QUEUED_AT = Sql(
-    "select queued_at from tasks where status = 'queued' and priority = :priority and parked = 0 "
-    "order by queued_at limit 1"
-)
 _NEWEST_IDS = """select task_id from tasks where tenant = :tenant order by created_at desc, task_id desc
     limit :scanned"""
 _LIST_BY_REFERENCE = Sql(
@@ -217,15 +212,6 @@ def find_oldest(tx: Tx, tenant: str, status: str) -> tuple[int, int | None]:
     """
     count, since = tx.rows(_OLDEST, tenant=tenant, status=status)[0]
     return int(count), None if since is None else int(since)
-
-
-def find_oldest_queued_at(tx: Tx, priority: int) -> int | None:
-    """Return since when the oldest queued task of a priority waits for its agent, in microseconds.
-
-    One that waits for room because of its limit does not count: it waits as it was told to.
-    """
-    row = tx.row(_OLDEST_QUEUED_AT, priority=priority)
-    return None if row is None else int(row[0])
 
 
 def count_running(tx: Tx, tenant: str, agent_id: str) -> int:

@@ -1,4 +1,7 @@
-"""SQL of the queue: the tasks that may be claimed, in their order, and how many wait for each agent."""
+"""SQL of the queue on PostgreSQL: the tasks that may be claimed, in their order, and how many wait for each agent.
+
+For SQLite it is in `lane_store`.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,6 @@ QUEUED_COLUMNS = (
 _NEXT = f"""select {QUEUED_COLUMNS} from tasks
     where status = 'queued' and parked = 0 and {{which}}
     order by priority, turn, queued_at limit :limit for update skip locked"""
-_LIST_QUEUED = Sql(
-    f"select {QUEUED_COLUMNS} from tasks where status = 'queued' and parked = 0"
-    " order by priority, queued_at limit :limit"
-)
 _NEXT_FOR_AGENT = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
 _NEXT_IN_PROCESS = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
 _FIRST_AGENT = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
@@ -38,12 +37,14 @@ _QUEUE_DEPTHS = Sql(
         where c.tenant = waiting.tenant and c.hour = -1 and c.status = 'queued' and c.agent_id = waiting.agent_id
     ) as counted where n > 0"""
 )
+# For each priority one lookup in the index of queued tasks.
+_OLDEST_QUEUED_AT = Sql(
+    """select min(oldest.queued_at) from (values (0), (1), (2), (3)) as p (priority), lateral (
+        select queued_at from tasks where status = 'queued' and parked = 0 and priority = p.priority
+        order by queued_at limit 1
+    ) as oldest"""
+)
 _metadata_decoder = msgspec.json.Decoder(TaskMetadata)
-
-
-def list_queued(tx: Tx, limit: int) -> list[QueuedTask]:
-    """List queued tasks, most urgent first."""
-    return [queued_from_row(row) for row in tx.rows(_LIST_QUEUED, limit=limit)]
 
 
 def next_for_agent(tx: Tx, agent_id: str, limit: int) -> list[QueuedTask]:
@@ -59,6 +60,15 @@ def next_in_process(tx: Tx, full: list[str], limit: int) -> list[QueuedTask]:
 def read_queue_depths(tx: Tx) -> dict[str, int]:
     """Return the number of queued tasks per agent, without agents that have none; PostgreSQL only."""
     return {agent_id: int(n) for agent_id, n in tx.rows(_QUEUE_DEPTHS)}
+
+
+def find_oldest_queued_at(tx: Tx) -> int | None:
+    """Return since when the oldest queued task waits for its agent, in microseconds; PostgreSQL only.
+
+    One that waits for room because of its limit does not count: it waits as it was told to.
+    """
+    oldest = tx.rows(_OLDEST_QUEUED_AT)[0][0]
+    return None if oldest is None else int(oldest)
 
 
 def queued_from_row(row: tuple[Any, ...]) -> QueuedTask:

@@ -1,0 +1,241 @@
+"""The queued tasks in memory, by agent: all of a short lane, and of a long one a window that is read on from the rows.
+
+`in_memory_dispatcher.py` hands them out. For what a process changes itself, the functions here are called after the
+commit; what it missed, for example because the store failed, the next refill finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from stentor.core.db import Database
+from stentor.core.db.polling import ConcurrentWrites, PollQuery
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.execution.fair_queue import FairQueue
+from stentor.domains.execution.lane import Lane, key_of, ref_of
+from stentor.domains.tasks import lane_store
+from stentor.domains.tasks.lane_store import QueueHeads
+from stentor.domains.tasks.model import QueuedTask
+from stentor.domains.tasks.store import TaskRef
+
+MAX_WINDOW, MIN_WINDOW = 500, 8
+"""Most tasks of a lane in memory, with few and with many lanes."""
+MAX_HELD = 50_000
+"""Most tasks of all lanes in memory, unless MIN_WINDOW of each lane are more; about 0.6 KB each."""
+MAX_READS = 32
+"""Lanes that are read at a time."""
+RETRY_SECONDS = 1.0
+log = logging.getLogger(__name__)
+
+
+class AgentQueues:
+    """The queues of all agents. `on_ready` is called with an agent inside the service that may have tasks."""
+
+    def __init__(self, db: Database, on_ready: Callable[[str], None], is_running: Callable[[TaskRef], bool]) -> None:
+        self._db = db
+        self._on_ready = on_ready
+        self._is_running = is_running
+        self._queues: dict[str, FairQueue] = {}
+        self._heads: dict[TaskRef, str] = {}
+        """The newest event id of each task in memory. A queue entry with another one is outdated and is skipped."""
+        self._arrivals: dict[TaskRef, QueuedTask] = {}
+        """Tasks queued behind the end of a lane that is being read: the read may be too old to find them."""
+        self._changes = ConcurrentWrites[TaskRef]()
+        self._window = MAX_WINDOW
+        self._reads: set[asyncio.Task[None]] = set()
+        self._read_slots = asyncio.Semaphore(MAX_READS)
+        self._open = True
+
+    def get(self, agent_id: str) -> FairQueue:
+        queue = self._queues.get(agent_id)
+        if queue is None:
+            queue = self._queues[agent_id] = FairQueue(agent_id)
+        return queue
+
+    def add(self, queued: QueuedTask) -> None:
+        """Add a task, or its newer entry. Idempotent."""
+        ref = ref_of(queued)
+        self._changes.record_write(ref)
+        self._remove_arrival(ref)
+        # The head differs after each change of the task, so only the very same entry is a repetition.
+        if self._heads.get(ref) == queued.head_id or not self._open:
+            return
+        queue = self.get(queued.agent_id)
+        lane = queue.open_lane(queued)
+        if not lane.takes(queued):
+            # An entry with an older head, perhaps in the queue of another agent, is outdated.
+            self._heads.pop(ref, None)
+            queue.count_in_rows(1)
+            if lane.attempt is not None:
+                self._arrivals[ref] = queued
+            return
+        self._hold(queue, lane, queued)
+        # Not while it is read: the read continues at the lane's end.
+        if len(lane.entries) > self._window and lane.attempt is None:
+            self._truncate(queue, lane, self._window // 2)
+        self._announce(queue)
+
+    def remove(self, ref: TaskRef) -> None:
+        """Forget a task; its queue entry is skipped later."""
+        self._changes.record_write(ref)
+        self._remove_arrival(ref)
+        self._heads.pop(ref, None)
+
+    def move(self, agent_id: str, tasks: list[QueuedTask]) -> None:
+        """Move tasks from the queue of this agent to the agents that the tasks now name."""
+        if (queue := self._queues.get(agent_id)) is not None:
+            # Drop before adding: a task may move back to this very queue.
+            dropped = queue.drop({ref_of(queued) for queued in tasks})
+            queue.count_in_rows(dropped - len(tasks))
+            self._read_low_lanes(queue)
+        for queued in tasks:
+            self.add(queued)
+        if queue is not None:
+            self._announce(queue)
+
+    def take(self, agent_id: str, limit: int) -> list[QueuedTask]:
+        """Remove up to `limit` tasks of an agent from memory, in the order of its queue."""
+        queue = self._queues.get(agent_id)
+        taken: list[QueuedTask] = []
+        while queue is not None and len(taken) < limit:
+            lane = queue.next_lane()
+            if lane is None or not lane.entries:
+                break
+            queued = queue.pop(lane)
+            # Otherwise the entry is outdated: the task was stopped, or queued again since and has another entry.
+            if self._heads.get(ref_of(queued)) == queued.head_id:
+                del self._heads[ref_of(queued)]
+                taken.append(queued)
+            self._read_if_low(queue, lane)
+        if queue is not None:
+            queue.update()
+        return taken
+
+    async def wait_for_read(self, agent_id: str) -> bool:
+        """Wait for the next task of an agent if it is only in the database; return whether it may be in memory now."""
+        queue = self._queues.get(agent_id)
+        lane = None if queue is None else queue.next_lane()
+        if lane is None or lane.entries or lane.attempt is None:
+            return False
+        await lane.attempt.wait()
+        return self._open and not lane.has_failed
+
+    def depth(self, agent_id: str) -> int:
+        queue = self._queues.get(agent_id)
+        return 0 if queue is None else queue.depth
+
+    def depths(self) -> dict[str, int]:
+        """Return the number of queued tasks by agent, without agents that have none."""
+        return {agent_id: queue.depth for agent_id, queue in self._queues.items() if queue.depth}
+
+    def count(self) -> int:
+        return len(self._heads) + sum(queue.in_rows for queue in self._queues.values())
+
+    def refill_query(self) -> PollQuery:
+        """Return the query that finds lanes whose oldest task is not in memory."""
+        return self._changes.start_poll(lane_store.read_heads, self._refill)
+
+    async def close(self) -> None:
+        """Stop reading."""
+        self._open = False
+        for read in self._reads:
+            read.cancel()
+        await asyncio.gather(*self._reads, return_exceptions=True)
+
+    def _refill(self, found: QueueHeads, changed: set[TaskRef]) -> None:
+        self._window = max(MIN_WINDOW, min(MAX_WINDOW, MAX_HELD // max(1, len(found.heads))))
+        for head in found.heads:
+            ref = ref_of(head)
+            is_known = ref in changed or self._heads.get(ref) == head.head_id or self._is_running(ref)
+            if self._open and not is_known:
+                self._read_from_start(head)
+        for agent_id, queue in self._queues.items():
+            is_complete = not any(lane.is_truncated for lane in queue.lanes())
+            queue.in_rows = 0 if is_complete else max(0, found.depths.get(agent_id, 0) - len(queue))
+
+    def _read_from_start(self, head: QueuedTask) -> None:
+        """Read the lane of a task that is not in memory, unless the task is behind what is held of the lane."""
+        queue = self.get(head.agent_id)
+        queue.is_in_process = head.runtime_kind != "worker"
+        lane = queue.open_lane(head)
+        if lane.takes(head) and lane.attempt is None:
+            self._truncate(queue, lane, 0)
+        self._read_if_low(queue, lane)
+        queue.update()
+
+    def _read_low_lanes(self, queue: FairQueue) -> None:
+        for lane in queue.lanes():
+            self._read_if_low(queue, lane)
+
+    def _read_if_low(self, queue: FairQueue, lane: Lane) -> None:
+        is_low = lane.is_truncated and len(lane.entries) <= self._window // 4
+        if is_low and lane.attempt is None and self._open:
+            lane.attempt = asyncio.Event()
+            read = asyncio.create_task(self._read_on(queue, lane))
+            self._reads.add(read)
+            read.add_done_callback(self._reads.discard)
+
+    async def _read_on(self, queue: FairQueue, lane: Lane) -> None:
+        """Read the next tasks of a truncated lane; try again until it succeeds."""
+        while (attempt := lane.attempt) is not None:
+            try:
+                apply = await self._read(queue, lane)
+                lane.attempt, lane.has_failed = None, False
+                apply()
+                return
+            except Exception as error:  # noqa: BLE001 - whatever it is: a lane that is not read on would stand still
+                # In an outage the database already logs it.
+                level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
+                log.log(level, "dispatcher: reading a queue failed agent_id=%s error=%r", lane.agent_id, error)
+                lane.attempt, lane.has_failed = asyncio.Event(), True
+            finally:
+                attempt.set()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read(self, queue: FairQueue, lane: Lane) -> Callable[[], None]:
+        limit = max(1, self._window // 2)
+        async with self._read_slots:
+            # Made before the read: what this process changes from here on counts more than what the read finds.
+            query = self._changes.start_poll(
+                lambda tx: lane_store.list_lane(tx, lane.agent_id, lane.priority, lane.submitter, lane.last, limit),
+                partial(self._apply, queue, lane, limit),
+            )
+            apply: Callable[[], None] = await self._db.poll(query)
+            return apply
+
+    def _apply(self, queue: FairQueue, lane: Lane, limit: int, tasks: list[QueuedTask], changed: set[TaskRef]) -> None:
+        """Put what was read at the end of the lane, then what arrived behind that meanwhile."""
+        lane.is_truncated = len(tasks) == limit
+        lane.last = key_of(tasks[-1]) if tasks else lane.last
+        for queued in tasks:
+            ref = ref_of(queued)
+            if ref not in changed and self._heads.get(ref) != queued.head_id:
+                self._hold(queue, lane, queued)
+                queue.count_in_rows(-1)
+        for queued in [queued for queued in self._arrivals.values() if lane.has(queued)]:
+            self.add(queued)
+        self._read_if_low(queue, lane)
+        self._announce(queue)
+
+    def _hold(self, queue: FairQueue, lane: Lane, queued: QueuedTask) -> None:
+        self._heads[ref_of(queued)] = queued.head_id
+        queue.push(lane, queued)
+        queue.is_in_process = queued.runtime_kind != "worker"
+
+    def _truncate(self, queue: FairQueue, lane: Lane, size: int) -> None:
+        for queued in queue.truncate(lane, size):
+            if self._heads.get(ref_of(queued)) == queued.head_id:
+                del self._heads[ref_of(queued)]
+                queue.count_in_rows(1)
+
+    def _remove_arrival(self, ref: TaskRef) -> None:
+        if (queued := self._arrivals.pop(ref, None)) is not None:
+            self.get(queued.agent_id).count_in_rows(-1)
+
+    def _announce(self, queue: FairQueue) -> None:
+        queue.update()
+        if queue.is_in_process:
+            self._on_ready(queue.agent_id)
