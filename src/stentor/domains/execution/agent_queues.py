@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 from stentor.core.db import Database
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
@@ -39,12 +40,12 @@ class AgentQueues:
         self._on_ready = on_ready
         self._is_running = is_running
         self._queues: dict[str, FairQueue] = {}
-        self._heads: dict[TaskRef, str] = {}
-        """The newest event id of each task in memory. A queue entry with another one is outdated and is skipped."""
+        self._held: dict[TaskRef, QueuedTask] = {}
+        """The current entry of each task in memory. Any other entry of the task is outdated and is skipped."""
         self._arrivals: dict[TaskRef, QueuedTask] = {}
         """Tasks queued behind the end of a lane that is being read: the read may be too old to find them."""
         self._changes = ConcurrentWrites[TaskRef]()
-        self._window = MAX_WINDOW
+        self.window = MAX_WINDOW
         self._reads: set[asyncio.Task[None]] = set()
         self._read_slots = asyncio.Semaphore(MAX_READS)
         self._open = True
@@ -52,7 +53,7 @@ class AgentQueues:
     def get(self, agent_id: str) -> FairQueue:
         queue = self._queues.get(agent_id)
         if queue is None:
-            queue = self._queues[agent_id] = FairQueue(agent_id)
+            queue = self._queues[agent_id] = FairQueue(agent_id, self._is_held)
         return queue
 
     def add(self, queued: QueuedTask) -> None:
@@ -60,64 +61,56 @@ class AgentQueues:
         ref = ref_of(queued)
         self._changes.record_write(ref)
         self._remove_arrival(ref)
+        held = self._held.get(ref)
         # The head differs after each change of the task, so only the very same entry is a repetition.
-        if self._heads.get(ref) == queued.head_id or not self._open:
+        if (held is not None and held.head_id == queued.head_id) or not self._open:
             return
         queue = self.get(queued.agent_id)
         lane = queue.open_lane(queued)
-        if not lane.takes(queued):
-            # An entry with an older head, perhaps in the queue of another agent, is outdated.
-            self._heads.pop(ref, None)
+        self._release(ref)
+        if lane.takes(queued):
+            self._hold(queue, lane, queued)
+            # Not while it is read: the read continues at the lane's end.
+            if len(lane.entries) > self.window and lane.attempt is None:
+                self._truncate(queue, lane, self.window // 2)
+            self._announce(queue)
+        else:
             queue.count_in_rows(1)
             if lane.attempt is not None:
                 self._arrivals[ref] = queued
-            return
-        self._hold(queue, lane, queued)
-        # Not while it is read: the read continues at the lane's end.
-        if len(lane.entries) > self._window and lane.attempt is None:
-            self._truncate(queue, lane, self._window // 2)
-        self._announce(queue)
 
     def remove(self, ref: TaskRef) -> None:
-        """Forget a task; its queue entry is skipped later."""
+        """Forget a task that was stopped."""
         self._changes.record_write(ref)
         self._remove_arrival(ref)
-        self._heads.pop(ref, None)
+        if (queue := self._release(ref)) is not None:
+            self._update(queue)
 
     def move(self, agent_id: str, tasks: list[QueuedTask]) -> None:
         """Move tasks from the queue of this agent to the agents that the tasks now name."""
-        if (queue := self._queues.get(agent_id)) is not None:
-            # Drop before adding: a task may move back to this very queue.
-            dropped = queue.drop({ref_of(queued) for queued in tasks})
-            queue.count_in_rows(dropped - len(tasks))
-            self._read_low_lanes(queue)
+        queue = self.get(agent_id)
         for queued in tasks:
+            if self._release(ref_of(queued)) is None:
+                queue.count_in_rows(-1)
             self.add(queued)
-        if queue is not None:
-            self._announce(queue)
+        self._update(queue)
 
     def take(self, agent_id: str, limit: int) -> list[QueuedTask]:
         """Remove up to `limit` tasks of an agent from memory, in the order of its queue."""
-        queue = self._queues.get(agent_id)
+        queue = self.get(agent_id)
         taken: list[QueuedTask] = []
-        while queue is not None and len(taken) < limit:
-            lane = queue.next_lane()
-            if lane is None or not lane.entries:
-                break
+        while len(taken) < limit and (lane := queue.next_lane()) is not None and lane.entries:
             queued = queue.pop(lane)
-            # Otherwise the entry is outdated: the task was stopped, or queued again since and has another entry.
-            if self._heads.get(ref_of(queued)) == queued.head_id:
-                del self._heads[ref_of(queued)]
-                taken.append(queued)
+            self._changes.record_write(ref_of(queued))
+            self._release(ref_of(queued))
+            taken.append(queued)
             self._read_if_low(queue, lane)
-        if queue is not None:
-            queue.update()
+        self._update(queue)
         return taken
 
     async def wait_for_read(self, agent_id: str) -> bool:
         """Wait for the next task of an agent if it is only in the database; return whether it may be in memory now."""
-        queue = self._queues.get(agent_id)
-        lane = None if queue is None else queue.next_lane()
+        lane = self.get(agent_id).next_lane()
         if lane is None or lane.entries or lane.attempt is None:
             return False
         await lane.attempt.wait()
@@ -132,7 +125,7 @@ class AgentQueues:
         return {agent_id: queue.depth for agent_id, queue in self._queues.items() if queue.depth}
 
     def count(self) -> int:
-        return len(self._heads) + sum(queue.in_rows for queue in self._queues.values())
+        return len(self._held) + sum(queue.in_rows for queue in self._queues.values())
 
     def refill_query(self) -> PollQuery:
         """Return the query that finds lanes whose oldest task is not in memory."""
@@ -144,34 +137,35 @@ class AgentQueues:
         for read in self._reads:
             read.cancel()
         await asyncio.gather(*self._reads, return_exceptions=True)
+        # So that no claim waits for them.
+        for lane in chain.from_iterable(queue.lanes() for queue in self._queues.values()):
+            if lane.attempt is not None:
+                lane.attempt.set()
 
     def _refill(self, found: QueueHeads, changed: set[TaskRef]) -> None:
-        self._window = max(MIN_WINDOW, min(MAX_WINDOW, MAX_HELD // max(1, len(found.heads))))
+        self.window = min(MAX_WINDOW, max(MIN_WINDOW, MAX_HELD // max(1, len(found.heads))))
         for head in found.heads:
             ref = ref_of(head)
-            is_known = ref in changed or self._heads.get(ref) == head.head_id or self._is_running(ref)
+            held = self._held.get(ref)
+            is_known = ref in changed or self._is_running(ref) or (held is not None and held.head_id == head.head_id)
             if self._open and not is_known:
-                self._read_from_start(head)
+                self._find(head)
         for agent_id, queue in self._queues.items():
             is_complete = not any(lane.is_truncated for lane in queue.lanes())
-            queue.in_rows = 0 if is_complete else max(0, found.depths.get(agent_id, 0) - len(queue))
+            queue.in_rows = 0 if is_complete else max(0, found.depths.get(agent_id, 0) - queue.held)
 
-    def _read_from_start(self, head: QueuedTask) -> None:
-        """Read the lane of a task that is not in memory, unless the task is behind what is held of the lane."""
+    def _find(self, head: QueuedTask) -> None:
+        """Read the lane of a task that should be in memory and is not, from its start."""
         queue = self.get(head.agent_id)
         queue.is_in_process = head.runtime_kind != "worker"
         lane = queue.open_lane(head)
         if lane.takes(head) and lane.attempt is None:
             self._truncate(queue, lane, 0)
         self._read_if_low(queue, lane)
-        queue.update()
-
-    def _read_low_lanes(self, queue: FairQueue) -> None:
-        for lane in queue.lanes():
-            self._read_if_low(queue, lane)
+        self._update(queue)
 
     def _read_if_low(self, queue: FairQueue, lane: Lane) -> None:
-        is_low = lane.is_truncated and len(lane.entries) <= self._window // 4
+        is_low = lane.is_truncated and len(lane.entries) <= self.window // 4
         if is_low and lane.attempt is None and self._open:
             lane.attempt = asyncio.Event()
             read = asyncio.create_task(self._read_on(queue, lane))
@@ -196,7 +190,7 @@ class AgentQueues:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, queue: FairQueue, lane: Lane) -> Callable[[], None]:
-        limit = max(1, self._window // 2)
+        limit = max(1, self.window // 2)
         async with self._read_slots:
             # Made before the read: what this process changes from here on counts more than what the read finds.
             query = self._changes.start_poll(
@@ -211,8 +205,8 @@ class AgentQueues:
         lane.is_truncated = len(tasks) == limit
         lane.last = key_of(tasks[-1]) if tasks else lane.last
         for queued in tasks:
-            ref = ref_of(queued)
-            if ref not in changed and self._heads.get(ref) != queued.head_id:
+            if ref_of(queued) not in changed:
+                self._release(ref_of(queued))
                 self._hold(queue, lane, queued)
                 queue.count_in_rows(-1)
         for queued in [queued for queued in self._arrivals.values() if lane.has(queued)]:
@@ -220,22 +214,44 @@ class AgentQueues:
         self._read_if_low(queue, lane)
         self._announce(queue)
 
+    def _is_held(self, queued: QueuedTask) -> bool:
+        return self._held.get(ref_of(queued)) is queued
+
     def _hold(self, queue: FairQueue, lane: Lane, queued: QueuedTask) -> None:
-        self._heads[ref_of(queued)] = queued.head_id
+        self._held[ref_of(queued)] = queued
+        queue.held += 1
         queue.push(lane, queued)
         queue.is_in_process = queued.runtime_kind != "worker"
 
+    def _release(self, ref: TaskRef) -> FairQueue | None:
+        """Make the entry of a task outdated; return its queue, None if the task is not in memory."""
+        if (queued := self._held.pop(ref, None)) is None:
+            return None
+        queue = self.get(queued.agent_id)
+        queue.held -= 1
+        return queue
+
     def _truncate(self, queue: FairQueue, lane: Lane, size: int) -> None:
-        for queued in queue.truncate(lane, size):
-            if self._heads.get(ref_of(queued)) == queued.head_id:
-                del self._heads[ref_of(queued)]
+        for queued in lane.truncate(size):
+            if self._is_held(queued):
+                self._release(ref_of(queued))
                 queue.count_in_rows(1)
 
     def _remove_arrival(self, ref: TaskRef) -> None:
         if (queued := self._arrivals.pop(ref, None)) is not None:
             self.get(queued.agent_id).count_in_rows(-1)
 
+    def _update(self, queue: FairQueue) -> None:
+        """Set the queue's event if its next task is in memory; read the task if it is not."""
+        lane = queue.next_lane()
+        if lane is not None and lane.entries:
+            queue.arrived.set()
+            return
+        queue.arrived.clear()
+        if lane is not None:
+            self._read_if_low(queue, lane)
+
     def _announce(self, queue: FairQueue) -> None:
-        queue.update()
+        self._update(queue)
         if queue.is_in_process:
             self._on_ready(queue.agent_id)

@@ -1,0 +1,299 @@
+"""The windows of long queues against queues that hold everything: the same tasks in the same order, each one once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.clock import SECOND
+from stentor.core.db import NO_LOCKS, Database, Sql, Tx
+from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.execution import agent_queues
+from stentor.domains.execution.agent_queues import AgentQueues
+from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
+from stentor.domains.tasks import store
+from stentor.domains.tasks.model import QueuedTask, TaskClaim
+from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
+from tests.databases import Databases
+from tests.requirements import requirement
+
+AGENTS = ("ann", "bob")
+WINDOW = 3
+INSERT = Sql(
+    """insert into tasks (tenant, task_id, status, type, priority, assigned_agent, runtime_kind, created_at, queued_at,
+        timeout_seconds, epoch, attempt_epoch, provenance_id, head_id, submitted_by, submitted_status, estimated_start,
+        estimated_completion, body_hash, required_capabilities, metadata, input)
+    values ('default', :task_id, 'queued', 'echo', :priority, :agent, :kind, 0, :queued_at,
+        300, 0, 0, '', :head, :submitter, 'queued', 0, 0, '', '[]', '{}', '""')"""
+)
+CLEAR = Sql("delete from tasks")
+CLEAR_COUNTS = Sql("delete from task_counts")
+COUNT = Sql(
+    """insert into task_counts (tenant, hour, status, agent_id, n)
+    select tenant, -1, status, assigned_agent, count(*) from tasks group by 1, 3, 4"""
+)
+STOP = Sql("update tasks set status = 'cancelled', completion_time = 1 where task_id = :task_id")
+MOVE = Sql("update tasks set assigned_agent = :agent, head_id = :head where task_id = :task_id")
+REQUEUE = Sql(
+    """update tasks set status = 'queued', queued_at = :queued_at, head_id = :head, lease_until = null,
+        deadline_at = null where task_id = :task_id"""
+)
+FINISH = Sql(
+    """update tasks set status = 'completed', completion_time = 1, lease_until = null, deadline_at = null
+    where task_id = :task_id"""
+)
+LIST = Sql(f"select {QUEUED_COLUMNS} from tasks where status = :status order by queued_at, task_id")
+
+
+class UnreliableDatabase(Database):
+    """Of the queues' reads the next `failures` fail; the others give what they found once `gate` is set."""
+
+    failures = 0
+    gate: asyncio.Event
+
+    async def poll(self, fn: Callable[[Tx], Any]) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("The queue cannot be read (injected).")
+        result = await self.read(fn)
+        await self.gate.wait()
+        return result
+
+
+class Executor:
+    """Claims by the rows alone, without the checks that are not about queues, and runs a task in no time."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.done: list[str] = []
+
+    def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
+        return store.claim(tx, queued, lease, queued.head_id)
+
+    async def claim_and_run(self, queued: QueuedTask) -> None:
+        if await self._db.write(partial(self.claim, queued=queued, lease=SECOND), NO_LOCKS) is not None:
+            await self._db.write(lambda tx: tx.run(FINISH, task_id=queued.task_id))
+            self.done.append(queued.task_id)
+
+
+class Queues:
+    """A dispatcher, and beside it queues that hold everything, which are told the same."""
+
+    def __init__(self, db: UnreliableDatabase, kind: str = "worker") -> None:
+        self.db = db
+        self.db.gate = asyncio.Event()
+        self.db.gate.set()
+        self.kind = kind
+        self.time = 1_000
+        self.refill: Callable[[], None] | None = None
+
+    async def begin(self) -> None:
+        await self.db.write(lambda tx: (tx.run(CLEAR), tx.run(CLEAR_COUNTS)))
+        await self.start()
+
+    async def start(self) -> None:
+        self.db.gate.set()
+        self.db.failures, self.refill = 0, None
+        self.executor = Executor(self.db)
+        self.dispatcher = InMemoryDispatcher(self.db, self.executor, 2)  # pyrefly: ignore[bad-argument-type]
+        (await self.db.read(self.dispatcher.refill_query()))()
+        self.model = AgentQueues(self.db, lambda agent_id: None, lambda ref: False)
+        self.model.window = 1_000_000
+        for queued in await self.list("queued"):
+            self.model.add(queued)
+
+    async def close(self) -> None:
+        await self.dispatcher.close(0, asyncio.Event())
+
+    async def list(self, status: str) -> list[QueuedTask]:
+        rows = await self.db.read(lambda tx: tx.rows(LIST, status=status))
+        return [queued_from_row(row) for row in rows]
+
+    async def change(self, sql: Sql, after: Callable[[], None], **params: Any) -> None:
+        def work(tx: Tx) -> None:
+            tx.run(sql, **params)
+            tx.after_commit(after)
+
+        await self.db.write(work, NO_LOCKS)
+
+    def insert(self, agent: str, priority: int, submitter: str, queued_at: int) -> tuple[QueuedTask, dict[str, Any]]:
+        self.time += 1
+        task_id, head = f"t{self.time}", head_of(self.time)
+        queued = QueuedTask("default", task_id, priority, queued_at, agent, self.kind, 0, head, submitted_by=submitter)
+        params = {"task_id": task_id, "priority": priority, "agent": agent, "kind": self.kind, "queued_at": queued_at}
+        return queued, {**params, "head": head, "submitter": submitter}
+
+    async def push(self, agent: str, priority: int, submitter: str, age: int = 0) -> None:
+        queued, params = self.insert(agent, priority, submitter, self.time - age)
+        await self.change(INSERT, lambda: self.enqueue(queued), **params)
+
+    async def push_many(self, agent: str, priority: int, submitter: str) -> None:
+        for _ in range(2 * WINDOW):
+            await self.push(agent, priority, submitter)
+
+    def enqueue(self, queued: QueuedTask) -> None:
+        self.dispatcher.enqueue(queued)
+        self.model.add(queued)
+
+    async def stop(self, number: int) -> None:
+        for queued in pick(await self.list("queued"), number):
+            await self.change(STOP, lambda: self._stop(queued), task_id=queued.task_id)  # noqa: B023
+
+    async def stop_newest(self) -> None:
+        await self.stop(-1)
+
+    def _stop(self, queued: QueuedTask) -> None:
+        self.dispatcher.stop("default", queued.task_id)
+        self.model.remove(("default", queued.task_id))
+
+    async def move(self, number: int) -> None:
+        for old in pick(await self.list("queued"), number):
+            self.time += 1
+            agent = AGENTS[old.agent_id == AGENTS[0]]
+            moved = QueuedTask(
+                *(old.tenant, old.task_id, old.priority, old.queued_at, agent, old.runtime_kind, old.epoch),
+                head_of(self.time),
+                submitted_by=old.submitted_by,
+            )
+            after = partial(self._move, old, moved)
+            await self.change(MOVE, after, agent=agent, head=moved.head_id, task_id=old.task_id)
+
+    def _move(self, old: QueuedTask, moved: QueuedTask) -> None:
+        self.dispatcher.reassign(old.agent_id, [moved])
+        self.model.move(old.agent_id, [moved])
+
+    async def requeue(self, number: int) -> None:
+        for old in pick(await self.list("executing"), number):
+            self.time += 1
+            again = QueuedTask(
+                *(old.tenant, old.task_id, old.priority, self.time, old.agent_id, old.runtime_kind, old.epoch),
+                head_of(self.time),
+                submitted_by=old.submitted_by,
+            )
+            params = {"queued_at": self.time, "head": again.head_id, "task_id": old.task_id}
+            await self.change(REQUEUE, partial(self.enqueue, again), **params)
+
+    async def claim(self, agent: str, limit: int) -> int:
+        """Claim, and compare with the queues that hold everything; return how many tasks there were."""
+        tries = self.db.failures + 1
+        claims: list[TaskClaim] = []
+        while tries and not claims:
+            tries -= 1
+            if not await self.dispatcher.wait_for_task(agent, 0):
+                self.db.gate.set()  # the next task must be read first
+            claims = await self.dispatcher.claim(agent, limit, SECOND)
+        expected = self.model.take(agent, len(claims) or 1)
+        assert [claim.task_id for claim in claims] == [queued.task_id for queued in expected]
+        return len(claims)
+
+    async def look(self) -> None:
+        """Refill, and compare what the dispatcher counts with the rows."""
+        await self.db.write(lambda tx: (tx.run(CLEAR_COUNTS), tx.run(COUNT)))
+        (await self.db.read(self.dispatcher.refill_query()))()
+        counts = {agent: self.model.depth(agent) for agent in AGENTS if self.model.depth(agent)}
+        assert self.dispatcher.queue_depths() == counts
+        assert self.dispatcher.count_queued() == sum(counts.values())
+
+    async def refill_slowly(self) -> None:
+        """Read for a refill, or apply what was read some steps ago."""
+        if self.refill is None:
+            self.refill = await self.db.read(self.dispatcher.refill_query())
+        else:
+            self.refill()
+            self.refill = None
+
+    async def drain(self) -> None:
+        """Claim everything."""
+        self.db.failures = 0
+        self.db.gate.set()
+        for agent in AGENTS:
+            while await self.claim(agent, 2):
+                pass
+        assert await self.list("queued") == []
+
+
+def head_of(number: int) -> str:
+    return str(UUID(int=number))
+
+
+def pick(tasks: list[QueuedTask], number: int) -> list[QueuedTask]:
+    return [tasks[number % len(tasks)]] if tasks else []
+
+
+# Most tasks go to one lane, so that it is longer than its window; the others are for the order among lanes.
+agents = st.sampled_from((*[AGENTS[0]] * 4, AGENTS[1]))
+lanes = st.tuples(agents, st.sampled_from((1, 1, 1, 1, 0)), st.sampled_from(("kim", "kim", "kim", "lee", "may")))
+numbers = st.integers(0, 40)
+steps = st.one_of(
+    st.builds(lambda lane: ("push", *lane), lanes),
+    st.builds(lambda lane: ("push", *lane), lanes),
+    st.builds(lambda lane, age: ("push", *lane, age), lanes, numbers),
+    st.builds(lambda lane: ("push_many", *lane), lanes),
+    st.tuples(st.just("claim"), agents, st.integers(1, 5)),
+    st.tuples(st.just("claim"), agents, st.integers(1, 5)),
+    st.tuples(st.sampled_from(("stop", "move", "requeue")), numbers),
+    st.tuples(st.sampled_from(("stop_newest", "shut", "shut", "open", "refill_slowly", "look", "fail", "restart"))),
+)
+
+
+async def play(queues: Queues, step: tuple[Any, ...]) -> None:
+    name, *args = step
+    if name == "restart":
+        await queues.close()
+        await queues.start()
+    elif name == "shut":
+        queues.db.gate.clear()
+    elif name == "open":
+        queues.db.gate.set()
+    elif name == "fail":
+        queues.db.failures = 2
+    else:
+        await getattr(queues, name)(*args)
+
+
+@pytest.fixture(scope="module")
+def sqlite_file(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return databases.sqlite(tmp_path_factory.mktemp("windows") / "stentor.db")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_window() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent_queues, "MAX_WINDOW", WINDOW)
+        patch.setattr(agent_queues, "MIN_WINDOW", WINDOW)
+        patch.setattr(agent_queues, "RETRY_SECONDS", 0)
+        yield
+
+
+def run(path: Path, script: Callable[[Queues], Any], kind: str = "worker") -> None:
+    async def main() -> None:
+        db = UnreliableDatabase(SqliteDriver(path, durable=False))
+        queues = Queues(db, kind)
+        try:
+            await queues.begin()
+            await script(queues)
+        finally:
+            await queues.close()
+            db.close()
+
+    asyncio.run(main())
+
+
+@requirement("tasks.long-queues")
+@given(st.lists(steps, min_size=20, max_size=120))
+def test_a_window_gives_out_what_a_whole_queue_would(sqlite_file: Path, script: list[tuple[Any, ...]]) -> None:
+    async def play_all(queues: Queues) -> None:
+        for step in script:
+            await play(queues, step)
+        await queues.drain()
+
+    run(sqlite_file, play_all)
