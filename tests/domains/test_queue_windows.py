@@ -24,6 +24,7 @@ from stentor.domains.tasks import store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
 from tests.databases import Databases
+from tests.patience import soon
 from tests.requirements import requirement
 
 AGENTS = ("ann", "bob")
@@ -57,15 +58,19 @@ LIST = Sql(f"select {QUEUED_COLUMNS} from tasks where status = :status order by 
 class UnreliableDatabase(Database):
     """Of the queues' reads the next `failures` fail; the others give what they found once `gate` is set."""
 
-    failures = 0
+    failures, reading = 0, 0
     gate: asyncio.Event
 
     async def poll(self, fn: Callable[[Tx], Any]) -> Any:
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("The queue cannot be read (injected).")
-        result = await self.read(fn)
-        await self.gate.wait()
+        self.reading += 1
+        try:
+            result = await self.read(fn)
+            await self.gate.wait()
+        finally:
+            self.reading -= 1
         return result
 
 
@@ -74,15 +79,15 @@ class Executor:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self.done: list[str] = []
+        self.started: list[str] = []
 
     def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
         return store.claim(tx, queued, lease, queued.head_id)
 
     async def claim_and_run(self, queued: QueuedTask) -> None:
+        self.started.append(queued.task_id)
         if await self._db.write(partial(self.claim, queued=queued, lease=SECOND), NO_LOCKS) is not None:
             await self._db.write(lambda tx: tx.run(FINISH, task_id=queued.task_id))
-            self.done.append(queued.task_id)
 
 
 class Queues:
@@ -211,6 +216,13 @@ class Queues:
             self.refill()
             self.refill = None
 
+    async def wait(self) -> None:
+        """Let the reads end."""
+        self.db.gate.set()
+        await soon(lambda: not self.db.reading)
+        for _ in range(9):
+            await asyncio.sleep(0)
+
     async def drain(self) -> None:
         """Claim everything."""
         self.db.failures = 0
@@ -297,3 +309,127 @@ def test_a_window_gives_out_what_a_whole_queue_would(sqlite_file: Path, script: 
         await queues.drain()
 
     run(sqlite_file, play_all)
+
+
+LANE = ("ann", 1, "kim")
+PUSH, OLDER, CLAIM, STOP_NEWEST, SHUT = (
+    ("push", *LANE),
+    ("push", *LANE, 30),
+    ("claim", "ann", 1),
+    ("stop_newest",),
+    ("shut",),
+)
+# The window holds one of four tasks; the claim takes it, and the gate keeps back what the read finds.
+READING = [PUSH, PUSH, PUSH, PUSH, SHUT, CLAIM]
+READING_NOTHING = [PUSH, PUSH, PUSH, PUSH, STOP_NEWEST, STOP_NEWEST, STOP_NEWEST, SHUT, CLAIM]
+
+
+@requirement("tasks.long-queues")
+@pytest.mark.parametrize(
+    "script",
+    [
+        [*READING, PUSH, PUSH],
+        [*READING_NOTHING, PUSH, PUSH],
+        [*READING_NOTHING, PUSH, STOP_NEWEST],
+        [*READING_NOTHING, ("push_many", *LANE), STOP_NEWEST],
+        [*READING, OLDER, OLDER, OLDER, OLDER, OLDER, OLDER],
+        [*READING, ("stop", 0)],
+        [*READING, ("move", 0), ("move", 0)],
+        [*READING_NOTHING, ("requeue", 0)],
+        [*READING, ("refill_slowly",), CLAIM, ("refill_slowly",)],
+        [*READING[:-2], ("fail",), CLAIM, PUSH],
+        [*READING, ("restart",)],
+    ],
+)
+def test_nothing_is_lost_or_given_twice_that_changes_during_a_read(
+    sqlite_file: Path, script: list[tuple[Any, ...]]
+) -> None:
+    async def play_all(queues: Queues) -> None:
+        for step in script:
+            await play(queues, step)
+        await queues.wait()
+        await queues.look()
+        await queues.drain()
+
+    run(sqlite_file, play_all)
+
+
+@requirement("tasks.long-queues")
+def test_a_claim_waits_for_the_read_of_its_next_task_and_not_beyond_the_end_of_the_service(sqlite_file: Path) -> None:
+    async def script(queues: Queues) -> None:
+        for step in READING:
+            await play(queues, step)
+        claims = [asyncio.create_task(queues.dispatcher.claim("ann", 1, SECOND)) for _ in range(2)]
+        await soon(lambda: queues.db.reading)
+        assert not any(claim.done() for claim in claims)
+        claims[0].cancel()
+        await queues.close()
+        assert await claims[1] == []
+        assert await queues.dispatcher.claim("ann", 1, SECOND) == []
+
+    run(sqlite_file, script)
+
+
+@requirement("tasks.long-queues")
+def test_a_read_that_fails_is_logged_and_tried_again(sqlite_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def script(queues: Queues) -> None:
+        for step in READING[:-2]:
+            await play(queues, step)
+        queues.db.failures = 3
+        assert await queues.claim("ann", 1) == 1
+        assert await queues.dispatcher.wait_for_task("ann", 60)
+        assert queues.db.failures == 0
+        await queues.drain()
+
+    with caplog.at_level("DEBUG", "stentor.domains.execution.agent_queues"):
+        run(sqlite_file, script)
+    assert sum("reading a queue failed agent_id=ann" in line for line in caplog.messages) == 3
+
+
+@requirement("tasks.long-queues")
+def test_agents_inside_the_service_go_on_by_themselves_in_order(sqlite_file: Path) -> None:
+    async def script(queues: Queues) -> None:
+        offline = ["ann"]
+        queues.dispatcher.offline_endpoints = lambda: offline
+        for n in range(30):
+            await queues.push("ann", n % 2, "kim")
+        await queues.look()
+        expected = [queued.task_id for queued in queues.model.take("ann", 30)]
+        offline.clear()
+        queues.db.failures = 2
+        queues.dispatcher.resume_agents(["ann"])
+        await soon(lambda: len(queues.executor.started) == 30)
+        assert queues.executor.started == expected
+
+    run(sqlite_file, script, "builtin")
+
+
+@requirement("tasks.long-queues")
+def test_a_queue_holds_no_more_than_its_window_whatever_comes(sqlite_file: Path) -> None:
+    async def script(queues: Queues) -> None:
+        held = AgentQueues(queues.db, lambda agent_id: None, lambda ref: False)
+        for n in range(200):
+            # Half of them older than all before, as those that move here from another agent.
+            held.add(queues.insert("ann", 1, "kim", 1_000 + (n if n % 2 else -n))[0])
+            assert held.get("ann").held <= WINDOW
+        assert held.depth("ann") == 200
+
+    run(sqlite_file, script)
+
+
+@requirement("tasks.long-queues")
+def test_many_lanes_have_shorter_windows(sqlite_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_queues, "MAX_WINDOW", 100)
+    monkeypatch.setattr(agent_queues, "MAX_HELD", 60)
+
+    async def script(queues: Queues) -> None:
+        for submitter in "abcde":
+            for _ in range(30):
+                await queues.push("ann", 1, submitter)
+        held = AgentQueues(queues.db, lambda agent_id: None, lambda ref: False)
+        (await queues.db.read(held.refill_query()))()
+        await queues.wait()
+        assert 5 <= held.get("ann").held <= 60
+        await held.close()
+
+    run(sqlite_file, script)
