@@ -69,17 +69,29 @@ class InMemoryDispatcher:
         """Claim queued tasks; puts them back if the store fails."""
         # A refill may enqueue again what was claimed while it read, so all taken tasks may be claimed already. Only an
         # empty queue may give an empty result: otherwise the worker would wait although tasks are queued.
-        while True:
-            if taken := self._queues.take(agent_id, limit):
-                try:
-                    if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), NO_LOCKS):
-                        return claims
-                except Exception:
-                    for queued in taken:
-                        self.enqueue(queued)
-                    raise
-            elif not await self._queues.wait_for_read(agent_id):
-                return []
+        while taken := await self._take(agent_id, limit):
+            try:
+                if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), NO_LOCKS):
+                    return claims
+            except Exception:
+                self._put_back(taken)
+                raise
+        return []
+
+    async def _take(self, agent_id: str, limit: int) -> list[QueuedTask]:
+        """Take up to `limit` tasks; fewer only if the queue has no more or cannot be read."""
+        taken = self._queues.take(agent_id, limit)
+        try:
+            while len(taken) < limit and await self._queues.wait_for_read(agent_id):
+                taken += self._queues.take(agent_id, limit - len(taken))
+        except asyncio.CancelledError:
+            self._put_back(taken)
+            raise
+        return taken
+
+    def _put_back(self, taken: list[QueuedTask]) -> None:
+        for queued in taken:
+            self.enqueue(queued)
 
     def _claim(self, tx: Tx, queued: list[QueuedTask], lease: int) -> list[TaskClaim]:
         claims = (self._executor.claim(tx, entry, lease) for entry in queued)
