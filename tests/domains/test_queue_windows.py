@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -342,7 +343,7 @@ READING_NOTHING = [PUSH, PUSH, PUSH, PUSH, STOP_NEWEST, STOP_NEWEST, STOP_NEWEST
         [*READING_NOTHING, PUSH, PUSH],
         [*READING_NOTHING, PUSH, STOP_NEWEST],
         [*READING_NOTHING, ("push_many", *LANE), STOP_NEWEST],
-        [*READING, OLDER, OLDER, OLDER, OLDER, OLDER, OLDER],
+        [*READING, OLDER, OLDER, OLDER, OLDER],
         [*READING, ("stop", 0)],
         [*READING, ("move", 0)],
         [*READING, ("move", 0), ("move", 0)],
@@ -447,5 +448,21 @@ def test_many_lanes_have_shorter_windows(sqlite_file: Path, monkeypatch: pytest.
         await soon(lambda: all(lane.attempt is None for lane in held.get("ann").lanes()))
         assert 5 <= held.get("ann").held <= 60
         await held.close()
+
+    run(sqlite_file, script)
+
+
+def test_a_newer_entry_replaces_the_older_one_and_an_older_task_comes_first(sqlite_file: Path) -> None:
+    async def script(queues: Queues) -> None:
+        held = AgentQueues(queues.db, lambda agent_id: None, lambda ref: False)
+        first, second, older = [
+            queues.insert("ann", 1, submitter, queued_at)[0]
+            for submitter, queued_at in (("kim", 20), ("lee", 30), ("lee", 10))
+        ]
+        for queued in (first, second, second, msgspec.structs.replace(second, head_id=head_of(9)), older):
+            held.add(queued)
+        assert held.depths() == {"ann": 3}
+        assert [queued.task_id for queued in held.take("ann", 9)] == [older.task_id, first.task_id, second.task_id]
+        assert held.depths() == {}
 
     run(sqlite_file, script)

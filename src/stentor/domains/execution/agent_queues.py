@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
 
 from stentor.core.db import Database
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
@@ -70,9 +69,7 @@ class AgentQueues:
         self._release(ref)
         if lane.takes(queued):
             self._hold(queue, lane, queued)
-            # Not while it is read: the read continues at the lane's end.
-            if len(lane.entries) > self.window and lane.attempt is None:
-                self._truncate(queue, lane, self.window // 2)
+            self._shorten(queue, lane)
             self._announce(queue)
         else:
             queue.count_in_rows(1)
@@ -124,9 +121,6 @@ class AgentQueues:
         """Return the number of queued tasks by agent, without agents that have none."""
         return {agent_id: queue.depth for agent_id, queue in self._queues.items() if queue.depth}
 
-    def count(self) -> int:
-        return len(self._held) + sum(queue.in_rows for queue in self._queues.values())
-
     def refill_query(self) -> PollQuery:
         """Return the query that finds lanes whose oldest task is not in memory."""
         return self._changes.start_poll(lane_store.read_heads, self._refill)
@@ -137,10 +131,9 @@ class AgentQueues:
         for read in self._reads:
             read.cancel()
         await asyncio.gather(*self._reads, return_exceptions=True)
-        # So that no claim waits for them.
-        for lane in chain.from_iterable(queue.lanes() for queue in self._queues.values()):
+        for lane in [lane for queue in self._queues.values() for lane in queue.lanes()]:
             if lane.attempt is not None:
-                lane.attempt.set()
+                lane.attempt.set()  # so that no claim waits for it
 
     def _refill(self, found: QueueHeads, changed: set[TaskRef]) -> None:
         self.window = min(MAX_WINDOW, max(MIN_WINDOW, MAX_HELD // max(1, len(found.heads))))
@@ -151,6 +144,8 @@ class AgentQueues:
             if self._open and not is_known:
                 self._find(head)
         for agent_id, queue in self._queues.items():
+            for lane in queue.lanes():
+                self._shorten(queue, lane)
             is_complete = not any(lane.is_truncated for lane in queue.lanes())
             queue.in_rows = 0 if is_complete else max(0, found.depths.get(agent_id, 0) - queue.held)
 
@@ -161,8 +156,8 @@ class AgentQueues:
         lane = queue.open_lane(head)
         if lane.takes(head) and lane.attempt is None:
             self._truncate(queue, lane, 0)
-        self._read_if_low(queue, lane)
         self._update(queue)
+        self._read_if_low(queue, lane)
 
     def _read_if_low(self, queue: FairQueue, lane: Lane) -> None:
         is_low = lane.is_truncated and len(lane.entries) <= self.window // 4
@@ -190,15 +185,13 @@ class AgentQueues:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self, queue: FairQueue, lane: Lane) -> Callable[[], None]:
-        limit = max(1, self.window // 2)
+        limit, key = max(1, self.window // 2), (lane.agent_id, lane.priority, lane.submitter)
         async with self._read_slots:
             # Made before the read: what this process changes from here on counts more than what the read finds.
             query = self._changes.start_poll(
-                lambda tx: lane_store.list_lane(tx, lane.agent_id, lane.priority, lane.submitter, lane.last, limit),
-                partial(self._apply, queue, lane, limit),
+                lambda tx: lane_store.list_lane(tx, *key, lane.last, limit), partial(self._apply, queue, lane, limit)
             )
-            apply: Callable[[], None] = await self._db.poll(query)
-            return apply
+            return await self._db.poll(query)
 
     def _apply(self, queue: FairQueue, lane: Lane, limit: int, tasks: list[QueuedTask], changed: set[TaskRef]) -> None:
         """Put what was read at the end of the lane, then what arrived behind that meanwhile."""
@@ -225,11 +218,16 @@ class AgentQueues:
 
     def _release(self, ref: TaskRef) -> FairQueue | None:
         """Make the entry of a task outdated; return its queue, None if the task is not in memory."""
-        if (queued := self._held.pop(ref, None)) is None:
-            return None
-        queue = self.get(queued.agent_id)
-        queue.held -= 1
+        queued = self._held.pop(ref, None)
+        queue = None if queued is None else self._queues[queued.agent_id]
+        if queue is not None:
+            queue.held -= 1
         return queue
+
+    def _shorten(self, queue: FairQueue, lane: Lane) -> None:
+        # Not while it is read: the read continues at the lane's end.
+        if len(lane.entries) > self.window and lane.attempt is None:
+            self._truncate(queue, lane, self.window // 2)
 
     def _truncate(self, queue: FairQueue, lane: Lane, size: int) -> None:
         for queued in lane.truncate(size):

@@ -60,7 +60,7 @@ class InMemoryDispatcher:
             self._pump(agent_id)
 
     def count_queued(self) -> int:
-        return self._queues.count()
+        return sum(self._queues.depths().values())
 
     def count_running(self) -> int:
         return len(self._running)
