@@ -1,7 +1,6 @@
 """The queued tasks in memory, by agent: all of a short lane, and of a long one a window that is read on from the rows.
 
-`in_memory_dispatcher.py` hands them out. For what a process changes itself, the functions here are called after the
-commit; what it missed, for example because the store failed, the next refill finds.
+`in_memory_dispatcher.py` hands them out, and tells of each change after its commit. The refill finds what was missed.
 """
 
 from __future__ import annotations
@@ -50,10 +49,9 @@ class AgentQueues:
         self._open = True
 
     def get(self, agent_id: str) -> FairQueue:
-        queue = self._queues.get(agent_id)
-        if queue is None:
-            queue = self._queues[agent_id] = FairQueue(agent_id, self._is_held)
-        return queue
+        if agent_id not in self._queues:
+            self._queues[agent_id] = FairQueue(agent_id, self._is_held)
+        return self._queues[agent_id]
 
     def add(self, queued: QueuedTask) -> None:
         """Add a task, or its newer entry. Idempotent."""
@@ -114,8 +112,7 @@ class AgentQueues:
         return self._open and not lane.has_failed
 
     def depth(self, agent_id: str) -> int:
-        queue = self._queues.get(agent_id)
-        return 0 if queue is None else queue.depth
+        return self._queues[agent_id].depth if agent_id in self._queues else 0
 
     def depths(self) -> dict[str, int]:
         """Return the number of queued tasks by agent, without agents that have none."""
@@ -176,8 +173,9 @@ class AgentQueues:
                 apply()
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is: a lane that is not read on would stand still
-                # In an outage the database already logs it.
-                level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
+                level = (
+                    logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
+                )  # the database logs those
                 log.log(level, "dispatcher: reading a queue failed agent_id=%s error=%r", lane.agent_id, error)
                 lane.attempt, lane.has_failed = asyncio.Event(), True
             finally:
@@ -218,11 +216,10 @@ class AgentQueues:
 
     def _release(self, ref: TaskRef) -> FairQueue | None:
         """Make the entry of a task outdated; return its queue, None if the task is not in memory."""
-        queued = self._held.pop(ref, None)
-        queue = None if queued is None else self._queues[queued.agent_id]
-        if queue is not None:
-            queue.held -= 1
-        return queue
+        if (queued := self._held.pop(ref, None)) is None:
+            return None
+        self._queues[queued.agent_id].held -= 1
+        return self._queues[queued.agent_id]
 
     def _shorten(self, queue: FairQueue, lane: Lane) -> None:
         # Not while it is read: the read continues at the lane's end.

@@ -17,7 +17,7 @@ _SAME_AGENT = " and t.assigned_agent = head.assigned_agent"
 # A recursive "skip scan": steps through the index from one lane to the next, so that the cost does not depend on the
 # length of the lanes. Three steps, because SQLite seeks by only the first column of a row value that is compared.
 _HEADS = f"""with recursive heads (id) as (
-        select {_NEXT.format(more="")}
+        select {_NEXT.format(more=" and t.assigned_agent > ''")}
         union all
         select coalesce(
             {_NEXT.format(more=f"{_SAME_AGENT} and t.priority = head.priority and t.submitted_by > head.submitted_by")},
