@@ -202,7 +202,6 @@ class AgentQueues:
                 queue.count_in_rows(-1)
         for queued in [queued for queued in self._arrivals.values() if lane.has(queued)]:
             self.add(queued)
-        self._read_if_low(queue, lane)
         self._announce(queue)
 
     def _is_held(self, queued: QueuedTask) -> bool:
