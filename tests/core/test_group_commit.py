@@ -10,18 +10,14 @@ from typing import Any, cast
 import pytest
 
 from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowsSql, Sql, Tx
+from stentor.core.db.counters import write_increments
+from stentor.core.db.driver import DbConnection, Params
 from stentor.core.db.group_commit import MAX_TRIES, WriteUnit, run_group
 from stentor.core.db.transaction import LockContended
 from stentor.core.errors import Conflict, StoreConflict
 from tests.core.test_database import held, names, put
 
-COUNT = CounterTable(
-    ("tenant", "status"),
-    Sql(
-        """insert into task_counts (tenant, hour, status, agent_id, n) values (:tenant, 1, :status, '', :n)
-        on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"""
-    ),
-)
+COUNT = CounterTable("task_counts", ("tenant", "hour", "status", "agent_id"))
 COUNTS = Sql("select status, n from task_counts order by status")
 
 
@@ -79,11 +75,11 @@ async def test_a_refusal_before_any_write_costs_the_others_nothing(db: Database)
 
 async def test_what_units_add_is_summed_and_what_failing_ones_add_is_not(db: Database) -> None:
     def add(status: str, n: int) -> Callable[[Tx], None]:
-        return lambda tx: tx.increment(COUNT, ("t", status), n)
+        return lambda tx: tx.increment(COUNT, ("t", 1, status, ""), n)
 
     def fail(tx: Tx) -> None:
         put("x")(tx)
-        tx.increment(COUNT, ("t", "queued"), 100)
+        tx.increment(COUNT, ("t", 1, "queued", ""), 100)
         raise Conflict("no")
 
     await together(db, add("queued", 1), add("queued", 1), fail, add("failed", 1), add("failed", -1), add("done", 1))
@@ -92,12 +88,36 @@ async def test_what_units_add_is_summed_and_what_failing_ones_add_is_not(db: Dat
     assert await counts(db) == {"queued": 0, "done": 1}
 
 
+@pytest.mark.parametrize("size", [1, 4, 6, 7, 100])
+async def test_the_counters_of_a_commit_are_written_with_few_statements(db: Database, size: int) -> None:
+    statements: list[Sql] = []
+
+    class Watched:
+        def __init__(self, connection: DbConnection) -> None:
+            self._connection = connection
+
+        def run(self, sql: Sql, params: Params) -> int:
+            statements.append(sql)
+            return self._connection.run(sql, params)
+
+    increments = [(COUNT, ("t", 1, f"status {n}", ""), (n + 1,)) for n in range(size)]
+    connection = db.driver.writer()
+    for _ in range(2):
+        connection.begin()
+        write_increments(cast(DbConnection, Watched(connection)), increments)
+        connection.commit()
+    connection.close()
+    assert await counts(db) == {f"status {n}": 2 * (n + 1) for n in range(size)}
+    assert len(statements) == 2 * {1: 1, 4: 1, 6: 1, 7: 2, 100: 3}[size]
+    assert {sql.tables for sql in statements} == {frozenset(["task_counts"])}
+
+
 async def test_a_part_that_fails_takes_back_what_it_added(db: Database) -> None:
     def work(tx: Tx) -> None:
-        tx.increment(COUNT, ("t", "queued"), 1)
+        tx.increment(COUNT, ("t", 1, "queued", ""), 1)
         try:
             with tx.savepoint():
-                tx.increment(COUNT, ("t", "queued"), 5)
+                tx.increment(COUNT, ("t", 1, "queued", ""), 5)
                 raise Conflict("no")
         except Conflict:
             pass
@@ -108,7 +128,7 @@ async def test_a_part_that_fails_takes_back_what_it_added(db: Database) -> None:
 
 async def test_the_counts_of_a_commit_are_in_the_same_commit(db: Database) -> None:
     def work(tx: Tx) -> None:
-        tx.increment(COUNT, ("t", "queued"), 1)
+        tx.increment(COUNT, ("t", 1, "queued", ""), 1)
         assert tx.rows(COUNTS) == []
 
     await db.write(work)

@@ -11,7 +11,7 @@ import psycopg
 
 import stentor.domains
 import stentor.surfaces
-from stentor.core.db import RowsSql, Sql
+from stentor.core.db import CounterTable, RowsSql, Sql
 
 OWN_SCHEMA = ("stentor.domains.memory.index.", "stentor.domains.tasks.search.sqlite_index")
 """The search indexes are other databases; their own tests run all of their statements on each kind."""
@@ -31,6 +31,8 @@ def statements() -> Iterator[tuple[str, Sql]]:
                     value = value["postgresql"]
                 if isinstance(value, RowsSql):
                     value = list(value.statements.values())
+                if isinstance(value, CounterTable):
+                    value = value.statements
                 for one in value if isinstance(value, (tuple, list)) else [value]:
                     if isinstance(one, Sql):
                         yield f"{found.name}.{name}", one

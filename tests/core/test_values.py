@@ -144,3 +144,5 @@ def test_a_statement_knows_the_tables_that_it_names() -> None:
     text = "insert into a (x) select x from b join c on b.x = c.x where x in (select x from d)"
     assert Sql(text).tables == {"a", "b", "c", "d"}
     assert Sql("update tasks set x = 1").tables == {"tasks"}
+    assert Sql("insert into a (x) values (1) on conflict (x) do update set x = 1").tables == {"a"}
+    assert Sql("select x from a for update skip locked").tables == {"a"}

@@ -79,7 +79,8 @@ class Driver(Protocol):
 _WRITING = re.compile(r"\b(?:insert|update|delete)\b")
 # Not after another colon: `::text` is a cast.
 _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
-_TABLE = re.compile(r"\b(?:from|join|into|update) ([a-z_]+)")
+# Not what follows `do update` and `for update`: no table is named there.
+_TABLE = re.compile(r"\b(?:from|join|into|(?<!do )(?<!for )update) ([a-z_]+)")
 
 
 def as_literal(text: str) -> LiteralString:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import operator
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from stentor.core.db.counters import CounterIncrement, write_increments
 from stentor.core.db.driver import DbConnection, Locks, PendingRows
 from stentor.core.db.read_ahead import Ahead, ReadAhead
-from stentor.core.db.transaction import CounterIncrement, CounterTable, LockContended, RetryWithSavepoints, Tx
+from stentor.core.db.transaction import LockContended, RetryWithSavepoints, Tx
 from stentor.core.errors import StentorError, StoreConflict, StoreUnavailable
 
 MAX_TRIES, RETRY_PAUSE_SECONDS = 6, 0.01
@@ -85,7 +84,7 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, run
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
     run_all(connection, group, now)
     # Last: the rows of counters are the same for many transactions, so their locks are held for the commit alone.
-    _write_counters(connection, group)
+    write_increments(connection, (increment for unit in group for increment in unit.added))
     connection.commit()
 
 
@@ -150,18 +149,6 @@ def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) ->
 def _call(unit: WriteUnit, tx: Tx) -> None:
     unit.result = unit.fn(tx)
     unit.hooks, unit.added = tx.hooks, tx.added
-
-
-def _write_counters(connection: DbConnection, group: list[WriteUnit]) -> None:
-    """Write the summed increments, sorted by statement and key: every process locks rows in the same order."""
-    sums: dict[CounterTable, dict[tuple[Any, ...], tuple[int, ...]]] = defaultdict(dict)
-    for unit in group:
-        for table, key, amounts in unit.added:
-            total = sums[table].get(key)
-            sums[table][key] = amounts if total is None else tuple(map(operator.add, total, amounts))
-    for table, totals in sorted(sums.items(), key=lambda item: item[0].sql.text):
-        if rows := [table.params(key, amounts) for key, amounts in sorted(totals.items()) if any(amounts)]:
-            connection.many(table.sql, rows)
 
 
 def fail_group(group: list[WriteUnit], error: StoreUnavailable) -> None:

@@ -9,27 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from stentor.core.db.counters import CounterIncrement, CounterTable
 from stentor.core.db.driver import AppendOnlyTable, DbConnection, Params, PendingRows, Row, Sql
 from stentor.core.db.read_ahead import ReadAhead
 from stentor.core.db.rows_sql import RowsSql
-
-
-class CounterTable:
-    """Counters stored in rows. The increments of a group of transactions are summed and written once, at the commit.
-
-    `sql` adds the parameters named in `counts` to the row identified by the parameters named in `key`.
-    """
-
-    def __init__(self, key: tuple[str, ...], sql: Sql, counts: tuple[str, ...] = ("n",)) -> None:
-        self.sql = sql
-        self._names = (*key, *counts)
-
-    def params(self, key: tuple[Any, ...], amounts: tuple[int, ...]) -> dict[str, Any]:
-        """Return the parameters of `sql` for one row."""
-        return dict(zip(self._names, (*key, *amounts), strict=True))
-
-
-CounterIncrement = tuple[CounterTable, tuple[Any, ...], tuple[int, ...]]
 
 
 class RetryWithSavepoints(BaseException):

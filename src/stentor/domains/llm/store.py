@@ -21,16 +21,7 @@ _UPSERT = Sql(
         sealed_key = excluded.sealed_key, default_model = excluded.default_model, updated_at = excluded.updated_at"""
 )
 _DELETE = Sql("delete from llm_providers where tenant = :tenant and name = :name")
-_SPEND = CounterTable(
-    ("tenant", "kind", "subject", "day"),
-    Sql(
-        """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
-        values (:tenant, :kind, :subject, :day, :tokens, :cost)
-        on conflict (tenant, kind, subject, day) do update set
-            tokens = llm_spent.tokens + excluded.tokens, cost = llm_spent.cost + excluded.cost"""
-    ),
-    ("tokens", "cost"),
-)
+_SPEND = CounterTable("llm_spent", ("tenant", "kind", "subject", "day"), ("tokens", "cost"))
 _SPENT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = :kind and subject = :subject and day >= :day"""

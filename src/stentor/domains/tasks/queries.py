@@ -23,13 +23,7 @@ from stentor.domains.registry import store as agents
 from stentor.domains.tasks.model import Task, TaskFilter, TaskSummary
 from stentor.domains.tasks.search.model import TaskText
 
-_COUNTS = CounterTable(
-    ("tenant", "hour", "status", "agent_id"),
-    Sql(
-        """insert into task_counts (tenant, hour, status, agent_id, n) values (:tenant, :hour, :status, :agent_id, :n)
-        on conflict (tenant, hour, status, agent_id) do update set n = task_counts.n + excluded.n"""
-    ),
-)
+_COUNTS = CounterTable("task_counts", ("tenant", "hour", "status", "agent_id"))
 MAX_COUNTED = 1_000
 """Tasks that a count for an alert looks at; more are counted as this many."""
 MAX_TOTAL = 10_000
