@@ -58,7 +58,7 @@ def _figures(budget: Budget, database: str) -> Iterator[Figure]:
 CALLS = {
     "allocations": "malloc, calloc and realloc, with each object of Python (PYTHONMALLOC=malloc), free lists left out",
     "fsyncs": "fsync and fdatasync of the process, the search index included; no checkpoints",
-    "wake-ups": "returns of the event loop's poll",
+    "wake-ups": "returns of the event loop's poll after which it may have slept",
 }
 
 

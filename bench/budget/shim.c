@@ -32,11 +32,15 @@ void *calloc(size_t n, size_t size) { COUNT(ALLOCATIONS); return __libc_calloc(n
 void *realloc(void *old, size_t size) { COUNT(ALLOCATIONS); return __libc_realloc(old, size); }
 int fsync(int file) { COUNT(FSYNCS); return NEXT(fsync)(file); }
 int fdatasync(int file) { COUNT(FSYNCS); return NEXT(fdatasync)(file); }
+
+/* Of the event loop, which is in the main thread, and not when it only looks what else is ready. */
+static int sleeps(int timeout) { return timeout != 0 && gettid() == getpid(); }
+
 int epoll_wait(int poll, struct epoll_event *events, int n, int timeout) {
-    COUNT(WAKEUPS);
+    if (sleeps(timeout)) COUNT(WAKEUPS);
     return NEXT(epoll_wait)(poll, events, n, timeout);
 }
 int epoll_pwait(int poll, struct epoll_event *events, int n, int timeout, const sigset_t *mask) {
-    COUNT(WAKEUPS);
+    if (sleeps(timeout)) COUNT(WAKEUPS);
     return NEXT(epoll_pwait)(poll, events, n, timeout, mask);
 }
