@@ -130,8 +130,8 @@ def _picker(names: list[str]) -> Callable[[Params], Row]:
     return lambda params: tuple(params[name] for name in names)
 
 
-_INSERT_SIZES = (64, 32, 16, 8, 4, 2, 1)
-"""Rows in one insert statement: few different ones, so that few statements have to be prepared."""
+_INSERT_SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
+"""Rows in one insert statement: few different ones, so that few statements have to be prepared. A queued task has 3."""
 
 
 class AppendOnlyTable:
