@@ -72,6 +72,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/test_reconciler.py",
     "tests/domains/test_rerouting.py",
     "tests/domains/test_fairness.py",
+    "tests/domains/test_immediate_starts.py",
     "tests/domains/test_limits.py",
     "tests/domains/test_schedules.py",
     "tests/domains/test_sentinel.py",

@@ -11,10 +11,10 @@ import pytest
 
 from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowsSql, Sql, Tx
 from stentor.core.db.counters import write_increments
-from stentor.core.db.driver import DbConnection, Params
+from stentor.core.db.driver import DbConnection, Driver, Params
 from stentor.core.db.group_commit import MAX_TRIES, WriteUnit, run_group
 from stentor.core.db.transaction import LockContended
-from stentor.core.errors import Conflict, StoreConflict
+from stentor.core.errors import Conflict, StoreConflict, StoreUnavailable
 from tests.core.test_database import held, names, put
 
 COUNT = CounterTable("task_counts", ("tenant", "hour", "status", "agent_id"))
@@ -110,6 +110,38 @@ async def test_the_counters_of_a_commit_are_written_with_few_statements(db: Data
     assert await counts(db) == {f"status {n}": 2 * (n + 1) for n in range(size)}
     assert len(statements) == 2 * {1: 1, 4: 1, 6: 1, 7: 2, 100: 3}[size]
     assert {sql.tables for sql in statements} == {frozenset(["task_counts"])}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_the_end_of_a_unit_is_told_once_after_its_transaction(db: Database, *, fails: bool, leaves: bool) -> None:
+    order: list[str] = []
+
+    def work(tx: Tx) -> None:
+        put("x")(tx)
+        tx.after_commit(lambda: order.append("committed"))
+        if fails:
+            raise Conflict("no")
+
+    holding, go_on = await held(db)
+    writing = asyncio.create_task(db.write(work, ended=lambda: order.append("ended")))
+    await asyncio.sleep(0)
+    if leaves:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    assert order == []
+    go_on.set()
+    await asyncio.gather(holding, writing, return_exceptions=True)
+    await db.write(lambda _: None)
+    assert order == (["ended"] if fails else ["committed", "ended"])
+
+
+async def test_the_end_is_told_when_the_database_is_closed(driver: Driver) -> None:
+    db, ends = Database(driver), list[str]()
+    await asyncio.to_thread(db.close)
+    with pytest.raises(StoreUnavailable):
+        await db.write(lambda _: None, ended=lambda: ends.append("ended"))
+    assert ends == ["ended"]
 
 
 async def test_a_part_that_fails_takes_back_what_it_added(db: Database) -> None:

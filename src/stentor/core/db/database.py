@@ -71,7 +71,13 @@ class Database:
         """Count of this process's writes, and an event set by each: pollers skip a poll when nothing was written."""
         self._writer.start()
 
-    async def write(self, fn: Callable[[Tx], T], locks: Locks = None, ahead: Ahead | None = None) -> T:
+    async def write(
+        self,
+        fn: Callable[[Tx], T],
+        locks: Locks = None,
+        ahead: Ahead | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> T:
         """Run `fn` in a transaction and return its result after the commit. An error of `fn` undoes only `fn`.
 
         `fn` may run several times, so it must change nothing but what its `Tx` can undo; everything else goes into
@@ -80,11 +86,15 @@ class Database:
         correct whatever other processes write between two of them.
 
         `ahead` is what `fn` reads first, with `Tx.rows_ahead`: one statement reads it for all that share the commit.
+        `ended` is called once on the event loop, after the commit and its hooks or after the failure, also if the
+        caller was cancelled meanwhile.
         """
         if self._closed:
+            if ended is not None:
+                ended()
             raise StoreUnavailable("The service is shutting down.")
         loop = asyncio.get_running_loop()
-        unit = WriteUnit(fn, locks, loop, loop.create_future(), ahead=ahead)
+        unit = WriteUnit(fn, locks, loop, loop.create_future(), ahead=ahead, ended=ended)
         self._queue.put(unit)
         result: T = await unit.future
         # On the event loop, after the commit: whoever reads the count first and then the rows misses nothing.

@@ -44,6 +44,7 @@ class WriteUnit:
     added: list[CounterIncrement] = field(default_factory=list)
     queued_at: float = field(default_factory=time.perf_counter)
     ahead: Ahead | None = None
+    ended: Callable[[], None] | None = None
 
 
 def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
@@ -176,7 +177,7 @@ def resolve_group(group: list[WriteUnit]) -> None:
 def _resolve(units: list[WriteUnit]) -> None:
     for unit in units:
         # Before the cancellation check: a change is announced even if its caller is gone.
-        for hook in unit.hooks:
+        for hook in unit.hooks if unit.ended is None else [*unit.hooks, unit.ended]:
             try:
                 hook()
             except Exception:

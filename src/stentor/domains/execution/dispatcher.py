@@ -82,11 +82,15 @@ class Dispatcher(TaskQueue, Protocol):
 
 
 class RunningTasks:
-    """Attempts that run in this process. `freed` is called with the agent's id after each attempt."""
+    """Attempts that run in this process, and room that is reserved for more of them.
+
+    `freed` is called with the agent's id after each attempt, and after each release.
+    """
 
     def __init__(self, freed: Callable[[str], None]) -> None:
         self._freed = freed
         self._tasks: dict[TaskRef, asyncio.Task[None]] = {}
+        self._reserved: Counter[str] = Counter()
         self.count_by_agent: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -94,6 +98,26 @@ class RunningTasks:
 
     def has(self, key: TaskRef) -> bool:
         return key in self._tasks
+
+    def count_taken(self) -> Counter[str]:
+        """Count by agent what runs and what is reserved; from any thread."""
+        # In this order: one that starts meanwhile may count twice, but is never overlooked.
+        reserved = Counter(self._reserved)
+        return reserved + Counter(self.count_by_agent)
+
+    def taken_by(self, agent_id: str) -> int:
+        """Return what runs and what is reserved of one agent; on the event loop."""
+        return self._reserved.get(agent_id, 0) + self.count_by_agent.get(agent_id, 0)
+
+    def reserve(self, agent_id: str) -> None:
+        """Keep room for one attempt, until `release`."""
+        self._reserved[agent_id] += 1
+
+    def release(self, agent_id: str) -> None:
+        self._reserved[agent_id] -= 1
+        if not self._reserved[agent_id]:
+            del self._reserved[agent_id]
+        self._freed(agent_id)
 
     def start(self, key: TaskRef, agent_id: str, attempt: Coroutine[Any, Any, None]) -> None:
         self.count_by_agent[agent_id] += 1

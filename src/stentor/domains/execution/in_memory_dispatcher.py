@@ -15,6 +15,7 @@ from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.agent_queues import AgentQueues
 from stentor.domains.execution.dispatcher import RunningTasks
 from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.reservation import Reservation
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 
@@ -36,6 +37,17 @@ class InMemoryDispatcher:
     def enqueue(self, queued: QueuedTask) -> None:
         """Add a task to the queue of its agent. Idempotent."""
         self._queues.add(queued)
+
+    def reserve(self, agent_id: str, runtime_kind: str) -> Reservation | None:
+        """Return room for a task that starts at once, None if it must be queued."""
+        is_full = self._running.taken_by(agent_id) >= self._concurrency
+        # Behind the tasks that wait already.
+        if runtime_kind == "worker" or is_full or not self._open or self._queues.depth(agent_id):
+            return None
+        if agent_id in self.offline_endpoints():
+            return None
+        # No other process changes the registry.
+        return Reservation(agent_id, self._running, self._executor, lambda _: True)
 
     def stop(self, tenant: str, task_id: str) -> None:
         """Cancel the attempt of a task. If the task still waits, its queue entry is skipped later."""
@@ -119,10 +131,9 @@ class InMemoryDispatcher:
         return []  # cancelled tasks stay executing; the next start recovers them
 
     def _pump(self, agent_id: str) -> None:
-        running = self._running.count_by_agent
         if agent_id in self.offline_endpoints():
             return
-        while self._open and running.get(agent_id, 0) < self._concurrency:
+        while self._open and self._running.taken_by(agent_id) < self._concurrency:
             if not (taken := self._queues.take(agent_id, 1)):
                 return
             queued = taken[0]

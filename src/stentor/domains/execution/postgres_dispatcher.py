@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable
 
 from stentor.core.db import NO_LOCKS, Database, Tx
@@ -18,6 +17,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Reconnected, TaskQueued, TaskStopped
 from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks
 from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.reservation import Reservation
 from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
@@ -67,6 +67,7 @@ class PostgresDispatcher:
         self._arrivals: dict[str, ArrivalEvent] = {}
         self._wake = asyncio.Event()
         self._may_have_more = False
+        self._is_claiming = False
         self._running = RunningTasks(self._freed)
         self._pump_task: asyncio.Task[None] | None = None
         self._open = True
@@ -82,6 +83,22 @@ class PostgresDispatcher:
         self._change_depth(queued.agent_id, 1)
         self._arrived(queued.agent_id, inside=inside)
         self._fanout.send(TaskQueued(queued.agent_id, inside))
+
+    def reserve(self, agent_id: str, runtime_kind: str) -> Reservation | None:
+        """Return room for a task that starts at once, None if it must be queued."""
+        if runtime_kind == "worker" or self._pump_task is None or not self._open:
+            return None
+        # Behind the tasks that wait already, as far as this process knows. While a claim is under way, it is not known
+        # what it leaves.
+        if self._is_claiming or self._wake.is_set() or self._depths.get(agent_id):
+            return None
+        if self._running.taken_by(agent_id) >= self._concurrency:
+            return None
+        if agent_id in self._freshness.skipped_agents or agent_id in self.offline_endpoints():
+            return None
+        return Reservation(
+            agent_id, self._running, self._executor, lambda tx: self._freshness.are_current(tx, [agent_id])
+        )
 
     def stop(self, tenant: str, task_id: str) -> None:
         self._running.stop((tenant, task_id))
@@ -212,11 +229,11 @@ class PostgresDispatcher:
 
     async def _claim_next(self) -> list[TaskClaim]:
         """Claim the next tasks of the agents that are below their concurrency in this process."""
-        excluded = [agent_id for agent_id, n in self._running.count_by_agent.items() if n >= self._concurrency]
+        excluded = [agent_id for agent_id, n in self._running.count_taken().items() if n >= self._concurrency]
         excluded += [*self._freshness.skipped_agents, *self.offline_endpoints()]
 
         def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
-            running = Counter(self._running.count_by_agent)
+            running = self._running.count_taken()
             claims: list[TaskClaim] = []
             tasks = queue_store.next_in_process(tx, excluded, CLAIM_BATCH)
             current = self._freshness.current_agents(tx, sorted({queued.agent_id for queued in tasks}))
@@ -230,7 +247,11 @@ class PostgresDispatcher:
 
         # An attempt that ends during the transaction must wake the pump, so assume until then that more tasks wait.
         self._may_have_more = True
-        count, claims = await self._db.write(work, NO_LOCKS)
+        self._is_claiming = True
+        try:
+            count, claims = await self._db.write(work, NO_LOCKS)
+        finally:
+            self._is_claiming = False
         if count == CLAIM_BATCH:
             self._wake.set()
         # Tasks of excluded agents were not read, and some of those that were read could not be claimed.

@@ -22,8 +22,24 @@ from stentor.domains.tasks import model
 from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
 
 
+class Room(Protocol):
+    """Room of an agent in this process for a task that starts at once."""
+
+    def claim(self, tx: Tx, queued: QueuedTask) -> bool:
+        """Claim a task that was just stored, to start after the commit; False if it must be queued instead."""
+        ...
+
+    def release(self) -> None:
+        """Give the room back, whether the task has started or not. Call it once, after the transaction."""
+        ...
+
+
 class TaskQueue(Protocol):
     """The dispatcher as seen by tasks. The row is authoritative, so a task may be enqueued twice or late."""
+
+    def reserve(self, agent_id: str, runtime_kind: str) -> Room | None:
+        """Return room for a task that this process starts at once, None if it must be queued."""
+        ...
 
     def enqueue(self, queued: QueuedTask) -> None: ...
 
@@ -144,6 +160,12 @@ class TaskRouter:
         if online and not self._routing.is_unseen(agent):
             return None
         return describe_offline(agent.runtime.kind, agent.name)
+
+
+def start_or_enqueue(tx: Tx, task: Task, dispatch: TaskQueue, room: Room | None) -> None:
+    """Claim a queued task that was just stored if there is room for it at once, else enqueue it after the commit."""
+    if task.status == "queued" and (room is None or not room.claim(tx, model.to_queued_task(task))):
+        enqueue_after_commit(tx, task, dispatch)
 
 
 def enqueue_after_commit(tx: Tx, task: Task, dispatch: TaskQueue) -> None:

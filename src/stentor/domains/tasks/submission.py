@@ -29,10 +29,11 @@ from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
+    Room,
     StartConditions,
     TaskQueue,
     TaskRouter,
-    enqueue_after_commit,
+    start_or_enqueue,
 )
 from stentor.domains.tasks.titles import derive_title
 
@@ -90,11 +91,22 @@ class SubmissionService:
         trace = trace_context.current_traceparent()
         with self._exclusive(key):
             draft, placement = await self._route(principal, draft)
+            room = self._reserve(draft, placement)
             return await self._db.write(
                 # Locks are taken inside, by id and by key, so that other submissions need not wait.
-                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace),
+                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace, room=room),
                 NO_LOCKS,
+                # Not when this function ends, which a caller may cancel while the transaction goes on.
+                ended=None if room is None else room.release,
             )
+
+    def _reserve(self, draft: TaskDraft, placement: Placement) -> Room | None:
+        """Return room for a task that starts at once; None for one that is queued, waits or is denied."""
+        if placement.status != "queued" or draft.after or draft.start_at is not None:
+            return None
+        assert placement.agent_id is not None
+        assert placement.runtime_kind is not None
+        return self._dispatch.reserve(placement.agent_id, placement.runtime_kind)
 
     def collect_metrics(self) -> Iterable[Metric]:
         """Return the submission durations."""
@@ -129,6 +141,7 @@ class SubmissionService:
         cause: str | None = None,
         header: AtpHeader | None = None,
         trace: str | None = None,
+        room: Room | None = None,
     ) -> StoredResponse:
         if key is not None and (stored := idempotency.find_response(tx, key)):
             return _add_provenance(tx, principal.tenant, stored)
@@ -145,7 +158,8 @@ class SubmissionService:
             if draft.metadata.session is not None:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
-            response = self._store(tx, principal, with_traceparent(draft, trace), placement, body_hash, cause, header)
+            draft = with_traceparent(draft, trace)
+            response = self._store(tx, principal, draft, placement, body_hash, cause, header, room)
         if key is not None:
             idempotency.store_response(tx, key, response)
         return response
@@ -159,6 +173,7 @@ class SubmissionService:
         body_hash: str,
         cause: str | None,
         header: AtpHeader | None,
+        room: Room | None,
     ) -> StoredResponse:
         waits = bool(draft.after) or (draft.start_at is not None and draft.start_at > tx.now)
         if waits and placement.status == "queued":
@@ -172,7 +187,7 @@ class SubmissionService:
             self._starts.take_over(tx, task)
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
-        enqueue_after_commit(tx, task, self._dispatch)
+        start_or_enqueue(tx, task, self._dispatch, room)
         return _first_response(tx, task, placement.decision)
 
     def _new_task(
