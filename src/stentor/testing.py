@@ -12,16 +12,27 @@ from stentor.core.runlog import RunLog
 
 
 class FixedClock:
-    """A clock that only `advance` moves. It starts at the real time, so that it agrees with the times in ids."""
+    """A clock that time passes on with `advance`, and that `jump` sets. It starts at the real time, as ids do."""
 
     def __init__(self, now: int | None = None) -> None:
         self._now = time.time_ns() // 1000 if now is None else now
+        self._passed = 0
 
     def now(self) -> int:
         return self._now
 
+    def monotonic(self) -> int:
+        return self._passed
+
     def advance(self, *, seconds: float = 0, days: float = 0) -> None:
-        self._now += int(seconds * SECOND + days * DAY)
+        """Let time pass; negative seconds set the clock back."""
+        micros = int(seconds * SECOND + days * DAY)
+        self._now += micros
+        self._passed += max(0, micros)
+
+    def jump(self, seconds: float) -> None:
+        """Set the clock, while no time passes."""
+        self._now += int(seconds * SECOND)
 
 
 class BrokenRunLog(RunLog):

@@ -1,10 +1,11 @@
-"""Times as people read them."""
+"""Times as people read them, and the clock that jumps."""
 
 from __future__ import annotations
 
 import pytest
 
-from stentor.core.clock import DAY, HOUR, MINUTE, SECOND, format_duration, format_relative_time
+from stentor.core.clock import DAY, HOUR, MINUTE, SECOND, JumpWatch, format_duration, format_relative_time
+from stentor.testing import FixedClock
 
 
 @pytest.mark.parametrize(
@@ -40,3 +41,32 @@ def test_a_time_is_told_by_its_distance_and_a_near_deadline_with_two_units(dista
 )
 def test_a_duration_has_at_most_two_units_and_none_that_is_zero(ms: float, text: str) -> None:
     assert format_duration(ms) == text
+
+
+async def test_an_answer_that_is_late_or_a_process_that_was_stopped_is_no_jump_of_the_clock() -> None:
+    clock = FixedClock()
+    watch, jumps = JumpWatch(clock.monotonic), list[int]()
+
+    async def follow(since: int, now: int, jump: int) -> None:
+        jumps.append(jump)
+        if len(jumps) == 1:
+            raise ConnectionError
+
+    async def look(before: float = 0, after: float = 0) -> None:
+        begun = watch.begin()
+        clock.advance(seconds=before)
+        now = clock.now()
+        clock.advance(seconds=after)
+        await watch.look(begun, now, follow)
+
+    for before, after in ((0, 0), (60, 0), (0, 60), (0, 0), (60, 60), (0, 0)):
+        await look(before, after)
+        clock.jump(-HOUR / SECOND)  # set back: for another watch
+    assert jumps == []
+    clock.jump(2 * HOUR / SECOND)
+    with pytest.raises(ConnectionError):
+        await look()
+    clock.advance(seconds=1)
+    await look()
+    await look()
+    assert jumps == [HOUR, HOUR]

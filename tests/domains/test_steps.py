@@ -54,10 +54,10 @@ class Attempt:
         assert answer.status_code == 200, answer.text
 
 
-async def begin_attempt(world: World, **fields: Any) -> Attempt:
-    """Register an agent, submit a task to it and claim it."""
+async def begin_attempt(world: World, *, task: dict[str, Any] | None = None, **fields: Any) -> Attempt:
+    """Register an agent, submit a task to it and claim it; `task` are fields of the task."""
     agent = await world.register(**fields)
-    task_id = await world.submit()
+    task_id = await world.submit(**(task or {}))
     return Attempt(world, task_id, (await world.claim(agent))["epoch"])
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
 from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core import ids
-from stentor.core.clock import ClockWatch
+from stentor.core.clock import ClockWatch, JumpWatch
 from tests.conftest import World
 from tests.domains.test_schedules import create, read, runs
 from tests.domains.test_steps import Attempt, begin_attempt, refused
@@ -18,25 +19,100 @@ from tests.requirements import requirement
 HOUR, DAY = 3600, 86_400
 
 
-async def jump(world: World, seconds: float) -> None:
-    """Set the clock, and do what the service does in the background."""
+async def passes(world: World, seconds: float) -> None:
+    """Let time pass, or set the clock back, and do what the service does in the background."""
     world.clock.advance(seconds=seconds)
+    await look(world)
+
+
+async def set_clock(world: World, seconds: float) -> None:
+    """Set the clock while no time passes, and do the same."""
+    world.clock.jump(seconds)
+    await look(world)
+
+
+async def look(world: World) -> None:
     await world.kernel.tasks.wakeups.tick()
     await world.kernel.tasks.reconciler.tick(0)
     await world.kernel.schedules.scheduler.tick()
 
 
 @requirement("steps.clocks")
-async def test_a_clock_that_jumps_ahead_ends_leases_and_loses_no_step(world: World) -> None:
+@pytest.mark.parametrize("seconds", [120, HOUR, 30 * DAY])
+async def test_a_clock_that_jumps_ahead_leaves_leases_and_timeouts_what_was_left_of_them(
+    world: World, seconds: int
+) -> None:
+    silent = await begin_attempt(world, name="silent")  # of a task with a timeout of 300 s and a lease of 30 s
+    living = await begin_attempt(world, name="living", capabilities=["live"], task={"required_capabilities": ["live"]})
+    await passes(world, 20)
+    await set_clock(world, seconds)
+    assert (await status(silent), await status(living)) == ("executing", "executing")
+    assert (await living.step("fetch", 1)).status_code == 200
+    assert (await living.post("heartbeat", lease_seconds=3600)).status_code == 200
+    await passes(world, 9)
+    assert await status(silent) == "executing"
+    await passes(world, 2)
+    assert await status(silent) == "queued"
+    await passes(world, 300 - 32)
+    assert await status(living) == "executing"
+    await passes(world, 2)
+    assert (await world.task(living.task_id))["error"]["code"] == "TIMEOUT"
+
+
+@requirement("steps.clocks")
+async def test_a_heartbeat_between_a_jump_and_the_look_that_notices_it_costs_the_attempt_no_time(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await passes(world, 0)
+    world.clock.jump(HOUR)
+    assert (await attempt.post("heartbeat", lease_seconds=30)).status_code == 200
+    await look(world)
+    await passes(world, 29)
+    assert await status(attempt) == "executing"
+    await passes(world, 2)
+    assert await status(attempt) == "queued"
+
+
+@requirement("steps.clocks")
+async def test_of_two_processes_that_notice_a_jump_one_gives_the_leases_more_time(world: World) -> None:
+    other = copy.copy(world.kernel.tasks.reconciler)  # as in another process, which looks by itself
+    other._clock_watch, other._jump_watch = ClockWatch(), JumpWatch(world.clock.monotonic)
+    attempt = await begin_attempt(world)
+    for _ in range(2):
+        await passes(world, 5)
+        await other.tick(0)
+        await set_clock(world, HOUR)
+        await other.tick(0)
+    await passes(world, 19)
+    assert await status(attempt) == "executing"
+    await passes(world, 2)
+    assert await status(attempt) == "queued"
+
+
+@requirement("steps.clocks")
+async def test_a_set_clock_ends_no_wait_in_the_queue_before_its_time(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(queue_timeout_seconds=60)
+    await passes(world, 20)
+    await set_clock(world, HOUR)
+    later = await world.submit(queue_timeout_seconds=60)
+    await passes(world, 39)
+    assert {(await world.task(one))["status"] for one in (task_id, later)} == {"queued"}
+    await passes(world, 2)
+    assert (await world.task(task_id))["error"]["code"] == "QUEUE_TIMEOUT"
+    assert (await world.claim(agent))["task_id"] == later
+
+
+@requirement("steps.clocks")
+async def test_a_lease_that_ends_loses_no_step(world: World) -> None:
     first = await begin_attempt(world)
     await first.step("fetch", 1)
     # Not past the timeout of the attempt, which would end the task.
-    await jump(world, 120)
+    await passes(world, 120)
     refused(await first.step("late", 2), 409, "LEASE_LOST")
     refused(await first.post("complete", result="late"), 409, "LEASE_LOST")
     second = await resume(first)
     assert [step["key"] for step in (await second.journal())["steps"]] == ["fetch"]
-    await jump(world, -120)
+    await passes(world, -120)
     assert (await second.step("next", 3)).status_code == 200
     assert (await second.post("complete", result="right")).status_code == 200
     assert (await world.task(first.task_id))["result"] == "right"
@@ -45,12 +121,12 @@ async def test_a_clock_that_jumps_ahead_ends_leases_and_loses_no_step(world: Wor
 @requirement("steps.clocks")
 async def test_a_clock_that_is_set_back_takes_no_lease_away_and_the_next_heartbeat_sets_its_end(world: World) -> None:
     first = await begin_attempt(world)
-    await jump(world, -HOUR)
+    await passes(world, -HOUR)
     assert (await first.step("fetch", 1)).status_code == 200
     assert (await first.post("heartbeat", lease_seconds=30)).status_code == 200
-    await jump(world, 29)
+    await passes(world, 29)
     assert await status(first) == "executing"
-    await jump(world, 2)
+    await passes(world, 2)
     assert await status(first) == "queued"
 
 
@@ -60,10 +136,10 @@ async def test_a_wait_ends_once_at_its_time_by_the_clock_whichever_way_it_jumps(
     attempt = await begin_attempt(world)
     await wait(attempt, "sleep", seconds=HOUR)
     await suspend(attempt, "sleep")
-    await jump(world, seconds)
+    await set_clock(world, seconds)
     assert await status(attempt) == ("queued" if seconds > 0 else "waiting")
-    await jump(world, -seconds)
-    await jump(world, HOUR + 1)
+    await set_clock(world, -seconds)
+    await passes(world, HOUR + 1)
     assert await status(attempt) == "queued"
     kinds = [event["event_type"] for event in await world.events(attempt.task_id)]
     assert kinds.count("task_resumed") == 1
@@ -79,7 +155,7 @@ async def test_steps_keep_their_order_over_a_restart_with_the_clock_set_back(
     await first.begin("pay")
     await first.post("steps", key="pay", name="pay", kind="effect", value="paid")
     monkeypatch.setattr(ids, "_last", before)  # a process that was started since
-    await jump(world, 120)
+    await passes(world, 120)
     second = await resume(first)
     await second.step("summarize", 2)
     assert [step["key"] for step in (await second.journal())["steps"]] == ["pay", "summarize"]
@@ -96,14 +172,14 @@ async def test_a_schedule_does_not_rest_after_a_clock_that_was_ahead_is_set_righ
 ) -> None:
     await world.register()
     right = (await create(world, cron="30 6 * * *", missed="one"))["next_at"]
-    await jump(world, 40 * DAY)
+    await set_clock(world, 40 * DAY)
     assert len(await runs(world)) == 1
     world.clock.advance(days=-40)
     if is_restarted:
         await open_schedules(world.kernel.infra, world.kernel.tasks.submission).scheduler.tick()
-    await jump(world, 0)
+    await passes(world, 0)
     assert (await read(world))["next_at"] == right
-    await jump(world, DAY)
+    await passes(world, DAY)
     assert [run["due_at"] for run in await runs(world)].count(right) == 1
 
 
@@ -113,10 +189,10 @@ async def test_no_run_is_made_twice_when_the_clock_is_set_back_a_little(world: W
     await world.register()
     await create(world, missed="all")
     for _ in range(3):
-        await jump(world, 60)
-    await jump(world, -seconds)
+        await passes(world, 60)
+    await passes(world, -seconds)
     for _ in range(10):
-        await jump(world, 30)
+        await passes(world, 30)
     due: list[Any] = [run["due_at"] for run in await runs(world)]
     assert len(due) == len(set(due)) >= 6
 
@@ -128,18 +204,18 @@ async def test_a_dead_worker_does_not_keep_its_task_for_as_long_as_the_clock_is_
 ) -> None:
     first = await begin_attempt(world)
     await first.step("fetch", 1)
-    await jump(world, 10)
+    await passes(world, 10)
     assert (await first.post("heartbeat", lease_seconds=30)).status_code == 200
-    await jump(world, 12)
+    await passes(world, 12)
     world.clock.advance(seconds=-HOUR)
     reconciler = world.kernel.tasks.reconciler
     if is_restarted:
         reconciler._clock_watch = ClockWatch()  # as a process that has not looked yet
-    await jump(world, 0)
+    await passes(world, 0)
     # It gets what it had after its last heartbeat, and not less: it may live.
-    await jump(world, 29)
+    await passes(world, 29)
     assert await status(first) == "executing"
-    await jump(world, 2)
+    await passes(world, 2)
     assert await status(first) == "queued"
     second = await resume(first)
     assert [step["key"] for step in (await second.journal())["steps"]] == ["fetch"]
@@ -152,15 +228,15 @@ async def test_a_clock_that_is_set_back_prolongs_no_timeout_of_an_attempt_and_sw
 ) -> None:
     attempt = await begin_attempt(world)  # of a task with a timeout of 300 s
     for _ in range(20):  # a clock that is set back by less than a second each time
-        await jump(world, -0.9)
-    await jump(world, 18)
-    await jump(world, 29)
+        await passes(world, -0.9)
+    await passes(world, 18)
+    await passes(world, 29)
     assert await status(attempt) == "executing"
     assert (await attempt.post("heartbeat", lease_seconds=3600)).status_code == 200
-    await jump(world, -HOUR)
+    await passes(world, -HOUR)
     assert (await attempt.step("fetch", 1)).status_code == 200
     # 29 s of the 300 were over.
-    await jump(world, 270)
+    await passes(world, 270)
     assert await status(attempt) == "executing"
-    await jump(world, 2)
+    await passes(world, 2)
     assert await status(attempt) == "aborted"

@@ -15,11 +15,20 @@ MINUTE = 60 * SECOND
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
+# The one that goes on while the machine sleeps, where there is one: a worker elsewhere that was silent meanwhile was
+# silent, and its lease is over.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class Clock(Protocol):
     """A source of the time, so that tests can set it."""
 
     def now(self) -> int:
         """Return the microseconds since 1970-01-01T00:00:00Z."""
+        ...
+
+    def monotonic(self) -> int:
+        """Return the microseconds since some moment; nobody can set this clock."""
         ...
 
 
@@ -28,6 +37,9 @@ class SystemClock:
 
     def now(self) -> int:
         return time.time_ns() // 1000
+
+    def monotonic(self) -> int:
+        return time.clock_gettime_ns(_STEADY) // 1000
 
 
 def format_iso(us: int) -> str:
@@ -103,3 +115,33 @@ class ClockWatch:
         if now < self._last_now - SECOND:
             await bring_back()
         self._last_now = now
+
+
+class JumpWatch:
+    """Notices that the clock of the database was set ahead: it advanced further than the monotonic one of this process.
+
+    All times are in microseconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], int]) -> None:
+        self._monotonic = monotonic
+        self._last: tuple[int, int] | None = None
+        """The monotonic time before the last look, and what the clock said then."""
+
+    def begin(self) -> int:
+        """Return the monotonic time to give to `look`. Call it before the time is read from the database."""
+        return self._monotonic()
+
+    async def look(self, begun: int, now: int, follow: Callable[[int, int, int], Awaitable[object]]) -> None:
+        """Await `follow` if the clock jumped ahead by more than a second since the last look.
+
+        It gets the time of the last look, that of this one, and the length of the jump. One that fails is awaited again
+        at the next look.
+        """
+        if self._last is not None:
+            last_begun, last_now = self._last
+            # The longest that may have passed: a process that was stopped, or an answer that was late, is no jump.
+            jump = now - last_now - (self._monotonic() - last_begun)
+            if jump > SECOND:
+                await follow(last_now, now, jump)
+        self._last = begun, now

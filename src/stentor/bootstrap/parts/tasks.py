@@ -117,7 +117,7 @@ def open_tasks(
         waits=waits,
         wakeups=WaitScheduler(db, endings, hub),
         dispatcher=dispatcher,
-        reconciler=Reconciler(db, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
+        reconciler=Reconciler(db, clock, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
         freshness=freshness,
         room=RoomFinder(db, limits, dispatcher, hub),

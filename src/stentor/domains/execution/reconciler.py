@@ -12,7 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from stentor.core.clock import SECOND, ClockWatch
+from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
@@ -39,6 +39,7 @@ class Reconciler:
     def __init__(
         self,
         db: Database,
+        clock: Clock,
         runlog: RunLog,
         dispatcher: Dispatcher,
         executor: TaskExecutor,
@@ -53,8 +54,7 @@ class Reconciler:
         self._max_attempts = max_attempts
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = executor.lease_us // (3 * SECOND)
-        self._clock_watch = ClockWatch()
-        """The database's time at the last tick."""
+        self._clock_watch, self._jump_watch = ClockWatch(), JumpWatch(clock.monotonic)
 
     async def recover(self, *, is_single_process: bool) -> int:
         """Recover the tasks that the previous process left executing, if no other process runs tasks.
@@ -77,6 +77,12 @@ class Reconciler:
         if shortened := await self._db.write(store.bring_back_leases, NO_LOCKS):
             log.warning("reconciler: the clock was set back, leases shortened count=%d", shortened)
 
+    async def _follow_jump(self, since: int, now: int, jump: int) -> None:
+        follow = partial(store.follow_jump, since=since, now=now, jump=jump)
+        if prolonged := await self._db.write(follow, NO_LOCKS):
+            text = "reconciler: the clock was set ahead, leases and timeouts prolonged seconds=%.1f count=%d"
+            log.warning(text, jump / SECOND, prolonged)
+
     async def tick(self, tick: int) -> None:
         """Repair once. `tick` counts the seconds since the start; rare jobs run at multiples of it."""
         # Made before the read: what this process changes from here on counts more than what the poll finds.
@@ -86,8 +92,11 @@ class Reconciler:
             overdue, expired = store.list_overdue(tx, BATCH_SIZE), store.list_queue_expired(tx, BATCH_SIZE)
             return tx.now, overdue, expired, refill_query(tx) if refill_query else None
 
+        begun = self._jump_watch.begin()
         now, overdue, expired, refill = await self._db.poll(find)
+        # Before the repairs, which read each task again: what a jump seems to end has only run for seconds.
         await self._clock_watch.look(now, self._bring_back_leases)
+        await self._jump_watch.look(begun, now, self._follow_jump)
         for task in overdue:
             await self._db.write(self._repair(task))
         for task in expired:

@@ -44,6 +44,7 @@ class Presence:
         # A third of the time after which a worker counts as offline, so that one message may be lost.
         self._announce_interval = min(ANNOUNCE_INTERVAL_US, self.offline_after_us // 3)
         self._latest = self._started = clock.now()
+        self._latest_monotonic = clock.monotonic()
         self._seen: dict[str, int] = {}
         self._announced: dict[str, int] = {}
         self._left: dict[str, int] = {}
@@ -197,16 +198,18 @@ class Presence:
         return max(1, self.count_held(agent_id) + self._slots.get(agent_id, 0))
 
     def _now(self) -> int:
-        now = self._clock.now()
-        if now < self._latest:
-            self._shift_times(now - self._latest)
-        self._latest = now
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        offset = now - self._latest - (monotonic - self._latest_monotonic)
+        if abs(offset) > SECOND:
+            self._shift_times(offset)
+        self._latest, self._latest_monotonic = now, monotonic
         return now
 
     def _shift_times(self, offset: int) -> None:
-        """Shift all recorded times after the machine's clock was set back.
+        """Shift all recorded times after the machine's clock was set.
 
-        Else an agent that is gone would stay online, and an endpoint paused, for as long as the clock was ahead.
+        Else an agent that is gone would stay online, and an endpoint paused, for as long as the clock was ahead; and
+        all workers would be offline at once when it is set ahead.
         """
         self._started += offset
         for times in (self._seen, self._left, self._announced, self._paused_until, *self._leases.values()):
