@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core.db import Sql
 from tests.conftest import MakeWorld, World
 from tests.domains.endpoint import answering, serving
 from tests.requirements import requirement
@@ -105,7 +106,10 @@ async def test_work_that_goes_round_through_another_agent_comes_back_without_a_l
 async def test_a_circle_of_parents_ends(make_world: MakeWorld) -> None:
     world = await make_world()
     agent_id = await world.register(key_name="bob")
-    await work(world, agent_id, "ADMIN", "BOB", id="one", metadata={"parent_task_id": "two"})
+    await work(world, agent_id, "ADMIN", "BOB", id="one")
+    # As an older version stored it, when a parent did not have to exist.
+    circle = Sql("update tasks set parent_task_id = 'two' where task_id = 'one'")
+    await world.kernel.infra.db.write(lambda tx: tx.run(circle))
     await work(world, agent_id, "ADMIN", "BOB", id="two", metadata={"parent_task_id": "one"})
     assert await trust(world, agent_id) == 0.54
 

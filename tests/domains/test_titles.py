@@ -123,6 +123,7 @@ async def test_tasks_and_agents_are_found_by_parts_of_their_ids_and_names(world:
 @requirement("tasks.references", "tasks.subtasks")
 async def test_agent_keys_find_their_own_tasks_only(world: World) -> None:
     await world.register("ann")
+    await world.submit(id="root")
     task_id = await world.submit(metadata={"parent_task_id": "root"})
     for params in ({"ref": task_id}, {"parent_task_id": "root"}):
         for name, found in (("ADMIN", [task_id]), ("BOB", []), ("OTHER", [])):

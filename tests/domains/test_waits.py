@@ -208,6 +208,33 @@ async def test_a_child_whose_parent_is_gone_ends_and_wakes_nobody(world: World, 
     assert await status(attempt) == ("failed" if how == "fail" else "cancelled")
 
 
+@requirement("steps.children")
+async def test_a_cancelled_task_gets_no_children_and_one_that_it_has_is_the_same_one_still(world: World) -> None:
+    attempt = await begin_attempt(world)
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    body["metadata"] = {"parent_task_id": attempt.task_id}
+    first = await world.submit(**body, id="first")
+    assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/cancel")).status_code == 200
+    late = await world.admin.post("/api/v1/tasks", json={**body, "id": "late"})
+    refused(late, 409, "PARENT_CANCELLED")
+    assert (await world.admin.get("/api/v1/tasks/late")).status_code == 404
+    # The response to the first submission was lost: the child is there already.
+    assert (await world.admin.post("/api/v1/tasks", json={**body, "id": "first"})).json()["task_id"] == first
+
+
+@requirement("tasks.subtasks")
+@pytest.mark.parametrize("key", ["ADMIN", "BOB", "OTHER"])
+async def test_the_parent_of_a_task_is_one_that_the_submitter_sees(world: World, key: str) -> None:
+    await world.register()
+    foreign = await world.submit()
+    body = {"id": "itself", "type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    for parent in ("nobody", "itself", *([] if key == "ADMIN" else [foreign])):
+        answer = await world.clients[key].post("/api/v1/tasks", json=body | {"metadata": {"parent_task_id": parent}})
+        refused(answer, 400, "INVALID_REQUEST")
+        assert f"metadata.parent_task_id: there is no task with the id '{parent}'" in answer.text
+    assert (await world.admin.get("/api/v1/tasks/itself")).status_code == 404
+
+
 @requirement("steps.mismatch")
 async def test_a_wait_for_something_else_is_told(world: World) -> None:
     attempt = await begin_attempt(world)

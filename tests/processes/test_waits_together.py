@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -120,3 +121,18 @@ def test_of_waits_that_end_together_at_once_the_last_wakes_the_task(racers: Race
         assert racers.at_once((f"{path}/signals", {"name": "a"}), (f"{path}/signals", {"name": "b"})) == [200, 200]
         assert task(racers.installation.one, path.rpartition("/")[2])["status"] == "queued"
         claim(racers.installation.one, racers.agent_id)
+
+
+@requirement("steps.children")
+def test_of_the_cancellation_of_a_task_and_a_new_child_at_the_same_time_one_comes_first(racers: Racers) -> None:
+    for number in range(ROUNDS):
+        path, _ = racers.claim()
+        parent_id, child_id = path.rpartition("/")[2], f"child {number}"
+        child = {"id": child_id, "type": "x", "input": 1, "required_capabilities": [racers.capability]}
+        child |= {"metadata": {"parent_task_id": parent_id}}
+        cancelled, submitted = racers.at_once((f"{path}/cancel", {}), ("/api/v1/tasks", child))
+        assert (cancelled, submitted) in ((200, 202), (200, 409))
+        if submitted == 202:
+            parent = task(racers.installation.one, parent_id)
+            assert task(racers.installation.one, child_id)["created_at"] <= parent["completion_time"]
+            post(racers.installation.one, f"/api/v1/tasks/{quote(child_id)}/cancel")

@@ -89,6 +89,12 @@ class StepUnknown(Conflict):
     code = "STEP_UNKNOWN"
 
 
+class ParentCancelled(Conflict):
+    """The task that should be the parent was cancelled: it gets no more subtasks."""
+
+    code = "PARENT_CANCELLED"
+
+
 class SandboxUnavailable(Conflict):
     """There is no sandbox for command agents, because of the host or the settings; they do not run without one."""
 

@@ -49,6 +49,9 @@ def test_a_task_is_submitted_watched_to_its_end_and_read(client: Client) -> None
 
 @requirement("scale.grpc-tasks")
 def test_a_task_reads_the_same_over_both(client: Client) -> None:
+    client.submit(id="p")
+    with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"):
+        client.submit(metadata=pb.TaskMetadata(parent_task_id="nobody"))
     metadata = pb.TaskMetadata(retry_count=0, parent_task_id="p", prefer=pb.PREFER_CHEAP)
     task_id = client.submit(id="both ways/é", metadata=metadata, queue_timeout_seconds=90)
     list(client.watch(task_id))

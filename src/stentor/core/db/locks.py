@@ -24,7 +24,7 @@ def pair_lock(tenant: str, low: str, high: str) -> str:
 
 
 def task_lock(tenant: str, task_id: str) -> str:
-    """Make sure that a task with a client-chosen id is stored once."""
+    """Make sure that a task with a client-chosen id is stored once, and gets no subtask once it was cancelled."""
     return f"task {tenant} {task_id}"
 
 

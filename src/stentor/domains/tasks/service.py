@@ -13,7 +13,7 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core import runlog_queries
-from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import Conflict, CorruptRecord, Forbidden, NotFound
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.atp.text_format import content_for_agent
@@ -298,6 +298,9 @@ class TaskService:
 
     def _end_without_outcome(self, tx: Tx, task: Task, status: TaskStatus, error: Any, draft: EventDraft) -> None:
         """End a task on request, with outcome class cancelled and without learning."""
+        if status == "cancelled":
+            # A submission of a subtask takes it too.
+            tx.lock(locks.task_lock(task.tenant, task.task_id))
         drafts = [draft, learning_skipped_event("cancelled")]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         if not store.end_without_learning(tx, task, status, "cancelled", error, head):

@@ -17,7 +17,7 @@ from stentor.core import ids, trace_context
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency, locks
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
-from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenied, all_errors
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, ParentCancelled, RoutingDenied, all_errors
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
@@ -155,6 +155,8 @@ class SubmissionService:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists. Use another id.")
             response = _first_response(tx, task)
         else:
+            if draft.metadata.parent_task_id is not None:
+                _require_parent(tx, principal, draft.metadata.parent_task_id, draft.metadata.grant_id)
             if draft.metadata.session is not None:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
@@ -258,6 +260,21 @@ class SubmissionService:
             yield
         finally:
             self._running.discard(key.scope)
+
+
+def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, grant_id: str | None) -> None:
+    """Raise InvalidRequest for a parent that the submitter does not see, ParentCancelled for a cancelled one."""
+    # Its cancellation takes it too: else a child could be stored after it, and nobody would cancel that one.
+    tx.lock(locks.task_lock(principal.tenant, parent_task_id))
+    parent = store.find(tx, principal.tenant, parent_task_id)
+    # The task of a grant is seen by those who gave it.
+    if parent is None or (grant_id is None and not queries.can_see(tx, principal, parent)):
+        raise InvalidRequest(
+            f"metadata.parent_task_id: there is no task with the id {parent_task_id!r}. Leave the field out for a task "
+            "of its own."
+        )
+    if parent.status == "cancelled":
+        raise ParentCancelled(f"The task {parent_task_id!r} was cancelled, so it gets no more subtasks.")
 
 
 def _require_usable_session(tx: Tx, principal: Principal, session_id: str) -> None:

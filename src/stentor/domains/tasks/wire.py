@@ -42,7 +42,10 @@ class TemplateMetadata(RequestModel):
 
 class MetadataIn(TemplateMetadata):
     retry_count: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    parent_task_id: Name | None = None
+    parent_task_id: Annotated[
+        Name | None,
+        Field(description="The task that this one is a subtask of: one that you see and that was not cancelled."),
+    ] = None
     grant_id: UuidText | None = None
 
 
