@@ -211,7 +211,7 @@ async def test_a_child_whose_parent_is_gone_ends_and_wakes_nobody(world: World, 
 @requirement("steps.children")
 async def test_a_cancelled_task_gets_no_children_and_one_that_it_has_is_the_same_one_still(world: World) -> None:
     attempt = await begin_attempt(world)
-    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    body: dict[str, Any] = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
     body["metadata"] = {"parent_task_id": attempt.task_id}
     first = await world.submit(**body, id="first")
     assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/cancel")).status_code == 200
