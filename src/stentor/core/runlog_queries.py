@@ -10,6 +10,8 @@ from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent, decode_event
 
 MAX_COUNTED_EVENTS = 5_000
+MAX_DECISIONS = 100
+"""How many events are searched for a decision."""
 _COLUMNS = ", ".join(EVENT_COLUMNS)
 _FIND = Sql(f"select {_COLUMNS} from events where tenant = :tenant and event_id = :event_id")
 _COUNT_AFTER = Sql(
@@ -27,6 +29,16 @@ _LIST_BETWEEN = Sql(
     f"""select {_COLUMNS} from (
         select {_COLUMNS} from events where event_id > :low and event_id < :high order by event_id limit :scanned
     ) as near where tenant = :tenant and event_type = :event_type"""
+)
+
+
+_LIST_DECISIONS = Sql(
+    f"""select {_COLUMNS} from events where tenant = :tenant and task_id = :task_id
+        and event_type in ('approval_given', 'task_aborted') order by event_id desc limit {MAX_DECISIONS}"""
+)
+_LIST_LED_TO = Sql(
+    f"""select {_COLUMNS} from events
+    where tenant = :tenant and parent_id = :parent_id order by event_id desc limit {MAX_DECISIONS}"""
 )
 
 
@@ -63,6 +75,17 @@ def list_events_between(
     ids = {"low": low, "high": high}
     rows = tx.rows(_LIST_BETWEEN, tenant=tenant, event_type=event_type, scanned=scanned, **ids)
     return [to_event(row) for row in rows]
+
+
+def find_approval_decision(tx: Tx, tenant: str, task_id: str) -> RunLogEvent | None:
+    """Return the event of the last approval or rejection of a task. Raises CorruptRecord."""
+    events = map(to_event, tx.rows(_LIST_DECISIONS, tenant=tenant, task_id=task_id))
+    return next((event for event in events if "approved" in event.metadata), None)
+
+
+def list_led_to(tx: Tx, tenant: str, event_id: str) -> list[RunLogEvent]:
+    """Return the events that an event led to directly, newest first, 100 at most. Raises CorruptRecord."""
+    return [to_event(row) for row in tx.rows(_LIST_LED_TO, tenant=tenant, parent_id=event_id)]
 
 
 def to_event(row: Row) -> RunLogEvent:

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import Field, StringConstraints, model_validator
 
+from stentor.core import jsontext
+from stentor.core.db.idempotency import IdempotencyKey
 from stentor.domains.steps import model
 from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.model import StepDraft, WaitKind
@@ -15,7 +17,7 @@ from stentor.domains.steps.waits import WaitService
 from stentor.domains.tasks.model import TaskStatus
 from stentor.web.operations import Operation
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Caller, Epoch, Name, ResponseModel, TaskId, Text
+from stentor.web.wire import Caller, Epoch, IdempotencyHeader, Name, ResponseModel, TaskId, Text
 
 Seconds = Annotated[float, Field(ge=0, le=model.MAX_WAIT_SECONDS, allow_inf_nan=False)]
 Option = Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -140,17 +142,32 @@ class WaitOperations:
         task = await self._waits.suspend(caller, task_id, body.epoch, body.keys)
         return SuspendOut(task_id=task_id, status=task.status)
 
-    async def signal(self, caller: Caller, task_id: TaskId, body: SignalIn) -> SignalOut:
-        """Send a signal to a task. It is kept until the task waits for a signal of this name."""
-        received = await self._waits.signal(caller, task_id, body.name, body.value)
+    async def signal(
+        self, caller: Caller, task_id: TaskId, body: SignalIn, idempotency_key: IdempotencyHeader = None
+    ) -> SignalOut:
+        """Send a signal to a task. It is kept until the task waits for a signal of this name.
+
+        With an `Idempotency-Key`, a repeated request sends one.
+        """
+        key = None
+        if idempotency_key is not None:
+            digest = jsontext.sorted_digest([task_id, body.model_dump()])
+            key = IdempotencyKey(caller.tenant, caller.name, "tasks/signals", idempotency_key, digest)
+        received = await self._waits.signal(caller, task_id, body.name, body.value, key)
         return SignalOut(task_id=task_id, received=received)
 
     async def answer(self, caller: Caller, task_id: TaskId, key: KeyInPath, body: AnswerIn) -> Recorded:
-        """Answer the question that a task asked; the task goes on with the answer."""
+        """Answer the question that a task asked; the task goes on with the answer.
+
+        The same answer of yours again gets the recorded one; another one is 409.
+        """
         return recorded_out(task_id, await self._waits.answer(caller, task_id, key, body.value))
 
     async def resolve(self, caller: Caller, task_id: TaskId, key: KeyInPath, body: ResolveIn) -> Recorded:
-        """Record whether an effect happened that has no outcome; then retry the task."""
+        """Record whether an effect happened that has no outcome; then retry the task.
+
+        The same of yours again gets what is recorded; something else is 409.
+        """
         entry = await self._waits.resolve(caller, task_id, key, body.value, body.reason, happened=body.happened)
         return recorded_out(task_id, entry)
 

@@ -11,7 +11,9 @@ from collections.abc import Collection
 from typing import Any
 
 from stentor.auth.principal import Principal
-from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core import runlog_queries
+from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
+from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import Conflict, InvalidRequest, StepUnknown
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.registry.agent_cache import AgentCache
@@ -20,7 +22,7 @@ from stentor.domains.registry.presence import Presence
 from stentor.domains.steps import model, queries, store
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
 from stentor.domains.steps.queries import Decision
-from stentor.domains.steps.service import JournalEntry, begin_step, require_step
+from stentor.domains.steps.service import JournalEntry, begin_step, ended_event, require_step
 from stentor.domains.steps.wait_endings import Ending, WaitEndings, child_outcome, lock_waits
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
@@ -110,15 +112,15 @@ class WaitService:
 
         return await self._db.write(work, NO_LOCKS)
 
-    async def signal(self, principal: Principal, task_id: str, name: str, value: Any) -> bool:
+    async def signal(
+        self, principal: Principal, task_id: str, name: str, value: Any, key: IdempotencyKey | None = None
+    ) -> bool:
         """Send a signal to a task; it is kept until the task waits for it. Return whether the task waited for it.
 
         Raises NotFound, and Conflict for a task that has ended or has too many signals.
         """
 
-        def work(tx: Tx) -> bool:
-            lock_waits(tx, principal.tenant, task_id)
-            task = require_visible_task(tx, principal, task_id)
+        def send(tx: Tx, task: Task) -> bool:
             if task.status in TERMINAL_STATUSES:
                 raise Conflict(f"The task is {task.status}; it gets no signals.")
             if store.count_signals(tx, task.tenant, task_id) >= model.MAX_SIGNALS:
@@ -139,25 +141,34 @@ class WaitService:
             store.insert_signal(tx, task.tenant, task_id, event.event_id, name, value)
             return False
 
+        def work(tx: Tx) -> bool:
+            lock_waits(tx, principal.tenant, task_id)
+            task = require_visible_task(tx, principal, task_id)
+            return idempotency.run_once(tx, key, bool, lambda: send(tx, task))
+
         return await self._db.write(work, NO_LOCKS)
 
     async def answer(self, principal: Principal, task_id: str, key: str, value: Any) -> JournalEntry:
         """Answer the question of a task.
 
         Raises NotFound, Forbidden for a key of the task's agent or submitter, InvalidRequest for an answer that is not
-        one of the options, and Conflict if it was answered before or the task is completed or cancelled.
+        one of the options, and Conflict if it was answered before or the task is completed or cancelled. Idempotent for
+        the same answer by the same key.
         """
+        outcome, said = StepOutcome.of_value(value), {"by": principal.name}
 
         def work(tx: Tx) -> JournalEntry:
-            task, step = self._require_open(tx, principal, task_id, key)
+            task, step = _require_step(tx, principal, task_id, key)
             if step.kind != "question":
                 raise Conflict(f"The step {step.name!r} is no question.")
+            if step.state != "started":
+                return _said_before(tx, task, step, outcome, said)
             # One that failed may be retried, and then has the answer; these never ask again.
             if task.status in ("completed", "cancelled"):
                 raise Conflict(f"The task is {task.status}; its question needs no answer.")
             if step.options is not None and value not in step.options:
                 raise InvalidRequest(f"value: must be one of {', '.join(map(str, step.options))}.")
-            return self._end_by_person(tx, task, step, StepOutcome.of_value(value), {"by": principal.name})
+            return self._end_by_person(tx, task, step, outcome, said)
 
         return await self._db.write(work, NO_LOCKS)
 
@@ -168,17 +179,21 @@ class WaitService:
 
         An effect that did not happen is sent again when the task is retried. Raises NotFound, Forbidden for a key of
         the task's agent or submitter, and Conflict for an effect with an outcome and for a task in execution.
+        Idempotent for the same key, outcome and reason.
         """
+        error = {"type": model.NOT_SENT, "message": reason or f"{principal.name} says that it did not happen."}
+        outcome = StepOutcome.of_value(value) if happened else StepOutcome(error=error)
+        said = {"resolved_by": principal.name, "reason": reason}
 
         def work(tx: Tx) -> JournalEntry:
-            task, step = self._require_open(tx, principal, task_id, key)
+            task, step = _require_step(tx, principal, task_id, key)
             if step.kind != "effect":
                 raise Conflict(f"The step {step.name!r} is no effect.")
+            if step.state != "started":
+                return _said_before(tx, task, step, outcome, said)
             if task.status == "executing":
                 raise Conflict("The task is being executed; wait until its attempt has ended.")
-            error = {"type": model.NOT_SENT, "message": reason or f"{principal.name} says that it did not happen."}
-            outcome = StepOutcome.of_value(value) if happened else StepOutcome(error=error)
-            return self._end_by_person(tx, task, step, outcome, {"resolved_by": principal.name, "reason": reason})
+            return self._end_by_person(tx, task, step, outcome, said)
 
         return await self._db.write(work, NO_LOCKS)
 
@@ -212,16 +227,23 @@ class WaitService:
             raise _has_ended(require_step(tx, task, step.key))
         return JournalEntry(require_step(tx, task, step.key), is_new=True)
 
-    @staticmethod
-    def _require_open(tx: Tx, principal: Principal, task_id: str, key: str) -> tuple[Task, Step]:
-        """Return a task and its step for a person's decision. Raises NotFound, Forbidden, and Conflict if it ended."""
-        lock_waits(tx, principal.tenant, task_id)
-        task = require_visible_task(tx, principal, task_id)
-        check_approver(tx, principal, task)
-        step = require_step(tx, task, key)
-        if step.state != "started":
-            raise _has_ended(step)
-        return task, step
+
+def _require_step(tx: Tx, principal: Principal, task_id: str, key: str) -> tuple[Task, Step]:
+    """Return a task and its step for a person's decision. Raises NotFound and Forbidden."""
+    lock_waits(tx, principal.tenant, task_id)
+    task = require_visible_task(tx, principal, task_id)
+    check_approver(tx, principal, task)
+    return task, require_step(tx, task, key)
+
+
+def _said_before(tx: Tx, task: Task, step: Step, outcome: StepOutcome, said: dict[str, Any]) -> JournalEntry:
+    """Return a step that ended as the caller says, and because it said so before. Raises Conflict for another one."""
+    ended = ended_event(step, outcome, "", task.assigned_agent).metadata | said
+    del ended["epoch"]  # that of the attempt which began it, or of the one in which it ended
+    for event in runlog_queries.list_led_to(tx, task.tenant, step.event_id):
+        if event.metadata | ended == event.metadata and step.error == outcome.error:
+            return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
+    raise _has_ended(step)
 
 
 def _has_ended(step: Step) -> Conflict:
