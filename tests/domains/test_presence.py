@@ -93,5 +93,6 @@ def test_a_process_where_a_worker_polls_contradicts_one_where_the_last_left() ->
     presence.record_left_elsewhere(worker.agent_id, clock.now())
     assert presence.is_online(worker)
     assert told == [(worker.agent_id, False)]
+    assert presence.departed == {worker.agent_id}, "the next poll deletes what the other process stored"
     presence.record_left(worker.agent_id)
     assert told[1:] == [(worker.agent_id, True)]

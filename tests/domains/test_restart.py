@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 
@@ -49,3 +50,36 @@ def test_every_accepted_task_ends_exactly_once_after_a_kill(serve: Callable[...,
         for task in lost:
             assert client.get(f"/api/v1/tasks/{task['task_id']}").json()["attempts"] == 2
         assert client.get("/api/v1/tasks", params={"status": "completed"}).json()["total"] == 17
+
+
+@requirement("execution.worker-leaves")
+def test_a_worker_that_left_is_offline_after_a_restart_until_one_claims_again(serve: Callable[..., Service]) -> None:
+    service = serve()
+
+    def send(path: str, **body: object) -> dict[str, Any]:
+        with service.client() as client:
+            answer = client.post(f"/api/v1{path}", json=body)
+        assert answer.is_success, answer.text
+        return dict(answer.json())
+
+    def is_online(agent_id: str) -> bool:
+        with service.client() as client:
+            return bool(client.get(f"/api/v1/registry/agents/{agent_id}").json()["online"])
+
+    gone, back, silent = (
+        str(send("/registry/agents", name=name, capabilities=[name])["agent_id"]) for name in ("gone", "back", "silent")
+    )
+    for agent_id in (gone, back, silent):
+        send(f"/agents/{agent_id}/claims")
+    for agent_id in (gone, back):
+        assert send(f"/agents/{agent_id}/leave")["online"] is False
+    send(f"/agents/{back}/claims")
+    for _ in range(2):
+        service.kill()
+        service = serve(data_dir=service.data_dir, **service.state)
+        assert [is_online(agent_id) for agent_id in (gone, back, silent)] == [False, True, True]
+    task_id = str(send("/tasks", type="x", input=1, required_capabilities=["gone"])["task_id"])
+    assert [task["task_id"] for task in send(f"/agents/{gone}/claims")["tasks"]] == [task_id]
+    service.kill()
+    service = serve(data_dir=service.data_dir, **service.state)
+    assert is_online(gone)

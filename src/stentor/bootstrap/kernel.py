@@ -40,6 +40,7 @@ from stentor.domains.execution.runtimes.llm import LlmDriver
 from stentor.domains.keys.service import KeyService
 from stentor.domains.monitoring.service import HealthService, database_check, fixed_check, vault_check
 from stentor.domains.people.service import PeopleService
+from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.model_checks import ModelChecks
 from stentor.domains.registry.service import AgentDraft
@@ -201,6 +202,7 @@ class Kernel:
         # People also without a provider: whether a person or a program did something earlier depends on their roles.
         polls = [view.poll_query(0) for view in (*self._required_views, self.people)]
         await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
+        self.agents.presence.load_departures(await self.infra.db.read(agent_store.list_departures))
         try:
             await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
         except Exception:

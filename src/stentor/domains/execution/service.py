@@ -21,6 +21,7 @@ from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.spans import TaskSpans
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.registry import authorization
+from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
@@ -76,10 +77,11 @@ class WorkerService:
         try:
             while True:
                 # In each round: the agent may be suspended or deleted while the request waits.
-                self.require_worker(principal, agent_id)
+                agent = self.require_worker(principal, agent_id)
                 # Before the worker is recorded as seen: it may have left.
                 if self._hub.closing.is_set() or await gone():
                     return []
+                await self._forget_departure(agent)
                 self._presence.record_seen(agent_id)
                 self._presence.record_poll(agent_id, limit)
                 if claims := await self._dispatcher.claim(agent_id, limit, lease * SECOND):
@@ -105,9 +107,28 @@ class WorkerService:
         agent = self._require_own(principal, agent_id)
         # A worker ends its long poll when it leaves; the poll may not have noticed that yet.
         gone = [await is_gone() for is_gone in list(self._polls.get(agent_id, ()))]
-        if all(gone) and not await self._db.read(lambda tx: queries.is_executing(tx, agent.tenant, agent_id)):
+
+        def work(tx: Tx) -> bool:
+            if queries.is_executing(tx, agent.tenant, agent_id):
+                return False
+            agent_store.record_departure(tx, agent.tenant, agent_id)
+            return True
+
+        if all(gone) and await self._db.write(work, NO_LOCKS):
             self._presence.record_left(agent_id)
         return self._presence.is_online(agent)
+
+    async def _forget_departure(self, agent: Agent) -> None:
+        """Delete that the last worker of an agent left: another one is here."""
+        if agent.agent_id not in self._presence.departed:
+            return
+        # Before the write, not after it: a worker that leaves meanwhile is to be forgotten by the next one.
+        self._presence.departed.discard(agent.agent_id)
+        try:
+            await self._db.write(lambda tx: agent_store.forget_departure(tx, agent.tenant, agent.agent_id), NO_LOCKS)
+        except BaseException:
+            self._presence.departed.add(agent.agent_id)
+            raise
 
     async def heartbeat(self, principal: Principal, task_id: str, epoch: int, lease: int) -> int:
         """Renew the lease and return its end in microseconds. Raises LeaseLost."""

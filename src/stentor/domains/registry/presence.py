@@ -1,5 +1,5 @@
 """Tracks which agents are online: workers that poll or hold a lease, endpoints that answer, models that a provider
-serves. In memory only.
+serves. In memory; only that the last worker of an agent left is stored too.
 
 It only influences the choice among agents that are admitted anyway, so an agent is assumed online until proven
 otherwise: a worker counts as online for one interval after its registration and after the start of this process.
@@ -8,6 +8,7 @@ otherwise: a worker counts as online for one interval after its registration and
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Protocol
 
 from stentor.core.clock import SECOND, Clock
@@ -49,6 +50,8 @@ class Presence:
         self._announced: dict[str, int] = {}
         self._left: dict[str, int] = {}
         """When the last worker of an agent left; without those that were seen again."""
+        self.departed: set[str] = set()
+        """Agents of which the database may say that their last worker left: whoever sees one deletes that."""
         self._failures: dict[str, int] = {}
         self._paused_until: dict[str, int] = {}
         self._unserved: set[str] = set()
@@ -89,15 +92,24 @@ class Presence:
         elif now - at < self.offline_after_us <= now - previous:
             self.notify_arrival()
 
+    def load_departures(self, departures: Mapping[str, int]) -> None:
+        """Take over from earlier processes whose last worker left, and when, in microseconds."""
+        now = self._now()
+        for agent_id, left_at in departures.items():
+            self.departed.add(agent_id)
+            self._leave(agent_id, min(left_at, now))
+
     def record_left(self, agent_id: str) -> None:
         """Record that the last worker of an agent left: the agent is offline until a worker is seen again."""
         now = self._now()
+        self.departed.add(agent_id)
         self._leave(agent_id, now)
         self._announce(agent_id, now, left=True)
 
     def record_left_elsewhere(self, agent_id: str, at: int) -> None:
         """Record that another process saw no worker of an agent any more, unless one polls or works here."""
         now = self._now()
+        self.departed.add(agent_id)
         if self._slots.get(agent_id) or self.count_held(agent_id):
             self._announce(agent_id, now)
         elif at >= self._seen.get(agent_id, 0):

@@ -47,6 +47,12 @@ _RECORD = Sql(
     values (:violation_id, :agent_id, :type, :details, :now)"""
 )
 _CLEAR = Sql("update violations set cleared_at = :now where agent_id = :agent_id and cleared_at is null")
+_RECORD_DEPARTURE = Sql(
+    """insert into departed_agents (tenant, agent_id, left_at) values (:tenant, :agent_id, :now)
+    on conflict (tenant, agent_id) do update set left_at = excluded.left_at"""
+)
+_FORGET_DEPARTURE = Sql("delete from departed_agents where tenant = :tenant and agent_id = :agent_id")
+_LIST_DEPARTURES = Sql("select agent_id, left_at from departed_agents")
 _VIOLATION_COUNTS = Sql("select type, count(*) from violations group by type")
 
 _capabilities = msgspec.json.Decoder(tuple[str, ...])
@@ -69,6 +75,20 @@ def changed_since(tx: Tx, since: int) -> tuple[list[Agent], list[RegistryRecordE
 def read_versions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
     """Return the versions of agents, their `updated_at`, by id; PostgreSQL only."""
     return {agent_id: int(updated_at) for agent_id, updated_at in tx.rows(_VERSIONS, agent_ids=agent_ids)}
+
+
+def record_departure(tx: Tx, tenant: str, agent_id: str) -> None:
+    """Record that the last worker of an agent left, for processes that start from now on."""
+    tx.run(_RECORD_DEPARTURE, tenant=tenant, agent_id=agent_id, now=tx.now)
+
+
+def forget_departure(tx: Tx, tenant: str, agent_id: str) -> None:
+    tx.run(_FORGET_DEPARTURE, tenant=tenant, agent_id=agent_id)
+
+
+def list_departures(tx: Tx) -> dict[str, int]:
+    """Return when the last worker of each agent without one left, in microseconds, by the agent's id."""
+    return {agent_id: int(left_at) for agent_id, left_at in tx.rows(_LIST_DEPARTURES)}
 
 
 def list_agents(tx: Tx, tenant: str) -> tuple[list[Agent], list[RegistryRecordError]]:

@@ -94,11 +94,12 @@ async def test_what_will_happen_is_said_first_and_then_done(site: Site) -> None:
     assert {(await site.world.task(task_id))["status"] for task_id in waiting} == {"queued"}
     ids = re.findall(r'name="task" value="([^"]+)"', asked.text)
     assert set(ids) == set(waiting)
-    await site.world.admin.post(f"/api/v1/tasks/{waiting[0]}/cancel")
+    epoch = (await site.world.claim(agent))["epoch"]
+    await site.world.admin.post(f"/api/v1/tasks/{waiting[0]}/complete", json={"epoch": epoch, "result": 1})
     done = await post(site, "/tasks/selected/confirm", action="cancel", task=ids)
     assert "2 tasks cancelled" in done.text
     assert "1 not" in done.text
-    assert {(await site.world.task(task_id))["status"] for task_id in waiting} == {"cancelled"}
+    assert [(await site.world.task(task_id))["status"] for task_id in waiting] == ["completed", *["cancelled"] * 2]
 
 
 @requirement("dashboard.page-selection")
