@@ -74,6 +74,8 @@ WHERE_THEY_DIFFER = (
     "tests/domains/test_fairness.py",
     "tests/domains/test_immediate_starts.py",
     "tests/domains/test_limits.py",
+    "tests/domains/test_repeated_decisions.py",
+    "tests/domains/test_restart.py",
     "tests/domains/test_schedules.py",
     "tests/domains/test_sentinel.py",
     "tests/domains/test_session_values.py",

@@ -9,6 +9,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.core.clock import Clock
+from stentor.core.errors import InvalidRequest
 from stentor.domains.schedules.model import CronTimes, Missed, Overlap, RunOutcome, Schedule, ScheduleRun
 from stentor.domains.schedules.service import ScheduleDraft, ScheduleService
 from stentor.domains.tasks import events
@@ -159,7 +160,7 @@ class ScheduleOperations:
         rows = [
             ListedSchedule.of(
                 schedule,
-                **_derived(schedule, CronTimes(schedule.cron, schedule.timezone)),
+                **_derived(schedule),
                 last_run=None if run is None else ScheduleRunOut.of(run),
             )
             for schedule, run in found
@@ -197,16 +198,25 @@ class ScheduleOperations:
         return ScheduleRuns(runs=[ScheduleRunOut.of(run) for run in found], limit=limit)
 
     def _output(self, schedule: Schedule) -> ScheduleOut:
-        times = CronTimes(schedule.cron, schedule.timezone)
-        following = [] if schedule.next_at is None else times.list_after(self._clock.now(), NEXT_TIMES)
+        times = None if schedule.next_at is None else _find_times(schedule)
+        following = times.list_after(self._clock.now(), NEXT_TIMES) if isinstance(times, CronTimes) else []
         task = TemplateOut.of(schedule.task, title=schedule.task.metadata.title)
         notice = self._find_capability_problem(schedule.tenant, tuple(schedule.task.required_capabilities))
-        derived = _derived(schedule, times)
-        return ScheduleOut.of(schedule, **derived, next_times=following, notice=notice, task=task)
+        return ScheduleOut.of(schedule, **_derived(schedule), next_times=following, notice=notice, task=task)
 
 
-def _derived(schedule: Schedule, times: CronTimes) -> dict[str, str]:
-    return {"description": times.description, "type": schedule.task.type}
+def _derived(schedule: Schedule) -> dict[str, str]:
+    times = _find_times(schedule)
+    description = times.description if isinstance(times, CronTimes) else f"No times: {times.message}"
+    return {"description": description, "type": schedule.task.type}
+
+
+def _find_times(schedule: Schedule) -> CronTimes | InvalidRequest:
+    """Return the times of a schedule, or why it has none: a system may lose a time zone that it had."""
+    try:
+        return CronTimes(schedule.cron, schedule.timezone)
+    except InvalidRequest as error:
+        return error
 
 
 OPERATIONS = [

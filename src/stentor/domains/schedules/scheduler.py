@@ -16,7 +16,7 @@ from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core import ids
 from stentor.core.clock import SECOND, ClockWatch
 from stentor.core.db import Database, Tx, locks
-from stentor.core.errors import StentorError, StoreUnavailable
+from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.schedules import model, store
@@ -71,8 +71,12 @@ class Scheduler:
             return await self._pause_without_key(schedule, now)
         try:
             occurrence = model.find_occurrence(schedule, now)
+        except InvalidRequest as error:
+            # The system has lost its time zone. It must not stop the schedules behind it.
+            reason = f"Its next time cannot be computed: {error.message}. Change its times."
+            await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
+            return True
         except Exception:
-            # It must not stop the schedules behind it.
             log.exception("schedules: times cannot be computed tenant=%s schedule=%s", schedule.tenant, schedule.name)
             reason = "Its next time cannot be computed; the log of the service has the reason. Change its times."
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))

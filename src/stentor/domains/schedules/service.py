@@ -92,12 +92,16 @@ class ScheduleService:
         def work(tx: Tx) -> Schedule:
             schedule = _require(tx, caller, name)
             updated = msgspec.structs.replace(schedule, **changes, updated_at=tx.now, version=schedule.version + 1)
-            times = CronTimes(updated.cron, updated.timezone)
-            # Resuming counts from now on: what passed during the pause is not missed.
-            is_new = schedule.paused or (schedule.cron, schedule.timezone) != (updated.cron, updated.timezone)
+            is_retimed = (schedule.cron, schedule.timezone) != (updated.cron, updated.timezone)
             fields: dict[str, Any] = {"paused_reason": None} if "paused" in changes else {}
-            if updated.paused or is_new:
-                fields["next_at"] = None if updated.paused else times.after(tx.now)
+            # A schedule whose zone the system has lost can still be paused, and changed while it is.
+            if is_retimed or not updated.paused:
+                times = CronTimes(updated.cron, updated.timezone)
+                # Resuming counts from now on: what passed during the pause is not missed.
+                if is_retimed or schedule.paused:
+                    fields["next_at"] = times.after(tx.now)
+            if updated.paused:
+                fields["next_at"] = None
             if "task" in changes:
                 fields["runs_as"] = caller.name
             updated = msgspec.structs.replace(updated, **fields)
