@@ -71,6 +71,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 QUICK = "waits (question)"
 """The request with the most kinds of fields, in each run of the tests."""
+CASES: list[Any] = [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in REQUESTS]
 ENDS = {"suspend", "complete", "fail"}
 """Requests after which the next one needs another task."""
 
@@ -120,9 +121,7 @@ async def reads(world: World, task_id: str) -> None:
 
 
 @requirement("steps.hostile")
-@pytest.mark.parametrize(
-    "request_name", [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in REQUESTS]
-)
+@pytest.mark.parametrize("request_name", CASES)
 async def test_no_value_in_a_request_about_a_living_task_breaks_the_service(world: World, request_name: str) -> None:
     verb = request_name.partition(" ")[0]
     agent = await world.register()
