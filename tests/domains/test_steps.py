@@ -375,7 +375,7 @@ async def test_a_person_records_whether_an_effect_happened(world: World, happene
     assert [(step["task_id"], step["key"], step["kind"]) for step in listed] == [(attempt.task_id, "pay", "effect")]
     refused(await world.clients["BOSS"].post(path, json=body), 403, "FORBIDDEN")  # the agent's own key
     assert (await world.admin.post(path, json=body)).json()["state"] == ("completed" if happened else "failed")
-    refused(await world.admin.post(path, json=body), 409, "CONFLICT")
+    refused(await world.admin.post(path, json={**body, "reason": "heard"}), 409, "CONFLICT")
     assert (await world.admin.get("/api/v1/decisions")).json()["steps"] == []
     assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/retry")).status_code == 202
     agent = (await world.task(attempt.task_id))["assigned_agent"]
