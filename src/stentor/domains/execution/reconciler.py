@@ -22,7 +22,7 @@ from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.learning.service import learning_skipped_event
-from stentor.domains.tasks import limit_store, queries, store
+from stentor.domains.tasks import lease_store, limit_store, queries, store
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, to_queued_task
 from stentor.domains.tasks.service import require_task
 
@@ -74,11 +74,11 @@ class Reconciler:
         await tick_forever("reconciler", partial(sleep_until_tick, INTERVAL_SECONDS), lambda: self.tick(next(ticks)))
 
     async def _bring_back_leases(self) -> None:
-        if shortened := await self._db.write(store.bring_back_leases, NO_LOCKS):
+        if shortened := await self._db.write(lease_store.bring_back_leases, NO_LOCKS):
             log.warning("reconciler: the clock was set back, leases shortened count=%d", shortened)
 
     async def _follow_jump(self, since: int, now: int, jump: int) -> None:
-        follow = partial(store.follow_jump, since=since, now=now, jump=jump)
+        follow = partial(lease_store.follow_jump, since=since, now=now, jump=jump)
         if prolonged := await self._db.write(follow, NO_LOCKS):
             text = "reconciler: the clock was set ahead, leases and timeouts prolonged seconds=%.1f count=%d"
             log.warning(text, jump / SECOND, prolonged)

@@ -62,30 +62,6 @@ _RENEW = Sql(
     f"""update tasks set lease_until = :lease_until, heartbeat_at = :now
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
-# The claims whose last sign of life is in the future: what was left of lease and timeout then is left from now on.
-_BRING_BACK = Sql(
-    f"""update tasks set lease_until = lease_until - (heartbeat_at - :now),
-        deadline_at = deadline_at - (heartbeat_at - :now), heartbeat_at = :now
-    where status = 'executing' and heartbeat_at > :now + {SECOND}"""
-)
-# Of the processes that notice a jump, the first one. A time in the future is from before the clock was set back.
-_NOTICE_JUMP = Sql(
-    """insert into clock_jumps (id, noticed_at) values (1, :now)
-    on conflict (id) do update set noticed_at = excluded.noticed_at
-    where clock_jumps.noticed_at <= :since or clock_jumps.noticed_at > excluded.noticed_at"""
-)
-# What began before the jump gets its length; a heartbeat after it has its time already, the timeout has not.
-_FOLLOW_JUMP = (
-    Sql(
-        """update tasks set lease_until = lease_until + :jump, heartbeat_at = heartbeat_at + :jump
-        where status = 'executing' and heartbeat_at <= :before"""
-    ),
-    Sql("update tasks set deadline_at = deadline_at + :jump where status = 'executing' and start_time <= :before"),
-    Sql(
-        """update tasks set queue_deadline_at = queue_deadline_at + :jump
-        where status = 'queued' and queue_deadline_at is not null and queued_at <= :before"""
-    ),
-)
 # Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter.
 _FINISH = Sql(
     f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
@@ -228,21 +204,6 @@ def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bo
     """Renew a lease for `lease` microseconds from now; False if the claim no longer holds it."""
     until = tx.now + lease
     return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until, now=tx.now) == 1
-
-
-def bring_back_leases(tx: Tx) -> int:
-    """Shorten the leases and timeouts that were written while the clock was ahead; return how many there were."""
-    return tx.run(_BRING_BACK, now=tx.now)
-
-
-def follow_jump(tx: Tx, since: int, now: int, jump: int) -> int:
-    """Give leases and timeouts the time by which the clock jumped ahead; return how many changed.
-
-    It jumped between the times `since` and `now`, in microseconds. 0 if another process has done it.
-    """
-    if not tx.run(_NOTICE_JUMP, now=now, since=since):
-        return 0
-    return sum(tx.run(sql, jump=jump, before=now - jump) for sql in _FOLLOW_JUMP)
 
 
 def finish(
