@@ -91,52 +91,6 @@ async def test_what_was_said_of_an_effect_that_was_sent_again_since_is_not_said_
     refused(await post(world, path, happened=False), 409, "CONFLICT")
 
 
-@requirement("steps.decided-again", "tasks.cancel-terminal-409")
-async def test_a_cancellation_that_is_repeated_gets_the_first_time(world: World) -> None:
-    await world.register()
-    task_id = await world.submit()
-    first = (await post(world, f"{task_id}/cancel")).json()
-    events = await count_events(world, task_id)
-    world.clock.advance(seconds=5)
-    again = await post(world, f"{task_id}/cancel")
-    assert (again.status_code, again.json()["cancelled_at"]) == (200, first["cancelled_at"])
-    bulk = await world.admin.post("/api/v1/bulk/tasks/cancel", json={"task_ids": [task_id]})
-    assert bulk.json()["succeeded"] == 1
-    assert await count_events(world, task_id) == events
-
-
-@requirement("steps.decided-again", "tasks.approve-queues")
-async def test_an_approval_that_is_repeated_lets_the_task_be_what_it_is(world: World) -> None:
-    agent = await world.register(trust_tier="human")
-    task_id = await world.submit()
-    assert (await post(world, f"{task_id}/approve")).status_code == 200
-    assert (await post(world, f"{task_id}/approve")).json()["status"] == "queued"
-    epoch = (await world.claim(agent))["epoch"]
-    assert (await post(world, f"{task_id}/approve")).json()["status"] == "executing"
-    refused(await post(world, f"{task_id}/approve", "SECOND"), 409, "CONFLICT")
-    refused(await post(world, f"{task_id}/reject"), 409, "CONFLICT")
-    # Retried, it waits for another decision, which somebody else makes: the first one counts no more.
-    await Attempt(world, task_id, epoch).fail()
-    assert (await post(world, f"{task_id}/retry")).json()["status"] == "pending_approval"
-    assert (await post(world, f"{task_id}/reject", "SECOND")).status_code == 200
-    refused(await post(world, f"{task_id}/approve"), 409, "CONFLICT")
-
-
-@requirement("steps.decided-again", "tasks.reject-aborts")
-async def test_a_rejection_that_is_repeated_with_its_reason_is_the_same_one(world: World) -> None:
-    await world.register(trust_tier="human")
-    task_id = await world.submit()
-    for _ in range(2):
-        answer = await post(world, f"{task_id}/reject", reason="too dear")
-        assert (answer.status_code, answer.json()["status"]) == (200, "aborted")
-    refused(await post(world, f"{task_id}/reject", reason="too late"), 409, "CONFLICT")
-    refused(await post(world, f"{task_id}/reject", "SECOND", reason="too dear"), 409, "CONFLICT")
-    refused(await post(world, f"{task_id}/approve"), 409, "CONFLICT")
-    assert (await post(world, f"{task_id}/retry")).status_code == 202
-    assert (await post(world, f"{task_id}/approve")).status_code == 200
-    refused(await post(world, f"{task_id}/reject", reason="too dear"), 409, "CONFLICT")
-
-
 @requirement("steps.decided-again")
 async def test_a_signal_with_an_idempotency_key_is_sent_once(world: World) -> None:
     attempt = await begin_attempt(world)

@@ -10,8 +10,8 @@ from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent, decode_event
 
 MAX_COUNTED_EVENTS = 5_000
-MAX_DECISIONS = 100
-"""How many events are searched for a decision."""
+MAX_LED_TO = 100
+"""How many events that one led to are listed."""
 _COLUMNS = ", ".join(EVENT_COLUMNS)
 _FIND = Sql(f"select {_COLUMNS} from events where tenant = :tenant and event_id = :event_id")
 _COUNT_AFTER = Sql(
@@ -30,15 +30,9 @@ _LIST_BETWEEN = Sql(
         select {_COLUMNS} from events where event_id > :low and event_id < :high order by event_id limit :scanned
     ) as near where tenant = :tenant and event_type = :event_type"""
 )
-
-
-_LIST_DECISIONS = Sql(
-    f"""select {_COLUMNS} from events where tenant = :tenant and task_id = :task_id
-        and event_type in ('approval_given', 'task_aborted') order by event_id desc limit {MAX_DECISIONS}"""
-)
 _LIST_LED_TO = Sql(
     f"""select {_COLUMNS} from events
-    where tenant = :tenant and parent_id = :parent_id order by event_id desc limit {MAX_DECISIONS}"""
+    where tenant = :tenant and parent_id = :parent_id order by event_id desc limit {MAX_LED_TO}"""
 )
 
 
@@ -75,12 +69,6 @@ def list_events_between(
     ids = {"low": low, "high": high}
     rows = tx.rows(_LIST_BETWEEN, tenant=tenant, event_type=event_type, scanned=scanned, **ids)
     return [to_event(row) for row in rows]
-
-
-def find_approval_decision(tx: Tx, tenant: str, task_id: str) -> RunLogEvent | None:
-    """Return the event of the last approval or rejection of a task. Raises CorruptRecord."""
-    events = map(to_event, tx.rows(_LIST_DECISIONS, tenant=tenant, task_id=task_id))
-    return next((event for event in events if "approved" in event.metadata), None)
 
 
 def list_led_to(tx: Tx, tenant: str, event_id: str) -> list[RunLogEvent]:

@@ -23,7 +23,7 @@ async def test_the_kernel_cancels_retries_and_reads_tasks(post: Post) -> None:
     task_id = await post.world.submit()
     assert (await post.do({"task_id": task_id}, "kernel", "get_status"))["status"] == "queued"
     assert (await post.do({"task_id": task_id}, "kernel", "cancel"))["status"] == "cancelled"
-    assert (await post.do({"task_id": task_id}, "kernel", "cancel"))["status"] == "cancelled"
+    assert (await post.fail({"task_id": task_id}, "kernel", "cancel"))["code"] == "CONFLICT"
     assert (await post.world.events(task_id))[-2]["metadata"]["message_id"]
     failed = await post.world.do(ann, ok=False)
     message_id = await post.send({"task_id": failed}, "kernel", "retry")

@@ -103,20 +103,14 @@ class UpdateService:
         return update
 
     async def approve(self, principal: Principal, update_id: str, approval: Approval) -> Update:
-        """Approve an update. Idempotent for the same approval by the same key.
-
-        Raises NotFound, SelfApproval, RiskNotOverridden, and Conflict unless it is submitted.
-        """
+        """Approve an update. Raises NotFound, SelfApproval, RiskNotOverridden, and Conflict unless it is submitted."""
         return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, update_id, approval))
 
     def approve_in_tx(
         self, tx: Tx, principal: Principal, update_id: str, approval: Approval, event_extra: Any = None
     ) -> Update:
         """Approve inside the caller's transaction; `event_extra` is added to the event's metadata."""
-        update = require_update(tx, principal.tenant, update_id)
-        if update.approved_at is not None and _has_decided(principal, update, approval):
-            return update
-        _check_submitted(update, "approved")
+        update = _require_submitted(tx, principal.tenant, update_id, "approved")
         relation = self._find_relation(tx, principal, update, approval.claimed)
         if relation is not None and not self._may_self_approve(principal, update, relation):
             raise SelfApproval(
@@ -136,20 +130,14 @@ class UpdateService:
         return self._approve(tx, update, principal.name, decision, {**(event_extra or {}), **self_approved})
 
     async def reject(self, principal: Principal, update_id: str, rejection: Rejection) -> Update:
-        """Reject an update; its proposer may do so too. Idempotent for the same rejection by the same key.
-
-        Raises NotFound, and Conflict unless it is submitted.
-        """
+        """Reject an update; its proposer may do so too. Raises NotFound, and Conflict unless it is submitted."""
         return await self._db.write(lambda tx: self.reject_in_tx(tx, principal, update_id, rejection))
 
     def reject_in_tx(
         self, tx: Tx, principal: Principal, update_id: str, rejection: Rejection, event_extra: Any = None
     ) -> Update:
         """Reject inside the caller's transaction; `event_extra` is added to the event's metadata."""
-        update = require_update(tx, principal.tenant, update_id)
-        if update.status == "rejected" and _has_decided(principal, update, rejection):
-            return update
-        _check_submitted(update, "rejected")
+        update = _require_submitted(tx, principal.tenant, update_id, "rejected")
         return self._reject(tx, update, principal.name, msgspec.to_builtins(rejection), event_extra)
 
     async def report_deployment(self, principal: Principal, update_id: str, results: JsonObject) -> Update:
@@ -286,15 +274,11 @@ def _check_checkpoint(tx: Tx, tenant: str, proposal: Proposal) -> None:
             raise Conflict("The proposal's checkpoint belongs to another agent.")
 
 
-def _has_decided(principal: Principal, update: Update, decision: Approval | Rejection) -> bool:
-    """Return whether this key decided this: then the request is repeated, because its response was lost."""
-    stored = {name: value for name, value in (update.decision or {}).items() if name != "self_approved"}
-    return update.decided_by == principal.name and stored == msgspec.to_builtins(decision)
-
-
-def _check_submitted(update: Update, verb: str) -> None:
+def _require_submitted(tx: Tx, tenant: str, update_id: str, verb: str) -> Update:
+    update = require_update(tx, tenant, update_id)
     if update.status != "submitted":
         raise Conflict(f"The update is already {update.status}, so it cannot be {verb}.")
+    return update
 
 
 class TrustScoringService:

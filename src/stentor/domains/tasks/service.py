@@ -163,15 +163,8 @@ class TaskService:
         return await self._db.write(lambda tx: self.cancel_in_tx(tx, principal, task_id), NO_LOCKS)
 
     def cancel_in_tx(self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> int:
-        """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata.
-
-        A cancelled task stays as it is. Raises NotFound, and Conflict for one that ended in another way.
-        """
-        task = require_visible_task(tx, principal, task_id)
-        if task.status == "cancelled" and task.completion_time is not None:
-            return task.completion_time  # a repeated request whose response was lost
-        if task.status in model.TERMINAL_STATUSES:
-            raise Conflict(f"The task is {task.status} already, so it cannot be cancelled.")
+        """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata."""
+        task = _require_not_ended(tx, principal, task_id)
         meta = {"by": principal.name, "from": task.status, "status": "cancelled", **event_extra}
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
         self._end_without_outcome(tx, task, "cancelled", None, event)
@@ -202,15 +195,9 @@ class TaskService:
     def approve_in_tx(
         self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> Task:
-        """Approve within the caller's transaction. Raises Forbidden for a key that submitted or would do the task.
-
-        Idempotent for the same key.
-        """
-        task = require_task(tx, principal.tenant, task_id)
+        """Approve within the caller's transaction. Raises Forbidden for a key that submitted or would do the task."""
+        task = _require_pending(tx, principal.tenant, task_id)
         check_approver(tx, principal, task)
-        if task.status != "pending_approval" and _has_decided(tx, principal, task, approved=True):
-            return task
-        _check_pending(task)
         approval = EventDraft(
             "approval_given",
             "tasks",
@@ -228,12 +215,9 @@ class TaskService:
     def reject_in_tx(
         self, tx: Tx, principal: Principal, task_id: str, reason: str | None, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> Task:
-        """Reject within the caller's transaction. Idempotent for the same key and reason."""
-        task = require_task(tx, principal.tenant, task_id)
+        """Reject within the caller's transaction."""
+        task = _require_pending(tx, principal.tenant, task_id)
         error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was rejected."}
-        if task.status == "aborted" and task.error == error and _has_decided(tx, principal, task, approved=False):
-            return task
-        _check_pending(task)
         meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **event_extra}
         self._end_without_outcome(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
         return require_task(tx, task.tenant, task.task_id)
@@ -374,12 +358,15 @@ def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
         )
 
 
-def _has_decided(tx: Tx, principal: Principal, task: Task, *, approved: bool) -> bool:
-    """Return whether the last approval or rejection of a task was this one by this key."""
-    event = runlog_queries.find_approval_decision(tx, task.tenant, task.task_id)
-    return event is not None and (event.metadata["approved"], event.metadata["by"]) == (approved, principal.name)
+def _require_not_ended(tx: Tx, principal: Principal, task_id: str) -> Task:
+    task = require_visible_task(tx, principal, task_id)
+    if task.status in model.TERMINAL_STATUSES:
+        raise Conflict(f"The task is {task.status} already, so it cannot be cancelled.")
+    return task
 
 
-def _check_pending(task: Task) -> None:
+def _require_pending(tx: Tx, tenant: str, task_id: str) -> Task:
+    task = require_task(tx, tenant, task_id)
     if task.status != "pending_approval":
         raise Conflict(f"The task is {task.status}; it does not wait for approval.")
+    return task
