@@ -23,8 +23,8 @@ from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.tasks import events as task_events
-from stentor.domains.tasks import queries
 from stentor.domains.tasks import store as task_store
+from stentor.domains.tasks import visibility_queries
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
@@ -102,7 +102,7 @@ class ActivityService:
 
         def read(tx: Tx) -> TaskHistory:
             task = task_store.find(tx, principal.tenant, task_id)
-            if not queries.can_see_record(tx, principal, task):
+            if not visibility_queries.can_see_record(tx, principal, task):
                 return TaskHistory()
             return TaskHistory(task, read_events(tx, principal.tenant, task_id, limit, after))
 

@@ -22,7 +22,7 @@ from stentor.domains.learning import store as learning
 from stentor.domains.learning.service import EligibleOutcome, LearningService, learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.tasks import queries, store
+from stentor.domains.tasks import queries, store, visibility_queries
 from stentor.domains.tasks.model import Task, TaskStatus
 from stentor.domains.trust import model as trust_model
 from stentor.domains.trust.model import ChangeKind
@@ -273,7 +273,7 @@ class LearningEligibility:
         is_called = agent is not None and authorization.is_called_by_service(agent)
         if not workers and not is_called:
             return False
-        submitters = queries.find_submitters(tx, work.tenant, work.submitted_by, work.parent_task_id)
+        submitters = visibility_queries.find_submitters(tx, work.tenant, work.submitted_by, work.parent_task_id)
         if submitters is None or submitters & workers:
             return True
         # An agent that the service calls shows no key, so any key that may register agents could be its owner.

@@ -15,7 +15,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import EligibleOutcome, LearningService
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.authorization import authorize_change
-from stentor.domains.tasks import queries, store
+from stentor.domains.tasks import store, visibility_queries
 from stentor.domains.tasks.model import Grade, Task
 from stentor.domains.tasks.service import require_visible_task
 
@@ -101,7 +101,7 @@ def _authorize_grader(tx: Tx, principal: Principal, task: Task) -> None:
     """
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if agent is not None:
-        names = queries.find_submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
+        names = visibility_queries.find_submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
         authorize_change(principal, "grade", agent, submitted_by=names or ())
     elif not principal.is_person:
         raise Forbidden(

@@ -17,7 +17,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import Authority
 from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.tasks import grant_store, queries
+from stentor.domains.tasks import grant_store, visibility_queries
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.grant_model import NO_AUTHORITY, Grant, GrantRequest, effective_authority, limit_grant
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
@@ -85,7 +85,8 @@ class GrantService:
         def read(tx: Tx) -> list[Grant]:
             task = require_task(tx, principal.tenant, task_id)
             grants = grant_store.list_task_grants(tx, principal.tenant, task_id)
-            if not queries.can_see(tx, principal, task) and not any(self._holds(principal, grant) for grant in grants):
+            is_holder = any(self._holds(principal, grant) for grant in grants)
+            if not is_holder and not visibility_queries.can_see(tx, principal, task):
                 raise NotFound("No task has this id.")
             return grants
 

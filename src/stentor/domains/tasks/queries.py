@@ -1,7 +1,6 @@
-"""Task lists, counts, visibility and ancestors.
+"""Task lists and counts.
 
-Counts are maintained per status and agent, for each hour and in total, so that no list scans the table of tasks. A key
-with the role agent may read the tasks of its own agents, every other key all tasks of its tenant.
+Counts are maintained per status and agent, for each hour and in total, so that no list scans the table of tasks.
 """
 
 from __future__ import annotations
@@ -12,16 +11,15 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
 
-from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.clock import HOUR
 from stentor.core.db import CounterTable, Sql, Tx
 from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
 from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
-from stentor.domains.registry import store as agents
-from stentor.domains.tasks.model import Task, TaskFilter, TaskSummary
+from stentor.domains.tasks.model import TaskFilter, TaskSummary
 from stentor.domains.tasks.search.model import TaskText
+from stentor.domains.tasks.visibility_queries import ASSIGNED, SUBMITTED, VISIBLE
 
 _COUNTS = CounterTable("task_counts", ("tenant", "hour", "status", "agent_id"))
 MAX_COUNTED = 1_000
@@ -54,17 +52,10 @@ _COUNT_CONDITIONS = {
 }
 REFERENCE_TASKS = 50_000
 """Tasks, the newest, whose ids are searched for a part of an id."""
-MAX_ANCESTORS = 32
-"""Ancestors that are followed. A submitter names the parent task freely, so a chain can be long or a cycle."""
 _COLUMNS = (
     "task_id, status, assigned_agent, type, created_at, completion_time, start_time, coalesce(title, type) as title, "
     "epoch, first_started_at"
 )
-_SUBMITTED = "submitted_by = :key"
-_ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
-# The cast is for PostgreSQL, which cannot tell the type of a parameter that is only compared with null.
-_VISIBLE = f"(cast(:key as text) is null or {_SUBMITTED} or {_ASSIGNED})"
-_FIND_PARENT = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
 _COUNT_BY_STATUS = Sql("select status, sum(n) from task_counts where tenant = :tenant and hour = -1 group by status")
 # Tenant by tenant: the table has a row for every hour and its key begins with the tenant, so that one query over all
 # tenants would scan it.
@@ -76,11 +67,11 @@ _LIST_BY_REFERENCE = Sql(
         select task_id from ({_NEWEST_IDS}) as newest where substr(task_id, 1, :length) = :text
             or substr(task_id, length(task_id) - :length + 1) = :text
             or (length(task_id) = {UUID_LENGTH} and substr(task_id, {LAST_GROUP_START}, :length) = :text)))
-        and {_VISIBLE}
+        and {VISIBLE}
     order by case when task_id = :text then 0 else 1 end, created_at desc, task_id desc limit :limit"""
 )
 _LIST_SUBTASKS = Sql(
-    f"""select {_COLUMNS} from tasks where tenant = :tenant and parent_task_id = :parent and {_VISIBLE}
+    f"""select {_COLUMNS} from tasks where tenant = :tenant and parent_task_id = :parent and {VISIBLE}
     order by created_at, task_id limit :limit"""
 )
 _HAS_GRADE = Sql("select 1 from task_grades where tenant = :tenant limit 1")
@@ -125,7 +116,7 @@ _LIST_MATCHING = Sql(
     and (cast(:type as text) is null or type = :type)
     and (cast(:submitted_by as text) is null or submitted_by = :submitted_by)
     and (cast(:session as text) is null or session_id = :session)
-    and +created_at > :created_after and {_VISIBLE}"""
+    and +created_at > :created_after and {VISIBLE}"""
 )
 _READ_TEXTS = Sql(
     f"""select task_id, title, type, substr(input, 1, {MAX_SEARCHED}), substr(result, 1, {MAX_SEARCHED}),
@@ -292,7 +283,7 @@ def _own_page_sql(names: tuple[str, ...]) -> Sql:
     newest = "order by created_at desc, task_id desc limit"
     parts = [
         f"select * from (select {_COLUMNS} from tasks where {condition} and {where} {newest} :most) as part{number}"
-        for number, condition in enumerate((_SUBMITTED, _ASSIGNED))
+        for number, condition in enumerate((SUBMITTED, ASSIGNED))
     ]
     return Sql(f"select {_COLUMNS} from ({' union '.join(parts)}) as own {newest} :limit offset :offset")
 
@@ -354,9 +345,9 @@ def _count_own_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
     names = tuple(name for name in _CONDITIONS if name != "before" and getattr(task_filter, name) is not None)
     params = _params(tenant, task_filter) | {"key": task_filter.key}
     head = "select count(*) from tasks where"
-    submitted = _count(tx, ("submitted", *names), f"{head} {_SUBMITTED} and", _CONDITIONS, params)
+    submitted = _count(tx, ("submitted", *names), f"{head} {SUBMITTED} and", _CONDITIONS, params)
     # Excludes the submitted ones, or a task that a key sent to its own agent would count twice.
-    assigned = f"{head} {_ASSIGNED} and submitted_by <> :key and"
+    assigned = f"{head} {ASSIGNED} and submitted_by <> :key and"
     return submitted + _count(tx, ("assigned", *names), assigned, _CONDITIONS, params)
 
 
@@ -376,40 +367,3 @@ def _params(tenant: str, task_filter: TaskFilter) -> dict[str, Any]:
         "before_time": before_time,
         "before_id": before_id,
     }
-
-
-def visibility_key(principal: Principal) -> str | None:
-    """Return the only key whose tasks the caller may read; None if it may read all tasks of its tenant."""
-    return principal.name if principal.is_bound_agent else None
-
-
-def can_see(tx: Tx, principal: Principal, task: Task) -> bool:
-    """Return whether the caller may read the task: it submitted it, or the task is assigned to an agent of its key."""
-    key = visibility_key(principal)
-    if key is None or task.submitted_by == key:
-        return task.tenant == principal.tenant
-    agent = agents.find(tx, principal.tenant, task.assigned_agent) if task.assigned_agent else None
-    return agent is not None and agent.key_name == key
-
-
-def can_see_record(tx: Tx, principal: Principal, task: Task | None) -> bool:
-    """Return whether the caller may read the run log of a task; without the row only a key that reads all tasks may."""
-    return visibility_key(principal) is None if task is None else can_see(tx, principal, task)
-
-
-def find_submitters(tx: Tx, tenant: str, submitted_by: str, parent_task_id: str | None) -> frozenset[str] | None:
-    """Return the names of the keys that submitted a task and its ancestors; None if there are too many ancestors.
-
-    A parent that does not exist ends the chain.
-    """
-    names, seen = {submitted_by}, set[str]()
-    while parent_task_id is not None and parent_task_id not in seen:
-        if len(seen) == MAX_ANCESTORS:
-            return None
-        seen.add(parent_task_id)
-        row = tx.row(_FIND_PARENT, tenant=tenant, task_id=parent_task_id)
-        if row is None:
-            break
-        names.add(row[0])
-        parent_task_id = row[1]
-    return frozenset(names)

@@ -20,7 +20,7 @@ from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
-from stentor.domains.tasks import events, limit_store, model, queries, store
+from stentor.domains.tasks import events, limit_store, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import draft_rerun
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
 from stentor.domains.tasks.placement import (
@@ -132,7 +132,7 @@ class TaskService:
     async def list_page(self, principal: Principal, task_filter: TaskFilter, limit: int, offset: int) -> TaskPage:
         """Return a page of the matching tasks that the caller may read, newest first."""
         tenant = principal.tenant
-        task_filter = msgspec.structs.replace(task_filter, key=queries.visibility_key(principal))
+        task_filter = msgspec.structs.replace(task_filter, key=visibility_queries.visibility_key(principal))
 
         def read(tx: Tx) -> TaskPage:
             if task_filter.ref is not None or task_filter.parent is not None:
@@ -154,7 +154,7 @@ class TaskService:
 
         Raises InvalidRequest for a text without words, Conflict if the search is switched off.
         """
-        task_filter = msgspec.structs.replace(task_filter, key=queries.visibility_key(principal))
+        task_filter = msgspec.structs.replace(task_filter, key=visibility_queries.visibility_key(principal))
         return await self._search.list_page(principal.tenant, task_filter, text, before, limit)
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
@@ -342,7 +342,7 @@ def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
 def check_visible(tx: Tx, principal: Principal, task: Task | None) -> Task:
     """Return a task that was read already. Raises NotFound like `require_visible_task`."""
     task = _require(task)
-    if not queries.can_see(tx, principal, task):
+    if not visibility_queries.can_see(tx, principal, task):
         raise NotFound("No task has this id.")
     return task
 

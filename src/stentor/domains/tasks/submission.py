@@ -23,7 +23,7 @@ from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import RoutingDecision, describe_offline
 from stentor.domains.sessions.service import require_session
-from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks import events, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
@@ -151,7 +151,7 @@ class SubmissionService:
             tx.lock(locks.task_lock(principal.tenant, draft.id))
         if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
             # A task that the caller may not read is a conflict too, or the caller could guess its input by trial.
-            if task.body_hash != body_hash or not queries.can_see(tx, principal, task):
+            if task.body_hash != body_hash or not visibility_queries.can_see(tx, principal, task):
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists. Use another id.")
             response = _first_response(tx, task)
         else:
@@ -268,7 +268,7 @@ def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, grant_id:
     tx.lock(locks.task_lock(principal.tenant, parent_task_id))
     parent = store.find(tx, principal.tenant, parent_task_id)
     # The task of a grant is seen by those who gave it.
-    if parent is None or (grant_id is None and not queries.can_see(tx, principal, parent)):
+    if parent is None or (grant_id is None and not visibility_queries.can_see(tx, principal, parent)):
         raise InvalidRequest(
             f"metadata.parent_task_id: there is no task with the id {parent_task_id!r}. Leave the field out for a task "
             "of its own."
