@@ -174,7 +174,7 @@ def _open(
         indexer=indexer,
         embeddings=embeddings,
         service=service,
-        search=SearchService(db, index, service, embeddings),
+        search=SearchService(db, index, service, embeddings, clock),
         history=VersionHistory(vault, db, service),
         health=MemoryHealth(vault, index, indexer, embeddings, service.cache),
         watcher=VaultWatcher(

@@ -10,10 +10,14 @@ from fastapi import Header, Query
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.service import MemoryCaller
+from stentor.domains.memory.validity.documents import read_document
+from stentor.domains.memory.validity.frontmatter_keys import KEYS
+from stentor.domains.memory.validity.model import Exclusion
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
 from stentor.domains.memory.wire import (
     BacklinksOut,
     DocumentOut,
+    ExclusionOut,
     HealthOut,
     HybridIn,
     HybridMatchOut,
@@ -41,6 +45,7 @@ from stentor.domains.memory.wire import (
     VersionsOut,
     WriteIn,
     WrittenOut,
+    to_scope,
 )
 from stentor.web.operations import Operation
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
@@ -106,7 +111,20 @@ class MemoryOperations:
             document, etag = await self._vaults.get(vault).memory.read(memory_caller, path)
         except NoSuchNote:
             return ReadOut(status="not_found", document=None, latency_ms=_elapsed_ms(started))
-        return ReadOut(status="success", document=_document(document), latency_ms=_elapsed_ms(started), etag=etag)
+        invalid = await self._find_exclusion(vault, document)
+        return ReadOut(
+            status="success",
+            document=_document(document),
+            latency_ms=_elapsed_ms(started),
+            etag=etag,
+            invalid=None if invalid is None else ExclusionOut.model_validate(invalid),
+        )
+
+    async def _find_exclusion(self, vault: str, document: NoteDocument) -> Exclusion | None:
+        """Without keys in its frontmatter a note cannot be excluded, so that only few reads ask the index."""
+        if KEYS.isdisjoint(document.frontmatter):
+            return None
+        return await self._vaults.get(vault).index.find_exclusion(document.path)
 
     async def list_documents(
         self,
@@ -185,7 +203,10 @@ class MemoryOperations:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
-        found, total = await search.keyword(memory_caller, body.terms, body.fields, body.match_mode, body.limit)
+        scope = to_scope(body.as_of, body.include_invalid)
+        found, total = await search.keyword(
+            memory_caller, body.terms, body.fields, body.match_mode, body.limit, scope=scope
+        )
         matches = [KeywordMatch.of(match, vault=body.vault) for match in found]
         return KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
@@ -200,7 +221,8 @@ class MemoryOperations:
         if not body.query and body.embedding is None:
             raise InvalidRequest("query: say what to look for, or give an embedding.")
         search, filters = self._vaults.get(body.vault).search, body.filters.to_filters()
-        found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters)
+        scope = to_scope(body.as_of, body.include_invalid)
+        found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters, scope)
         matches = [SemanticMatchOut.of(match, vault=body.vault) for match in found]
         return SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
@@ -208,7 +230,8 @@ class MemoryOperations:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
-        found, total = await search.hybrid(memory_caller, body.query, body.limit, body.filters.to_filters())
+        filters, scope = body.filters.to_filters(), to_scope(body.as_of, body.include_invalid)
+        found, total = await search.hybrid(memory_caller, body.query, body.limit, filters, scope)
         matches = [HybridMatchOut.of(match, vault=body.vault) for match in found]
         return HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
@@ -279,7 +302,8 @@ def _linkable(path: str) -> str:
 
 
 def _document(document: NoteDocument) -> DocumentOut:
-    return DocumentOut.of(document, frontmatter_problem=document.problem)
+    validity, _ = read_document(document)
+    return DocumentOut.of(document, frontmatter_problem=document.problem or validity.problem)
 
 
 def _elapsed_ms(started: float) -> float:

@@ -11,6 +11,8 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import VersionCause, WriteDraft
+from stentor.domains.memory.search import SearchScope
+from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import EntityTag, Name, OmittedWhenNone, ResponseModel, Time, Timestamp, UuidText
@@ -142,11 +144,58 @@ class DocumentOut(ResponseModel):
     frontmatter_problem: str | None = OmittedWhenNone
 
 
+class CauseOut(ResponseModel):
+    """What is invalid: a note, a claim (`path#heading`, `path^id`) or a source, with why, who and when if known."""
+
+    kind: Literal["note", "claim", "source"]
+    target: str
+    reason: str | None
+    by: str | None
+    at: str | None
+
+
+class ChainLinkOut(ResponseModel):
+    """A note, and the entry of its `derived_from` that leads to the next note of the chain or to the cause."""
+
+    path: str
+    derived_from: str
+
+
+class ExclusionOut(ResponseModel):
+    """Why a note is invalid; `chain` is how it was derived from the cause, empty for a note that is marked itself."""
+
+    cause: CauseOut
+    chain: list[ChainLinkOut]
+
+
 class ReadOut(ResponseModel):
     status: Literal["success", "not_found"]
     document: DocumentOut | None
     latency_ms: float
     etag: EntityTag = None
+    invalid: ExclusionOut | None = OmittedWhenNone
+
+
+IncludeInvalid = Annotated[bool, Field(description="Also the notes that are invalid, each with why.")]
+AsOf = Annotated[
+    str | None,
+    Field(
+        max_length=40,
+        description="The notes that held at this time: ISO 8601, UTC without a zone; a date is the end of that day. "
+        "Without it: those that hold now.",
+        examples=["2026-02-28"],
+    ),
+]
+
+
+def to_scope(as_of: str | None, include_invalid: bool) -> SearchScope:
+    """Raises InvalidRequest for a text that is not a time."""
+    if as_of is None:
+        return SearchScope(None, include_invalid)
+    try:
+        return SearchScope(parse_as_of(as_of), include_invalid)
+    except ValueError:
+        raise InvalidRequest("as_of: must be a date such as 2026-02-28, or an ISO time.") from None
 
 
 class KeywordIn(RequestModel):
@@ -156,6 +205,8 @@ class KeywordIn(RequestModel):
     fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(SEARCH_FIELDS)
     match_mode: Literal["all", "any"] = "any"
     limit: Annotated[int, Field(ge=1, le=1000)] = 20
+    as_of: AsOf = None
+    include_invalid: IncludeInvalid = False
     vault: VaultName = DEFAULT_VAULT
 
 
@@ -165,6 +216,7 @@ class KeywordMatch(ResponseModel):
     title: str
     excerpt: str
     relevance_score: float
+    invalid: ExclusionOut | None = OmittedWhenNone
 
 
 class KeywordOut(ResponseModel):
@@ -193,6 +245,8 @@ class SemanticIn(RequestModel):
     ) = None
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     filters: FiltersIn = FiltersIn()
+    as_of: AsOf = None
+    include_invalid: IncludeInvalid = False
     vault: VaultName = DEFAULT_VAULT
 
 
@@ -203,6 +257,7 @@ class SemanticMatchOut(ResponseModel):
     similarity_score: float
     source_level: Literal["document", "section"]
     hebbian_weights: JsonObject
+    invalid: ExclusionOut | None = OmittedWhenNone
 
 
 class SemanticOut(ResponseModel):
@@ -217,6 +272,8 @@ class HybridIn(RequestModel):
     query: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     limit: Annotated[int, Field(ge=1, le=200)] = 20
     filters: FiltersIn = FiltersIn()
+    as_of: AsOf = None
+    include_invalid: IncludeInvalid = False
     vault: VaultName = DEFAULT_VAULT
 
 
@@ -228,6 +285,7 @@ class HybridMatchOut(ResponseModel):
     score: float
     keyword_score: float
     similarity_score: float
+    invalid: ExclusionOut | None = OmittedWhenNone
 
 
 class HybridOut(ResponseModel):

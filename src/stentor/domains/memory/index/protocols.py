@@ -46,11 +46,19 @@ class KeywordStore(Protocol):
     def delete(self, tx: Tx, doc_id: int) -> None: ...
 
     def search(
-        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, *, with_total: bool
+        self,
+        tx: Tx,
+        query: KeywordQuery,
+        limit: int,
+        folder: Folders | None,
+        excluded: Sequence[int],
+        *,
+        with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
-        """Return the best hits by BM25, and the total number of matches (0 without `with_total`).
+        """Return the best hits by BM25 without the excluded documents, and the total number of matches.
 
-        Term rarity and document length are those of the whole vault, whichever folders are searched.
+        That is 0 without `with_total`. Term rarity and document length are those of the whole vault, whichever folders
+        are searched.
         """
         ...
 
@@ -95,6 +103,10 @@ class VectorStore(Protocol):
 
     def delete(self, tx: Tx, doc_id: int) -> None:
         """Delete a document's vectors, in the transaction that deletes the document."""
+        ...
+
+    def withdraw(self, tx: Tx, doc_id: int) -> None:
+        """Delete the vectors of a document that stays, until it is embedded again; `on_deleted` follows too."""
         ...
 
     def on_deleted(self, doc_ids: Iterable[int]) -> None:

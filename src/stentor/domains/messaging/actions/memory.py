@@ -91,7 +91,7 @@ class MemoryZone:
             matches, total = await search.hybrid(caller, text, body.top_k, filters)
         else:
             matches, total = await search.semantic(caller, text, None, body.top_k, filters)
-        response = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
+        response = [msgspec.to_builtins(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
         return {"query_type": query_type, "matches": response, "total_matches": total}
 
     async def write(self, context: ActionContext) -> CommitStep:
