@@ -9,10 +9,11 @@ from fastapi import Header, Query
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
-from stentor.domains.memory.service import MemoryCaller
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.validity.documents import read_document
 from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Exclusion
+from stentor.domains.memory.validity.service import InvalidationService, VaultExclusion
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
 from stentor.domains.memory.wire import (
     BacklinksOut,
@@ -22,6 +23,11 @@ from stentor.domains.memory.wire import (
     HybridIn,
     HybridMatchOut,
     HybridOut,
+    InvalidatedOut,
+    InvalidateIn,
+    InvalidListOut,
+    InvalidNoteOut,
+    InvalidSourceOut,
     KeywordIn,
     KeywordMatch,
     KeywordOut,
@@ -31,6 +37,8 @@ from stentor.domains.memory.wire import (
     NeighbourhoodOut,
     NeighbourOut,
     ReadOut,
+    RestoredOut,
+    RestoreIn,
     SemanticIn,
     SemanticMatchOut,
     SemanticOut,
@@ -72,8 +80,8 @@ class MemoryOperations:
     All vaults belong to one tenant; keys of others are refused.
     """
 
-    def __init__(self, vaults: VaultRegistry, tenant: str) -> None:
-        self._vaults, self._tenant = vaults, tenant
+    def __init__(self, vaults: VaultRegistry, invalidations: InvalidationService, tenant: str) -> None:
+        self._vaults, self._invalidations, self._tenant = vaults, invalidations, tenant
 
     def _identify(self, caller: Principal, task_id: str | None = None, agent_id: str | None = None) -> MemoryCaller:
         if caller.tenant != self._tenant:
@@ -235,6 +243,37 @@ class MemoryOperations:
         matches = [HybridMatchOut.of(match, vault=body.vault) for match in found]
         return HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
+    async def invalidate(self, caller: Caller, body: InvalidateIn, task: TaskHeader = None) -> InvalidatedOut:
+        """Mark a note, a passage of one or a source as invalid: searches leave out all that was derived from it."""
+        memory_caller = self._identify(caller, task)
+        self._vaults.get(body.vault)
+        outcome = await self._invalidations.invalidate(memory_caller, body.vault, body.to_target(), body.reason)
+        return InvalidatedOut(left=[InvalidNoteOut.of_note(note) for note in outcome.notes], total=outcome.total)
+
+    async def restore(self, caller: Caller, body: RestoreIn, task: TaskHeader = None) -> RestoredOut:
+        """Remove the mark of a note, a passage or a source: searches find again what nothing else keeps out."""
+        memory_caller = self._identify(caller, task)
+        self._vaults.get(body.vault)
+        outcome = await self._invalidations.restore(memory_caller, body.vault, body.to_target(), body.reason)
+        return RestoredOut(returned=[InvalidNoteOut.of_note(note) for note in outcome.notes], total=outcome.total)
+
+    async def list_invalid(
+        self,
+        caller: Caller,
+        vault: VaultQuery = DEFAULT_VAULT,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        cursor: Annotated[str | None, Query(max_length=8192)] = None,
+    ) -> InvalidListOut:
+        """List the sources and the notes that are invalid, each with why, who and when."""
+        self._identify(caller)
+        (after,) = ("",) if cursor is None else decode_cursor(cursor, str)
+        found = await self._vaults.get(vault).index.list_exclusions()
+        rest = [exclusion for exclusion in found if exclusion.path > after]
+        notes = [InvalidNoteOut.of_note(VaultExclusion(vault, exclusion)) for exclusion in rest[:limit]]
+        sources = [InvalidSourceOut.of(source) for source in await self._invalidations.list_sources()]
+        following = encode_cursor(notes[-1].path) if len(rest) > limit else None
+        return InvalidListOut(sources=sources, notes=notes, total=len(found), next_cursor=following)
+
     async def reindex(self, caller: Caller, body: StepIn) -> StepOut:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
         self._identify(caller)
@@ -289,6 +328,11 @@ OPERATIONS = [
     Operation(
         "memory.hybrid", "admin", MemoryOperations.search_hybrid, "POST /memory/search/hybrid", errors=(404,), fast=True
     ),
+    Operation(
+        "memory.invalidate", "admin", MemoryOperations.invalidate, "POST /memory/invalidate", errors=_WRITE_ERRORS
+    ),
+    Operation("memory.restore", "admin", MemoryOperations.restore, "POST /memory/restore", errors=_WRITE_ERRORS),
+    Operation("memory.invalid", "admin", MemoryOperations.list_invalid, "GET /memory/invalid"),
     Operation("memory.reindex", "admin", MemoryOperations.reindex, "POST /memory/reindex", errors=(502, 504)),
     Operation("memory.verify", "admin", MemoryOperations.verify, "POST /memory/verify", errors=(502, 504)),
     Operation("memory.health", "admin", MemoryOperations.report, "GET /memory/health"),

@@ -16,6 +16,7 @@ from stentor.core import jsontext
 from stentor.core.clock import Clock
 from stentor.core.db import Database
 from stentor.core.runlog import EventDraft
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex
@@ -32,7 +33,7 @@ from stentor.domains.memory.index.model import (
     build_results,
 )
 from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
-from stentor.domains.memory.service import MemoryCaller, MemoryService
+from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_excerpt, rank_passages
 from stentor.domains.memory.validity.model import Exclusion

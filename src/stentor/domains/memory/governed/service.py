@@ -7,16 +7,18 @@ Source: second contract, "Governed memory server".
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import NoReturn
 
 import msgspec
 
-from stentor.auth.authority.context import AuthorityContext
+from stentor.auth.authority.context import TASKS_NAMESPACE, AuthorityContext, realm
 from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import AuthorityDenied, Conflict, NotFound, PreconditionFailed
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.authorization import (
     READ_CAPABILITY,
@@ -39,7 +41,7 @@ from stentor.domains.memory.governed.model import (
 from stentor.domains.memory.governed.records import RecordAddress
 from stentor.domains.memory.index.model import SEARCH_FIELDS, Folders, SearchFilters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.service import MemoryCaller, WriteResult
+from stentor.domains.memory.service import WriteResult
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
 from stentor_vault.notes.model import ANY_STATE, NoSuchNote
 from stentor_vault.text.documents import NoteDocument
@@ -89,12 +91,18 @@ class GovernedMemory:
                     "path": address.path,
                 }
                 return msgspec.structs.replace(response, **changes)
-            return await self._write(caller, address, request, key)
+            return await self._write(context, caller, address, request, key)
 
     async def _write(
-        self, caller: MemoryCaller, address: RecordAddress, request: WriteAsked, key: IdempotencyKey | None
+        self,
+        context: AuthorityContext | None,
+        caller: MemoryCaller,
+        address: RecordAddress,
+        request: WriteAsked,
+        key: IdempotencyKey | None,
     ) -> WrittenRecord:
         parts = self._vaults.get(address.vault)
+        caller = msgspec.structs.replace(caller, may_write=partial(_may_write, context, address.vault))
         draft = WriteDraft("write", address.path, request.content, request.metadata, expected_hash=request.base_hash)
         # A note of a vault may be a person's: without `base_hash` it can be created, but not replaced.
         if request.base_hash is None and records.is_vault_namespace(address.namespace):
@@ -204,6 +212,11 @@ class GovernedMemory:
             address.record_id, version, document.content_hash, document.size, format_iso(document.modified_at), True,
             document.model is not None,
         )  # fmt: skip
+
+
+def _may_write(context: AuthorityContext | None, vault: str, path: str) -> bool:
+    namespace = records.record_at_path(path, vault).namespace
+    return context is not None and realm(namespace) != TASKS_NAMESPACE and context.can_write(namespace)
 
 
 async def _accessible_folders(parts: VaultParts, context: AuthorityContext | None, namespace: str) -> Folders:

@@ -179,6 +179,7 @@ class _Derivation:
     def __init__(self, tx: Tx, dialect: str) -> None:
         self._tx = tx
         self._dialect = dialect
+        self._extra_path: str | None = None
         self._found: dict[int, _Excluded] = {}
         self._paths: dict[str, list[str]] = {}
         """The paths of the files of a name; kept, because each step may ask for the same ones."""
@@ -201,6 +202,8 @@ class _Derivation:
         return self._found
 
     def derived_from(self, path: str, anchors: Sequence[str]) -> list[str]:
+        # Even if it is not indexed yet: a new note may be what the others name.
+        self._extra_path = path
         paths: dict[str, int] = {}
         frontier = {path: 0} if not anchors else {}
         frontier |= self._step(frontier, {(path, anchor): "" for anchor in anchors}, {})
@@ -221,6 +224,8 @@ class _Derivation:
         targets = {link_key(row[5]) for row in rows if row[5]}
         following: dict[str, int] = {}
         files = files_of_names(self._tx, self._dialect, targets, self._paths)
+        if self._extra_path is not None:
+            files.update(self._extra_path, [])
         for doc_id, path, _, name, text, target, anchor in rows:
             if doc_id in self._found:
                 continue

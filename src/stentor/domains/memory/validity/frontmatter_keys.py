@@ -28,6 +28,8 @@ MAX_SOURCE_CHARS = 2_000
 SEPARATOR = " | "
 """Between the parts of a claim: anchor, reason, who and when. No heading that can be linked to has it."""
 _NO, _YES = {"", "no", "false", "off", "0", "n"}, {"yes", "true", "on", "1", "y"}
+FLAG_WORDS = _NO | _YES
+"""Texts of `invalid` that are no reason: people type them for true and false."""
 _LINK = re.compile(r"!?\[\[([^\[\]|]+)(?:\|[^\[\]]*)?\]\]")
 _MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(<?([^()<>\s]+)>?\)")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -175,6 +177,11 @@ def _read_mark(frontmatter: JsonObject | Mapping[str, Any], problems: list[str])
         problems.append(f"{INVALID}: is neither true nor a reason; it has no effect.")
         return None
     return Mark(reason, _text(frontmatter.get(INVALID_BY)), _text(frontmatter.get(INVALID_AT)))
+
+
+def read_claim(entry: Any) -> ClaimMark | None:
+    """Return what an entry of `invalid_claims` says; None if it cannot be read."""
+    return next((claim for text in _flatten(entry) if text and (claim := _parse_claim(_clean(text), []))), None)
 
 
 def _parse_claim(text: str, problems: list[str]) -> ClaimMark | None:

@@ -22,9 +22,10 @@ from stentor.domains.atp.bodies import (
     VaultBody,
     WriteDocumentBody,
 )
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.service import MemoryCaller, WriteResult
+from stentor.domains.memory.service import WriteResult
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import (
