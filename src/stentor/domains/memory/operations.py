@@ -10,6 +10,7 @@ from fastapi import Header, Query
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory.caller import MemoryCaller
+from stentor.domains.memory.search import parse_scope
 from stentor.domains.memory.validity.documents import read_document
 from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Exclusion
@@ -53,7 +54,6 @@ from stentor.domains.memory.wire import (
     VersionsOut,
     WriteIn,
     WrittenOut,
-    to_scope,
 )
 from stentor.web.operations import Operation
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
@@ -211,7 +211,7 @@ class MemoryOperations:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
-        scope = to_scope(body.as_of, body.include_invalid)
+        scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
         found, total = await search.keyword(
             memory_caller, body.terms, body.fields, body.match_mode, body.limit, scope=scope
         )
@@ -229,7 +229,7 @@ class MemoryOperations:
         if not body.query and body.embedding is None:
             raise InvalidRequest("query: say what to look for, or give an embedding.")
         search, filters = self._vaults.get(body.vault).search, body.filters.to_filters()
-        scope = to_scope(body.as_of, body.include_invalid)
+        scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
         found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters, scope)
         matches = [SemanticMatchOut.of(match, vault=body.vault) for match in found]
         return SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
@@ -238,7 +238,7 @@ class MemoryOperations:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
-        filters, scope = body.filters.to_filters(), to_scope(body.as_of, body.include_invalid)
+        filters, scope = body.filters.to_filters(), parse_scope(body.as_of, include_invalid=body.include_invalid)
         found, total = await search.hybrid(memory_caller, body.query, body.limit, filters, scope)
         matches = [HybridMatchOut.of(match, vault=body.vault) for match in found]
         return HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))

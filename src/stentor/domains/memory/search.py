@@ -15,6 +15,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.clock import Clock
 from stentor.core.db import Database
+from stentor.core.errors import InvalidRequest
 from stentor.core.runlog import EventDraft
 from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
@@ -36,6 +37,7 @@ from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_excerpt, rank_passages
+from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
 from stentor.domains.memory.validity.model import Exclusion
 
 PREVIEW_CHARS = 200
@@ -56,6 +58,16 @@ class SearchScope(msgspec.Struct, frozen=True):
 
 
 VALID_NOW = SearchScope()
+
+
+def parse_scope(as_of: str | None, *, include_invalid: bool) -> SearchScope:
+    """Return the scope of a question. Raises InvalidRequest for a text that is not a time."""
+    if as_of is None:
+        return SearchScope(None, include_invalid)
+    try:
+        return SearchScope(parse_as_of(as_of), include_invalid)
+    except ValueError:
+        raise InvalidRequest("as_of: must be a date such as 2026-02-28, or an ISO time.") from None
 
 
 class SemanticMatch(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,8 +11,6 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import VersionCause, WriteDraft
-from stentor.domains.memory.search import SearchScope
-from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
 from stentor.domains.memory.validity.model import TargetKind
 from stentor.domains.memory.validity.service import Target, VaultExclusion
 from stentor.domains.memory.vaults import DEFAULT_VAULT
@@ -188,16 +186,6 @@ AsOf = Annotated[
         examples=["2026-02-28"],
     ),
 ]
-
-
-def to_scope(as_of: str | None, include_invalid: bool) -> SearchScope:
-    """Raises InvalidRequest for a text that is not a time."""
-    if as_of is None:
-        return SearchScope(None, include_invalid)
-    try:
-        return SearchScope(parse_as_of(as_of), include_invalid)
-    except ValueError:
-        raise InvalidRequest("as_of: must be a date such as 2026-02-28, or an ISO time.") from None
 
 
 class KeywordIn(RequestModel):

@@ -219,3 +219,15 @@ async def test_the_memory_of_another_tenant_is_not_invalidated(notes: Notes) -> 
         body = None if method == "GET" else {"source": "x", "reason": "wrong"}
         answer = await notes.world.clients["OTHER"].request(method, f"/api/v1/memory/{path}", json=body)
         assert answer.status_code == 403
+
+
+@requirement("memory.invalid-everywhere")
+async def test_an_index_that_is_rebuilt_knows_the_invalid_sources(notes: Notes) -> None:
+    await notes.write("a.md", "zebra", frontmatter={"derived_from": URL})
+    await notes.write("b.md", "zebra")
+    await invalidate(notes, source=URL)
+    vault = notes.world.memory.default
+    await vault.index.delete(["a.md", "b.md"])
+    await vault.index.replace_sources({}, 0, seen=10)  # as an empty index is
+    await vault.indexer.reconcile()
+    assert await notes.found("zebra") == ["b.md"]

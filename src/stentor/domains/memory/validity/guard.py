@@ -54,9 +54,8 @@ class MarkGuard:
         exclusion = await self._index.find_exclusion(path)
         if exclusion is not None and exclusion.chain and exclusion.cause.by != agent:
             what = "delete it" if is_deletion else "remove its sources"
-            raise Forbidden(
-                f"{path!r} was derived from {exclusion.cause.target!r}, which is invalid; an agent cannot {what}."
-            )
+            # Without the name of the cause, which may be a note that the agent cannot read.
+            raise Forbidden(f"{path!r} was derived from something that is invalid; an agent cannot {what}.")
 
     async def _require_reach(
         self, caller: MemoryCaller, path: str, new: MarkedNote, changes: Sequence[MarkChange]
