@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stentor.core.db import Tx
 from stentor.core.db.postgres import PostgresDriver
 from stentor.domains.memory.index import exclusions, sqlite
-from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters, build_query
 from stentor.domains.memory.index.postgres import schema as postgres
 from stentor.domains.memory.validity.frontmatter_keys import Mark
@@ -120,7 +120,7 @@ class Program:
 async def searched(index: SearchIndex) -> list[str]:
     query = build_query(["zebra"], SEARCH_FIELDS, "any")
     assert query is not None
-    hits, total = await index.search_keywords(query, 10, None, await index.list_excluded_ids(0))
+    hits, total, _ = await index.search_keywords(query, 10, list_excluded=exclude_at(0))
     assert total == len(hits)
     return sorted(hit.path for hit in hits)
 
@@ -162,12 +162,12 @@ async def test_vectors_of_excluded_documents_take_no_place_among_the_nearest(ind
     await index.vectors.use_model(MODEL)
     await fill(index, document("bad.md", "x", invalid=True), document("good.md", "y"), document("far.md", "z"))
     await embed(index, {"bad.md": [unit(1, 0)], "good.md": [unit(2, 1)], "far.md": [unit(0, 1)]})
-    excluded = await index.list_excluded_ids(0)
+    excluded = await index.list_excluded(exclude_at(0))
     assert await near(index, unit(1, 0), most=1) == (["bad.md"], 3)
     assert await near(index, unit(1, 0), most=1, excluded=excluded) == (["good.md"], 2)
     assert await near(index, unit(1, 0), similarity_min=0.5, excluded=excluded) == (["good.md"], 1)
     assert await near(index, unit(1, 0), folder="", excluded=excluded) == (["good.md", "far.md"], 2)
-    assert await index.list_excluded_ids(0, include_invalid=True) == ()
+    assert await index.list_excluded(exclude_at(0, include_invalid=True)) == ()
 
 
 @requirement("memory.invalid-claim")

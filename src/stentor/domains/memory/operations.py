@@ -15,20 +15,24 @@ from stentor.domains.memory.validity.documents import read_document
 from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Exclusion
 from stentor.domains.memory.validity.service import InvalidationService, VaultExclusion
-from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
-from stentor.domains.memory.wire import (
-    BacklinksOut,
-    DocumentOut,
-    ExclusionOut,
-    HealthOut,
-    HybridIn,
-    HybridMatchOut,
-    HybridOut,
+from stentor.domains.memory.validity.target_wire import (
     InvalidatedOut,
     InvalidateIn,
     InvalidListOut,
     InvalidNoteOut,
     InvalidSourceOut,
+    RestoredOut,
+    RestoreIn,
+)
+from stentor.domains.memory.validity.wire import ExclusionOut
+from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
+from stentor.domains.memory.wire import (
+    BacklinksOut,
+    DocumentOut,
+    HealthOut,
+    HybridIn,
+    HybridMatchOut,
+    HybridOut,
     KeywordIn,
     KeywordMatch,
     KeywordOut,
@@ -38,8 +42,6 @@ from stentor.domains.memory.wire import (
     NeighbourhoodOut,
     NeighbourOut,
     ReadOut,
-    RestoredOut,
-    RestoreIn,
     SemanticIn,
     SemanticMatchOut,
     SemanticOut,

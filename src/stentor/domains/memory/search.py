@@ -20,7 +20,7 @@ from stentor.core.runlog import EventDraft
 from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
-from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.index import ListExcluded, SearchIndex, exclude_at
 from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
     DocumentRow,
@@ -125,8 +125,11 @@ class SearchService:
         """
         significant = tokenizer.drop_stop_words(texts)
         query = build_query(texts if mode == "all" else significant, fields, mode)
-        excluded = await self._list_excluded(scope)
-        hits, total = ([], 0) if query is None else await self._index.search_keywords(query, limit, folder, excluded)
+        hits, total, _ = (
+            ([], 0, ())
+            if query is None
+            else await self._index.search_keywords(query, limit, folder, list_excluded=self._exclude(scope))
+        )
         marks = await self._explain(scope, [hit.doc_id for hit in hits])
         await self._record_search(caller, "keyword", total)
         return build_results(hits, _terms(significant), marks), total
@@ -144,8 +147,10 @@ class SearchService:
 
         Raises EmbeddingUnavailable.
         """
-        vector = await self._embedding_worker.query_vector(query, embedding)
-        excluded = await self._list_excluded(scope)
+        # At the same time: the model is slower.
+        vector, excluded = await asyncio.gather(
+            self._embedding_worker.query_vector(query, embedding), self._index.list_excluded(self._exclude(scope))
+        )
         minimum = self._embedding_worker.floors.semantic
         filters = msgspec.structs.replace(filters, similarity_min=minimum, excluded=excluded)
         hits, total = await self._index.vectors.nearest(vector, limit, filters)
@@ -171,15 +176,15 @@ class SearchService:
         """
         words = tokenizer.drop_stop_words(query.split())
         keyword_query = build_query(words, SEARCH_FIELDS, "any")
-        excluded = await self._list_excluded(scope)
-        filters = msgspec.structs.replace(filters, excluded=excluded)
-        hits, _ = (
-            ([], 0)
+        exclude = self._exclude(scope)
+        hits, _, excluded = (
+            ([], 0, await self._index.list_excluded(exclude))
             if keyword_query is None
             else await self._index.search_keywords(
-                keyword_query, MAX_CANDIDATES, filters.folder, excluded, with_total=False
+                keyword_query, MAX_CANDIDATES, filters.folder, with_total=False, list_excluded=exclude
             )
         )
+        filters = msgspec.structs.replace(filters, excluded=excluded)
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
         similarities = await self._similarities(query, keyword_scores, filters)
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
@@ -202,9 +207,9 @@ class SearchService:
         await self._record_search(caller, "hybrid", len(ranked))
         return [_hybrid_match(rows[id_], scores[id_], terms, marks.get(id_)) for id_ in best], len(ranked)
 
-    async def _list_excluded(self, scope: SearchScope) -> tuple[int, ...]:
+    def _exclude(self, scope: SearchScope) -> ListExcluded:
         at = self._clock.now() if scope.as_of is None else scope.as_of
-        return await self._index.list_excluded_ids(at, include_invalid=scope.include_invalid)
+        return exclude_at(at, include_invalid=scope.include_invalid)
 
     async def _explain(self, scope: SearchScope, doc_ids: Sequence[int]) -> dict[int, Exclusion]:
         return await self._index.explain_exclusions(doc_ids) if scope.include_invalid else {}

@@ -473,13 +473,13 @@ async def test_a_note_is_marked_and_restored_with_who_why_and_the_chain(site: Si
     page = await note(site, "c.md")
     shown = page.partition('aria-label="Why this note is invalid"')[2].partition("</section>")[0]
     assert "a &lt;b&gt;bad&lt;/b&gt; page" in shown
-    assert "said admin" in shown
+    assert "marked by admin" in shown
     assert re.findall(r'href="/memory/note\?path=([a-z.]+)"', shown) == ["b.md", "a.md"]
     found = await site.part("/memory", q="zebra", mode="keyword")
     assert "No note matches" in found
     found = await site.part("/memory", q="zebra", mode="keyword", invalid="1")
     assert found.count("a &lt;b&gt;bad&lt;/b&gt; page") == 3
-    assert "derived from a.md" in found
+    assert "Derived from a.md" in found
     await site.send("/memory/unmark", path="a.md", anchor="", reason="")
     assert "path=c.md" in await site.part("/memory", q="zebra", mode="keyword")
     assert "path=a.md" not in await site.part("/memory", q="zebra", mode="keyword", as_of="2025-12-31")

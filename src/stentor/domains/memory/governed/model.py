@@ -55,11 +55,10 @@ class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=100, description="Results per page.")] = 10
     cursor: Annotated[str | None, Meta(description="next_cursor of the previous page.")] = None
     as_of: Annotated[
-        str | None,
+        Annotated[str, Meta(max_length=40)] | None,
         Meta(
-            max_length=40,
             description="Only what held at this date (its end, UTC) or ISO time, such as 2026-02-28 for what was valid "
-            "before March; null: what holds now.",
+            "before March; null: what holds now."
         ),
     ] = None
     include_invalid: Annotated[bool, Meta(description="Also records that are invalid, each with why.")] = False

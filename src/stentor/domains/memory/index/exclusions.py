@@ -6,7 +6,7 @@ marked, then what was derived from that, and so on. Marks are in files; only sou
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -30,9 +30,11 @@ _INSERT_DERIVATION = Sql(
     """insert into derivations (doc_id, ordinal, name, text, target, anchor)
     values (:doc_id, :ordinal, :name, :text, :target, :anchor)"""
 )
-_IS_RESTRICTED = Sql("select 1 where exists (select 1 from excluded) or exists (select 1 from periods)")
-_LIST_EXCLUDED_IDS = Sql("select doc_id from excluded")
-_LIST_OUTSIDE_PERIOD = Sql("select doc_id from periods where valid_from > :at or valid_to <= :at")
+_LIST_OUTSIDE_PERIOD = Sql("select doc_id from periods where valid_from > :at or valid_to <= :at order by doc_id")
+_LIST_LEFT_OUT = Sql(
+    """select doc_id from periods where valid_from > :at or valid_to <= :at
+    union select doc_id from excluded order by doc_id"""
+)
 _LIST_MARKS = Sql("select m.doc_id, d.path, m.anchor, m.claim, m.mark from marks m join documents d using (doc_id)")
 _LIST_SOURCES = Sql("select name, mark from invalid_sources order by name")
 _DELETE_SOURCES = Sql("delete from invalid_sources")
@@ -48,10 +50,11 @@ _DELETE_EXCLUDED = Sql("delete from excluded where doc_id = :doc_id")
 _INSERT_EXCLUDED = Sql(
     "insert into excluded (doc_id, parent_id, text, cause) values (:doc_id, :parent_id, :text, :cause)"
 )
-_FIND_EXCLUDED = Sql(
-    """select e.doc_id, d.path, e.parent_id, e.text, e.cause from excluded e join documents d using (doc_id)
-    where e.doc_id = :doc_id"""
-)
+_SELECT_EXCLUSIONS = "select e.doc_id, d.path, e.parent_id, e.text, e.cause from excluded e join documents d"
+_FIND_EXCLUDED = Sql(f"{_SELECT_EXCLUSIONS} using (doc_id) where e.doc_id = :doc_id")
+_LIST_EXCLUSIONS = Sql(f"{_SELECT_EXCLUSIONS} using (doc_id)")
+_Row = tuple[int, str, int | None, str, str]
+"""The id, the path, the id of the parent, the entry that names it, and the cause."""
 _FIND_ID = Sql("select doc_id from documents where path = :path")
 MAX_CHAIN = 50
 """Steps of a chain that are shown."""
@@ -103,17 +106,10 @@ def has_derived(tx: Tx, dialect: str, paths: Iterable[str]) -> bool:
     return bool(names) and bool(tx.rows(_LIST_DERIVED[dialect], names=jsontext.dump(names)))
 
 
-def is_restricted(tx: Tx) -> bool:
-    """Return whether any document is excluded, or holds for a time only."""
-    return tx.row(_IS_RESTRICTED) is not None
-
-
 def list_excluded_ids(tx: Tx, at: int, *, include_invalid: bool) -> tuple[int, ...]:
     """Return the documents that do not hold at a time (microseconds), and those that are invalid unless included."""
-    found = {row[0] for row in tx.rows(_LIST_OUTSIDE_PERIOD, at=at)}
-    if not include_invalid:
-        found |= {row[0] for row in tx.rows(_LIST_EXCLUDED_IDS)}
-    return tuple(sorted(found))
+    # One statement, because each search asks: on PostgreSQL it is a round trip.
+    return tuple(row[0] for row in tx.rows(_LIST_OUTSIDE_PERIOD if include_invalid else _LIST_LEFT_OUT, at=at))
 
 
 def replace_sources(tx: Tx, marks: Mapping[str, Mark]) -> bool:
@@ -142,35 +138,40 @@ def list_derived(tx: Tx, dialect: str, path: str, anchors: Sequence[str]) -> lis
 
 def explain(tx: Tx, doc_ids: Iterable[int]) -> dict[int, Exclusion]:
     """Return why these documents are excluded; others are left out."""
-    rows: dict[int, tuple[str, _Excluded] | None] = {}
+    rows: dict[int, _Row | None] = {}
 
-    def find(doc_id: int) -> tuple[str, _Excluded] | None:
+    def find(doc_id: int) -> _Row | None:
         if doc_id not in rows:
-            row = tx.row(_FIND_EXCLUDED, doc_id=doc_id)
-            rows[doc_id] = None if row is None else (row[1], _Excluded(row[0], *row[2:]))
+            rows[doc_id] = tx.row(_FIND_EXCLUDED, doc_id=doc_id)
         return rows[doc_id]
 
-    found: dict[int, Exclusion] = {}
-    for doc_id in doc_ids:
-        chain: list[ChainLink] = []
-        step = start = find(doc_id)
-        while step is not None and step[1].text and len(chain) < MAX_CHAIN:
-            chain.append(ChainLink(step[0], step[1].text))
-            step = None if step[1].parent_id is None else find(step[1].parent_id)
-        if start is not None:
-            found[doc_id] = Exclusion(start[0], msgspec.json.decode(start[1].cause, type=Cause), tuple(chain))
-    return found
+    return {doc_id: exclusion for doc_id in doc_ids if (exclusion := _explain(find, doc_id)) is not None}
+
+
+def list_exclusions(tx: Tx) -> list[Exclusion]:
+    """Return why each excluded document is, by path."""
+    rows: dict[int, _Row] = {row[0]: row for row in tx.rows(_LIST_EXCLUSIONS)}
+    found = (_explain(rows.get, doc_id) for doc_id in rows)
+    return sorted((one for one in found if one is not None), key=lambda one: one.path)
+
+
+def _explain(find: Callable[[int], _Row | None], doc_id: int) -> Exclusion | None:
+    row = find(doc_id)
+    if row is None:
+        return None
+    path, cause = row[1], msgspec.json.decode(row[4], type=Cause)
+    chain: list[ChainLink] = []
+    # A document that is marked itself has no text, and so no chain.
+    while row is not None and row[3] and len(chain) < MAX_CHAIN:
+        chain.append(ChainLink(row[1], row[3]))
+        row = None if row[2] is None else find(row[2])
+    return Exclusion(path, cause, tuple(chain))
 
 
 def find_exclusion(tx: Tx, path: str) -> Exclusion | None:
     """Return why a note is excluded; None if it is not."""
     row = tx.row(_FIND_ID, path=path)
     return None if row is None else explain(tx, [row[0]]).get(row[0])
-
-
-def list_exclusions(tx: Tx) -> dict[int, Exclusion]:
-    """Return all excluded documents."""
-    return explain(tx, [row[0] for row in tx.rows(_LIST_EXCLUDED_IDS)])
 
 
 class _Derivation:

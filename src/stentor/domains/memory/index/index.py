@@ -33,6 +33,17 @@ from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Stat
 
 T = TypeVar("T")
+ListExcluded = Callable[[Tx], tuple[int, ...]]
+"""Lists the documents that a search must not return."""
+
+
+def exclude_none(tx: Tx) -> tuple[int, ...]:
+    return ()
+
+
+def exclude_at(at: int, *, include_invalid: bool = False) -> ListExcluded:
+    """Exclude what does not hold at a time (microseconds), and what is invalid unless it is included."""
+    return lambda tx: exclusions.list_excluded_ids(tx, at, include_invalid=include_invalid)
 
 
 class _Changes(msgspec.Struct):
@@ -66,8 +77,6 @@ class SearchIndex:
         self._database = database
         self._keywords = keywords
         self._dialect = dialect
-        self._is_restricted: bool | None = None
-        """Whether a search excludes anything; None if unknown, and always in a shared index."""
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         return await self._database.read(fn)
@@ -99,7 +108,6 @@ class SearchIndex:
 
     async def _change(self, work: Callable[[Tx], _Changes]) -> _Changes:
         changes = await self.write(work)
-        self._is_restricted = None
         # Vectors in memory follow only after the commit, or a rollback would lose them.
         self.vectors.on_deleted(changes.without_vectors)
         return changes
@@ -229,23 +237,24 @@ class SearchIndex:
         query: KeywordQuery,
         limit: int,
         folder: Folders | None = None,
-        excluded: Sequence[int] = (),
         *,
         with_total: bool = True,
-    ) -> tuple[list[KeywordHit], int]:
-        """Return the best hits, and the total number of matches (0 without `with_total`)."""
-        return await self.read(
-            lambda tx: self._keywords.search(tx, query, limit, folder, excluded, with_total=with_total)
-        )
+        list_excluded: ListExcluded = exclude_none,
+    ) -> tuple[list[KeywordHit], int, tuple[int, ...]]:
+        """Return the best hits, the total number of matches (0 without `with_total`), and what was excluded.
 
-    async def list_excluded_ids(self, at: int, *, include_invalid: bool = False) -> tuple[int, ...]:
-        """Return the documents that no search may return: those that do not hold at a time, and those invalid."""
-        if not self.is_shared:
-            if self._is_restricted is None:
-                self._is_restricted = await self.read(exclusions.is_restricted)
-            if not self._is_restricted:
-                return ()
-        return await self.read(lambda tx: exclusions.list_excluded_ids(tx, at, include_invalid=include_invalid))
+        That is listed in the same transaction, which costs a search less than one of its own.
+        """
+
+        def work(tx: Tx) -> tuple[list[KeywordHit], int, tuple[int, ...]]:
+            excluded = list_excluded(tx)
+            return *self._keywords.search(tx, query, limit, folder, excluded, with_total=with_total), excluded
+
+        return await self.read(work)
+
+    async def list_excluded(self, list_excluded: ListExcluded) -> tuple[int, ...]:
+        """Return the documents that a search must not return."""
+        return await self.read(list_excluded)
 
     async def replace_sources(self, marks: Mapping[str, Mark], version: int, *, seen: int) -> None:
         """Set the sources that are invalid, unless the index has a later version of them than `seen`."""
@@ -259,7 +268,6 @@ class SearchIndex:
                 exclusions.recompute(tx, self._dialect)
 
         await self.write(work)
-        self._is_restricted = None
 
     async def sources_version(self) -> int:
         return await self.read(lambda tx: store.read_fact(tx, "sources_version")) or 0
@@ -278,8 +286,7 @@ class SearchIndex:
 
     async def list_exclusions(self) -> list[Exclusion]:
         """Return all invalid documents, by path."""
-        found = await self.read(exclusions.list_exclusions)
-        return sorted(found.values(), key=lambda exclusion: exclusion.path)
+        return await self.read(exclusions.list_exclusions)
 
     async def read_rows(self, doc_ids: Sequence[int]) -> dict[int, DocumentRow]:
         """Return documents by id; missing ones are left out."""
