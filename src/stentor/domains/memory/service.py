@@ -187,7 +187,7 @@ class MemoryService:
         events = [_write_event(caller, draft, intent, status)]
         changes = before != after
         if changes:
-            events += mark_events(caller, path, before, after, draft.mark_reason)
+            events += await mark_events(caller, path, before, after, draft.mark_reason)
         # Must commit before the file changes: a crash in between is then completed from the journal at the next start.
         written_at = await self._db.write(
             lambda tx: self._record_write(tx, caller, intent, before, after, events, changes=changes)

@@ -204,6 +204,25 @@ async def test_an_agent_takes_nothing_out_but_its_own_and_removes_no_mark_of_oth
 
 
 @requirement("memory.agents-own-marks")
+async def test_an_agent_reaches_others_neither_by_a_source_nor_by_a_name(notes: Notes) -> None:
+    await invalidate(notes, source=URL)
+    await notes.write("Old/a.md", "zebra", frontmatter={"invalid": True})
+    await notes.write("shared.md", "zebra")
+    await notes.write("theirs.md", "zebra", frontmatter={"derived_from": ["[[shared]]"]})
+    await notes.write("out.md", "zebra", frontmatter={"derived_from": ["[[a]]"]})
+    await notes.write("c.md", "# C", frontmatter={"invalid_claims": ["#C"]})
+    for entry in (URL, "[[a]]", "out.md", "[[c#C]]"):
+        answer = await notes.write("shared.md", "zebra", client="BOSS", frontmatter={"derived_from": [entry]})
+        assert answer.status_code == 403, entry
+    # The first two would be what [[a]] leads to.
+    for path, status in (("a.md", 403), ("New/a.md", 403), ("Very/Deep/a.md", 200)):
+        assert (await notes.write(path, "valid", client="BOSS")).status_code == status, path
+    assert sorted(await notes.found("zebra")) == ["shared.md", "theirs.md"]
+    harmless = await notes.write("shared.md", "zebra", client="BOSS", frontmatter={"derived_from": ["[[c]]", "x"]})
+    assert harmless.status_code == 200
+
+
+@requirement("memory.agents-own-marks")
 async def test_an_agent_does_not_touch_a_passage_that_somebody_else_marked(notes: Notes) -> None:
     await notes.write("n.md", "# A\n\nzebra\n\n# B\n\nlion\n")
     await invalidate(notes, claim="n.md#A")

@@ -15,7 +15,7 @@ from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.links import files_of_names
 from stentor.domains.memory.index.model import IndexEntry
-from stentor.domains.memory.validity.frontmatter_keys import Mark
+from stentor.domains.memory.validity.frontmatter_keys import Mark, Source
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion, TargetKind
 from stentor_vault.server.links import LinkIndex, link_key
 
@@ -37,6 +37,10 @@ _LIST_LEFT_OUT = Sql(
 )
 _LIST_MARKS = Sql("select m.doc_id, d.path, m.anchor, m.claim, m.mark from marks m join documents d using (doc_id)")
 _LIST_SOURCES = Sql("select name, mark from invalid_sources order by name")
+_FIND_SOURCE = Sql("select 1 from invalid_sources where name = :name")
+_FIND_MARK = Sql(
+    "select 1 from documents d join marks m on m.doc_id = d.doc_id where d.path = :path and m.anchor = :anchor limit 1"
+)
 _DELETE_SOURCES = Sql("delete from invalid_sources")
 _INSERT_SOURCE = Sql("insert into invalid_sources (name, mark) values (:name, :mark)")
 _SELECT_DERIVED = """select d.doc_id, d.path, s.ordinal, s.name, s.text, s.target, s.anchor
@@ -134,6 +138,21 @@ def recompute(tx: Tx, dialect: str) -> None:
 def list_derived(tx: Tx, dialect: str, path: str, anchors: Sequence[str]) -> list[str]:
     """Return the notes that would be excluded if this one were marked, or these passages of it; also indirectly."""
     return _Derivation(tx, dialect).derived_from(path, anchors)
+
+
+def has_invalid_source(tx: Tx, dialect: str, path: str, sources: Iterable[Source]) -> bool:
+    """Return whether any of these entries of a note's `derived_from` names something that is invalid."""
+    known: dict[str, list[str]] = {}
+    for source in sources:
+        if tx.row(_FIND_SOURCE, name=source.name) is not None:
+            return True
+        files = files_of_names(tx, dialect, [link_key(source.target)] if source.target else [], known)
+        resolved = _resolve(files, source.target, path) if source.target else None
+        if resolved is None:
+            continue
+        if find_exclusion(tx, resolved) is not None or tx.row(_FIND_MARK, path=resolved, anchor=source.anchor):
+            return True
+    return False
 
 
 def explain(tx: Tx, doc_ids: Iterable[int]) -> dict[int, Exclusion]:

@@ -28,7 +28,7 @@ from stentor.domains.memory.index.model import (
     folder_list,
 )
 from stentor.domains.memory.index.protocols import IndexDatabase, KeywordStore, VectorStore
-from stentor.domains.memory.validity.frontmatter_keys import Mark
+from stentor.domains.memory.validity.frontmatter_keys import Mark, Source
 from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Stat
 
@@ -275,6 +275,10 @@ class SearchIndex:
     async def list_derived(self, path: str, anchors: Sequence[str] = ()) -> list[str]:
         """Return the notes that were derived from a note, or from these passages of it; also indirectly."""
         return await self.read(lambda tx: exclusions.list_derived(tx, self._dialect, path, anchors))
+
+    async def has_invalid_source(self, path: str, sources: Sequence[Source]) -> bool:
+        """Return whether any of these entries of a note's `derived_from` names something that is invalid."""
+        return await self.read(lambda tx: exclusions.has_invalid_source(tx, self._dialect, path, sources))
 
     async def find_exclusion(self, path: str) -> Exclusion | None:
         """Return why a note is excluded; None if it is not."""
