@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.domains.memory.test_governed import Governed, authority
 from tests.domains.memory.validity.test_invalidation import invalidate, restore
+from tests.patience import soon
 from tests.requirements import requirement
 
 
@@ -127,3 +129,28 @@ async def test_the_copy_of_a_conflict_leaves_with_its_note(made: Governed) -> No
     lost = await notes.write("n.md", "zebra three\n", client="SECOND", conflict_resolution="merge")
     assert lost.json()["conflict_copy"] is not None, lost.text
     assert await notes.found("zebra") == []
+
+
+@requirement("memory.as-of", "memory.invalid-excluded")
+async def test_a_message_searches_another_day_and_what_is_invalid(made: Governed) -> None:
+    notes = bus(made)
+    await notes.write("a.md", "zebra", frontmatter={"invalid": "wrong"})
+    await notes.write("b.md", "zebra", frontmatter={"valid_to": "2026-03-01"})
+
+    async def found(**more: Any) -> list[str]:
+        body = {"text": "zebra", "query_type": "keyword", **more}
+        header = {"mode": "direct", "context": "x", "priority": "normal", "actionType": "query", "targetZone": "memory"}
+        message = {"header": header, "payload": {"content": json.dumps(body)}}
+        http = made.world.admin
+        sent = await http.post("/api/v1/atp/send", json=message)
+        assert sent.status_code == 202, sent.text
+
+        async def known() -> dict[str, Any] | None:
+            answer = await http.get(f"/api/v1/atp/response/{sent.json()['messageId']}")
+            return dict(answer.json()["data"]["response"]) if answer.status_code == 200 else None
+
+        return sorted(match["path"] for match in (await soon(known))["matches"])
+
+    assert await found() == []
+    assert await found(as_of="2026-02-28") == ["b.md"]
+    assert await found(include_invalid=True) == ["a.md"]
