@@ -78,7 +78,8 @@ def require_own_marks(path: str, before: MarkedNote, after: MarkedNote, agent: s
     for anchor, mark in before.marks.items():
         if mark.by == agent:
             continue
-        is_lost = anchor in before.anchors and anchor not in after.anchors
+        # Also of what is inside the passage: notes may be derived from that.
+        is_lost = not set(before.anchors.get(anchor, ())) <= set(after.anchors.get(anchor, ()))
         if after.marks.get(anchor) != mark or is_lost:
             what = f"the passage {anchor!r} of {path!r}" if anchor else repr(path)
             raise Forbidden(f"{what} was marked invalid by {mark.by or 'a person'}; an agent cannot change that mark.")
