@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,6 +65,13 @@ class Showcase:
                 threading.Event().wait()
             except KeyboardInterrupt:
                 print()
+
+
+def say(text: str, indent: str = "") -> None:
+    """Print a paragraph in lines that fit into a terminal of 80 columns; further lines are indented by two more."""
+    paragraph = textwrap.TextWrapper(79, initial_indent=indent, subsequent_indent=indent + "  ")
+    paragraph.break_on_hyphens = paragraph.break_long_words = False
+    print(paragraph.fill(text), flush=True)
 
 
 @contextmanager

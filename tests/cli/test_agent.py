@@ -77,7 +77,7 @@ def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) 
     program("agent", "register", "[bold]ann", "--capability", "echo")
     rows = program("agent", "list", "--capability", "echo").out.splitlines()
     assert rows[1].split() == ["name", "capabilities", "trust", "status", "presence", "seen", "id"]
-    ann = ["[bold]ann", "echo", "unscored", "active", "online", "-"]
+    ann = ["[bold]ann", "echo", "unscored", "active", "offline", "-"]
     assert any(row.split()[:-1] == ann for row in rows if row.strip())
     page = program("agent", "list", "--json").json
     assert [a["name"] for a in page["agents"]] == ["summarizer", "librarian", "[bold]ann"]

@@ -120,10 +120,11 @@ def test_keys_stand_in_the_file_by_the_names_of_their_variables(program: Program
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[server]\nprot = 1\n", "unknown setting `server.prot`; did you mean `server.port`"),
+        ("[server]\nprot = 1\n", "unknown setting `server.prot`; did you mean `server.port`?"),
         ("[server]\ndata_dir = 'x'\n", "unknown setting `server.data_dir`; did you mean `storage.data_dir`?"),
         ("port = 1\n", "`port` must be in a table, such as `[server]`; did you mean `server.port`"),
-        ("[sever]\nport = 1\n", "unknown table `[sever]`; the tables are storage, server,"),
+        ("[sever]\nport = 1\n", "unknown table `[sever]`; did you mean `[server]`?"),
+        ("[zzz]\nport = 1\n", "unknown table `[zzz]`; the tables are storage, server,"),
         ("[server]\nport = {}\n", "`server.port` must be a text, a number, true or false, or a list of texts."),
         ("[server]\nport = 'x'\n", "`server.port` must be a number from 0 to 65535 (it is 'x')"),
         ("[dashboard]\nport = 'eightyone'\n", "`dashboard.port` must be a number from 0 to 65535 (it is 'eightyone')"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Any
 
 from stentor.surfaces.dashboard.presenters.first_steps import STEPS
@@ -22,3 +23,9 @@ def test_the_commands_of_the_first_steps_work(served: tuple[Program, Any]) -> No
         task_id = http.get("/api/v1/tasks", params={"status": "completed"}).json()["tasks"][0]["task_id"]
     grade = [task_id if word == "TASK" else word for word in commands["grade"][1:]]
     assert program(*grade).code == 0
+
+
+def test_a_start_with_an_embedding_model_that_is_not_there_warns(serve: Callable[..., Any]) -> None:
+    (warning,) = serve(SERVICE_EMBEDDING_MODEL="nothere", SERVICE_MEMORY="1").ready["warnings"]
+    assert warning.startswith("SERVICE_EMBEDDING_MODEL: The embedding model's file nothere/model.safetensors does not")
+    assert warning.endswith("Until then the memory is searched by words, not by meaning.")

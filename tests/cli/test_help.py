@@ -17,6 +17,12 @@ def test_the_list_says_what_the_command_says_of_itself(name: str) -> None:
     assert " ".join(help_text.split("\n\n")[0].split()) == COMMANDS[name].help
 
 
+def test_a_paragraph_of_the_help_is_broken_by_the_terminal_alone(program: Program) -> None:
+    text = LazyCommand("keys", COMMANDS["keys"]).load().commands["make"].help
+    assert "must share their keys: generate them once" in text
+    assert "\n\n" in text
+
+
 def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(program: Program) -> None:
     done = program("tsak")
     assert (done.code, "Did you mean 'task'?" in done.err) == (2, True)

@@ -41,6 +41,8 @@ def test_a_session_is_made_read_as_a_transcript_and_deleted(program: Program) ->
     assert program("session", "delete", "support").out == "Deleted session support/4711.\n"
     gone = program("session", "show", "support/4711")
     assert (gone.code, "There is no session 'support/4711'" in gone.err) == (3, True)
+    refused = program("session", "append", "nobody", "hello")
+    assert (refused.code, "There is no session 'nobody'. --create makes it." in refused.err) == (3, True)
 
 
 @requirement("cli.sessions")

@@ -151,6 +151,18 @@ def test_list_filters_by_state_agent_and_time(served: Served) -> None:
     assert program("task", "list", "--created-after", "yesterday").code == 2
 
 
+def test_a_list_shows_long_titles_in_two_lines_and_the_status_in_one(served: Served) -> None:
+    program, _ = served
+    program("agent", "register", "somebody-with-a-name", "--capability", "echo", "--tier", "human")
+    words = ["task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t"]
+    program(*words, "--title", "All the words of a title that nobody would want to see in a list of tasks")
+    out = Program(program.data_dir, program.environ | {"COLUMNS": "80"})("task", "list").out
+    assert "pending_approval" in out
+    assert "…" in out
+    (row,) = (number for number, line in enumerate(out.splitlines()) if line.startswith(" t "))
+    assert len(out.splitlines()[row:]) <= 4
+
+
 def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(served: Served) -> None:
     program, _ = served
     program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "done", "--wait")

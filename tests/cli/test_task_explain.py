@@ -126,12 +126,21 @@ def test_a_grade_is_given_once_and_corrects_what_was_learned(served: Served) -> 
     assert program("task", "grade", "t", "nan").code in (2, 3)
 
 
+def test_a_task_for_an_agent_whose_program_was_never_started_says_so_at_once(served: Served) -> None:
+    program, _ = served
+    program("agent", "register", "ann", "--capability", "echo")
+    words = ["--type", "echo", "--capability", "echo", "--input", "x"]
+    done = program("task", "submit", *words, "--id", "t")
+    assert done.out == "Task t is queued.\n"
+    assert "no worker online: the task waits until the program of its agent connects" in done.err
+    assert "offline" in program("agent", "list", "--capability", "echo").out
+    assert "no worker online" in program("task", "show", "t").out
+
+
 def test_a_task_that_no_worker_can_take_now_says_so(serve: Callable[..., Any]) -> None:
     service = serve(SERVICE_WORKER_OFFLINE_SECONDS="1")
     program = Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state})
-    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
-    while program("agent", "show", agent, "--json").json["online"]:
-        pass
+    program("agent", "register", "ann", "--capability", "echo")
     words = ["--type", "echo", "--capability", "echo", "--input", "x", "--queue-timeout", "3600"]
     done = program("task", "submit", *words, "--id", "t")
     assert done.out == "Task t is queued.\n"

@@ -40,6 +40,27 @@ def test_reading_or_changing_makes_no_folder(program: Program) -> None:
     assert not program.data_dir.exists()
 
 
+def test_a_command_that_makes_a_data_folder_says_so_once(program: Program) -> None:
+    first = program("task", "submit", *SUMMARIZE, "--input", TEXT)
+    assert f"{program.data_dir} had no database: this command made one" in first.err
+    assert "--data-dir" in first.err
+    assert "this command made one" not in program("task", "submit", *SUMMARIZE, "--input", TEXT).err
+
+
+def test_a_data_folder_that_cannot_be_used_is_refused_with_the_reason(program: Program) -> None:
+    program.data_dir.write_text("a file")
+    for words in (["task", "submit", *SUMMARIZE, "--input", TEXT], ["serve", "--gateway-port", "0"]):
+        refused = program(*words)
+        assert (refused.code, refused.out) == (3, "")
+        assert f"The data folder {program.data_dir} is a file. Choose another one with --data-dir" in refused.err
+        assert "made one" not in refused.err
+    program.data_dir.unlink()
+    (program.data_dir / LOCK_FILE).mkdir(parents=True)  # as in a folder that is read-only, also for root
+    refused = program("serve", "--gateway-port", "0")
+    assert refused.code == 3
+    assert f"The data folder {program.data_dir} cannot be written: Is a directory" in refused.err
+
+
 def test_a_command_that_reads_takes_no_lock_and_changes_nothing(program: Program) -> None:
     program("task", "submit", "--type", "e", *("--input", "x"), "--id", "t")
     database = program.data_dir / "stentor.db"
@@ -71,6 +92,9 @@ def test_waiting_for_a_worker_that_cannot_come_is_refused_and_the_task_stays(pro
     assert done.code == 1
     assert "is waiting for the worker ann" in done.err
     assert program("task", "show", "t", "--json").json["status"] == "queued"
+    done = program(*words[:-3], "--id", "u")
+    assert (done.code, done.out) == (0, "Task u is queued.\n")
+    assert "is waiting for the worker ann, and workers need a running service: start `stentor serve`." in done.err
 
 
 def test_a_key_that_is_given_limits_the_command_here_too(program: Program) -> None:

@@ -190,7 +190,7 @@ async def test_what_another_process_changed_is_found_after_a_lost_connection(
     await fill(index, document("new.md", "n"))
     await embed(index, {"new.md": [unit(-1)]})
     failures: list[Exception] = [StoreUnavailable("lost") if is_late else StoreConflict("lost")]
-    name = "list_vectors" if is_late else "list_document_vectors"
+    name = "iter_vectors" if is_late else "list_document_vectors"
     module = (in_memory_vectors if is_late else shared_vectors).vector_matrix
     read = getattr(module, name)
 

@@ -57,6 +57,20 @@ async def test_a_task_that_has_not_started_says_what_it_waits_for(world: World) 
 
 
 @requirement("tasks.waits-for")
+async def test_a_task_of_a_new_agent_waits_for_its_program_until_it_connects(world: World) -> None:
+    world.clock.advance(seconds=1)
+    agent = await world.register()
+    task_id = await world.submit()
+    assert await waits(world, task_id) == [("agent", "Waits for its agent: no worker online", None)]
+    pending = await world.register("boss", capabilities=["judge"], trust_tier="human")
+    approved = await world.submit(required_capabilities=["judge"])
+    answer = await world.admin.post(f"/api/v1/tasks/{approved}/approve")
+    assert (answer.json()["assigned_agent"], answer.json()["notice"]) == (pending, "no worker online")
+    await world.claim(agent)
+    assert await waits(world, await world.submit()) == []
+
+
+@requirement("tasks.waits-for")
 async def test_what_a_task_waits_for_is_shown_to_those_who_see_it(world: World) -> None:
     attempt = await begin_attempt(world)
     await wait(attempt, "question", question="A secret?")

@@ -317,16 +317,18 @@ async def test_without_the_setting_there_is_no_builtin_agent(world: World) -> No
 @requirement("registry.presence")
 async def test_an_agent_is_online_while_its_worker_polls_and_offline_after_that(world: World) -> None:
     agent = await world.register()
-    fresh = await read(world, agent)
-    assert (fresh["online"], fresh["last_seen"]) == (True, None), "a new worker has one interval to come"
+    old = await read(world, agent)
+    assert (old["online"], old["last_seen"]) == (True, None), "a worker has one interval to come after a restart"
     world.clock.advance(seconds=61)
     assert (await read(world, agent))["online"] is False
+    fresh = await read(world, await world.register("bob"))
+    assert (fresh["online"], fresh["last_seen"]) == (False, None), "no program has connected as a new one"
     seen = format_iso(world.clock.now())
     await world.admin.post(f"/api/v1/agents/{agent}/claims", json={})
     world.clock.advance(seconds=59)
     assert ((await read(world, agent))["online"], (await read(world, agent))["last_seen"]) == (True, seen)
     world.clock.advance(seconds=2)
-    [row] = (await world.admin.get(PATH)).json()["agents"]
+    row, _ = (await world.admin.get(PATH)).json()["agents"]
     assert (row["online"], row["last_seen"]) == (False, seen)
 
 

@@ -16,8 +16,8 @@ SHOWCASES = Path(__file__).parents[2] / "examples" / "showcases"
 TELLS = {
     "pull-request-desk": [
         r"No OPENAI_API_KEY is set: a scripted model answers",
-        r"#28 \S.*\(docs\) +small +yes",
-        r"#32 \S.*\(security\) +large +yes",
+        r"#28 \S.* docs +small +yes +0\.\d\d, 0\.\d\d  0\.\d\d, 0\.\d\d\n",
+        r"#32 \S.* security +large +yes",
         r"the task is pending_approval\. Approved",
         r"Saved: [3-6]\d %\.",
         r"/agents/compare\?agent=",
@@ -75,4 +75,6 @@ def test_a_showcase_tells_its_story_and_ends(name: str, tmp_path: Path) -> None:
         found = re.compile(told).search(run.stdout, position)
         assert found, (told, run.stdout, run.stderr)
         position = found.end()
+    # An address is not broken over lines, where nobody could click it.
+    assert [line for line in run.stdout.splitlines() if len(line) > 80 and "http://" not in line] == []
     assert not list(tmp_path.iterdir()), "it removes what it made"

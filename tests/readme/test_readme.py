@@ -62,7 +62,7 @@ def test_the_demo_ends_well_and_prints_what_its_page_shows() -> None:
         "a =",
     )
     assert [t for t in titles(printed) if t.startswith(keep)] == [t for t in titles(shown) if t.startswith(keep)]
-    assert "40 tasks completed." in printed
+    assert "40 tasks and 5 scenarios completed." in printed
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,7 +18,7 @@ from urllib.parse import urlencode
 from mcp import Client, StdioServerParameters, stdio_client
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from showcase import Showcase, running
+from showcase import Showcase, running, say
 
 NOTES = Path(__file__).parent / "vault"
 QUESTION = "How do we know that the backups work?"
@@ -52,12 +53,14 @@ def answer(service: Showcase, question: str) -> None:
     passages = task["result"]["citations"]
     print(f"{question}\n")
     for number, passage in enumerate(passages, 1):
-        print(f"  [{number}] {passage['path']}: {passage['passage'].strip()[:100]}")
+        say(f"[{number}] {passage['path']}: {textwrap.shorten(passage['passage'], 120, placeholder=' ...')}", "  ")
     cited = "\n".join(f"[{n}] {passage['passage']}" for n, passage in enumerate(passages, 1))
     prompt = f"Answer in one sentence, only from these passages, and cite them by number.\n{cited}\n\n{question}"
     body = {"model": MODEL, "messages": [{"role": "user", "content": prompt}]}
     reply = service.person.post("/llm/chat", json=body).raise_for_status().json()["data"]
-    print(f"\n  {reply['content']}\n")
+    print()
+    say(reply["content"], "  ")
+    print()
 
 
 async def use_mcp(service: Showcase) -> None:
@@ -69,7 +72,7 @@ async def use_mcp(service: Showcase) -> None:
     server = StdioServerParameters(command=sys.executable, args=words, env=environ)
     async with Client(stdio_client(server)) as assistant:
         note = await call(assistant, "read-memory", namespace="vault/Projects", key="launch")
-        print(f"Over MCP the assistant reads {note['path']}: {first_line(note['content'])}")
+        say(f"Over MCP the assistant reads {note['path']}: {first_line(note['content'])}")
         text = "# Launch\n\nThe price list is still open.\n"
         made = await call(assistant, "write-memory", namespace="team", key="launch-check", content=text)
         print(f"It writes a note of its own for the team: {made['disposition']}.")

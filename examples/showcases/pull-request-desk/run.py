@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from showcase import QuietHandler, Showcase, running, serving
+from showcase import QuietHandler, Showcase, running, say, serving
 
 LARGE, SMALL = "gpt-5", "gpt-5-mini"
 PRICES = f"openai/{LARGE}=1.25/10,openai/{SMALL}=0.25/2"
@@ -37,6 +37,7 @@ SECURITY = [
 FILE = "".join(f" def unchanged_{n}(value):\n     return value + {n}\n" for n in range(150))
 """The rest of the file, which reviewers get with the diff: most of what a review costs."""
 ROUNDS = 4
+ROW = "  {:<24} {:<9} {:<9} {:<8} {}"
 
 
 def scripted(model: str, prompt: str) -> str:
@@ -54,8 +55,10 @@ def main() -> None:
     with running(scripted, SERVICE_LLM_PRICES=PRICES) as service, forge_webhook() as (hook, arrived):
         reviewers = register(service)
         pulls = [(kind, *pull) for kind, pulls in (("docs", DOCS), ("security", SECURITY)) for pull in pulls] * ROUNDS
-        print(f"{len(pulls)} pull requests arrive at {hook}; both reviewers get the first of each kind\n")
-        print("  pull request                reviewer   found   why this reviewer")
+        say(f"{len(pulls)} pull requests arrive at {hook}; both reviewers get the first of each kind.")
+        print("\n  Expected: the share of good reviews, and the cents that one costs.\n")
+        print(ROW.format("", "", "", "mistake", "expected of"))
+        print(ROW.format("pull request", "kind", "reviewer", "found", "large       small"))
         tried: set[str] = set()
         for number, (kind, title, diff, word) in enumerate(pulls, 1):
             pull = {"number": number, "title": title, "diff": diff, "labels": [kind]}
@@ -99,25 +102,25 @@ def review(service: Showcase, pull: dict[str, Any], word: str, reviewer: str | N
     is_found = word.lower() in str(task["result"]).lower()
     service.person.post(f"/tasks/{task_id}/grade", json={"grade": float(is_found)}).raise_for_status()
     activity = service.person.get(f"/tasks/{task_id}/activity").json()
-    reason = "the first of its kind: both have a look" if reviewer else describe(activity["routing"])
-    name = activity["agent_name"]
-    print(f"  {f'{title} ({kind})':<34} {name:<8} {'yes' if is_found else 'no':<6}  {reason}", flush=True)
+    expected = "the first: both look" if reviewer else describe(activity["routing"])
+    print(ROW.format(title, kind, activity["agent_name"], "yes" if is_found else "no", expected), flush=True)
 
 
 def describe(routing: dict[str, Any]) -> str:
     """Return what the decision says of both reviewers: the share of good reviews to expect, and the cost of one."""
     said = []
     for one in sorted(routing["candidates"], key=lambda one: one["name"]):
-        cost = "unknown" if one["cost"] is None else f"{100 * one['cost']:.2f} cents"
-        said.append(f"{one['name']} {one['expected']:.2f} at {cost}")
-    return ", ".join(said)
+        cost = "unknown" if one["cost"] is None else f"{100 * one['cost']:.2f}"
+        said.append(f"{one['expected']:.2f}, {cost}")
+    return "  ".join(said)
 
 
 def propose_merge(service: Showcase, title: str) -> str:
     """Ask for a merge. It waits until a person says yes; here the script is that person, and then the merger."""
     task_id = service.submit("merge", {"pull_request": title}, "merge", f"Merge: {title}")
     task = service.ended(task_id)
-    print(f"\nMerging requires a person's approval: the task is {task['status']}. Approved with the key of a person.")
+    print()
+    say(f"Merging requires a person's approval: the task is {task['status']}. Approved with the key of a person.")
     service.person.post(f"/tasks/{task_id}/approve").raise_for_status()
     claims = service.person.post(f"/agents/{task['assigned_agent']}/claims", json={}).raise_for_status().json()
     body = {"epoch": claims["tasks"][0]["epoch"], "result": f"Merged: {title}"}
@@ -132,8 +135,9 @@ def report(service: Showcase) -> None:
     large = [call["cost_usd"] or 0 for call in calls if call["model"].endswith(LARGE)]
     alone = sum(large) / len(large) * len(calls) if large else 0
     counts = {model: sum(call["model"].endswith(model) for call in calls) for model in (LARGE, SMALL)}
-    print(f"\n{counts[LARGE]} reviews by {LARGE}, {counts[SMALL]} by {SMALL}: {spent:.5f} dollars", end="")
-    print(f"; with {LARGE} alone about {alone:.5f}. Saved: {100 * (1 - spent / alone):.0f} %." if alone else ".")
+    compared = f"; with {LARGE} alone about {alone:.5f}. Saved: {100 * (1 - spent / alone):.0f} %." if alone else "."
+    print()
+    say(f"{counts[LARGE]} reviews by {LARGE}, {counts[SMALL]} by {SMALL}: {spent:.5f} dollars{compared}")
 
 
 def pages(service: Showcase) -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from showcase import PERSON_KEY, QuietHandler, Showcase, running, serving
+from showcase import PERSON_KEY, QuietHandler, Showcase, running, say, serving
 
 WORKER = Path(__file__).with_name("worker.py")
 OFFERS = {"flight": "TP 577 on 12 May", "hotel": "Hotel Sol, 3 nights", "car": "a small car, 3 days"}
@@ -34,7 +34,7 @@ class Agent:
     def kill(self, when: str) -> None:
         """Kill it with SIGKILL: it cannot notice, and records nothing more."""
         self.kills += 1
-        print(f"  kill -9, number {self.kills}: {when}", flush=True)
+        say(f"kill -9, number {self.kills}: {when}", "  ")
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -106,7 +106,7 @@ def tell(service: Showcase, agency: Agency, agent: Agent) -> None:
     question = wait_for(service, task_id, lambda task: task["status"] == "waiting")
     agent.kill("the task waits for a person, and no process holds it")
     asked = service.person.get("/decisions").raise_for_status().json()["steps"][0]
-    print(f"  it asks: {asked['waits_for']}  A person says yes.", flush=True)
+    say(f"it asks: {asked['waits_for']}  A person says yes.", "  ")
     answer = service.person.post(f"/tasks/{question['task_id']}/steps/{asked['key']}/answer", json={"value": "yes"})
     answer.raise_for_status()
     task = wait_for(service, task_id, lambda task: task["status"] in ("completed", "failed"))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from showcase import PERSON_KEY, Showcase, running
+from showcase import PERSON_KEY, Showcase, running, say
 
 from stentor_worker import Task, Worker
 
@@ -71,9 +71,9 @@ class Agents:
             verdict = self._service.person.post(f"/registry/agents/{self.ids['hasty']}/authorize", json=call).json()
             wanted = call.get("path") or call["host"]
             said = "allowed" if verdict["allowed"] else f"refused ({verdict['reason']})"
-            print(f"      hasty wants to {call['operation']} {wanted}: {said}", flush=True)
+            say(f"hasty wants to {call['operation']} {wanted}: {said}", "      ")
             if verdict["quarantined"]:
-                print("      hasty is quarantined: this task is its last one.", flush=True)
+                say("hasty is quarantined: this task is its last one.", "      ")
         return "billing"
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ def prove(service: Showcase, agent_id: str) -> None:
     found = service.person.get(f"/registry/agents/{agent_id}/violations").raise_for_status().json()
     print("\nIn the run log:")
     for violation in found["violations"]:
-        print(f"  {violation['timestamp']}  {violation['type']:<18} {violation['details']}")
+        say(f"{violation['timestamp'][11:19]}  {violation['type']:<18}  {violation['details']}", "  ")
     service.person.post("/provenance/checkpoint").raise_for_status()
     command = [sys.executable, "-m", "stentor", "provenance", "verify", "--data-dir", str(service.data_dir)]
     print(subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip())

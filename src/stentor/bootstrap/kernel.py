@@ -38,7 +38,7 @@ from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianA
 from stentor.domains.execution.runtimes.http import HttpDriver
 from stentor.domains.execution.runtimes.llm import LlmDriver
 from stentor.domains.keys.service import KeyService
-from stentor.domains.monitoring.service import HealthService, agents_check, database_check, fixed_check, vault_check
+from stentor.domains.monitoring.service import HealthService, database_check, fixed_check, vault_check
 from stentor.domains.people.service import PeopleService
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.model_checks import ModelChecks
@@ -303,7 +303,7 @@ def build(
         {
             "api": fixed_check("available", "responds"),
             "database": database_check(db),
-            "agents": agents_check(agents.registry.agents),
+            "agents": fixed_check("available", "loaded"),
             **command_agents.health(),
             "mcp_server": fixed_check("disabled", "not started in this process"),
             "provenance": provenance.check,

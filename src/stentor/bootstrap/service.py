@@ -83,9 +83,8 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
     try:
         settings.storage.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StartRefused(
-            f"The data folder {settings.storage.data_dir} cannot be created: {error.strerror}."
-        ) from None
+        reason = "is a file" if isinstance(error, FileExistsError) else f"cannot be created: {error.strerror}"
+        raise _folder_refused(settings, reason) from None
     # Also for a folder that exists: it has keys, and an earlier version or the operator may have left it open.
     filesystem.restrict_permissions(settings.storage.data_dir)
     clock = SystemClock()
@@ -121,6 +120,14 @@ def _lock_data_folder(settings: Settings, started_at: str) -> DataFolderLock | N
         if not settings.storage.database_url:
             raise
         return None
+    except OSError as error:
+        raise _folder_refused(settings, f"cannot be written: {error.strerror}") from None
+
+
+def _folder_refused(settings: Settings, reason: str) -> StartRefused:
+    return StartRefused(
+        f"The data folder {settings.storage.data_dir} {reason}. Choose another one with --data-dir (SERVICE_DATA_DIR)."
+    )
 
 
 def open_driver(settings: Settings) -> Driver:

@@ -66,6 +66,7 @@ async def open_local_service(
     """
     if access != "create":
         require_database(settings)
+    is_new = not _has_database(settings)
     redactor = Redactor()
     redaction.configure_logging("warning", redactor)
     # Only commands on the memory open the vault and its index.
@@ -86,6 +87,12 @@ async def open_local_service(
             yield LocalService(app, key, source)
         return
     async with own_data_folder(settings, environ, redactor) as service:
+        if is_new:
+            print_notice(
+                f"Notice: no service is running, and {settings.storage.data_dir} had no database: this command made "
+                "one. Select another data folder with --data-dir, or a service with --url.",
+                "yellow",
+            )
         yield LocalService(service.app, key, source)
 
 
@@ -138,9 +145,13 @@ def load_offline_settings(data_dir: Path | None) -> Settings:
     return settings
 
 
+def _has_database(settings: Settings) -> bool:
+    return bool(settings.storage.database_url) or (settings.storage.data_dir / "stentor.db").exists()
+
+
 def require_database(settings: Settings) -> None:
     """Raise CommandFailed if the data folder has no database and no other one is configured."""
-    if not settings.storage.database_url and not (settings.storage.data_dir / "stentor.db").exists():
+    if not _has_database(settings):
         raise CommandFailed(
             f"No service is running, and {settings.storage.data_dir} has no database. Start `stentor serve`, "
             "or select another data folder with --data-dir or a service with --url.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,10 +119,19 @@ class LazyCommand(TyperCommand):
         else:
             parent.command(self.name)(command)
         # `get_group`, because `get_command` makes no group for a single command.
-        return typer.main.get_group(parent).commands[str(self.name)]
+        found = typer.main.get_group(parent).commands[str(self.name)]
+        _join_lines(found)
+        return found
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         return self.load().make_context(*args, **kwargs)
+
+
+def _join_lines(command: Any) -> None:
+    """Join the lines of each paragraph of the help, which the terminal breaks where its width ends."""
+    command.help = re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(command.help or "")) or None
+    for child in getattr(command, "commands", {}).values():
+        _join_lines(child)
 
 
 class LazyGroup(TyperGroup):

@@ -116,13 +116,18 @@ def render_cell(value: Any) -> Text:
     return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
 
 
+UNBROKEN_COLUMNS = frozenset(("name", "status", "role", "expires", "budget"))
+
+
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for number, name in enumerate(columns):
-        # People copy ids (the first column) and names, so these are never wrapped.
-        table.add_column(name, no_wrap=number == 0 or name == "name", overflow="fold")
+        # People copy ids (the first column) and names, and half a word is none: these are never wrapped.
+        table.add_column(name, no_wrap=number == 0 or name in UNBROKEN_COLUMNS, overflow="fold")
     for row in rows:
         table.add_row(*(value if isinstance(value, Text) else render_cell(value) for value in row))
+    if not table.row_count:
+        table.caption = "none"
     return table
 
 

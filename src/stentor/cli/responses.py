@@ -63,6 +63,7 @@ class StoredTask(msgspec.Struct, frozen=True):
     assigned_agent: str | None = None
     result: Any = None
     error: Any = None
+    notice: str | None = None
 
 
 class RunEvent(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,8 @@ from stentor.core.filesystem import in_use_message, read_lock_holder
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.core.settings.config_file import find_misspelled_variables
+from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
+from stentor.domains.memory.embedding.local import find_model_files
 from stentor.web import allowed_hosts
 from stentor.web.middleware import known_key_check
 from stentor.web.server.connections import compute_limits
@@ -76,7 +79,7 @@ def run_service(
 ) -> None:
     """Serve the gateway and all surfaces, or only one surface, until SIGINT or SIGTERM. Raises StartRefused."""
     with ExitStack() as stack:
-        warnings = find_misspelled_variables(environ)
+        warnings = [*find_misspelled_variables(environ), *_find_missing_model(settings)]
         loop = stack.enter_context(create_runner())
         tls = open_certificate(settings)
         names = [only_surface] if only_surface else surface_names(settings)
@@ -137,6 +140,17 @@ def run_service(
             certificate=_report_certificate(settings, tls),
         )
         loop.run(_serve(service, opened, endpoints, rpc, ready, on_ready, tls))
+
+
+def _find_missing_model(settings: Settings) -> Iterator[str]:
+    """Yield a warning if the embedding model that was chosen is not there; the memory then searches by words only."""
+    memory = settings.memory
+    if not memory.enabled or memory.embedding_url or memory.embedding_model in ("", "none"):
+        return
+    try:
+        find_model_files(Path(memory.embedding_model))
+    except EmbeddingUnavailable as error:
+        yield f"SERVICE_EMBEDDING_MODEL: {error.message} Until then the memory is searched by words, not by meaning."
 
 
 class PortProblems:

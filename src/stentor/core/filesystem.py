@@ -180,7 +180,7 @@ def read_lock_holder(folder: Path) -> LockHolder | None:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return msgspec.json.decode(file.read(), type=LockHolder)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
         return None
     return None
 

@@ -34,7 +34,7 @@ def _explain(error: Any, body: Any) -> Any:
 def _hint(name: str, model: type[BaseModel], root: type[BaseModel] | None, path: Sequence[str]) -> str:
     for field, info in model.model_fields.items():
         if any(name in nested.model_fields for nested in _models(info.annotation)):
-            return f"; it belongs into `{field}`, as `{'.'.join([*path, field, name])}`"
+            return f"; it belongs in `{field}`, as `{'.'.join([*path, field, name])}`"
     if path and root is not None and name in root.model_fields:
         return f"; it belongs beside `{path[0]}`, not into it"
     if similar := difflib.get_close_matches(name, model.model_fields, 1):

@@ -29,9 +29,13 @@ async def alerts(world: World, kind: str, state: str = "open", key: str = "READE
     return [alert for alert in answer.json()["alerts"] if alert["kind"] == kind]
 
 
-async def check(world: World, *, minutes: float = 0) -> None:
-    """Let time pass, and check. Events of before are numbered: one that waits for minutes is an alert of its own."""
-    await world.kernel.provenance.sequencer.drain()
+async def check(world: World, *others: World, minutes: float = 0) -> None:
+    """Let time pass, and check. Events of before are numbered: one that waits for minutes is an alert of its own.
+
+    `others` share the database: the first of all numbers the events.
+    """
+    for numbering in (world, *others):
+        await numbering.kernel.provenance.sequencer.drain()
     world.clock.advance(seconds=minutes * 60)
     await world.kernel.alerts.check()
 

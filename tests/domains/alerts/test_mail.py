@@ -151,15 +151,15 @@ async def test_an_email_whose_answer_was_lost_is_sent_again_as_the_same_message(
     server.forgets = False
     other = await open_world(make_world, server)  # nothing is in memory
     other.kernel.health.set_check("vault", fixed_check("unavailable", "gone"))
-    await check(other, minutes=0.25)
+    await check(other, world, minutes=0.25)
     first, second = server.messages
     assert first.as_bytes() == second.as_bytes()
     assert str(first["Message-ID"]).endswith("@example.com>")
-    await check(other, minutes=0.25)
+    await check(other, world, minutes=0.25)
     third = server.messages[-1]
     assert third["Message-ID"] != first["Message-ID"]
     assert "The component vault" in server.texts[-1]
-    await check(other, minutes=0.25)
+    await check(other, world, minutes=0.25)
     assert len(server.messages) == 3
 
 

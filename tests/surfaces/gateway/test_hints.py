@@ -26,7 +26,7 @@ async def register(world: World, name: str, capabilities: list[str]) -> None:
             "/tasks",
             TASK | {"priority": "high"},
             "priority",
-            "unknown field; it belongs into `metadata`, as `metadata.priority`",
+            "unknown field; it belongs in `metadata`, as `metadata.priority`",
         ),
         (
             "/tasks",

@@ -41,7 +41,7 @@ async def test_the_details_name_every_component(world: World) -> None:
     assert (answer.status_code, body["status"]) == (200, "healthy")
     known = {"api", "mcp_server", "vault", "agents", "database", "provenance", "webhooks"}
     assert set(body["components"]) == known
-    assert body["components"]["agents"]["detail"] == "1 registered"
+    assert body["components"]["agents"]["detail"] == "loaded"
     assert body["components"]["database"]["latency_ms"] > 0
 
 

@@ -126,10 +126,10 @@ def say(client: Client, claimed: dict[str, Any], verb: str, **fields: Any) -> No
 
 @requirement("scale.grpc-tasks", "routing.offline-workers")
 def test_a_task_that_waits_for_nobody_says_so(serve: Callable[..., Service]) -> None:
-    brief = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0", SERVICE_WORKER_OFFLINE_SECONDS="1")
+    brief = serve(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0")
     with brief.client() as http, connected(brief) as client:
         made = http.post("/api/v1/registry/agents", json={"name": "waiter", "capabilities": ["wait"]}).json()
-        until(lambda: not http.get(f"/api/v1/registry/agents/{made['agent_id']}").json()["online"])
+        assert http.post(f"/api/v1/agents/{made['agent_id']}/leave").json()["online"] is False
         answer = client.tasks.SubmitTask(request(**WAITS), metadata=keyed(), timeout=SECONDS)
         assert answer.notice == "no worker online"
         task = client.get(answer.task_id)

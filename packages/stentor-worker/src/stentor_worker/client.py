@@ -116,7 +116,7 @@ class Client:
                 self._log_outage(failure)
                 self._trust_renewed_certificate()
             else:
-                self._is_reachable = True
+                self._log_return()
                 if response.status < 300:
                     return response.json()
                 failure = _to_error(response)
@@ -135,6 +135,12 @@ class Client:
         if self._is_reachable and not self._stopping.is_set():
             log.warning("worker: service unreachable, retrying url=%s error=%s", self.url, failure)
         self._is_reachable = False
+
+    def _log_return(self) -> None:
+        """Log the first response after an outage."""
+        if not self._is_reachable and not self._stopping.is_set():
+            log.info("worker: service reachable again url=%s", self.url)
+        self._is_reachable = True
 
     def _trust_renewed_certificate(self) -> None:
         """Read the file again: the service may have renewed a certificate of its own, which the file then has."""

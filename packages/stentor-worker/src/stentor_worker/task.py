@@ -119,7 +119,7 @@ class Task:
         """Wait `duration` (seconds or a timedelta). In a coroutine, await it.
 
         This and the other waits end the attempt: nothing is held in memory, and another one goes on here when the wait
-        is over, in a minute or in a month. So whatever the handler does before belongs into steps.
+        is over, in a minute or in a month. So whatever the handler does before belongs in steps.
         """
         return self._wait(name, "sleep", seconds=to_seconds(duration))
 

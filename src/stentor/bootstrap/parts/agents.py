@@ -42,8 +42,12 @@ class AgentServices:
         return self.trust.view.score(tenant, agent_id, self.clock.now())
 
     def last_seen(self, agent: Agent) -> tuple[bool, int | None]:
-        """Return whether the agent is online and when it was last seen, in microseconds."""
-        return self.presence.is_online(agent), self.presence.last_seen(agent.agent_id)
+        """Return whether the agent is online and when it was last seen, in microseconds.
+
+        A new worker gets tasks before its program has connected, and is not online all the same.
+        """
+        online = self.presence.is_online(agent) and not self.presence.is_unseen(agent)
+        return online, self.presence.last_seen(agent.agent_id)
 
 
 def open_agents(infra: Infrastructure) -> AgentServices:

@@ -25,7 +25,7 @@ from stentor.domains.sandbox.broker.model import Tool
 from stentor.domains.sandbox.broker.service import LIST_TOOLS, ToolBroker, ToolDispatcher
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox
 
-DISABLED = "Command agents are switched off here: they run programs on this host, and SERVICE_COMMAND_AGENTS allows it."
+DISABLED = "Command agents run programs on this machine, so they are off: SERVICE_COMMAND_AGENTS=true allows them."
 log = logging.getLogger(__name__)
 
 

@@ -97,6 +97,7 @@ def open_tasks(
     dispatcher = _open_dispatcher(infra, executor, freshness)
     # The dispatcher and the routing engine need each other: routing asks how busy an agent is.
     routing.agent_load = _load_lookup(dispatcher, presence)
+    routing.is_unseen = presence.is_unseen
     dispatcher.offline_endpoints = presence.offline_endpoints
     search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)

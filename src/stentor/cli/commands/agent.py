@@ -79,7 +79,7 @@ class AgentList(msgspec.Struct, frozen=True):
 
 @app.command()
 def register(
-    name: Annotated[str, typer.Argument(help="Name of the agent.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")],
     capability: Annotated[list[str], typer.Option(help="A capability of the agent; repeatable.")] = [],  # noqa: B006
     alignment: Score = None,
     accuracy: Score = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import sys
 from pathlib import Path
@@ -25,7 +26,9 @@ CALLABLE = {operation.name: operation for operation in OPERATIONS if not operati
 
 def call(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Name of the operation; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="OPERATION", help="Name of the operation; without it, all are listed.")
+    ] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[NAME=VALUE]...", help="Its parameters.")] = None,
     body: Annotated[str | None, typer.Option(help="Its body as JSON; @FILE reads a file, - standard input.")] = None,
     data_dir: DataDir = None,
@@ -72,7 +75,9 @@ def _row(operation: Operation) -> tuple[str, str, str]:
 
 def _find(name: str) -> Operation:
     if name not in CALLABLE:
-        raise CommandFailed(f"There is no operation {name!r}. `stentor call` lists all of them.", EXIT_USAGE)
+        similar = difflib.get_close_matches(name, CALLABLE, 1)
+        hint = f" Did you mean {similar[0]!r}?" if similar else ""
+        raise CommandFailed(f"There is no operation {name!r}.{hint} `stentor call` lists all of them.", EXIT_USAGE)
     return CALLABLE[name]
 
 

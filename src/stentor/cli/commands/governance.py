@@ -134,7 +134,9 @@ def show(
 
 @app.command()
 def propose(
-    file: Annotated[Path, typer.Argument(help="JSON file with the body of POST /governance/updates; - for stdin.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON file with the body of POST /governance/updates; - for stdin.")
+    ],
     data_dir: DataDir = None,
     url: Url = None,
     key: Key = None,

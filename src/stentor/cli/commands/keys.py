@@ -12,6 +12,7 @@ import msgspec
 import typer
 
 from stentor.auth.authority import keys as authority_keys
+from stentor.auth.principal import ROLE_PERMISSIONS, Role
 from stentor.cli import output
 from stentor.cli.client import quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
@@ -42,7 +43,7 @@ class ListedKey(msgspec.Struct, frozen=True):
     """A key without its secret; those of the environment are `configured` and have no times."""
 
     name: str
-    role: str
+    role: Role
     permissions: list[str]
     status: str
     configured: bool
@@ -50,6 +51,7 @@ class ListedKey(msgspec.Struct, frozen=True):
     hint: str | None
     expires_at: str | None
     last_used_at: str | None
+    budgets: list[str] = []
 
 
 class MadeKey(ListedKey, frozen=True, kw_only=True):
@@ -172,26 +174,35 @@ def _expiry(text: str, now: datetime) -> str:
 
 def _show_secret(made: MadeKey) -> None:
     output.print_line(made.key)
-    until = f", until {made.expires_at}" if made.expires_at else ""
-    output.print_notice(f"Key {made.name}: {made.role} ({', '.join(made.permissions)}){until}. It is not shown again.")
+    until = f", until {made.expires_at[:19]}Z" if made.expires_at else ""
+    budget = f", budget {', '.join(made.budgets)}" if made.budgets else ""
+    permissions = ", ".join(made.permissions)
+    output.print_notice(f"Key {made.name}: {made.role} ({permissions}){budget}{until}. It is not shown again.")
 
 
 def _show_list(page: KeyPage) -> None:
     rows = [
         (
             key.name,
-            key.role,
-            # It includes the others.
-            "admin" if "admin" in key.permissions else ", ".join(key.permissions),
+            _describe_role(key),
             "configured" if key.configured else key.status,
-            key.expires_at and key.expires_at[:16],
+            key.expires_at and key.expires_at[:10],
             output.format_age(key.last_used_at),
+            "\n".join(key.budgets),
             key.description,
         )
         for key in page.keys
     ]
-    columns = ("name", "role", "permissions", "status", "expires", "last used", "description")
+    columns = ("name", "role", "status", "expires", "used", "budget", "about")
     console.print(output.render_table(columns, rows))
+
+
+def _describe_role(key: ListedKey) -> str:
+    """Return the role, with the permissions only if they are not those of the role; `admin` includes all others."""
+    usual = ROLE_PERMISSIONS[key.role]
+    if set(key.permissions) == set(usual) or ("admin" in key.permissions and "admin" in usual):
+        return key.role
+    return "\n".join([f"{key.role}:", *key.permissions])
 
 
 @app.command()

@@ -59,7 +59,9 @@ def mcp(
 
 @app.command()
 def install(
-    client: Annotated[str, typer.Argument(help="claude-desktop, claude-code, cursor or vscode.")] = "claude-desktop",
+    client: Annotated[
+        str, typer.Argument(metavar="CLIENT", help="claude-desktop, claude-code, cursor or vscode.")
+    ] = "claude-desktop",
     principal: Annotated[str, typer.Option(help="Principal that the client acts as; default: the client.")] = "",
     namespace: Annotated[
         list[str] | None,

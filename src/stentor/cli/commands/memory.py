@@ -114,7 +114,9 @@ def verify(
 
 
 def history(
-    path: Annotated[str, typer.Argument(help="Path of the note in the vault, such as Projects/plan.md.")],
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Path of the note in the vault, such as Projects/plan.md.")
+    ],
     vault: VaultName = "default",
     restore: Annotated[str | None, typer.Option(help="Restore this version; a unique prefix is enough.")] = None,
     data_dir: DataDir = None,
@@ -164,9 +166,9 @@ def _show_versions(page: NoteVersions) -> None:
         mark = "  (current)" if note.current else ""
         cause = _CAUSES.get(note.cause, note.cause)
         if note.first_at:
-            cause += f", first stored {note.first_at[:19]}"
+            cause += f", first stored {note.first_at[:19]}Z"
         name = f"  {note.name}" if note.name else ""
-        line = f"{note.version[:12]}  {note.created_at[:19]}  {note.size:>8} bytes  {cause}{mark}{name}"
+        line = f"{note.version[:12]}  {note.created_at[:19]}Z  {note.size:>8} bytes  {cause}{mark}{name}"
         console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)
 
 

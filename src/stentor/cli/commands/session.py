@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client import RequestFailed, ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands.task import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
@@ -130,6 +131,15 @@ def append(
     async def send(api: ServiceClient, path: str) -> Response[SessionRow]:
         return await api.post(f"{path}/items", SessionRow, body)
 
+    async def send_to_existing(api: ServiceClient) -> Response[SessionRow]:
+        try:
+            return await _on_session(session, send)(api)
+        except RequestFailed as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            message = f"There is no session {session!r}. --create makes it."
+            raise RequestFailed(error.status, error.reason, message) from None
+
     async def make_and_send(api: ServiceClient) -> Response[SessionRow]:
         # A session that exists stays as it is.
         await api.post(SessionList.path, SessionRow, {"id": session})
@@ -137,7 +147,7 @@ def append(
 
     run_command(
         ServiceTarget(data_dir, url, key),
-        make_and_send if create else _on_session(session, send),
+        make_and_send if create else send_to_existing,
         view.show_appended,
         as_json=as_json,
         access="create" if create else "change",

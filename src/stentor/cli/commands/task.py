@@ -24,7 +24,7 @@ from stentor.cli.tasks import decisions
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.decisions import Explanation
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
-from stentor.cli.tasks.stream import TokenPrinter, follow_task
+from stentor.cli.tasks.stream import TokenPrinter, add_notice, follow_task
 from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskList, is_completed
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -102,8 +102,15 @@ def submit(
         submitted = (await send(api)).value
         before = f"was submitted before; it is {status_before}" if status_before else f"is {submitted.status}"
         print_notice(f"Task {submitted.task_id} {before}.", "dim")
-        task_view.show_notice(submitted)
+        task_view.show_notice(await add_notice(api, submitted))
         return await follow_task(api, submitted.task_id)
+
+    async def submit_only(api: ServiceClient) -> Response[SubmittedTask]:
+        response = await send(api)
+        if as_json or status_before:
+            return response
+        notice = (await add_notice(api, response.value)).notice
+        return Response({**response.document, "notice": notice}, SubmittedTask)
 
     if wait:
         run_command(
@@ -112,7 +119,7 @@ def submit(
     else:
         run_command(
             target,
-            send,
+            submit_only,
             lambda task: task_view.show_known(task, status_before) if status_before else task_view.show_submitted(task),
             as_json=as_json,
             access="create",

@@ -110,7 +110,8 @@ def _wait_for_status(call: ApiCall, path: str, ends: tuple[str, ...]) -> JsonObj
 
 def render_governance(quarantine: Quarantine, update: UndoneUpdate) -> Panel:
     """Render the attempts of the quarantined agent and the steps of the update."""
-    lines = [
+    lines = [Text(f"{'':<8}{'what intern tries':<33}its status then", style="dim")]
+    lines += [
         Text.assemble(
             f"{'allowed' if attempt.allowed else 'denied ':<8}",
             (f"read {attempt.path:<28}", "cyan"),

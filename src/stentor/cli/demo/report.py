@@ -18,6 +18,8 @@ from stentor.cli.responses import RunEvent
 from stentor.cli.tasks.decisions import Decision
 
 MAX_TITLE_LENGTH = 24
+SCENARIOS = 5
+"""The panels: a failing agent, the librarian, an agent as a model, governance, the run log."""
 
 
 class DemoMetadata(msgspec.Struct, frozen=True):
@@ -69,7 +71,8 @@ def print_report(out: Console, report: DemoReport) -> None:
     out.print(governance_scenarios.render_governance(report.caught, report.update))
     out.print(governance_scenarios.render_tampering(report.proof))
     out.print(
-        f"\n[bold green]{report.tasks} tasks completed.[/] Start your own service with [cyan]{own_command()} serve[/]."
+        f"\n[bold green]{report.tasks} tasks and {SCENARIOS} scenarios completed.[/] "
+        f"Start your own service with [cyan]{own_command()} serve[/]."
     )
 
 
@@ -93,13 +96,13 @@ def _routing_shift(rows: list[DemoTask]) -> Table:
     first, last = short[0], short[-1]
     other = next((row for row in short if row.agent_name != first.agent_name), last)
     table = Table(title="Why: score = expected + uncertainty", title_justify="left")
-    for name in ("round", "chosen", "candidate", "declared", "done", "expected", "+", "score"):
+    for name in ("task", "chosen", "candidate", "declared", "done", "expected", "+", "score"):
         table.add_column(name, justify="left" if name in ("chosen", "candidate") else "right")
     for row in {row.task_id: row for row in (first, other, last)}.values():
         for i, candidate in enumerate(row.routing.candidates):
             terms = [f"{candidate.composite:.3f}", f"{candidate.outcomes:.0f}"]
             terms += [f"{score:.3f}" for score in (candidate.expected, candidate.uncertainty, candidate.blended)]
-            head = [str(row.round), row.agent_name] if i == 0 else ["", ""]
+            head = [str(rows.index(row) + 1), row.agent_name] if i == 0 else ["", ""]
             table.add_row(*head, candidate.name, *terms)
         table.add_section()
     table.caption = (

@@ -112,7 +112,7 @@ def _tour(address: str, keys: list[str], rounds: int) -> JsonObject:
         }
         with _worker(address, keys[0], agents["keyworder"]):
             rows = _drive(api, rounds)
-        error_console.print("Two agents compete for sixty tasks and take turns failing.")
+        error_console.print("Two agents compete for sixty more tasks and take turns failing.")
         phases = scenarios.run_learning(call)
         error_console.print("Writing the documentation to notes and asking the librarian about it.")
         answers = scenarios.ask_librarian(call, partial(_wait, api))

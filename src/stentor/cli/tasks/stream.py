@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple, TextIO
 
 import httpx
+import msgspec
 
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice, strip_controls
 from stentor.cli.responses import AgentRecord, Response, StoredTask
 from stentor.cli.tasks.steps import StepList, StepRow
+from stentor.cli.tasks.view import SubmittedTask
 from stentor.core.jsontext import JsonObject
 
 MAX_EMPTY_CONNECTIONS = 10
@@ -40,8 +42,8 @@ async def follow_task(
     """Return the task's record once it has ended; print its events to standard error meanwhile."""
     path = f"/tasks/{quote_segment(task_id)}"
     before = await api.get(path, StoredTask)
-    if api.is_in_process:
-        await _require_progress(api, before.value)
+    if api.is_in_process and (obstacle := await _find_obstacle(api, before.value)):
+        raise CommandFailed(obstacle)
     async for event in read_events(api, f"{path}/stream"):
         if event.kind == "token" and on_token is not None:
             on_token(str(event.data.get("text", "")))
@@ -130,23 +132,39 @@ def _parse_event(block: bytes) -> StreamEvent | None:
     return StreamEvent(kind, json.loads(fields[b"data"]), id_.decode() if id_ else None)
 
 
-async def _require_progress(api: ServiceClient, task: StoredTask) -> None:
-    """Raise CommandFailed if the task waits for an approval or a worker, which cannot happen in this process."""
+async def add_notice(api: ServiceClient, task: SubmittedTask) -> SubmittedTask:
+    """Return a queued task with why it waits, which the response to its submission may not say.
+
+    It says nothing of an agent that was registered just now, and whose program has not connected yet.
+    """
+    if task.notice or task.status != "queued":
+        return task
+    try:
+        stored = (await api.get(f"/tasks/{quote_segment(task.task_id)}", StoredTask)).value
+    except RequestFailed:
+        return task  # the key may not read; the task is submitted all the same
+    notice = stored.notice
+    if api.is_in_process:
+        notice = await _find_obstacle(api, stored)
+    return msgspec.structs.replace(task, notice=notice)
+
+
+async def _find_obstacle(api: ServiceClient, task: StoredTask) -> str | None:
+    """Return why a task cannot go on in this process: it waits for an approval or a worker. None if it can."""
     if task.status == "pending_approval":
-        raise CommandFailed(
-            f"Task {task.task_id} is waiting for approval, which needs a running service: start `stentor serve`."
-        )
+        return f"Task {task.task_id} is waiting for approval, which needs a running service: start `stentor serve`."
     if task.status not in ("queued", "executing") or task.assigned_agent is None:
-        return
+        return None
     try:
         agent = (await api.get(f"/registry/agents/{quote_segment(task.assigned_agent)}", AgentRecord)).value
     except RequestFailed:
-        return  # the key may not read the registry; the task may still end
-    if agent.runtime.kind == "worker":
-        raise CommandFailed(
-            f"Task {task.task_id} is waiting for the worker {agent.name}, and workers need a running service: "
-            "start `stentor serve`."
-        )
+        return None  # the key may not read the registry; the task may still end
+    if agent.runtime.kind != "worker":
+        return None
+    return (
+        f"Task {task.task_id} is waiting for the worker {agent.name}, and workers need a running service: "
+        "start `stentor serve`."
+    )
 
 
 def _print_event(event: StreamEvent) -> None:

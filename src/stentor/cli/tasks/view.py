@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from typing import ClassVar
 
 import msgspec
@@ -18,6 +19,11 @@ from stentor.core.jsontext import JsonObject
 
 _ENDS = {"failed": "failed", "aborted": "was aborted", "cancelled": "was cancelled"}
 _RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms": "last attempt took"}
+NO_WORKER_ONLINE = "no worker online"
+"""What the service says of a task whose worker is offline, or has not connected yet."""
+MIN_TITLE_CHARACTERS = 24
+OTHER_COLUMNS = 66
+"""What the columns of a list of tasks besides the title take, in characters."""
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
 
@@ -75,8 +81,14 @@ def show_known(task: SubmittedTask, status: str) -> None:
 
 def show_notice(task: SubmittedTask) -> None:
     """Print to standard error why the task may have to wait, if the service reports a reason."""
-    if task.notice:
-        print_notice(f"Notice: {task.notice}.", "yellow")
+    if task.notice == NO_WORKER_ONLINE:
+        print_notice(
+            "Notice: no worker online: the task waits until the program of its agent connects. "
+            "`stentor agent list` shows who is online.",
+            "yellow",
+        )
+    elif task.notice:
+        print_notice(f"Notice: {task.notice.removesuffix('.')}.", "yellow")
 
 
 def show_grade(graded: TaskGrade) -> None:
@@ -143,11 +155,12 @@ def _describe_duration(task: TaskRow) -> str:
 
 
 def show_list(page: TaskList) -> None:
-    """Print a page of tasks."""
+    """Print a page of tasks, their titles in two lines at most."""
+    room = max(MIN_TITLE_CHARACTERS, 2 * (console.width - OTHER_COLUMNS))
     rows = [
         (
             output.shorten_id(task.task_id),
-            task.title or task.type,
+            textwrap.shorten(task.title or task.type, room, placeholder="…"),
             task.status,
             task.agent_name or task.assigned_agent,
             _describe_duration(task),

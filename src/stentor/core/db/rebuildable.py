@@ -6,6 +6,7 @@ A file that is missing, damaged or of another schema version is replaced by an e
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from stentor.core.db.database import Database
@@ -19,17 +20,20 @@ _WRITE_VERSION = Sql("insert into facts (name, value) values ('version', :versio
 log = logging.getLogger(__name__)
 
 
-def open_rebuildable(path: Path, statements: str, version: int) -> Database:
+def open_rebuildable(path: Path, statements: str, version: int, views: str = "") -> Database:
     """Open the file, and make it if it is not usable. Raises StartRefused if it cannot be made.
 
     `statements` make its tables, separated by `;`. The table `facts` (name, integer value) is made here and holds the
-    version of the schema.
+    version of the schema. `views` are what an older file may lack although it has this version: they hold no data and
+    are made `if not exists`.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_usable(path, version):
             _delete_files(path)
             _create(path, statements, version)
+        if views:
+            _run_all(path, views.split(";"))
     except (OSError, StoreUnavailable) as error:
         raise StartRefused(
             f"The search index {path} cannot be created: {error}. Check the folder's permissions and free space."
@@ -57,12 +61,18 @@ def _is_usable(path: Path, version: int) -> bool:
 
 
 def _create(path: Path, statements: str, version: int) -> None:
+    _run_all(path, (*statements.split(";"), _FACTS), version)
+
+
+def _run_all(path: Path, statements: Iterable[str], version: int | None = None) -> None:
+    """Run these statements in one transaction, and write the version if one is given."""
     connection: DbConnection = SqliteDriver(path).writer()
     try:
         connection.begin()
-        for statement in (*statements.split(";"), _FACTS):
+        for statement in statements:
             connection.control(statement)
-        connection.run(_WRITE_VERSION, {"version": version})
+        if version is not None:
+            connection.run(_WRITE_VERSION, {"version": version})
         connection.commit()
     finally:
         connection.close()

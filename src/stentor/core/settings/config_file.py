@@ -81,7 +81,9 @@ def read_config_file(path: Path) -> dict[str, str]:
             document = tomllib.load(file)
     except OSError as error:
         raise StartRefused(f"{path} cannot be read: {error.strerror}. Check {VARIABLE}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise StartRefused(f"{path} is not valid TOML: its text is not UTF-8. Save it as UTF-8.") from None
+    except tomllib.TOMLDecodeError as error:
         raise StartRefused(f"{path} is not valid TOML: {error}.") from None
     try:
         return dict(_variables(document))
@@ -130,7 +132,9 @@ def _variables(document: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         if not isinstance(table, dict):
             raise ValueError(f"`{area}` must be in a table, such as `[server]`{_suggest(area, infos)}")
         if area not in areas:
-            raise ValueError(f"unknown table `[{area}]`; the tables are {', '.join(areas)}.")
+            similar = [f"`[{known}]`" for known in difflib.get_close_matches(area, areas, 1)]
+            hint = f"did you mean {similar[0]}?" if similar else f"the tables are {', '.join(areas)}."
+            raise ValueError(f"unknown table `[{area}]`; {hint}")
         for key, value in table.items():
             name = f"{area}.{key}"
             if area == ENVIRONMENT_TABLE:
@@ -150,9 +154,16 @@ def _require_known_variable(variable: str) -> str:
     return variable
 
 
+def _find_similar_in_table(name: str, infos: Mapping[str, SettingInfo]) -> list[str]:
+    """Return the setting of the same table with the most similar name, without the table, which makes all similar."""
+    area, _, key = name.rpartition(".")
+    keys = [known.removeprefix(f"{area}.") for known in infos if known.startswith(f"{area}.")]
+    return [f"{area}.{known}" for known in difflib.get_close_matches(key, keys, 1)]
+
+
 def _suggest(name: str, infos: Mapping[str, SettingInfo]) -> str:
     by_key = [known for known in infos if known.rpartition(".")[2] == name.rpartition(".")[2]]
-    similar = by_key or difflib.get_close_matches(name, infos, 3)
+    similar = by_key or _find_similar_in_table(name, infos) or difflib.get_close_matches(name, infos, 3)
     if not similar:
         return "; `stentor config` lists all."
     return f"; did you mean {' or '.join(f'`{known}`' for known in similar)}?"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ TASKS_FOLDER, RECORDS_FOLDER = "tasks", "memory"
 MAX_CONFLICT_COPIES = 1_000
 MAX_SUFFIX_BYTES = 16
 """A longer file name suffix is treated as a part of the name, which may be truncated."""
+_CONFLICT_COPY = re.compile(r"(.+) \(Conflicted copy stentor \d{14}(?: \d+)?\)(\.[^./]+)?", re.DOTALL)
 
 VersionCause = Literal["found", "edited", "written", "restored"]
 """How a version came about: it was there before the service, by an edit on disk, by a write, by a write of it again."""
@@ -113,6 +115,12 @@ def conflict_copy_names(path: str, now: int) -> Iterator[str]:
         end = f" (Conflicted copy stentor {when}{f' {number}' if number > 1 else ''}){dot}{suffix}"
         room = MAX_PATH_LENGTH - len(folder) - len(slash) - len(end)
         yield f"{folder}{slash}{_truncate_bytes(stem, MAX_SEGMENT_BYTES - len(end.encode()))[: max(room, 0)]}{end}"
+
+
+def find_copied_path(path: str) -> str | None:
+    """Return the path of the note of which this is a conflict copy; None if it is none. A long one was cut off."""
+    match = _CONFLICT_COPY.fullmatch(path)
+    return f"{match[1]}{match[2] or ''}" if match else None
 
 
 def _truncate_bytes(text: str, size: int) -> str:

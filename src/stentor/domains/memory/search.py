@@ -20,12 +20,13 @@ from stentor.core.runlog import EventDraft
 from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
-from stentor.domains.memory.index.index import ListExcluded, SearchIndex, exclude_at
+from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
     DocumentRow,
     Folders,
     KeywordResult,
+    ListExcluded,
     MatchMode,
     SearchField,
     SearchFilters,

@@ -11,7 +11,6 @@ from typing import Literal
 import msgspec
 
 from stentor.core.db import NO_LOCKS, Database, idempotency
-from stentor.domains.registry.agent_cache import AgentCache
 from stentor_vault.notes.model import Vault
 
 log = logging.getLogger(__name__)
@@ -112,13 +111,6 @@ def vault_check(vault: Vault) -> Check:
     async def check() -> HealthComponent:
         await vault.check()
         return HealthComponent("available", "can be written")
-
-    return check
-
-
-def agents_check(agents: AgentCache) -> Check:
-    async def check() -> HealthComponent:
-        return HealthComponent("available", f"{len(agents)} registered")
 
     return check
 

@@ -124,6 +124,14 @@ class Presence:
             return agent.agent_id not in self._unserved
         return kind != "http" or self._now() >= self._paused_until.get(agent.agent_id, 0)
 
+    def is_unseen(self, agent: Agent) -> bool:
+        """Return whether an agent is a worker that was registered since this process started and never seen.
+
+        It counts as online for one interval all the same: its program may be about to connect.
+        """
+        is_new = agent.runtime.kind == "worker" and agent.created_at > self._started
+        return is_new and agent.agent_id not in self._seen
+
     def record_model(self, agent_id: str, *, served: bool) -> None:
         """Record whether a provider serves the model of an agent of the runtime llm."""
         if served and agent_id in self._unserved:

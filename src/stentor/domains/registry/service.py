@@ -358,7 +358,11 @@ class AgentRegistry:
             _authorize(by, "suspend" if target == "suspended" else "activate", agent)
             _refuse_archived(agent)
             if agent.status not in sources:
-                raise Conflict(f"The agent is {agent.status}, so it cannot become {target}.")
+                raise Conflict(
+                    f"The agent is {target} already."
+                    if agent.status == target
+                    else f"The agent is {agent.status}, so it cannot become {target}."
+                )
             return {"status": target, "status_reason": reason}
 
         meta = {"to": target, "reason": reason, "by": _name(by)}

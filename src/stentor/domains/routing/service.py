@@ -53,6 +53,8 @@ class RoutingEngine:
         self.policy = policy
         self.agent_load: LoadLookup = _idle
         """Set by `bootstrap/parts/tasks.py`, because the dispatcher, which knows the load, itself needs routing."""
+        self.is_unseen: Callable[[Agent], bool] = lambda _: False
+        """Set there too: whether no program has connected yet as an agent that was registered just now."""
         text = "Duration of a routing decision that chose an agent."
         self._durations = create_histogram("stentor_routing_duration_seconds", text, SHORT_BUCKETS_S)
         text = "Routing decisions without an eligible agent, by reason."

@@ -151,11 +151,13 @@ class TaskOperations:
 
     async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """Retry a failed or aborted task; it is routed again."""
-        return TaskOut.of(await self._tasks.retry(caller, task_id), notice=None)
+        task = await self._tasks.retry(caller, task_id)
+        return TaskOut.of(task, notice=self._tasks.notice(task))
 
     async def approve(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """Let a task that waits for approval go into the queue."""
-        return TaskOut.of(await self._tasks.approve(caller, task_id), notice=None)
+        task = await self._tasks.approve(caller, task_id)
+        return TaskOut.of(task, notice=self._tasks.notice(task))
 
     async def reject(self, caller: Caller, task_id: TaskId, body: RejectTask | None = None) -> TaskOut:
         """Refuse the approval; the task is aborted."""

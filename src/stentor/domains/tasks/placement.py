@@ -131,7 +131,7 @@ class TaskRouter:
         return agent if agent is not None and agent.is_archived else None
 
     def notice(self, task: Task) -> str | None:
-        """Return the notice for a queued task whose agent is offline, or one that waits for an archived agent."""
+        """Return why a task waits: its agent is archived, offline, or a worker that has not connected yet."""
         agent = self.find_archived(task)
         if agent is not None:
             return f"its agent {agent.name} is archived: stentor agent restore {shlex.quote(agent.name)}"
@@ -141,7 +141,9 @@ class TaskRouter:
         if agent is None:
             return None
         _, _, online = self._routing.agent_load(agent)
-        return None if online else describe_offline(agent.runtime.kind, agent.name)
+        if online and not self._routing.is_unseen(agent):
+            return None
+        return describe_offline(agent.runtime.kind, agent.name)
 
 
 def enqueue_after_commit(tx: Tx, task: Task, dispatch: TaskQueue) -> None:

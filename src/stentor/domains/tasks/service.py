@@ -126,7 +126,7 @@ class TaskService:
         return self._router.agent_name(tenant, agent_id)
 
     def notice(self, task: Task) -> str | None:
-        """Return the notice for a queued task whose agent is offline, or None."""
+        """Return why a task waits for its agent, or None; see `TaskRouter.notice`."""
         return self._router.notice(task)
 
     async def list_page(self, principal: Principal, task_filter: TaskFilter, limit: int, offset: int) -> TaskPage:

@@ -79,3 +79,10 @@ async def test_the_page_of_an_agent_says_that_no_provider_serves_its_model(site:
     agent = await site.world.register("ann", runtime={"kind": "llm", "options": {"model": "gone/m"}})
     for path in (f"/agents/{agent}", "/agents"):
         assert "No LLM provider is configured" in await site.read(path)
+
+
+async def test_a_page_that_does_not_exist_offers_no_second_try(site: Site) -> None:
+    for path in ("/nothing", "/tasks/none", "/agents/none"):
+        page = await site.read(path, 404)
+        assert "Try again" not in page
+        assert '<a class="button" href="/">Overview</a>' in page

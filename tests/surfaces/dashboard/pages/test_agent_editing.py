@@ -116,12 +116,17 @@ async def test_a_change_is_a_proposal_that_changes_nothing_by_itself(site: Site)
     assert "Nothing is changed." in (await site.send(path, 400, **same, description="x")).text
     assert "Say what changes" in (await site.send(path, 400, **fields, description=" ")).text
     answer = await site.send(path, **fields, description="It shall cite.")
-    update_id = last_part(answer.headers["location"])
+    where, _, query = answer.headers["location"].partition("?")
+    update_id = last_part(where)
+    assert query == "notice=proposed"
     assert (await agent(site, ann))["runtime"]["options"] == options, "nothing has changed yet"
     assert "Cite sources." in await site.read(f"/governance/updates/{update_id}")
     update = (await site.world.admin.get(f"/api/v1/governance/updates/{update_id}")).json()
     assert (update["changes"]["lines_added"], update["changes"]["lines_deleted"]) == (1, 1)
     assert update["changes"]["agent_patch"] == {"runtime": {"options": {"system_prompt": "Be brief.\nCite sources."}}}
+    answer = await site.send(path, **fields | {"model": "nobody/has-it"}, description="Another model.")
+    where, _, query = answer.headers["location"].partition("?")
+    assert "No provider serves this model" in await site.read(where, **dict([query.split("=")]))
 
 
 @requirement("dashboard.page-agent-editing", "execution.http-hold")

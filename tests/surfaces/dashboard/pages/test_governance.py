@@ -206,7 +206,7 @@ async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(
     site: Site, governance: GovernanceClient
 ) -> None:
     update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
-    await governance.approve(update)
+    await governance.approve(update, override_risk=True)
     assert "Report deployment" in await site.read(address(update))
     bad: list[Query] = [{}, {"unit_tests_passed": "many"}, {"unit_tests_passed": "-1"}]
     for fields in bad:
@@ -285,6 +285,20 @@ async def test_a_reader_sees_nothing_of_governance_and_decides_nothing(
     for verb in ("approve", "reject"):
         await site.send(f"{address(update)}/{verb}", 403, key="READER", reason="x")
     assert (await governance.update(update["update_id"]))["status"] == "submitted"
+
+
+@requirement("dashboard.page-governance")
+async def test_an_update_that_was_undone_leads_to_the_rollback(site: Site, governance: GovernanceClient) -> None:
+    ann = await governance.register_trusted(0.8)
+    update = await governance.propose(ann, WIDER)
+    await governance.approve(update, override_risk=True)
+    await governance.wait_until_idle()
+    checkpoint_id = (await governance.update(update["update_id"]))["checkpoint_id"]
+    rollback_id = (await governance.rollback(checkpoint_id))["rollback_id"]
+    await governance.wait_until_idle()
+    page = await site.read(address(update))
+    assert f'Undone by <a href="/governance/rollbacks/{rollback_id}">a rollback</a>.' in page
+    assert f"rollback {rollback_id}" not in page
 
 
 @requirement("dashboard.page-governance")

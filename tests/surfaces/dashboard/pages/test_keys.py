@@ -56,6 +56,7 @@ async def test_a_key_is_changed_rotated_and_revoked(site: Site) -> None:
         ["usd/month=20", "tokens/day=1000"],
         None,
     )
+    assert "budget $20 a month, 1,000 tokens a day" in await site.read("/keys")
     rotated = SECRET.findall((await site.send("/keys/dana/rotate", 200)).text)[0]
     assert rotated != made
     await site.send("/keys/dana/revoke")

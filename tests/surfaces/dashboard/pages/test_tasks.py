@@ -171,7 +171,10 @@ async def test_a_task_that_waits_for_a_worker_says_so(site: Site) -> None:
     site.world.clock.advance(seconds=61)
     task_id = await site.world.submit()
     page = await site.read(f"/tasks/{task_id}")
-    assert "No worker online: the task waits until one is." in page
+    link = f'<a href="/agents/{agent}">ann</a>'
+    told = f"No worker online: the task waits until the program of {link} connects."
+    assert told in page
+    assert told in await site.read(f"/console/{task_id}")
     assert '<span class="presence offline">offline</span>' in page
     await site.world.claim(agent)
     assert "No worker online" not in await site.read(f"/tasks/{task_id}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,19 +24,22 @@ SURFACE_LABELS = {
     "grpc": "gRPC",
 }
 SURFACE_PATHS = {"mcp": "/mcp"}
-Port = Annotated[int | None, typer.Option(min=0, max=65535, help="Port of this server; 0 for any free port.")]
+
+
+def _port(what: str) -> Any:
+    return typer.Option(min=0, max=65535, help=f"Port of {what}; 0 for any free port.")
 
 
 def serve(
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the database and the keys.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    gateway_port: Port = None,
-    dashboard_port: Port = None,
-    notes_port: Port = None,
-    mcp_port: Port = None,
-    vault_port: Port = None,
-    vault_tls_port: Port = None,
-    grpc_port: Port = None,
+    gateway_port: Annotated[int | None, _port("the API")] = None,
+    dashboard_port: Annotated[int | None, _port("the dashboard")] = None,
+    notes_port: Annotated[int | None, _port("the note store")] = None,
+    mcp_port: Annotated[int | None, _port("the governed memory")] = None,
+    vault_port: Annotated[int | None, _port("the vault over HTTP")] = None,
+    vault_tls_port: Annotated[int | None, _port("the vault over HTTPS")] = None,
+    grpc_port: Annotated[int | None, _port("gRPC")] = None,
     tls: Annotated[
         bool | None,
         typer.Option(help="Whether every port speaks TLS, with a certificate made at the first start or your own."),

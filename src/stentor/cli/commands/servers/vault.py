@@ -24,7 +24,9 @@ from stentor.web.server.http_server import Endpoint, bind
 def vault(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="Folder of the vault; default: SERVICE_VAULT_DIR, else in the data folder."),
+        typer.Argument(
+            metavar="FOLDER", help="Folder of the vault; default: SERVICE_VAULT_DIR, else in the data folder."
+        ),
     ] = None,
     data_dir: DataDir = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,

@@ -87,13 +87,13 @@ class ReplayService:
             raise NotFound(f"There is no agent {wanted!r}." if agent_id else "The task's agent is gone: name another.")
         if agent.runtime.kind == "worker" and agent.agent_id != task.assigned_agent:
             raise Conflict(
-                f"The agent {agent.name!r} is a worker, whose program alone has its steps: it cannot replay the run of "
-                "another agent. Name an agent of the runtime `llm`."
+                f"The agent {agent.name!r} is a worker, and only its own program can replay, its own runs alone. "
+                "To replay the run of another agent, name an agent of the runtime `llm`."
             )
         if agent.runtime.kind == "worker":
             raise Conflict(
-                f"The agent {agent.name!r} is a program of yours, which has the steps. Replay the run with that "
-                f"program: `stentor-worker replay MODULE:WORKER {task.task_id}`."
+                f"The service cannot replay a run of the worker {agent.name!r}: only its program has the code of the "
+                f"steps. Where the program is, run `stentor-worker replay MODULE:WORKER {task.task_id}`."
             )
         if agent.runtime.kind != "llm":
             raise Conflict(

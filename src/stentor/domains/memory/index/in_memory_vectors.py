@@ -65,7 +65,7 @@ class InMemoryVectorStore:
         vector_matrix.invalidate_other_models(tx, self._identity)
 
     def _load(self, tx: Tx) -> VectorMatrix:
-        return _build_matrix(vector_matrix.list_vectors(tx, self._identity), self._current_model.dimensions)
+        return _build_matrix(vector_matrix.iter_vectors(tx, self._identity), self._current_model.dimensions)
 
     async def next_pending(self, limit: int) -> list[PendingDocument]:
         return await self._database.read(lambda tx: vector_matrix.list_pending(tx, limit))

@@ -6,6 +6,7 @@ Does not know the vault: `indexer` decides what to index. Statements are in `sto
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -24,6 +25,7 @@ from stentor.domains.memory.index.model import (
     KeywordHit,
     KeywordQuery,
     ListedDocument,
+    ListExcluded,
     Neighbourhood,
     folder_list,
 )
@@ -33,8 +35,6 @@ from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Stat
 
 T = TypeVar("T")
-ListExcluded = Callable[[Tx], tuple[int, ...]]
-"""Lists the documents that a search must not return."""
 
 
 def exclude_none(tx: Tx) -> tuple[int, ...]:
@@ -46,7 +46,7 @@ def exclude_at(at: int, *, include_invalid: bool = False) -> ListExcluded:
     return lambda tx: exclusions.list_excluded_ids(tx, at, include_invalid=include_invalid)
 
 
-class _Changes(msgspec.Struct):
+class IndexChanges(msgspec.Struct):
     """What a transaction changed: documents by id, paths of files that are new or gone, ids whose vectors are."""
 
     entries: dict[int, IndexEntry] = {}
@@ -92,8 +92,8 @@ class SearchIndex:
         An entry with the same bytes as the indexed document changes nothing, unless `force` is set.
         """
 
-        def work(tx: Tx) -> _Changes:
-            changes = _Changes()
+        def work(tx: Tx) -> IndexChanges:
+            changes = IndexChanges()
             self._delete(tx, deleted_paths, changes)
             store.write_fact(tx, "synced_at", at)
             # In one order, so that two processes that index the same notes lock their rows in the same order.
@@ -106,13 +106,13 @@ class SearchIndex:
         changes = await self._change(work)
         return {entry.path: doc_id for doc_id, entry in changes.entries.items()}
 
-    async def _change(self, work: Callable[[Tx], _Changes]) -> _Changes:
+    async def _change(self, work: Callable[[Tx], IndexChanges]) -> IndexChanges:
         changes = await self.write(work)
         # Vectors in memory follow only after the commit, or a rollback would lose them.
         self.vectors.on_deleted(changes.without_vectors)
         return changes
 
-    def _upsert(self, tx: Tx, entry: IndexEntry, changes: _Changes, *, force: bool) -> None:
+    def _upsert(self, tx: Tx, entry: IndexEntry, changes: IndexChanges, *, force: bool) -> None:
         existing = store.find_stored(tx, entry.path)
         if existing is None:
             doc_id = store.insert(tx, entry)
@@ -139,7 +139,7 @@ class SearchIndex:
             changes.has_keys = True
         changes.entries[doc_id] = entry
 
-    def _update_exclusions(self, tx: Tx, changes: _Changes) -> None:
+    def _update_exclusions(self, tx: Tx, changes: IndexChanges) -> None:
         """A change of a text alone changes nothing that was derived; a new or deleted file may be what a note names."""
         if changes.has_keys or exclusions.has_derived(tx, self._dialect, changes.paths):
             exclusions.recompute(tx, self._dialect)
@@ -147,15 +147,15 @@ class SearchIndex:
     async def delete(self, paths: Sequence[str]) -> list[int]:
         """Delete documents; return the ids that they had."""
 
-        def work(tx: Tx) -> _Changes:
-            changes = _Changes()
+        def work(tx: Tx) -> IndexChanges:
+            changes = IndexChanges()
             self._delete(tx, paths, changes)
             self._update_exclusions(tx, changes)
             return changes
 
         return (await self._change(work)).without_vectors
 
-    def _delete(self, tx: Tx, paths: Iterable[str], changes: _Changes) -> None:
+    def _delete(self, tx: Tx, paths: Iterable[str], changes: IndexChanges) -> None:
         for path in sorted(paths):
             if (existing := store.find_stored(tx, path)) is None:
                 continue
@@ -247,8 +247,9 @@ class SearchIndex:
         """
 
         def work(tx: Tx) -> tuple[list[KeywordHit], int, tuple[int, ...]]:
-            excluded = list_excluded(tx)
-            return *self._keywords.search(tx, query, limit, folder, excluded, with_total=with_total), excluded
+            once = cache(list_excluded)
+            hits, total = self._keywords.search(tx, query, limit, folder, once, with_total=with_total)
+            return hits, total, once(tx)
 
         return await self.read(work)
 

@@ -6,12 +6,13 @@ query holds terms only, so that the caller's text never becomes query syntax.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from stentor.core import jsontext
+from stentor.core.db import Tx
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt
 from stentor.domains.memory.validity import frontmatter_keys
@@ -138,6 +139,10 @@ Folders = str | tuple[str, ...]
 
 def folder_list(folders: Folders) -> list[str]:
     return [folders] if isinstance(folders, str) else list(folders)
+
+
+ListExcluded = Callable[[Tx], tuple[int, ...]]
+"""Lists the ids of the documents that a search must not return."""
 
 
 class SearchFilters(msgspec.Struct, frozen=True):

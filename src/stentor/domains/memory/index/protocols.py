@@ -17,6 +17,7 @@ from stentor.domains.memory.index.model import (
     IndexEntry,
     KeywordHit,
     KeywordQuery,
+    ListExcluded,
     PendingDocument,
     SearchFilters,
     VectorHit,
@@ -51,11 +52,13 @@ class KeywordStore(Protocol):
         query: KeywordQuery,
         limit: int,
         folder: Folders | None,
-        excluded: Sequence[int],
+        list_excluded: ListExcluded,
         *,
         with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
         """Return the best hits by BM25 without the excluded documents, and the total number of matches.
+
+        The transaction must not have read anything before; the excluded documents are listed in it.
 
         That is 0 without `with_total`. Term rarity and document length are those of the whole vault, whichever folders
         are searched.

@@ -6,7 +6,7 @@ The index that several processes share is in `postgres/`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from stentor.core import jsontext
@@ -22,8 +22,10 @@ from stentor.domains.memory.index.model import (
     IndexEntry,
     KeywordHit,
     KeywordQuery,
+    ListExcluded,
     folder_list,
 )
+from stentor.domains.memory.index.term_ranking import TermRanking
 
 SCHEMA_VERSION = 6
 INDEX_FILE = "memory.db"
@@ -91,10 +93,13 @@ create table vectors (
 ) without rowid
 """
 
+_VIEWS = "create virtual table if not exists terms using fts5vocab(words, instance)"
+"""A view of the terms in `words`: one row for each place of each."""
+
 
 def open_index(folder: Path) -> SearchIndex:
     """Open the index in this folder, and create it if needed. Raises StartRefused if it cannot be created."""
-    database = open_rebuildable(folder / INDEX_FILE, _STATEMENTS, SCHEMA_VERSION)
+    database = open_rebuildable(folder / INDEX_FILE, _STATEMENTS, SCHEMA_VERSION, _VIEWS)
     return SearchIndex(
         database, Fts5KeywordStore(), InMemoryVectorStore(database), database.driver.name, is_shared=False
     )
@@ -121,6 +126,9 @@ _STATEMENTS_OF = {
     for excludes in (False, True)
 }
 """By whether the search is in folders, and whether documents are excluded."""
+_READ_HITS = Sql(
+    "select doc_id, path, title, body from documents where doc_id in (select value from json_each(:doc_ids))"
+)
 _INSERT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
 _DELETE = Sql("delete from words where rowid = :doc_id")
 _FILLER = "\ue000"
@@ -128,17 +136,25 @@ _FILLER = "\ue000"
 
 
 class Fts5KeywordStore:
-    """Implements `KeywordStore` with an FTS5 table over stemmed terms."""
+    """Implements `KeywordStore` with an FTS5 table over stemmed terms.
+
+    FTS5 finds phrases; for single terms `TermRanking` gives the same scores, faster.
+    """
+
+    def __init__(self) -> None:
+        self._ranking = TermRanking()
 
     def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
         # FTS5 takes the number of terms for the length, so a short document gets terms that nobody can ask for.
         fields = (entry.title_words, entry.tag_words, entry.body_words)
-        missing = MIN_LENGTH - sum(len(words.split()) for words in fields)
-        content = f"{entry.body_words}{f' {_FILLER}' * missing}"
+        length = sum(len(words.split()) for words in fields)
+        content = f"{entry.body_words}{f' {_FILLER}' * (MIN_LENGTH - length)}"
         tx.run(_INSERT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=content)
+        tx.after_commit(partial(self._ranking.change, doc_id, max(MIN_LENGTH, length)))
 
     def delete(self, tx: Tx, doc_id: int) -> None:
         tx.run(_DELETE, doc_id=doc_id)
+        tx.after_commit(partial(self._ranking.change, doc_id, None))
 
     def search(
         self,
@@ -146,10 +162,13 @@ class Fts5KeywordStore:
         query: KeywordQuery,
         limit: int,
         folder: Folders | None,
-        excluded: Sequence[int],
+        list_excluded: ListExcluded,
         *,
         with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
+        if all(len(phrase) == 1 for phrase in query.phrases):
+            return self._search_terms(tx, query, limit, folder, list_excluded)
+        excluded = list_excluded(tx)
         search, count = _STATEMENTS_OF[folder is not None, bool(excluded)]
         parameters = {"query": build_fts5_match(query)}
         if folder is not None:
@@ -160,6 +179,14 @@ class Fts5KeywordStore:
         # FTS5's rank is the negated BM25 score, smaller is better.
         hits = [KeywordHit(doc_id, path, title, body, -rank) for doc_id, path, title, body, rank in rows]
         return hits, int(tx.rows(count, **parameters)[0][0]) if with_total else 0
+
+    def _search_terms(
+        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, list_excluded: ListExcluded
+    ) -> tuple[list[KeywordHit], int]:
+        scores, total = self._ranking.rank(tx, query, limit, folder, list_excluded)
+        rows = tx.rows(_READ_HITS, doc_ids=jsontext.dump(list(scores)))
+        hits = [KeywordHit(doc_id, path, title, body, scores[doc_id]) for doc_id, path, title, body in rows]
+        return sorted(hits, key=lambda hit: (-hit.score, hit.path)), total
 
 
 def build_fts5_match(query: KeywordQuery) -> str:

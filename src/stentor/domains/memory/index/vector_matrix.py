@@ -7,7 +7,7 @@ Vectors are stored by model and hash of their text, so that no text is embedded 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.in_memory_vectors import DELETE_CHUNKS
 from stentor.domains.memory.index.model import PendingDocument, SearchFilters, VectorHit
+from stentor.domains.memory.index.packed_vectors import PackedVectors
 from stentor_vault.text.markdown import Chunk
 
 FREE_ROW = -1
 INITIAL_ROWS = 1024
+LOADED_DOCUMENTS = 1000
+"""Documents whose vectors are read by one statement when all are loaded."""
 Vector = NDArray[np.float32]
 
 _LIST_PENDING = Sql(
@@ -29,7 +32,11 @@ _LIST_PENDING = Sql(
 _INVALIDATE_OTHER_MODELS = Sql("update documents set model = null where model <> :model")
 _SELECT_VECTORS = """select d.doc_id, d.weight, d.created_at, v.vector from documents d
     join chunks c on c.doc_id = d.doc_id join vectors v on v.model = d.model and v.hash = c.hash"""
-_LIST_VECTORS = Sql(f"{_SELECT_VECTORS} where d.model = :model order by d.doc_id, c.ordinal")
+_LIST_IDS = Sql("select doc_id from documents where model = :model and doc_id > :after order by doc_id limit :limit")
+_LIST_VECTORS = Sql(
+    f"""{_SELECT_VECTORS} where d.model = :model and d.doc_id > :after and d.doc_id <= :last
+    order by d.doc_id, c.ordinal"""
+)
 _LIST_DOCUMENT_VECTORS = Sql(f"{_SELECT_VECTORS} where d.model = :model and d.doc_id = :doc_id order by c.ordinal")
 _INSERT_CHUNK = Sql("insert into chunks (doc_id, ordinal, heading, hash) values (:doc_id, :ordinal, :heading, :hash)")
 _INSERT_VECTOR = Sql("insert into vectors (model, hash, vector) values (:model, :hash, :vector) on conflict do nothing")
@@ -47,9 +54,11 @@ class VectorMatrix:
         self._rows: dict[int, list[int]] = {}
         self._free: list[int] = []
         self._used = 0
-        self._vectors = np.zeros((INITIAL_ROWS, dimensions), np.float32)
+        self._vectors = PackedVectors(dimensions)
         self._doc = np.full(INITIAL_ROWS, FREE_ROW, np.int64)
         self._ordinal = np.zeros(INITIAL_ROWS, np.int32)
+        self._first = np.zeros(INITIAL_ROWS, np.int64)
+        """The row of the document's first chunk, which stands for the document."""
         self._weight = np.full(INITIAL_ROWS, np.nan, np.float64)
         self._created = np.zeros(INITIAL_ROWS, np.int64)
 
@@ -88,16 +97,22 @@ class VectorMatrix:
     def similarities(self, query: NDArray[np.float32], doc_ids: Iterable[int]) -> dict[int, float]:
         """Return the similarity of each document's nearest chunk; unknown documents are left out."""
         with self._lock:
-            known = {doc_id: self._rows[doc_id] for doc_id in doc_ids if doc_id in self._rows}
-            return {doc_id: float((self._vectors[rows] @ query).max()) for doc_id, rows in known.items()}
+            known = {doc_id: rows for doc_id in doc_ids if (rows := self._rows.get(doc_id))}
+            scores = self._vectors.multiply_rows(query, [row for rows in known.values() for row in rows])
+            starts = np.cumsum([0, *(len(rows) for rows in known.values())])[:-1]
+            best = np.maximum.reduceat(scores, starts) if known else scores
+            return dict(zip(known, best.tolist(), strict=True))
 
     def _upsert(self, doc_id: int, vectors: NDArray[np.float32], weight: float | None, created_at: int) -> None:
         self._delete(doc_id)
         rows = [self._allocate_row() for _ in range(len(vectors))]
         self._rows[doc_id] = rows
-        self._vectors[rows] = vectors
+        if not rows:
+            return
+        self._vectors.set(rows, vectors)
         self._doc[rows] = doc_id
         self._ordinal[rows] = np.arange(len(rows))
+        self._first[rows] = rows[0]
         self._weight[rows] = np.nan if weight is None else weight
         self._created[rows] = created_at
 
@@ -110,20 +125,25 @@ class VectorMatrix:
         self, query: NDArray[np.float32], limit: int, rows: NDArray[np.int64], similarity_min: float | None
     ) -> tuple[list[VectorHit], int]:
         # Over all rows, because selecting those that pass the filters first would copy them.
-        scores = self._vectors[: self._used] @ query
+        scores = self._vectors.multiply(query, self._used)
         if similarity_min is not None:
             rows = rows[scores[rows] >= similarity_min]
-        if not len(rows):
-            return [], 0
-        doc_ids = self._doc[rows]
-        order = np.argsort(-scores[rows], kind="stable")
-        # `unique` returns the first position of each document in that order: its best chunk.
-        unique_ids, first = np.unique(doc_ids[order], return_index=True)
-        # `unique` sorts by id; the positions in ascending order are again the order by similarity.
-        best = np.sort(first)[:limit]
-        chosen = rows[order[best]]
-        hits = [VectorHit(int(self._doc[r]), float(scores[r]), int(self._ordinal[r])) for r in chosen]
-        return hits, len(unique_ids)
+        found = np.zeros(self._used, np.bool_)
+        found[self._first[rows]] = True
+        best = self._best_chunks(scores, rows, limit)
+        return [VectorHit(int(self._doc[r]), float(scores[r]), int(self._ordinal[r])) for r in best], int(found.sum())
+
+    def _best_chunks(self, scores: NDArray[np.float32], rows: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+        """Return the best row of each of the best documents, best first."""
+        wanted = 2 * limit
+        while True:
+            best = _highest(scores, rows, wanted)
+            # `unique` returns the first position of each document: its best chunk. In their order: by similarity again.
+            _, first = np.unique(self._first[best], return_index=True)
+            if len(first) >= limit or len(best) == len(rows):
+                return best[np.sort(first)[:limit]]
+            # Long documents took the places of others.
+            wanted *= 4
 
     def _filter_rows(self, weight_min: float | None, created_after: int | None) -> NDArray[np.int64]:
         passes = self._doc[: self._used] != FREE_ROW
@@ -144,11 +164,20 @@ class VectorMatrix:
     def _grow(self) -> None:
         size = len(self._doc)
         # Doubled each time, so that all the copying together costs no more than the rows themselves.
-        self._vectors = np.concatenate([self._vectors, np.zeros((size, self.dimensions), np.float32)])
         self._doc = np.concatenate([self._doc, np.full(size, FREE_ROW, np.int64)])
         self._ordinal = np.concatenate([self._ordinal, np.zeros(size, np.int32)])
+        self._first = np.concatenate([self._first, np.zeros(size, np.int64)])
         self._weight = np.concatenate([self._weight, np.full(size, np.nan)])
         self._created = np.concatenate([self._created, np.zeros(size, np.int64)])
+
+
+def _highest(scores: NDArray[np.float32], rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return at least `count` of the rows, those with the highest scores, the highest first."""
+    found = scores[rows]
+    if count < len(rows):
+        least = np.partition(found, len(rows) - count)[len(rows) - count]
+        rows = rows[found >= least]
+    return rows[np.argsort(-scores[rows], kind="stable")]
 
 
 class ChunkVector(msgspec.Struct, frozen=True):
@@ -170,9 +199,14 @@ def invalidate_other_models(tx: Tx, model: str) -> int:
     return tx.run(_INVALIDATE_OTHER_MODELS, model=model)
 
 
-def list_vectors(tx: Tx, model: str) -> list[ChunkVector]:
-    """Return the vectors of all embedded documents, in the order of documents and chunks."""
-    return [_chunk_vector(row) for row in tx.rows(_LIST_VECTORS, model=model)]
+def iter_vectors(tx: Tx, model: str) -> Iterator[ChunkVector]:
+    """Yield the vectors of all embedded documents, in the order of documents and chunks."""
+    after = -1
+    # Some documents at a time: all vectors as rows take twice the memory that they are kept in.
+    while ids := tx.rows(_LIST_IDS, model=model, after=after, limit=LOADED_DOCUMENTS):
+        last = int(ids[-1][0])
+        yield from map(_chunk_vector, tx.rows(_LIST_VECTORS, model=model, after=after, last=last))
+        after = last
 
 
 def list_document_vectors(tx: Tx, model: str, doc_id: int) -> list[ChunkVector]:

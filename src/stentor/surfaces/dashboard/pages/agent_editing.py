@@ -180,7 +180,8 @@ async def propose_change(page: PageRequest) -> Response:
         if error.status not in (400, 409):
             raise
         return _render_edit(page, agent, after | {"description": description}, error.message, error.status)
-    return page.redirect(f"/governance/updates/{quote_segment(update['update_id'])}", "proposed")
+    notice = "proposed-unserved" if update.get("notice") else "proposed"
+    return page.redirect(f"/governance/updates/{quote_segment(update['update_id'])}", notice)
 
 
 def _find_problem(before: dict[str, str], after: dict[str, str], description: str) -> str:

@@ -172,7 +172,11 @@ def _error_handler(
             return PlainTextResponse(message, status)  # a redirect to the sign-in page would loop
         if status == 401 or session is None:
             return _redirect_to_sign_in(request)
-        response = PageRequest(site, request, session).render("problem.html", status, title=title, message=message)
+        # The same request to an address that does not exist, or with a wrong value, fails again.
+        may_pass = status in (409, 429) or status >= 500
+        response = PageRequest(site, request, session).render(
+            "problem.html", status, title=title, message=message, may_pass=may_pass
+        )
         if request.headers.get("x-live"):
             # A failed background reload keeps the content; the page's status says that it is not live.
             response.headers["HX-Reswap"] = "none"

@@ -134,6 +134,7 @@ async def _render_update(page: PageRequest, error: GatewayError | None = None) -
         tiers=TIERS,
         tier_meaning=TIER_MEANINGS[update["tier"]],
         kinds=TEST_KINDS,
+        rollback_id=_find_rollback(history),
         error=error,
         typed=await page.read_form() if error else {},
     )
@@ -284,6 +285,14 @@ def _read_history(
         )
         event_id = None if event_id == first else event.parent_id
     return events[::-1]
+
+
+def _find_rollback(history: list[HistoryEvent]) -> str | None:
+    """Return the id of the rollback that undid an update."""
+    if not history or history[-1]["event_type"] != "update_rolled_back":
+        return None
+    found = history[-1]["metadata"].get("rollback_id")
+    return found if isinstance(found, str) else None
 
 
 ROUTES = [

@@ -18,6 +18,7 @@ from stentor.core.clock import SECOND, micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.model import find_copied_path
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.registry import queries as registry_queries
@@ -213,9 +214,12 @@ async def show_note(page: PageRequest) -> Response:
     if displayed is not None:
         source = {"from": path, **vault_param(vault)}
         body = await asyncio.to_thread(note_rendering.render_note, displayed["content"], source)
+    copied_path = find_copied_path(path)
     return page.render(
         "note.html",
         note_path=path,
+        copied_path=copied_path if copied_path and await read_document(page, copied_path, vault) else None,
+        copied_url=note_url(copied_path or "", vault),
         vault=None if vault == DEFAULT_VAULT else vault,
         document=document,
         versions=versions,

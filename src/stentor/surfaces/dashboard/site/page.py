@@ -91,6 +91,8 @@ NOTICES = {
     "registered": "Agent registered.",
     "edited": "Changed. It applies from now on.",
     "proposed": "Proposed. It takes effect when it is approved.",
+    "proposed-unserved": "Proposed. No provider serves this model: after the approval the agent's tasks fail until one "
+    "does. The page Models & cost, Providers, has what there is.",
     "cleared": "Violations cleared.",
     "saved": "Saved.",
     "budget-set": "Budget set. It applies from the next call.",
@@ -115,7 +117,7 @@ NOTICES = {
     "content-deleted": "Prompts and answers deleted.",
     "signed": "Signed: the log with all events so far.",
 }
-WARNINGS = frozenset(("conflict", "run-denied"))
+WARNINGS = frozenset(("conflict", "run-denied", "proposed-unserved"))
 """Notices of what did not happen as it was asked for."""
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
 

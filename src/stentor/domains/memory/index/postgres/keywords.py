@@ -25,6 +25,7 @@ from stentor.domains.memory.index.model import (
     IndexEntry,
     KeywordHit,
     KeywordQuery,
+    ListExcluded,
     SearchField,
     folder_list,
 )
@@ -114,10 +115,11 @@ class PostgresKeywordStore:
         query: KeywordQuery,
         limit: int,
         folder: Folders | None,
-        excluded: Sequence[int],
+        list_excluded: ListExcluded,
         *,
         with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
+        excluded = list_excluded(tx)
         corpus: dict[str, int] = dict(tx.rows(_READ_CORPUS))
         if not corpus["documents"]:
             return [], 0

@@ -1,0 +1,168 @@
+"""The ranking of single terms gives what FTS5's own function gives, whatever changes meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stentor.core.db import Sql, Tx
+from stentor.domains.memory.index import sqlite, term_ranking
+from stentor.domains.memory.index.index import IndexChanges, SearchIndex
+from stentor.domains.memory.index.model import (
+    FIELD_WEIGHTS,
+    SEARCH_FIELDS,
+    IndexEntry,
+    KeywordQuery,
+    MatchMode,
+    SearchField,
+    build_query,
+)
+from stentor.domains.memory.index.sqlite import build_fts5_match
+from tests.conformance.indexes import document, found
+from tests.requirements import requirement
+
+WORDS = ["red", "green", "blue", "straße", "水", "x1"]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=90).map(" ".join)
+PATHS = st.sampled_from([f"{folder}{n}.md" for folder in ("", "in/") for n in range(4)])
+CHANGES = st.lists(
+    st.tuples(PATHS, st.none() | st.tuples(TEXTS, st.lists(st.sampled_from(WORDS), max_size=2))), max_size=12
+)
+WEIGHTS = ", ".join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)
+BM25 = Sql(
+    f"""select d.path, -bm25(words, {WEIGHTS}) from words join documents d on d.doc_id = words.rowid
+    where words match :query"""
+)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[SearchIndex]:
+    opened = sqlite.open_index(tmp_path)
+    yield opened
+    opened.close()
+
+
+async def ranked(index: SearchIndex, query: KeywordQuery, limit: int = 100) -> dict[str, float]:
+    hits, *_ = await index.search_keywords(query, limit)
+    return {hit.path: hit.score for hit in hits}
+
+
+def entry(path: str, text: str, tags: list[str], number: int) -> IndexEntry:
+    return document(path, f"# {text[:20]}\n{text}", at=number, tags=tags)
+
+
+async def check_against_fts5(
+    changes: list[tuple[str, tuple[str, list[str]] | None]],
+    words: list[str],
+    fields: list[SearchField],
+    mode: MatchMode,
+    limit: int,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        index = sqlite.open_index(Path(folder))
+        query = build_query(words, fields, mode)
+        assert query is not None
+        # Also before the first change, so that the lengths that are kept have to follow.
+        assert await ranked(index, query) == {}
+        for number, (path, content) in enumerate(changes, 1):
+            if content is None:
+                await index.delete([path])
+            else:
+                await index.upsert([entry(path, *content, number)], [], number, force=False)
+            expected = dict(await index.read(lambda tx: tx.rows(BM25, query=build_fts5_match(query))))
+            assert await ranked(index, query) == pytest.approx(expected, rel=1e-9)
+            hits, total, _ = await index.search_keywords(query, limit)
+            assert (len(hits), total) == (min(limit, len(expected)), len(expected))
+            best = sorted(expected.values(), reverse=True)[:limit]
+            assert [hit.score for hit in hits] == pytest.approx(best, rel=1e-9)
+        index.close()
+
+
+@requirement("memory.keyword-search")
+@given(
+    CHANGES,
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=4),
+    st.lists(st.sampled_from(SEARCH_FIELDS), min_size=1, unique=True),
+    st.sampled_from(["any", "all"]),
+    st.integers(1, 4),
+)
+def test_documents_and_scores_are_those_of_fts5(
+    changes: list[tuple[str, tuple[str, list[str]] | None]],
+    words: list[str],
+    fields: list[SearchField],
+    mode: MatchMode,
+    limit: int,
+) -> None:
+    asyncio.run(check_against_fts5(changes, words, fields, mode, limit))
+
+
+async def test_what_is_committed_while_a_search_reads_is_found_by_the_next(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search that began before a commit must leave nothing for those that begin after it."""
+    await index.upsert([document("a.md", "red")], [], 1, force=False)
+    loop = asyncio.get_running_loop()
+    load_lengths, load_term = term_ranking._load_lengths, term_ranking._load_term
+    paths = iter(["b.md", "c.md", "d.md", "e.md"])
+
+    def commit() -> None:
+        upsert = index.upsert([document(next(paths), "red")], [], 2, force=False)
+        asyncio.run_coroutine_threadsafe(upsert, loop).result()
+
+    def load_lengths_late(tx: Tx) -> object:
+        lengths = load_lengths(tx)
+        commit()
+        return lengths
+
+    def load_term_late(*args: object) -> object:
+        term = load_term(*args)  # type: ignore[arg-type]
+        commit()
+        return term
+
+    with monkeypatch.context() as patch:
+        patch.setattr(term_ranking, "_load_lengths", load_lengths_late)
+        patch.setattr(term_ranking, "_load_term", load_term_late)
+        assert await found(index, "red") == ["a.md"]
+        assert await found(index, "red") == ["a.md", "b.md", "c.md"]
+    assert await found(index, "red") == ["a.md", "b.md", "c.md", "d.md"]
+
+
+async def test_a_rollback_changes_nothing(index: SearchIndex) -> None:
+    await index.upsert([document("a.md", "red")], [], 1, force=False)
+    assert await found(index, "red") == ["a.md"]
+
+    def fail(tx: Tx) -> None:
+        index._upsert(tx, document("b.md", "red"), IndexChanges(), force=False)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await index.write(fail)
+    assert await found(index, "red") == ["a.md"]
+
+
+async def test_the_memory_for_terms_is_bounded(index: SearchIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    await index.upsert([document(f"{n}.md", " ".join(WORDS)) for n in range(20)], [], 1, force=False)
+    # Eight bytes for each document of a term: room for two of them.
+    monkeypatch.setattr(term_ranking, "MAX_KEPT_BYTES", 2 * 20 * 8)
+    ranking = index._keywords._ranking  # type: ignore[attr-defined]
+    for word in WORDS * 2:
+        assert len(await found(index, word)) == 20
+        assert len(ranking._kept) <= 2
+        assert ranking._kept_bytes == sum(kept.bytes for kept in ranking._kept.values())
+
+
+async def test_an_index_of_an_earlier_version_gets_the_view(tmp_path: Path) -> None:
+    index = sqlite.open_index(tmp_path)
+    await index.upsert([document("a.md", "red")], [], 1, force=False)
+    index.close()
+    with sqlite3.connect(tmp_path / sqlite.INDEX_FILE) as connection:
+        connection.execute("drop table terms")
+    index = sqlite.open_index(tmp_path)
+    assert await found(index, "red") == ["a.md"]
+    index.close()
