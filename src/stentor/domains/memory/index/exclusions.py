@@ -35,6 +35,7 @@ _LIST_LEFT_OUT = Sql(
     """select doc_id from periods where valid_from > :at or valid_to <= :at
     union select doc_id from excluded order by doc_id"""
 )
+_IS_RESTRICTED = Sql("select 1 where exists (select 1 from excluded) or exists (select 1 from periods)")
 _LIST_MARKS = Sql("select m.doc_id, d.path, m.anchor, m.claim, m.mark from marks m join documents d using (doc_id)")
 _LIST_SOURCES = Sql("select name, mark from invalid_sources order by name")
 _FIND_SOURCE = Sql("select 1 from invalid_sources where name = :name")
@@ -102,6 +103,11 @@ def _derivation_rows(doc_id: int, entry: IndexEntry) -> Iterator[dict[str, objec
 def delete(tx: Tx, doc_id: int) -> None:
     for statement in _DELETE:
         tx.run(statement, doc_id=doc_id)
+
+
+def is_restricted(tx: Tx) -> bool:
+    """Return whether any document is excluded, or holds for a time only."""
+    return tx.row(_IS_RESTRICTED) is not None
 
 
 def has_derived(tx: Tx, dialect: str, paths: Iterable[str]) -> bool:

@@ -77,6 +77,9 @@ class SearchIndex:
         self._database = database
         self._keywords = keywords
         self._dialect = dialect
+        self._exclusions_version = 0
+        self._unrestricted_version = -1
+        """The version at which nothing was excluded and no note held for a time only; only without other processes."""
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         return await self._database.read(fn)
@@ -142,7 +145,11 @@ class SearchIndex:
     def _update_exclusions(self, tx: Tx, changes: IndexChanges) -> None:
         """A change of a text alone changes nothing that was derived; a new or deleted file may be what a note names."""
         if changes.has_keys or exclusions.has_derived(tx, self._dialect, changes.paths):
+            tx.after_commit(self._count_change)
             exclusions.recompute(tx, self._dialect)
+
+    def _count_change(self) -> None:
+        self._exclusions_version += 1
 
     async def delete(self, paths: Sequence[str]) -> list[int]:
         """Delete documents; return the ids that they had."""
@@ -246,8 +253,10 @@ class SearchIndex:
         That is listed in the same transaction, which costs a search less than one of its own.
         """
 
+        listing = self._skip_unrestricted(list_excluded)
+
         def work(tx: Tx) -> tuple[list[KeywordHit], int, tuple[int, ...]]:
-            once = cache(list_excluded)
+            once = cache(listing)
             hits, total = self._keywords.search(tx, query, limit, folder, once, with_total=with_total)
             return hits, total, once(tx)
 
@@ -255,7 +264,26 @@ class SearchIndex:
 
     async def list_excluded(self, list_excluded: ListExcluded) -> tuple[int, ...]:
         """Return the documents that a search must not return."""
-        return await self.read(list_excluded)
+        if self._unrestricted_version == self._exclusions_version:
+            return ()
+        return await self.read(self._skip_unrestricted(list_excluded))
+
+    def _skip_unrestricted(self, list_excluded: ListExcluded) -> ListExcluded:
+        """Return a function that asks nothing as long as it is known that nothing is excluded."""
+        if self.is_shared:
+            return list_excluded
+        # Before the transaction begins: a change that it does not see counts as a later version.
+        version = self._exclusions_version
+
+        def list_if_restricted(tx: Tx) -> tuple[int, ...]:
+            if self._unrestricted_version == version:
+                return ()
+            if exclusions.is_restricted(tx):
+                return list_excluded(tx)
+            self._unrestricted_version = version
+            return ()
+
+        return list_if_restricted
 
     async def replace_sources(self, marks: Mapping[str, Mark], version: int, *, seen: int) -> None:
         """Set the sources that are invalid, unless the index has a later version of them than `seen`."""
@@ -266,6 +294,7 @@ class SearchIndex:
                 return
             store.write_fact(tx, "sources_version", version)
             if exclusions.replace_sources(tx, marks):
+                tx.after_commit(self._count_change)
                 exclusions.recompute(tx, self._dialect)
 
         await self.write(work)
