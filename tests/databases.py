@@ -58,6 +58,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/llm/test_docs.py",
     "tests/domains/llm/test_tool_loop.py",
     "tests/domains/llm/test_runtime_settings.py",
+    "tests/domains/memory/validity/",
     "tests/domains/messaging/test_processor.py",
     "tests/domains/messaging/test_contract_bodies.py",
     "tests/domains/modelrouting/test_grades.py",

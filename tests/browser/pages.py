@@ -53,6 +53,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("memory", "/memory?q=deploy&mode=keyword", "Plan"),
         Shown("memory-list", "/memory", "Recently changed"),
         Shown("note-edit", "/memory/edit?path=Projects%2Fplan.md", "Deploying happens every night"),
+        Shown("note-invalid", "/memory/note?path=Notes%2Fbudget.md", "The vendor withdrew it"),
         Shown("note", "/memory/note?path=Projects%2Fplan.md", "Deploying happens every night"),
         Shown("messages", "/messages", "registry"),
         Shown("message", f"/messages/{made.message}", "trace-0001"),

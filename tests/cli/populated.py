@@ -15,6 +15,8 @@ from tests.patience import until
 ENVIRON = {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_LLM_LOCAL_BASELINE": "1", "SERVICE_EMBEDDING_MODEL": "none"}
 ENVIRON |= {"SERVICE_LLM_BUDGETS": "key:*:tokens/day=100000"}
 NOTE = "Logs/harbour.md"
+DERIVED, WRONG = "derived.md", "https://wrong.example"
+"""A note that is invalid, as its source is."""
 
 
 @dataclass
@@ -36,6 +38,9 @@ def fill(service: Service) -> Filled:
         done = [_done(api, agent, ok=n % 3 != 0) for n in range(6)]
         document = {"path": NOTE, "content": "The harbour was quiet, \U0001f30a.\n"}
         post(api, "/memory/write", operation="write", document=document)
+        derived = {"path": DERIVED, "content": "A lighthouse.", "frontmatter": {"derived_from": WRONG}}
+        post(api, "/memory/write", operation="write", document=derived)
+        post(api, "/memory/invalidate", source=WRONG, reason="The page was wrong.")
         post(api, "/governance/checkpoints", agent_id=agent)
         messages = [{"role": "user", "content": "The sea is salty. Rivers carry salt. It stays."}]
         post(api, "/llm/chat", model="local/extractive", messages=messages)

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 
@@ -96,7 +97,7 @@ def changed(path: Path, *statements: str) -> None:
             raw.execute(statement)
 
 
-@requirement("scale.copy-whole")
+@requirement("scale.copy-whole", "memory.invalid-everywhere")
 def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
     filled: Filled, program: Program, bare_url: str, serve: Serve, tmp_path: Path
 ) -> None:
@@ -125,6 +126,8 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
                 assert second.get(f"/api/v1/tasks/{task_id}").json()["status"] == "completed"
             read = second.get("/api/v1/memory/read/exact", params={"path": NOTE}).json()
             assert "harbour" in read["document"]["content"]
+            until(lambda: found_notes(first, "harbour") == [NOTE])
+            assert found_notes(second, "lighthouse") == []
             assert second.get("/api/v1/llm/usage").json()["data"]["totalRequests"] == 1
             (call,) = second.get("/api/v1/llm/calls").json()["calls"]
             assert second.get(f"/api/v1/llm/calls/{call['call_id']}").json()["request"] == '"kept"'
@@ -137,6 +140,10 @@ def test_a_filled_folder_goes_to_postgresql_and_two_instances_go_on_with_it(
     found = on_server("provenance", "verify", "--json")
     assert (found.code, found.json["intact"], found.json["key_known"]) == (0, True, True)
     assert found.json["events"] > log["events"]
+
+
+def found_notes(api: httpx.Client, term: str) -> list[str]:
+    return [match["path"] for match in post(api, "/memory/search/keyword", terms=[term])["matches"]]
 
 
 def changed_address(url: str, address: str) -> None:

@@ -71,7 +71,7 @@ async def scores(
     query = build_query(wanted, fields, mode)
     if query is None:
         return {}
-    hits, total = await index.search_keywords(query, 1000, folder)
+    hits, total, _ = await index.search_keywords(query, 1000, folder)
     assert total == len(hits)
     return {hit.path: hit.score for hit in hits}
 

@@ -282,9 +282,9 @@ async def test_a_folder_narrows_before_the_best_are_taken_and_rarity_is_of_the_w
     await fill(index, document("in/a.md", "heron " + "word " * 50), document("in/deep/b.md", "heron"))
     query = build_query(["heron"], SEARCH_FIELDS, "any")
     assert query is not None
-    hits, total = await index.search_keywords(query, 5, "in")
+    hits, total, _ = await index.search_keywords(query, 5, "in")
     assert ([hit.path for hit in hits], total) == (["in/a.md"], 1)
-    everywhere, all_of_them = await index.search_keywords(query, 5)
+    everywhere, all_of_them, _ = await index.search_keywords(query, 5)
     assert (len(everywhere), all_of_them) == (5, 22)
     assert hits[0].score == pytest.approx((await scores(index, "heron"))["in/a.md"])
 

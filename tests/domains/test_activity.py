@@ -28,6 +28,8 @@ OF_TASKS = set(get_args(EventType)) - {
         "alert_resolved",
         "history_accepted",
         "version_named",
+        "memory_invalidated",
+        "memory_restored",
         "agent_logged",
         "key_changed",
         "schedule_changed",

@@ -136,7 +136,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
     ]
     if kernel.memory is not None:
         vaults = kernel.memory.registry(kernel.task_notes.maintenance if kernel.task_notes else None)
-        owners.append(memory.MemoryOperations(vaults, infra.settings.memory.tenant))
+        owners.append(memory.MemoryOperations(vaults, kernel.memory.invalidations, infra.settings.memory.tenant))
     return {row.name: row for row in bind(OPERATIONS, *owners)}
 
 

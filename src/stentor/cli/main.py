@@ -54,6 +54,10 @@ COMMANDS = {
         "stentor.cli.commands.memory:history",
         "List the stored versions of a note, newest first, even if it was deleted; or restore one.",
     ),
+    "invalidate": Target(
+        "stentor.cli.commands.invalidation:invalidate",
+        "Take a note, a passage or a source out of all searches with what was derived from it; without one, list.",
+    ),
     "init": Target(
         "stentor.cli.commands.installation:init",
         "Write stentor.toml, a commented file of the usual settings, into this folder.",

@@ -69,6 +69,8 @@ EventType = Literal[
     "agent_logged",
     "memory_read",
     "memory_written",
+    "memory_invalidated",
+    "memory_restored",
     "version_named",
     "llm_called",
     "content_deleted",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index import sqlite, term_ranking
-from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.index import IndexChanges, SearchIndex
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
     SEARCH_FIELDS,
@@ -49,7 +49,7 @@ def index(tmp_path: Path) -> Iterator[SearchIndex]:
 
 
 async def ranked(index: SearchIndex, query: KeywordQuery, limit: int = 100) -> dict[str, float]:
-    hits, _ = await index.search_keywords(query, limit)
+    hits, *_ = await index.search_keywords(query, limit)
     return {hit.path: hit.score for hit in hits}
 
 
@@ -77,7 +77,7 @@ async def check_against_fts5(
                 await index.upsert([entry(path, *content, number)], [], number, force=False)
             expected = dict(await index.read(lambda tx: tx.rows(BM25, query=build_fts5_match(query))))
             assert await ranked(index, query) == pytest.approx(expected, rel=1e-9)
-            hits, total = await index.search_keywords(query, limit)
+            hits, total, _ = await index.search_keywords(query, limit)
             assert (len(hits), total) == (min(limit, len(expected)), len(expected))
             best = sorted(expected.values(), reverse=True)[:limit]
             assert [hit.score for hit in hits] == pytest.approx(best, rel=1e-9)
@@ -138,7 +138,7 @@ async def test_a_rollback_changes_nothing(index: SearchIndex) -> None:
     assert await found(index, "red") == ["a.md"]
 
     def fail(tx: Tx) -> None:
-        index._upsert(tx, document("b.md", "red"), force=False)
+        index._upsert(tx, document("b.md", "red"), IndexChanges(), force=False)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):

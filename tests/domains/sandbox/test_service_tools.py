@@ -20,7 +20,7 @@ TOOL_CALLS = Sql("select metadata from events where event_type = 'tool_called'")
 CHAT_TOOL = [{"name": "llm_chat", "operations": ["chat"]}]
 
 
-@requirement("sandbox.broker-memory")
+@requirement("sandbox.broker-memory", "memory.invalidate-source")
 async def test_memory_tools_write_and_search_as_the_agent(make_sandbox: MakeSandbox) -> None:
     sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
     await sandbox.python(
@@ -39,6 +39,9 @@ async def test_memory_tools_write_and_search_as_the_agent(make_sandbox: MakeSand
     assert set(actors) == {"ann"}
     note = await sandbox.world.memory.default.vault.read("team/sea.md")
     assert b"Salt comes from rocks." in note.content
+    body = {"source": f"task:{task['task_id']}", "reason": "it made that up"}
+    left = await sandbox.world.admin.post("/api/v1/memory/invalidate", json=body)
+    assert [one["path"] for one in left.json()["left"]] == ["team/sea.md"], left.text
 
 
 @requirement("sandbox.broker-memory")

@@ -7,6 +7,7 @@ import importlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from stentor.bootstrap.infrastructure import Infrastructure
@@ -29,6 +30,8 @@ from stentor.domains.memory.index.sqlite import open_index
 from stentor.domains.memory.index.watcher import VaultWatcher
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService, VersionHistory
+from stentor.domains.memory.validity.guard import MarkGuard
+from stentor.domains.memory.validity.service import InvalidationService
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.notes import plugin_client
 from stentor.domains.notes.plugin_client import PluginClient
@@ -87,6 +90,7 @@ class Memory:
     default: OpenVault
     others: Mapping[str, OpenVault]
     leader: LeaderElection
+    invalidations: InvalidationService
     _background: list[asyncio.Task[None]] = field(default_factory=list)
 
     @property
@@ -132,6 +136,8 @@ class Memory:
         while True:
             try:
                 await self._recover(ABANDONED_US)
+                # A process may have died between its row and the index.
+                await self.invalidations.sync()
             except StoreUnavailable:
                 log.debug("memory: recovery postponed, the database is unavailable")
             await asyncio.sleep(RECOVER_SECONDS)
@@ -152,7 +158,17 @@ def open_memory(infra: Infrastructure) -> Memory:
         for name, folder in _other_folders(settings, _watched_folder(vault))
     }
     default = _open(infra, vault, embedder)
-    return Memory(default, others, LeaderElection(infra.db.driver, VAULT_LOCK_ID, "the vault"))
+    opened = {DEFAULT_VAULT: default, **others}
+    invalidations = InvalidationService(
+        infra.db,
+        {name: one.service for name, one in opened.items()},
+        {name: one.index for name, one in opened.items()},
+        infra.clock,
+    )
+    for name, one in opened.items():
+        one.indexer.before_reconcile = partial(invalidations.sync_vault, name)
+    leader = LeaderElection(infra.db.driver, VAULT_LOCK_ID, "the vault")
+    return Memory(default, others, leader, invalidations)
 
 
 def _open(
@@ -165,7 +181,7 @@ def _open(
     indexer = Indexer(vault, index, clock) if name else Indexer(vault, index, clock, is_excluded=is_mirrored)
     embeddings = EmbeddingWorker(index, embedder, clock, _similarity_floors(settings))
     indexer.on_indexed = embeddings.enqueue
-    service = MemoryService(vault, db, indexer, infra.runlog, clock, _head_event, name)
+    service = MemoryService(vault, db, indexer, infra.runlog, clock, _head_event, MarkGuard(index, clock), name)
     indexer.on_disk_change = DiskEdits(db, index, service.key_prefix).record
     service.estimate_vectors_ready_at = embeddings.estimate_ready_at
     return OpenVault(
@@ -174,7 +190,7 @@ def _open(
         indexer=indexer,
         embeddings=embeddings,
         service=service,
-        search=SearchService(db, index, service, embeddings),
+        search=SearchService(db, index, service, embeddings, clock),
         history=VersionHistory(vault, db, service),
         health=MemoryHealth(vault, index, indexer, embeddings, service.cache),
         watcher=VaultWatcher(

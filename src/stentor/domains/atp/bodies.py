@@ -93,12 +93,17 @@ class VaultBody(ActionBody):
 
 
 class MemoryQueryBody(VaultBody):
-    """`path` is required for exact reads, `text` for all other query types."""
+    """`path` is required for exact reads, `text` for all other query types.
+
+    `as_of` searches what held at a date or time, `include_invalid` also what is invalid.
+    """
 
     query_type: Literal["semantic", "keyword", "hybrid", "exact"] | None = None
     text: Annotated[str, Length(min_length=1, max_length=10_000)] | None = None
     path: Path | None = None
     top_k: Annotated[int, Field(ge=1, le=200)] = 10
+    as_of: Annotated[str, Length(min_length=1, max_length=40)] | None = None
+    include_invalid: bool = False
     filters: MemoryQueryFilters = MemoryQueryFilters()
 
 

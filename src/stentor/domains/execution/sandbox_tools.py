@@ -17,10 +17,11 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.call_guard import LlmCaller as LlmCaller
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.llm.results import ChatResult
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.model import SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import HybridMatch
-from stentor.domains.memory.service import MemoryCaller, WriteResult
+from stentor.domains.memory.service import WriteResult
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolRequest, TypedTool
 from stentor.domains.sandbox.model import Access
 

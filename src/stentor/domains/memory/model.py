@@ -41,7 +41,7 @@ class WriteDraft(msgspec.Struct, frozen=True):
 
     `base_hash` is the version that the caller read last, as hash of the file or of its content. `expected_hash` is one
     that must be current even if the write would change nothing. Of the file hashes `if_match` one must be current, of
-    `if_none_match` none may be; ANY_STATE among them stands for any file.
+    `if_none_match` none may be; ANY_STATE among them stands for any file. `mark_reason` is why a mark is removed.
     """
 
     operation: WriteOperation
@@ -55,6 +55,7 @@ class WriteDraft(msgspec.Struct, frozen=True):
     if_match: frozenset[str] | None = None
     expected_hash: str | None = None
     if_none_match: frozenset[str] = frozenset()
+    mark_reason: str | None = None
 
 
 class WriteDecision(msgspec.Struct, frozen=True):

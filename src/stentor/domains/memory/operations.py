@@ -9,7 +9,22 @@ from fastapi import Header, Query
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
-from stentor.domains.memory.service import MemoryCaller
+from stentor.domains.memory.caller import MemoryCaller
+from stentor.domains.memory.search import parse_scope
+from stentor.domains.memory.validity.documents import read_document
+from stentor.domains.memory.validity.frontmatter_keys import KEYS
+from stentor.domains.memory.validity.model import Exclusion
+from stentor.domains.memory.validity.service import InvalidationService, VaultExclusion
+from stentor.domains.memory.validity.target_wire import (
+    InvalidatedOut,
+    InvalidateIn,
+    InvalidListOut,
+    InvalidNoteOut,
+    InvalidSourceOut,
+    RestoredOut,
+    RestoreIn,
+)
+from stentor.domains.memory.validity.wire import ExclusionOut
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
 from stentor.domains.memory.wire import (
     BacklinksOut,
@@ -67,8 +82,8 @@ class MemoryOperations:
     All vaults belong to one tenant; keys of others are refused.
     """
 
-    def __init__(self, vaults: VaultRegistry, tenant: str) -> None:
-        self._vaults, self._tenant = vaults, tenant
+    def __init__(self, vaults: VaultRegistry, invalidations: InvalidationService, tenant: str) -> None:
+        self._vaults, self._invalidations, self._tenant = vaults, invalidations, tenant
 
     def _identify(self, caller: Principal, task_id: str | None = None, agent_id: str | None = None) -> MemoryCaller:
         if caller.tenant != self._tenant:
@@ -106,7 +121,20 @@ class MemoryOperations:
             document, etag = await self._vaults.get(vault).memory.read(memory_caller, path)
         except NoSuchNote:
             return ReadOut(status="not_found", document=None, latency_ms=_elapsed_ms(started))
-        return ReadOut(status="success", document=_document(document), latency_ms=_elapsed_ms(started), etag=etag)
+        invalid = await self._find_exclusion(vault, document)
+        return ReadOut(
+            status="success",
+            document=_document(document),
+            latency_ms=_elapsed_ms(started),
+            etag=etag,
+            invalid=None if invalid is None else ExclusionOut.model_validate(invalid),
+        )
+
+    async def _find_exclusion(self, vault: str, document: NoteDocument) -> Exclusion | None:
+        """Without keys in its frontmatter a note cannot be excluded, so that only few reads ask the index."""
+        if KEYS.isdisjoint(document.frontmatter):
+            return None
+        return await self._vaults.get(vault).index.find_exclusion(document.path)
 
     async def list_documents(
         self,
@@ -185,7 +213,10 @@ class MemoryOperations:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
-        found, total = await search.keyword(memory_caller, body.terms, body.fields, body.match_mode, body.limit)
+        scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
+        found, total = await search.keyword(
+            memory_caller, body.terms, body.fields, body.match_mode, body.limit, scope=scope
+        )
         matches = [KeywordMatch.of(match, vault=body.vault) for match in found]
         return KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
@@ -200,7 +231,8 @@ class MemoryOperations:
         if not body.query and body.embedding is None:
             raise InvalidRequest("query: say what to look for, or give an embedding.")
         search, filters = self._vaults.get(body.vault).search, body.filters.to_filters()
-        found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters)
+        scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
+        found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters, scope)
         matches = [SemanticMatchOut.of(match, vault=body.vault) for match in found]
         return SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
@@ -208,9 +240,41 @@ class MemoryOperations:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
-        found, total = await search.hybrid(memory_caller, body.query, body.limit, body.filters.to_filters())
+        filters, scope = body.filters.to_filters(), parse_scope(body.as_of, include_invalid=body.include_invalid)
+        found, total = await search.hybrid(memory_caller, body.query, body.limit, filters, scope)
         matches = [HybridMatchOut.of(match, vault=body.vault) for match in found]
         return HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+
+    async def invalidate(self, caller: Caller, body: InvalidateIn, task: TaskHeader = None) -> InvalidatedOut:
+        """Mark a note, a passage of one or a source as invalid: searches leave out all that was derived from it."""
+        memory_caller = self._identify(caller, task)
+        self._vaults.get(body.vault)
+        outcome = await self._invalidations.invalidate(memory_caller, body.vault, body.to_target(), body.reason)
+        return InvalidatedOut(left=[InvalidNoteOut.of_note(note) for note in outcome.notes], total=outcome.total)
+
+    async def restore(self, caller: Caller, body: RestoreIn, task: TaskHeader = None) -> RestoredOut:
+        """Remove the mark of a note, a passage or a source: searches find again what nothing else keeps out."""
+        memory_caller = self._identify(caller, task)
+        self._vaults.get(body.vault)
+        outcome = await self._invalidations.restore(memory_caller, body.vault, body.to_target(), body.reason)
+        return RestoredOut(returned=[InvalidNoteOut.of_note(note) for note in outcome.notes], total=outcome.total)
+
+    async def list_invalid(
+        self,
+        caller: Caller,
+        vault: VaultQuery = DEFAULT_VAULT,
+        limit: Annotated[int, Query(ge=1, le=500)] = 100,
+        cursor: Annotated[str | None, Query(max_length=8192)] = None,
+    ) -> InvalidListOut:
+        """List the sources and the notes that are invalid, each with why, who and when."""
+        self._identify(caller)
+        (after,) = ("",) if cursor is None else decode_cursor(cursor, str)
+        found = await self._vaults.get(vault).index.list_exclusions()
+        rest = [exclusion for exclusion in found if exclusion.path > after]
+        notes = [InvalidNoteOut.of_note(VaultExclusion(vault, exclusion)) for exclusion in rest[:limit]]
+        sources = [InvalidSourceOut.of(source) for source in await self._invalidations.list_sources()]
+        following = encode_cursor(notes[-1].path) if len(rest) > limit else None
+        return InvalidListOut(sources=sources, notes=notes, total=len(found), next_cursor=following)
 
     async def reindex(self, caller: Caller, body: StepIn) -> StepOut:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
@@ -266,6 +330,11 @@ OPERATIONS = [
     Operation(
         "memory.hybrid", "admin", MemoryOperations.search_hybrid, "POST /memory/search/hybrid", errors=(404,), fast=True
     ),
+    Operation(
+        "memory.invalidate", "admin", MemoryOperations.invalidate, "POST /memory/invalidate", errors=_WRITE_ERRORS
+    ),
+    Operation("memory.restore", "admin", MemoryOperations.restore, "POST /memory/restore", errors=_WRITE_ERRORS),
+    Operation("memory.invalid", "admin", MemoryOperations.list_invalid, "GET /memory/invalid"),
     Operation("memory.reindex", "admin", MemoryOperations.reindex, "POST /memory/reindex", errors=(502, 504)),
     Operation("memory.verify", "admin", MemoryOperations.verify, "POST /memory/verify", errors=(502, 504)),
     Operation("memory.health", "admin", MemoryOperations.report, "GET /memory/health"),
@@ -279,7 +348,8 @@ def _linkable(path: str) -> str:
 
 
 def _document(document: NoteDocument) -> DocumentOut:
-    return DocumentOut.of(document, frontmatter_problem=document.problem)
+    validity, _ = read_document(document)
+    return DocumentOut.of(document, frontmatter_problem=document.problem or validity.problem)
 
 
 def _elapsed_ms(started: float) -> float:

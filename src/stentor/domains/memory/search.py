@@ -13,26 +13,33 @@ from typing import Literal
 import msgspec
 
 from stentor.core import jsontext
+from stentor.core.clock import Clock
 from stentor.core.db import Database
+from stentor.core.errors import InvalidRequest
 from stentor.core.runlog import EventDraft
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
-from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
     DocumentRow,
     Folders,
     KeywordResult,
+    ListExcluded,
     MatchMode,
     SearchField,
     SearchFilters,
+    VectorHit,
     build_query,
     build_results,
 )
 from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
-from stentor.domains.memory.service import MemoryCaller, MemoryService
+from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_excerpt, rank_passages
+from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
+from stentor.domains.memory.validity.model import Exclusion
 
 PREVIEW_CHARS = 200
 MAX_CANDIDATES = 100
@@ -41,7 +48,30 @@ SEMANTIC_WEIGHT = 0.5
 """Share of the similarity in a hybrid score, if both kinds of scores vary equally. Source: ADR 59."""
 
 
-class SemanticMatch(msgspec.Struct, frozen=True):
+class SearchScope(msgspec.Struct, frozen=True):
+    """Which notes a search may return: those that hold at `as_of` (microseconds, None for now) and are not invalid.
+
+    `include_invalid` adds those that are invalid, with the reason.
+    """
+
+    as_of: int | None = None
+    include_invalid: bool = False
+
+
+VALID_NOW = SearchScope()
+
+
+def parse_scope(as_of: str | None, *, include_invalid: bool) -> SearchScope:
+    """Return the scope of a question. Raises InvalidRequest for a text that is not a time."""
+    if as_of is None:
+        return SearchScope(None, include_invalid)
+    try:
+        return SearchScope(parse_as_of(as_of), include_invalid)
+    except ValueError:
+        raise InvalidRequest("as_of: must be a date such as 2026-02-28, or an ISO time.") from None
+
+
+class SemanticMatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """A document found by semantic search; `source_level` is "section" unless its first chunk is the best one."""
 
     path: str
@@ -49,9 +79,10 @@ class SemanticMatch(msgspec.Struct, frozen=True):
     similarity_score: float
     source_level: Literal["document", "section"]
     hebbian_weights: dict[str, float]
+    invalid: Exclusion | None = None
 
 
-class HybridMatch(msgspec.Struct, frozen=True):
+class HybridMatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """A document found by hybrid search.
 
     The keyword and similarity scores are scaled to 0 to 1 over the candidates; `score` is their weighted sum, with
@@ -64,15 +95,17 @@ class HybridMatch(msgspec.Struct, frozen=True):
     score: float
     keyword_score: float
     similarity_score: float
+    invalid: Exclusion | None = None
 
 
 class SearchService:
     """Searches one vault. Each search records a memory_read event; one that cannot be recorded fails."""
 
     def __init__(
-        self, db: Database, index: SearchIndex, memory: MemoryService, embedding_worker: EmbeddingWorker
+        self, db: Database, index: SearchIndex, memory: MemoryService, embedding_worker: EmbeddingWorker, clock: Clock
     ) -> None:
         self._db = db
+        self._clock = clock
         self._index = index
         self._memory = memory
         self._embedding_worker = embedding_worker
@@ -85,6 +118,7 @@ class SearchService:
         mode: MatchMode,
         limit: int,
         folder: Folders | None = None,
+        scope: SearchScope = VALID_NOW,
     ) -> tuple[list[KeywordResult], int]:
         """Return the best matches of these words and phrases, and the total number of matches.
 
@@ -92,28 +126,49 @@ class SearchService:
         """
         significant = tokenizer.drop_stop_words(texts)
         query = build_query(texts if mode == "all" else significant, fields, mode)
-        hits, total = ([], 0) if query is None else await self._index.search_keywords(query, limit, folder)
+        hits, total, _ = (
+            ([], 0, ())
+            if query is None
+            else await self._index.search_keywords(query, limit, folder, list_excluded=self._exclude(scope))
+        )
+        marks = await self._explain(scope, [hit.doc_id for hit in hits])
         await self._record_search(caller, "keyword", total)
-        return build_results(hits, _terms(significant)), total
+        return build_results(hits, _terms(significant), marks), total
 
     async def semantic(
-        self, caller: MemoryCaller, query: str, embedding: Sequence[float] | None, limit: int, filters: SearchFilters
+        self,
+        caller: MemoryCaller,
+        query: str,
+        embedding: Sequence[float] | None,
+        limit: int,
+        filters: SearchFilters,
+        scope: SearchScope = VALID_NOW,
     ) -> tuple[list[SemanticMatch], int]:
         """Return the nearest documents that reach the minimum similarity, and how many pass it and the filters.
 
         Raises EmbeddingUnavailable.
         """
-        vector = await self._embedding_worker.query_vector(query, embedding)
-        filters = msgspec.structs.replace(filters, similarity_min=self._embedding_worker.floors.semantic)
+        # At the same time: the model is slower.
+        vector, excluded = await asyncio.gather(
+            self._embedding_worker.query_vector(query, embedding), self._index.list_excluded(self._exclude(scope))
+        )
+        minimum = self._embedding_worker.floors.semantic
+        filters = msgspec.structs.replace(filters, similarity_min=minimum, excluded=excluded)
         hits, total = await self._index.vectors.nearest(vector, limit, filters)
-        rows = await self._index.read_rows([hit.doc_id for hit in hits])
+        doc_ids = [hit.doc_id for hit in hits]
+        rows, marks = await self._index.read_rows(doc_ids), await self._explain(scope, doc_ids)
         await self._record_search(caller, "semantic", total)
         # A hit without a row was deleted between the two reads.
-        matches = [_semantic_match(rows[hit.doc_id], hit.similarity, hit.ordinal) for hit in hits if hit.doc_id in rows]
+        matches = [_semantic_match(rows[hit.doc_id], hit, marks) for hit in hits if hit.doc_id in rows]
         return matches, total
 
     async def hybrid(
-        self, caller: MemoryCaller, query: str, limit: int, filters: SearchFilters
+        self,
+        caller: MemoryCaller,
+        query: str,
+        limit: int,
+        filters: SearchFilters,
+        scope: SearchScope = VALID_NOW,
     ) -> tuple[list[HybridMatch], int]:
         """Return the best documents by keywords and similarity; by keywords only while embeddings are unavailable.
 
@@ -122,11 +177,15 @@ class SearchService:
         """
         words = tokenizer.drop_stop_words(query.split())
         keyword_query = build_query(words, SEARCH_FIELDS, "any")
-        hits, _ = (
-            ([], 0)
+        exclude = self._exclude(scope)
+        hits, _, excluded = (
+            ([], 0, await self._index.list_excluded(exclude))
             if keyword_query is None
-            else await self._index.search_keywords(keyword_query, MAX_CANDIDATES, filters.folder, with_total=False)
+            else await self._index.search_keywords(
+                keyword_query, MAX_CANDIDATES, filters.folder, with_total=False, list_excluded=exclude
+            )
         )
+        filters = msgspec.structs.replace(filters, excluded=excluded)
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
         similarities = await self._similarities(query, keyword_scores, filters)
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
@@ -144,9 +203,17 @@ class SearchService:
             ),
             key=lambda doc_id: (-scores[doc_id].combined, rows[doc_id].path),
         )
+        best, terms = ranked[:limit], _terms(words)
+        marks = await self._explain(scope, best)
         await self._record_search(caller, "hybrid", len(ranked))
-        terms = _terms(words)
-        return [_hybrid_match(rows[doc_id], scores[doc_id], terms) for doc_id in ranked[:limit]], len(ranked)
+        return [_hybrid_match(rows[id_], scores[id_], terms, marks.get(id_)) for id_ in best], len(ranked)
+
+    def _exclude(self, scope: SearchScope) -> ListExcluded:
+        at = self._clock.now() if scope.as_of is None else scope.as_of
+        return exclude_at(at, include_invalid=scope.include_invalid)
+
+    async def _explain(self, scope: SearchScope, doc_ids: Sequence[int]) -> dict[int, Exclusion]:
+        return await self._index.explain_exclusions(doc_ids) if scope.include_invalid else {}
 
     async def passages(self, caller: MemoryCaller, question: str, limit: int) -> list[Passage]:
         """Return the passages that best answer a question, each from a different document."""
@@ -186,11 +253,16 @@ def _terms(texts: Sequence[str]) -> frozenset[str]:
     return frozenset(term for text in texts for term in tokenizer.tokenize(text))
 
 
-def _semantic_match(row: DocumentRow, similarity: float, ordinal: int) -> SemanticMatch:
+def _semantic_match(row: DocumentRow, hit: VectorHit, marks: Mapping[int, Exclusion]) -> SemanticMatch:
     weights = jsontext.load(row.frontmatter).get("hebbian_weights")
     hebbian_weights = weights if isinstance(weights, dict) else {}
     return SemanticMatch(
-        row.path, row.body[:PREVIEW_CHARS], round(similarity, 6), "section" if ordinal else "document", hebbian_weights
+        row.path,
+        row.body[:PREVIEW_CHARS],
+        round(hit.similarity, 6),
+        "section" if hit.ordinal else "document",
+        hebbian_weights,
+        marks.get(hit.doc_id),
     )
 
 
@@ -246,7 +318,9 @@ def _semantic_weight(keyword: Iterable[float], similarity: Iterable[float]) -> f
     return similarity_weight / (keyword_weight + similarity_weight)
 
 
-def _hybrid_match(row: DocumentRow, score: _HybridScore, terms: frozenset[str]) -> HybridMatch:
+def _hybrid_match(
+    row: DocumentRow, score: _HybridScore, terms: frozenset[str], invalid: Exclusion | None
+) -> HybridMatch:
     return HybridMatch(
         row.path,
         row.title,
@@ -254,6 +328,7 @@ def _hybrid_match(row: DocumentRow, score: _HybridScore, terms: frozenset[str]) 
         score.rounded,
         round(score.keyword, 6),
         round(score.similarity, 6),
+        invalid,
     )
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
 
-from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
@@ -21,10 +20,13 @@ from stentor.core.errors import Conflict
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
-from stentor.domains.memory.caches import CallerIdentity, DocumentCache, LastSeen
+from stentor.domains.memory.caches import DocumentCache, LastSeen
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.model import WriteDecision, WriteDraft
 from stentor.domains.memory.store import WriteIntent
+from stentor.domains.memory.validity.guard import MarkGuard, mark_events
+from stentor.domains.memory.validity.marks import add_source, read_marks
 from stentor.domains.memory.write_journal import WriteJournal
 from stentor_vault.notes import paths
 from stentor_vault.notes.frontmatter import BOM
@@ -40,23 +42,6 @@ log = logging.getLogger(__name__)
 
 TaskEventLookup = Callable[[Tx, str, str], str]
 """Map a tenant and a task id to the id of the parent event for a new event of that task. Raises NotFound."""
-
-
-class MemoryCaller(msgspec.Struct, frozen=True):
-    """The caller, and the task or else the event that the call belongs to.
-
-    `is_governed`: the governed memory authorized the call.
-    """
-
-    principal: Principal
-    agent_id: str | None = None
-    task_id: str | None = None
-    parent_event_id: str | None = None
-    is_governed: bool = False
-
-    @property
-    def identity(self) -> CallerIdentity:
-        return self.principal.tenant, self.principal.name, self.agent_id
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -93,6 +78,7 @@ class MemoryService:
         runlog: RunLog,
         clock: Clock,
         find_task_event: TaskEventLookup,
+        guard: MarkGuard,
         name: str = "",
     ) -> None:
         self.key_prefix = f"{name}:" if name else ""
@@ -103,6 +89,7 @@ class MemoryService:
         self._runlog = runlog
         self._clock = clock
         self._find_task_event = find_task_event
+        self._guard = guard
         self._last_seen = LastSeen()
         self._locks = [asyncio.Lock() for _ in range(LOCK_COUNT)]
         self.journal = WriteJournal(vault, db, self.key_prefix)
@@ -165,11 +152,17 @@ class MemoryService:
         seen_hashes = self._last_seen.get(caller.identity, draft.path)
         base = await self._find_base(draft, seen_hashes) if draft.resolution == "merge" else None
         decision = await _decide(draft, current, frozenset(seen_hashes), base)
+        admitted = await self._guard.admit(caller, draft.path, current, decision.after)
+        decision = msgspec.structs.replace(decision, after=admitted)
         conflict_copy = None
         if decision.losing_content is not None:
             # The losing text first: if the service is killed between the two writes, no text is lost.
             conflict_copy = await self._unused_copy_name(draft.path)
-            await self._record_and_apply(caller, conflict_copy, None, decision.losing_content, draft, "success")
+            losing = decision.losing_content
+            if read_marks(draft.path, current).marks:
+                # The text of an invalid note must not come back through its copy.
+                losing = add_source(conflict_copy, losing, f"[[{draft.path}]]")
+            await self._record_and_apply(caller, conflict_copy, None, losing, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
         intent, written_at = await self._record_and_apply(caller, draft.path, current, decision.after, draft, status)
         if status == "success":
@@ -191,14 +184,16 @@ class MemoryService:
     ) -> tuple[WriteIntent, int]:
         """Journal a write, change the file and index it; return the journal entry and its time."""
         intent = WriteIntent(ids.new_id(), path, _hash(before), _hash(after), 0)
-        event = _write_event(caller, draft, intent, status)
+        events = [_write_event(caller, draft, intent, status)]
         changes = before != after
+        if changes:
+            events += await mark_events(caller, path, before, after, draft.mark_reason)
         # Must commit before the file changes: a crash in between is then completed from the journal at the next start.
         written_at = await self._db.write(
-            lambda tx: self._record_write(tx, caller, intent, before, after, event, changes=changes)
+            lambda tx: self._record_write(tx, caller, intent, before, after, events, changes=changes)
         )
         if changes:
-            await self._apply(caller, intent, after, event)
+            await self._apply(caller, intent, after, events[0])
         return intent, written_at
 
     def _record_write(
@@ -208,11 +203,12 @@ class MemoryService:
         intent: WriteIntent,
         before: bytes | None,
         after: bytes | None,
-        event: EventDraft,
+        events: Sequence[EventDraft],
         *,
         changes: bool,
     ) -> int:
-        self.record_event(tx, caller, event)
+        for event in events:
+            self.record_event(tx, caller, event)
         if changes:
             if before is not None:
                 # Before the file is changed: afterwards the replaced bytes would be nowhere.

@@ -11,6 +11,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import VersionCause, WriteDraft
+from stentor.domains.memory.validity.wire import AsOf, ExclusionOut, IncludeInvalid
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import EntityTag, Name, OmittedWhenNone, ResponseModel, Time, Timestamp, UuidText
@@ -147,6 +148,7 @@ class ReadOut(ResponseModel):
     document: DocumentOut | None
     latency_ms: float
     etag: EntityTag = None
+    invalid: ExclusionOut | None = OmittedWhenNone
 
 
 class KeywordIn(RequestModel):
@@ -156,6 +158,8 @@ class KeywordIn(RequestModel):
     fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(SEARCH_FIELDS)
     match_mode: Literal["all", "any"] = "any"
     limit: Annotated[int, Field(ge=1, le=1000)] = 20
+    as_of: AsOf = None
+    include_invalid: IncludeInvalid = False
     vault: VaultName = DEFAULT_VAULT
 
 
@@ -165,6 +169,7 @@ class KeywordMatch(ResponseModel):
     title: str
     excerpt: str
     relevance_score: float
+    invalid: ExclusionOut | None = OmittedWhenNone
 
 
 class KeywordOut(ResponseModel):
@@ -193,6 +198,8 @@ class SemanticIn(RequestModel):
     ) = None
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     filters: FiltersIn = FiltersIn()
+    as_of: AsOf = None
+    include_invalid: IncludeInvalid = False
     vault: VaultName = DEFAULT_VAULT
 
 
@@ -203,6 +210,7 @@ class SemanticMatchOut(ResponseModel):
     similarity_score: float
     source_level: Literal["document", "section"]
     hebbian_weights: JsonObject
+    invalid: ExclusionOut | None = OmittedWhenNone
 
 
 class SemanticOut(ResponseModel):
@@ -217,6 +225,8 @@ class HybridIn(RequestModel):
     query: Annotated[str, StringConstraints(min_length=1, max_length=10_000)]
     limit: Annotated[int, Field(ge=1, le=200)] = 20
     filters: FiltersIn = FiltersIn()
+    as_of: AsOf = None
+    include_invalid: IncludeInvalid = False
     vault: VaultName = DEFAULT_VAULT
 
 
@@ -228,6 +238,7 @@ class HybridMatchOut(ResponseModel):
     score: float
     keyword_score: float
     similarity_score: float
+    invalid: ExclusionOut | None = OmittedWhenNone
 
 
 class HybridOut(ResponseModel):

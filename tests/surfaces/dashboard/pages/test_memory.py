@@ -463,3 +463,35 @@ async def test_callouts_and_task_lists_are_shown_as_obsidian_shows_them(site: Si
     ]
     assert "</span> done &lt;b&gt;" in page
     assert "<li>plain [ ]</li>" in page
+
+
+@requirement("dashboard.page-memory-validity")
+async def test_a_note_is_marked_and_restored_with_who_why_and_the_chain(site: Site) -> None:
+    await write(site, "a.md", "# A\n\nzebra\n\n## Costs\n\nlion\n", frontmatter={"valid_from": "2026-01-01"})
+    await write(site, "b.md", "zebra", frontmatter={"derived_from": ["[[a]]"]})
+    await write(site, "c.md", "zebra", frontmatter={"derived_from": ["[[b]]", "https://x.example"]})
+    assert "Holds from 2026-01-01" in await note(site, "a.md")
+    marked = await site.send("/memory/mark", path="a.md", anchor="", reason="a <b>bad</b> page")
+    assert "notice=invalidated" in marked.headers["location"]
+    page = await note(site, "c.md")
+    shown = page.partition('aria-label="Why this note is invalid"')[2].partition("</section>")[0]
+    assert "a &lt;b&gt;bad&lt;/b&gt; page" in shown
+    assert "marked by admin" in shown
+    assert re.findall(r'href="/memory/note\?path=([a-z.]+)"', shown) == ["b.md", "a.md"]
+    found = await site.part("/memory", q="zebra", mode="keyword")
+    assert "No note matches" in found
+    found = await site.part("/memory", q="zebra", mode="keyword", invalid="1")
+    assert found.count("a &lt;b&gt;bad&lt;/b&gt; page") == 3
+    assert "Derived from a.md" in found
+    await site.send("/memory/unmark", path="a.md", anchor="", reason="")
+    assert "path=c.md" in await site.part("/memory", q="zebra", mode="keyword")
+    assert "path=a.md" not in await site.part("/memory", q="zebra", mode="keyword", as_of="2025-12-31")
+
+    await site.send("/memory/mark", path="a.md", anchor="#Costs", reason="old")
+    assert "Restore this passage" in await note(site, "a.md")
+    assert "No note matches" in await site.part("/memory", q="lion", mode="keyword")
+    await site.send("/memory/unmark", path="a.md", anchor="#Costs", reason="")
+    await site.world.admin.post("/api/v1/memory/invalidate", json={"source": "https://x.example", "reason": "wrong"})
+    assert "Restore the source https://x.example" in await note(site, "c.md")
+    await site.send("/memory/unmark", path="c.md", anchor="", source="https://x.example", reason="right")
+    assert "Why this note is invalid" not in await note(site, "c.md")

@@ -48,23 +48,44 @@ def split_sections(body: str) -> list[MarkdownSection]:
     """Return the sections in order, without empty ones."""
     sections: list[MarkdownSection] = []
     heading, level, lines = "", 0, list[str]()
-    for line, is_code in _lines(body):
-        match = None if is_code else _HEADING.match(line)
+    for line, is_code in iter_lines(body):
+        match = None if is_code else match_heading(line)
         if match is None:
             lines.append(line)
             continue
         _append_section(sections, heading, level, lines)
-        heading, level, lines = match[2].strip(), len(match[1]), []
+        (heading, level), lines = match, []
     _append_section(sections, heading, level, lines)
     return sections
 
 
 def find_title(body: str) -> str | None:
     """Return the text of the first level-1 heading; None if there is none or it is empty."""
-    for line, is_code in _lines(body):
-        if not is_code and (match := _HEADING.match(line)) and len(match[1]) == 1:
-            return match[2].strip() or None
+    for line, is_code in iter_lines(body):
+        if not is_code and (match := match_heading(line)) and match[1] == 1:
+            return match[0] or None
     return None
+
+
+def iter_lines(body: str, *, keepends: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield each line, and whether it belongs to a fenced code block."""
+    fence = ""
+    for line in body.splitlines(keepends):
+        match = _FENCE.match(line)
+        if fence:
+            yield line, True
+            # A closing fence has the opening one's character, is at least as long, and has nothing after it.
+            if match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not line.strip(" \t\r\n`~"):
+                fence = ""
+        else:
+            fence = match[1] if match else ""
+            yield line, bool(match)
+
+
+def match_heading(line: str) -> tuple[str, int] | None:
+    """Return the text and the level of a heading; None for another line."""
+    match = _HEADING.match(line)
+    return None if match is None else (match[2].strip(), len(match[1]))
 
 
 def split_chunks(title: str, body: str, max_tokens: int, count_tokens: CountTokens) -> list[Chunk]:
@@ -81,21 +102,6 @@ def _append_section(sections: list[MarkdownSection], heading: str, level: int, l
     text = "\n".join(lines).strip()
     if heading or text:
         sections.append(MarkdownSection(heading, level, text))
-
-
-def _lines(body: str) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and whether it belongs to a fenced code block."""
-    fence = ""
-    for line in body.splitlines():
-        match = _FENCE.match(line)
-        if fence:
-            yield line, True
-            # A closing fence has the opening one's character, is at least as long, and has nothing after it.
-            if match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not line.strip(" \t`~"):
-                fence = ""
-        else:
-            fence = match[1] if match else ""
-            yield line, bool(match)
 
 
 def _section_texts(title: str, section: MarkdownSection, max_tokens: int, count: CountTokens) -> Iterator[str]:

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.governed.records import Disposition, NonEmptyStr, SearchMode, Sha256Hex
+from stentor.domains.memory.validity.model import Exclusion
 
 MAX_CONTENT = 4_000_000
 """In characters."""
@@ -53,6 +54,14 @@ class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Annotated[SearchMode, Meta(description="Keyword, semantic or hybrid search.")] = "hybrid"
     limit: Annotated[int, Meta(ge=1, le=100, description="Results per page.")] = 10
     cursor: Annotated[str | None, Meta(description="next_cursor of the previous page.")] = None
+    as_of: Annotated[
+        Annotated[str, Meta(max_length=40)] | None,
+        Meta(
+            description="Only what held at this date (its end, UTC) or ISO time, such as 2026-02-28 for what was valid "
+            "before March; null: what holds now."
+        ),
+    ] = None
+    include_invalid: Annotated[bool, Meta(description="Also records that are invalid, each with why.")] = False
 
 
 class StatusAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,6 +87,8 @@ class WrittenRecord(msgspec.Struct, frozen=True):
 
 
 class ReadRecord(msgspec.Struct, frozen=True):
+    """`invalid` is why searches leave the record out; it is absent for a valid one."""
+
     record_id: str
     namespace: str
     key: str
@@ -88,9 +99,10 @@ class ReadRecord(msgspec.Struct, frozen=True):
     provenance_id: str
     path: str
     disposition: None = None
+    invalid: Exclusion | msgspec.UnsetType = msgspec.UNSET
 
 
-class FoundRecord(msgspec.Struct, frozen=True):
+class FoundRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A search result. `version` is null for a state that was never read or written through this server."""
 
     record_id: str
@@ -101,6 +113,7 @@ class FoundRecord(msgspec.Struct, frozen=True):
     score: float
     version: int | None
     content_sha256: str
+    invalid: Exclusion | None = None
 
 
 class FoundRecords(msgspec.Struct, frozen=True):

@@ -7,16 +7,18 @@ Source: second contract, "Governed memory server".
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import NoReturn
 
 import msgspec
 
-from stentor.auth.authority.context import AuthorityContext
+from stentor.auth.authority.context import TASKS_NAMESPACE, AuthorityContext, realm
 from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import AuthorityDenied, Conflict, NotFound, PreconditionFailed
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.authorization import (
     READ_CAPABILITY,
@@ -39,13 +41,21 @@ from stentor.domains.memory.governed.model import (
 from stentor.domains.memory.governed.records import RecordAddress
 from stentor.domains.memory.index.model import SEARCH_FIELDS, Folders, SearchFilters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.service import MemoryCaller, WriteResult
+from stentor.domains.memory.search import VALID_NOW, SearchScope, parse_scope
+from stentor.domains.memory.service import WriteResult
+from stentor.domains.memory.validity.frontmatter_keys import KEYS
+from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
 from stentor_vault.notes.model import ANY_STATE, NoSuchNote
 from stentor_vault.text.documents import NoteDocument
+from stentor_vault.text.passages import split_anchor
 
 IDEMPOTENCY_ROUTE = "mcp write-memory"
 LOCK_COUNT = 64
+UNREACHABLE = "(not accessible)"
+"""In place of a note that the caller cannot read."""
+_Match = tuple[str, str, float, Exclusion | None]
+"""The path, the excerpt, the score and the mark of a match."""
 
 
 class GovernedMemory:
@@ -89,12 +99,18 @@ class GovernedMemory:
                     "path": address.path,
                 }
                 return msgspec.structs.replace(response, **changes)
-            return await self._write(caller, address, request, key)
+            return await self._write(context, caller, address, request, key)
 
     async def _write(
-        self, caller: MemoryCaller, address: RecordAddress, request: WriteAsked, key: IdempotencyKey | None
+        self,
+        context: AuthorityContext | None,
+        caller: MemoryCaller,
+        address: RecordAddress,
+        request: WriteAsked,
+        key: IdempotencyKey | None,
     ) -> WrittenRecord:
         parts = self._vaults.get(address.vault)
+        caller = msgspec.structs.replace(caller, may_write=partial(_may_write, context, address.vault))
         draft = WriteDraft("write", address.path, request.content, request.metadata, expected_hash=request.base_hash)
         # A note of a vault may be a person's: without `base_hash` it can be created, but not replaced.
         if request.base_hash is None and records.is_vault_namespace(address.namespace):
@@ -127,9 +143,13 @@ class GovernedMemory:
             async with self._locks[hash(address) % len(self._locks)]:
                 document, raw_hash = await _read_document(parts, caller, address)
                 version = await self._db.write(lambda tx: records.record_versions(tx, stored_path, raw_hash))
+        exclusion = None
+        if not KEYS.isdisjoint(document.frontmatter):
+            exclusion = await parts.index.find_exclusion(address.path)
         return ReadRecord(
             address.record_id, address.namespace, address.key, document.content, document.frontmatter, version,
             document.content_hash, caller.parent_event_id or "", address.path,
+            invalid=msgspec.UNSET if exclusion is None else _without_unreachable(context, address.vault, exclusion),
         )  # fmt: skip
 
     async def search(self, context: AuthorityContext | None, request: SearchAsked) -> FoundRecords:
@@ -143,13 +163,16 @@ class GovernedMemory:
         )
         vault = records.vault_of_namespace(namespace)
         parts = self._vaults.get(vault)
+        scope = _scope(request)
         search_key = [namespace, request.query, request.mode]
+        if scope != VALID_NOW:
+            search_key += [str(request.as_of), str(request.include_invalid)]
         offset = records.decode_cursor(request.cursor, search_key)
         end = offset + request.limit
         folders = await _accessible_folders(parts, context, namespace)
         # From the first result on, because a search has no offset; what comes before is cut off below.
-        matches, total = await _search(parts, caller, request, folders, end)
-        candidates = [await self._found_record(parts, vault, match) for match in matches[offset:]]
+        matches, total = await _search(parts, caller, request, folders, end, scope)
+        candidates = [await self._found_record(context, parts, vault, match) for match in matches[offset:]]
         results = [record for record in candidates if record is not None]
         next_cursor = records.encode_cursor(end, search_key) if total > end and end <= records.MAX_OFFSET else None
         return FoundRecords(
@@ -179,8 +202,10 @@ class GovernedMemory:
             caller.parent_event_id or "",
         )
 
-    async def _found_record(self, parts: VaultParts, vault: str, match: tuple[str, str, float]) -> FoundRecord | None:
-        path, excerpt, score = match
+    async def _found_record(
+        self, context: AuthorityContext | None, parts: VaultParts, vault: str, match: _Match
+    ) -> FoundRecord | None:
+        path, excerpt, score, exclusion = match
         document = await parts.index.find_document(path)
         if document is None or not path.endswith(records.NOTE_SUFFIX):
             return None  # deleted since the search, or not a note
@@ -190,7 +215,7 @@ class GovernedMemory:
         )
         return FoundRecord(
             address.record_id, path, address.key, document.title or address.key, excerpt, score, version,
-            document.content_hash,
+            document.content_hash, None if exclusion is None else _without_unreachable(context, vault, exclusion),
         )  # fmt: skip
 
     async def _record_status(self, parts: VaultParts, address: RecordAddress) -> RecordStatus:
@@ -204,6 +229,11 @@ class GovernedMemory:
             address.record_id, version, document.content_hash, document.size, format_iso(document.modified_at), True,
             document.model is not None,
         )  # fmt: skip
+
+
+def _may_write(context: AuthorityContext | None, vault: str, path: str) -> bool:
+    namespace = records.record_at_path(path, vault).namespace
+    return context is not None and realm(namespace) != TASKS_NAMESPACE and context.can_write(namespace)
 
 
 async def _accessible_folders(parts: VaultParts, context: AuthorityContext | None, namespace: str) -> Folders:
@@ -232,19 +262,36 @@ def _not_found(address: RecordAddress) -> NotFound:
 
 
 async def _search(
-    parts: VaultParts, caller: MemoryCaller, request: SearchAsked, folders: Folders, limit: int
-) -> tuple[list[tuple[str, str, float]], int]:
-    """Return the path, excerpt and score of each match, and the total number of matches."""
+    parts: VaultParts, caller: MemoryCaller, request: SearchAsked, folders: Folders, limit: int, scope: SearchScope
+) -> tuple[list[_Match], int]:
+    """Return the matches, and their total number."""
     if request.mode == "keyword":
         words = request.query.split()
-        results, total = await parts.search.keyword(caller, words, SEARCH_FIELDS, "any", limit, folders)
-        return [(result.path, result.excerpt, result.relevance_score) for result in results], total
+        results, total = await parts.search.keyword(caller, words, SEARCH_FIELDS, "any", limit, folders, scope)
+        return [(found.path, found.excerpt, found.relevance_score, found.invalid) for found in results], total
     filters = SearchFilters(folder=folders)
     if request.mode == "semantic":
-        near, total = await parts.search.semantic(caller, request.query, None, limit, filters)
-        return [(match.path, match.content_preview, match.similarity_score) for match in near], total
-    hybrid, total = await parts.search.hybrid(caller, request.query, limit, filters)
-    return [(match.path, match.excerpt, match.score) for match in hybrid], total
+        near, total = await parts.search.semantic(caller, request.query, None, limit, filters, scope)
+        return [(match.path, match.content_preview, match.similarity_score, match.invalid) for match in near], total
+    hybrid, total = await parts.search.hybrid(caller, request.query, limit, filters, scope)
+    return [(match.path, match.excerpt, match.score, match.invalid) for match in hybrid], total
+
+
+def _scope(request: SearchAsked) -> SearchScope:
+    return parse_scope(request.as_of, include_invalid=request.include_invalid)
+
+
+def _without_unreachable(context: AuthorityContext | None, vault: str, exclusion: Exclusion) -> Exclusion:
+    """Return the exclusion without the names of notes that the caller cannot read, and what is said of them."""
+
+    def can_read(path: str) -> bool:
+        return context is not None and context.can_reach(records.record_at_path(path, vault).namespace)
+
+    chain = tuple(link if can_read(link.path) else ChainLink(UNREACHABLE, UNREACHABLE) for link in exclusion.chain)
+    cause = exclusion.cause
+    if cause.kind != "source" and not can_read(split_anchor(cause.target)[0]):
+        cause = Cause(at=cause.at, kind=cause.kind, target=UNREACHABLE)
+    return Exclusion(exclusion.path, cause, chain)
 
 
 def _store_result(

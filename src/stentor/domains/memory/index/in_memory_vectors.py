@@ -96,6 +96,9 @@ class InMemoryVectorStore:
     def delete(self, tx: Tx, doc_id: int) -> None:
         tx.run(DELETE_CHUNKS, doc_id=doc_id)
 
+    def withdraw(self, tx: Tx, doc_id: int) -> None:
+        self.delete(tx, doc_id)
+
     def on_deleted(self, doc_ids: Iterable[int]) -> None:
         if self._matrix is not None:  # notes may be deleted before a model is loaded
             for doc_id in doc_ids:

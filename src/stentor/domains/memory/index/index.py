@@ -5,11 +5,14 @@ Does not know the vault: `indexer` decides what to index. Statements are in `sto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TypeVar
 
+import msgspec
+
 from stentor.core.db import Tx
-from stentor.domains.memory.index import links, store
+from stentor.domains.memory.index import exclusions, links, store
 from stentor.domains.memory.index.links import LinkReader
 from stentor.domains.memory.index.model import (
     DocumentRow,
@@ -22,13 +25,34 @@ from stentor.domains.memory.index.model import (
     KeywordHit,
     KeywordQuery,
     ListedDocument,
+    ListExcluded,
     Neighbourhood,
     folder_list,
 )
 from stentor.domains.memory.index.protocols import IndexDatabase, KeywordStore, VectorStore
+from stentor.domains.memory.validity.frontmatter_keys import Mark, Source
+from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Stat
 
 T = TypeVar("T")
+
+
+def exclude_none(tx: Tx) -> tuple[int, ...]:
+    return ()
+
+
+def exclude_at(at: int, *, include_invalid: bool = False) -> ListExcluded:
+    """Exclude what does not hold at a time (microseconds), and what is invalid unless it is included."""
+    return lambda tx: exclusions.list_excluded_ids(tx, at, include_invalid=include_invalid)
+
+
+class IndexChanges(msgspec.Struct):
+    """What a transaction changed: documents by id, paths of files that are new or gone, ids whose vectors are."""
+
+    entries: dict[int, IndexEntry] = {}
+    paths: list[str] = []
+    without_vectors: list[int] = []
+    has_keys: bool = False
 
 
 class SearchIndex:
@@ -53,6 +77,9 @@ class SearchIndex:
         self._database = database
         self._keywords = keywords
         self._dialect = dialect
+        self._exclusions_version = 0
+        self._unrestricted_version = -1
+        """The version at which nothing was excluded and no note held for a time only; only without other processes."""
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         return await self._database.read(fn)
@@ -68,52 +95,87 @@ class SearchIndex:
         An entry with the same bytes as the indexed document changes nothing, unless `force` is set.
         """
 
-        def work(tx: Tx) -> tuple[dict[str, int | None], list[int]]:
-            deleted_ids = self._delete(tx, deleted_paths)
+        def work(tx: Tx) -> IndexChanges:
+            changes = IndexChanges()
+            self._delete(tx, deleted_paths, changes)
             store.write_fact(tx, "synced_at", at)
             # In one order, so that two processes that index the same notes lock their rows in the same order.
-            ordered = sorted(entries, key=lambda entry: entry.path)
-            ids = {entry.path: self._upsert(tx, entry, force=force) for entry in ordered}
-            changed = {doc_id: entry for entry in ordered if (doc_id := ids[entry.path]) is not None}
-            links.insert_links(tx, self._dialect, changed)
-            return ids, deleted_ids
+            for entry in sorted(entries, key=lambda entry: entry.path):
+                self._upsert(tx, entry, changes, force=force)
+            links.insert_links(tx, self._dialect, changes.entries)
+            self._update_exclusions(tx, changes)
+            return changes
 
-        ids_by_path, deleted_ids = await self.write(work)
+        changes = await self._change(work)
+        return {entry.path: doc_id for doc_id, entry in changes.entries.items()}
+
+    async def _change(self, work: Callable[[Tx], IndexChanges]) -> IndexChanges:
+        changes = await self.write(work)
         # Vectors in memory follow only after the commit, or a rollback would lose them.
-        self.vectors.on_deleted(deleted_ids)
-        return {path: doc_id for path, doc_id in ids_by_path.items() if doc_id is not None}
+        self.vectors.on_deleted(changes.without_vectors)
+        return changes
 
-    def _upsert(self, tx: Tx, entry: IndexEntry, *, force: bool) -> int | None:
-        """Return the document's id, or None if it is indexed already."""
-        existing = store.find_id_and_hash(tx, entry.path)
+    def _upsert(self, tx: Tx, entry: IndexEntry, changes: IndexChanges, *, force: bool) -> None:
+        existing = store.find_stored(tx, entry.path)
         if existing is None:
             doc_id = store.insert(tx, entry)
-        elif existing[1] == entry.raw_hash and not force:
+            changes.paths.append(entry.path)
+        elif existing.raw_hash == entry.raw_hash and not force:
             store.touch(tx, entry.path, entry.modified_at, entry.size)
-            return None
+            return
         else:
-            # Its old vectors stay searchable until the document is embedded again.
-            doc_id = existing[0]
+            doc_id = existing.doc_id
             store.update(tx, doc_id, entry)
             self._keywords.delete(tx, doc_id)
             links.delete_links(tx, doc_id)
+            if existing.has_keys:
+                exclusions.delete(tx, doc_id)
+                changes.has_keys = True
+            if entry.full_body is not None:
+                # Other old vectors stay searchable until the document is embedded again, but not those of a passage
+                # that is invalid.
+                self.vectors.withdraw(tx, doc_id)
+                changes.without_vectors.append(doc_id)
         self._keywords.insert(tx, doc_id, entry)
-        return doc_id
+        if entry.has_keys:
+            exclusions.insert(tx, doc_id, entry)
+            changes.has_keys = True
+        changes.entries[doc_id] = entry
+
+    def _update_exclusions(self, tx: Tx, changes: IndexChanges) -> None:
+        """A change of a text alone changes nothing that was derived; a new or deleted file may be what a note names."""
+        if changes.has_keys or exclusions.has_derived(tx, self._dialect, changes.paths):
+            tx.after_commit(self._count_change)
+            exclusions.recompute(tx, self._dialect)
+
+    def _count_change(self) -> None:
+        self._exclusions_version += 1
 
     async def delete(self, paths: Sequence[str]) -> list[int]:
         """Delete documents; return the ids that they had."""
-        deleted_ids = await self.write(lambda tx: self._delete(tx, paths))
-        self.vectors.on_deleted(deleted_ids)
-        return deleted_ids
 
-    def _delete(self, tx: Tx, paths: Iterable[str]) -> list[int]:
-        doc_ids = [row[0] for path in sorted(paths) if (row := store.find_id_and_hash(tx, path)) is not None]
-        for doc_id in doc_ids:
+        def work(tx: Tx) -> IndexChanges:
+            changes = IndexChanges()
+            self._delete(tx, paths, changes)
+            self._update_exclusions(tx, changes)
+            return changes
+
+        return (await self._change(work)).without_vectors
+
+    def _delete(self, tx: Tx, paths: Iterable[str], changes: IndexChanges) -> None:
+        for path in sorted(paths):
+            if (existing := store.find_stored(tx, path)) is None:
+                continue
+            doc_id = existing.doc_id
             store.delete(tx, doc_id)
             links.delete_links(tx, doc_id)
             self._keywords.delete(tx, doc_id)
             self.vectors.delete(tx, doc_id)
-        return doc_ids
+            if existing.has_keys:
+                exclusions.delete(tx, doc_id)
+                changes.has_keys = True
+            changes.paths.append(path)
+            changes.without_vectors.append(doc_id)
 
     async def touch(self, stats: Sequence[Stat]) -> None:
         """Update the size and time of files whose bytes did not change."""
@@ -178,10 +240,87 @@ class SearchIndex:
         return await self.read(lambda tx: store.folder_stats(tx, folder_list(folders)))
 
     async def search_keywords(
-        self, query: KeywordQuery, limit: int, folder: Folders | None = None, *, with_total: bool = True
-    ) -> tuple[list[KeywordHit], int]:
-        """Return the best hits, and the total number of matches (0 without `with_total`)."""
-        return await self.read(lambda tx: self._keywords.search(tx, query, limit, folder, with_total=with_total))
+        self,
+        query: KeywordQuery,
+        limit: int,
+        folder: Folders | None = None,
+        *,
+        with_total: bool = True,
+        list_excluded: ListExcluded = exclude_none,
+    ) -> tuple[list[KeywordHit], int, tuple[int, ...]]:
+        """Return the best hits, the total number of matches (0 without `with_total`), and what was excluded.
+
+        That is listed in the same transaction, which costs a search less than one of its own.
+        """
+
+        listing = self._skip_unrestricted(list_excluded)
+
+        def work(tx: Tx) -> tuple[list[KeywordHit], int, tuple[int, ...]]:
+            once = cache(listing)
+            hits, total = self._keywords.search(tx, query, limit, folder, once, with_total=with_total)
+            return hits, total, once(tx)
+
+        return await self.read(work)
+
+    async def list_excluded(self, list_excluded: ListExcluded) -> tuple[int, ...]:
+        """Return the documents that a search must not return."""
+        if self._unrestricted_version == self._exclusions_version:
+            return ()
+        return await self.read(self._skip_unrestricted(list_excluded))
+
+    def _skip_unrestricted(self, list_excluded: ListExcluded) -> ListExcluded:
+        """Return a function that asks nothing as long as it is known that nothing is excluded."""
+        if self.is_shared:
+            return list_excluded
+        # Before the transaction begins: a change that it does not see counts as a later version.
+        version = self._exclusions_version
+
+        def list_if_restricted(tx: Tx) -> tuple[int, ...]:
+            if self._unrestricted_version == version:
+                return ()
+            if exclusions.is_restricted(tx):
+                return list_excluded(tx)
+            self._unrestricted_version = version
+            return ()
+
+        return list_if_restricted
+
+    async def replace_sources(self, marks: Mapping[str, Mark], version: int, *, seen: int) -> None:
+        """Set the sources that are invalid, unless the index has a later version of them than `seen`."""
+
+        def work(tx: Tx) -> None:
+            stored = store.read_fact(tx, "sources_version") or 0
+            if stored > max(version, seen):
+                return
+            store.write_fact(tx, "sources_version", version)
+            if exclusions.replace_sources(tx, marks):
+                tx.after_commit(self._count_change)
+                exclusions.recompute(tx, self._dialect)
+
+        await self.write(work)
+
+    async def sources_version(self) -> int:
+        return await self.read(lambda tx: store.read_fact(tx, "sources_version")) or 0
+
+    async def list_derived(self, path: str, anchors: Sequence[str] = ()) -> list[str]:
+        """Return the notes that were derived from a note, or from these passages of it; also indirectly."""
+        return await self.read(lambda tx: exclusions.list_derived(tx, self._dialect, path, anchors))
+
+    async def has_invalid_source(self, path: str, sources: Sequence[Source]) -> bool:
+        """Return whether any of these entries of a note's `derived_from` names something that is invalid."""
+        return await self.read(lambda tx: exclusions.has_invalid_source(tx, self._dialect, path, sources))
+
+    async def find_exclusion(self, path: str) -> Exclusion | None:
+        """Return why a note is excluded; None if it is not."""
+        return await self.read(lambda tx: exclusions.find_exclusion(tx, path))
+
+    async def explain_exclusions(self, doc_ids: Sequence[int]) -> dict[int, Exclusion]:
+        """Return why these documents are excluded; others are left out."""
+        return await self.read(lambda tx: exclusions.explain(tx, doc_ids))
+
+    async def list_exclusions(self) -> list[Exclusion]:
+        """Return all invalid documents, by path."""
+        return await self.read(exclusions.list_exclusions)
 
     async def read_rows(self, doc_ids: Sequence[int]) -> dict[int, DocumentRow]:
         """Return documents by id; missing ones are left out."""

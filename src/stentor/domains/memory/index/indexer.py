@@ -128,6 +128,8 @@ class Indexer:
         self.lag = SyncLag("stentor_memory_sync_lag_seconds", "keyword")
         self.on_disk_change: Callable[[list[DiskChange]], Awaitable[None]] | None = None
         """Awaited with the indexed notes that were edited or deleted on disk, before the index is updated."""
+        self.before_reconcile: Callable[[], Awaitable[None]] | None = None
+        """Awaited before the files are compared: a rebuilt index must know the invalid sources before any note."""
         self.on_indexed: Callable[[dict[int, int]], None] = lambda since: None
 
     def start_window(self) -> ChangeWindow:
@@ -217,6 +219,8 @@ class Indexer:
         """Compare the whole vault with the index and update it; return how many notes differed."""
         async with self._reconcile_lock:
             self.start_window()
+            if self.before_reconcile is not None:
+                await self.before_reconcile()
             # Before the files: a note that is written in between is compared once more, but never forgotten.
             indexed = await self._index.file_states()
             files = {stat.path: stat for stat in await self._vault.walk()}

@@ -59,6 +59,19 @@ def delete_links(tx: Tx, doc_id: int) -> None:
     tx.run(_DELETE, doc_id=doc_id)
 
 
+def files_of_names(tx: Tx, dialect: str, names: Iterable[str], known: dict[str, list[str]]) -> LinkIndex:
+    """Return an index of the files of these names, without any links. `known` keeps what was read."""
+    wanted = set(names)
+    if missing := wanted - known.keys():
+        known |= {name: [] for name in missing}
+        for name, path in tx.rows(_PATHS_OF_NAMES[dialect], names=jsontext.dump(sorted(missing))):
+            known[name].append(path)
+    files = LinkIndex()
+    for path in {path for name in wanted for path in known[name]}:
+        files.update(path, [])
+    return files
+
+
 class LinkReader:
     """Reads links in one transaction; remembers which files have which name."""
 
@@ -112,14 +125,8 @@ class LinkReader:
 
     def _files_of(self, names: Iterable[str], path: str) -> LinkIndex:
         """Return an index of the files of these names, and of the file at `path`, without any links."""
-        wanted = set(names)
-        if missing := wanted - self._paths.keys():
-            self._paths |= {name: [] for name in missing}
-            for name, other in self._tx.rows(_PATHS_OF_NAMES[self._dialect], names=jsontext.dump(sorted(missing))):
-                self._paths[name].append(other)
-        files = LinkIndex()
-        for other in {path, *(other for name in wanted for other in self._paths[name])}:
-            files.update(other, [])
+        files = files_of_names(self._tx, self._dialect, names, self._paths)
+        files.update(path, [])
         return files
 
     def _linked_document(self, path: str, distance: int) -> LinkedDocument:

@@ -6,14 +6,19 @@ query holds terms only, so that the caller's text never becomes query syntax.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from stentor.core import jsontext
+from stentor.core.db import Tx
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt
+from stentor.domains.memory.validity import frontmatter_keys
+from stentor.domains.memory.validity.documents import read_document
+from stentor.domains.memory.validity.frontmatter_keys import NoteValidity
+from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Note, content_hash
 from stentor_vault.server.links import extract_link_targets, link_key
 from stentor_vault.text.documents import NoteDocument
@@ -23,7 +28,8 @@ class IndexEntry(msgspec.Struct, frozen=True):
     """A document to be indexed. Built before the transaction, so that parsing does not prolong it.
 
     `name` is the file name as links are looked up by it, `links` are the texts of its links to files. `head` is what
-    the file has before the body: its frontmatter with both of its lines.
+    the file has before the body: its frontmatter with both of its lines. `body` is without the passages that are
+    invalid; `full_body` is the whole one if there are such passages, whose `invalid_anchors` are by the claim.
     """
 
     path: str
@@ -45,6 +51,14 @@ class IndexEntry(msgspec.Struct, frozen=True):
     tag_words: str
     body_words: str
     links: tuple[str, ...]
+    full_body: str | None
+    validity: NoteValidity
+    invalid_anchors: Mapping[str, tuple[str, ...]]
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether there is anything to store about its validity."""
+        return self.validity != frontmatter_keys.EMPTY
 
 
 class IndexedFileState(msgspec.Struct, frozen=True):
@@ -127,16 +141,21 @@ def folder_list(folders: Folders) -> list[str]:
     return [folders] if isinstance(folders, str) else list(folders)
 
 
+ListExcluded = Callable[[Tx], tuple[int, ...]]
+"""Lists the ids of the documents that a search must not return."""
+
+
 class SearchFilters(msgspec.Struct, frozen=True):
     """Conditions on the documents of a search; None filters nothing.
 
-    `similarity_min` (-1 to 1) applies to vectors only.
+    `similarity_min` (-1 to 1) applies to vectors only. `excluded` are ids of documents that no search may return.
     """
 
     weight_min: float | None = None
     created_after: int | None = None
     folder: Folders | None = None
     similarity_min: float | None = None
+    excluded: tuple[int, ...] = ()
 
 
 class DocumentRow(msgspec.Struct, frozen=True):
@@ -188,6 +207,8 @@ def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> I
     """Return the index entry of a parsed note; `created_at` is the frontmatter's time, if it has one."""
     tags = document.tags
     weights = document.hebbian_weights
+    validity, cut = read_document(document)
+    shown = document if cut is None else msgspec.structs.replace(document, content=cut.text)
     return IndexEntry(
         note.path,
         note.path.rpartition("/")[0],
@@ -197,17 +218,20 @@ def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> I
         note.stat.size,
         note.stat.modified_at,
         created_at or note.stat.modified_at,
-        document.title.replace("\0", "\ufffd"),  # PostgreSQL rejects NUL in text
+        shown.title.replace("\0", "\ufffd"),  # PostgreSQL rejects NUL in text
         jsontext.dump(tags),
         jsontext.dump(document.frontmatter),
-        document.problem,
+        document.problem or validity.problem,
         max(weights.values(), default=None),
         _read_head(note, document),
-        document.content,
-        tokenizer.join_terms(document.title),
+        shown.content,
+        tokenizer.join_terms(shown.title),
         tokenizer.join_terms(" ".join(tags)),
-        tokenizer.join_terms(document.content),
+        tokenizer.join_terms(shown.content),
         tuple(name for name in extract_link_targets(document.content) if "\0" not in name),
+        None if shown is document else document.content,
+        validity,
+        {} if cut is None else cut.anchors,
     )
 
 
@@ -244,13 +268,14 @@ class KeywordHit(msgspec.Struct, frozen=True):
     score: float
 
 
-class KeywordResult(msgspec.Struct, frozen=True):
+class KeywordResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """A published match; `relevance_score` is relative to the best one, from 0 to 1."""
 
     path: str
     title: str
     excerpt: str
     relevance_score: float
+    invalid: Exclusion | None = None
 
 
 def build_query(texts: Sequence[str], fields: Sequence[SearchField], mode: MatchMode) -> KeywordQuery | None:
@@ -259,9 +284,12 @@ def build_query(texts: Sequence[str], fields: Sequence[SearchField], mode: Match
     return KeywordQuery(phrases, frozenset(fields), mode) if phrases and fields else None
 
 
-def build_results(hits: list[KeywordHit], terms: frozenset[str]) -> list[KeywordResult]:
-    """Return the hits with excerpts around these terms, and scores relative to the best one."""
+def build_results(hits: list[KeywordHit], terms: frozenset[str], marks: Mapping[int, Exclusion]) -> list[KeywordResult]:
+    """Return the hits with excerpts around these terms, scores relative to the best one, and their marks by id."""
     best = max((hit.score for hit in hits), default=0.0) or 1.0
     return [
-        KeywordResult(hit.path, hit.title, make_excerpt(hit.body, terms), round(hit.score / best, 6)) for hit in hits
+        KeywordResult(
+            hit.path, hit.title, make_excerpt(hit.body, terms), round(hit.score / best, 6), marks.get(hit.doc_id)
+        )
+        for hit in hits
     ]

@@ -17,6 +17,7 @@ from stentor.domains.memory.index.model import (
     IndexEntry,
     KeywordHit,
     KeywordQuery,
+    ListExcluded,
     PendingDocument,
     SearchFilters,
     VectorHit,
@@ -46,11 +47,21 @@ class KeywordStore(Protocol):
     def delete(self, tx: Tx, doc_id: int) -> None: ...
 
     def search(
-        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, *, with_total: bool
+        self,
+        tx: Tx,
+        query: KeywordQuery,
+        limit: int,
+        folder: Folders | None,
+        list_excluded: ListExcluded,
+        *,
+        with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
-        """Return the best hits by BM25, and the total number of matches (0 without `with_total`).
+        """Return the best hits by BM25 without the excluded documents, and the total number of matches.
 
-        Term rarity and document length are those of the whole vault, whichever folders are searched.
+        The transaction must not have read anything before; the excluded documents are listed in it.
+
+        That is 0 without `with_total`. Term rarity and document length are those of the whole vault, whichever folders
+        are searched.
         """
         ...
 
@@ -95,6 +106,10 @@ class VectorStore(Protocol):
 
     def delete(self, tx: Tx, doc_id: int) -> None:
         """Delete a document's vectors, in the transaction that deletes the document."""
+        ...
+
+    def withdraw(self, tx: Tx, doc_id: int) -> None:
+        """Delete the vectors of a document that stays, until it is embedded again; `on_deleted` follows too."""
         ...
 
     def on_deleted(self, doc_ids: Iterable[int]) -> None:

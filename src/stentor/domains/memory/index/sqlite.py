@@ -22,11 +22,12 @@ from stentor.domains.memory.index.model import (
     IndexEntry,
     KeywordHit,
     KeywordQuery,
+    ListExcluded,
     folder_list,
 )
 from stentor.domains.memory.index.term_ranking import TermRanking
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """
@@ -47,6 +48,8 @@ create table documents (
     weight real,
     head text not null default '',
     body text not null,
+    full_body text,
+    has_keys integer not null default 0,
     model text
 );
 create index documents_of_folder on documents (folder);
@@ -59,6 +62,21 @@ create table links (
 );
 create index links_of on links (doc_id);
 create index links_to on links (name);
+create table periods (doc_id integer primary key, valid_from integer, valid_to integer);
+create table marks (doc_id integer not null, anchor text not null, claim text not null, mark text not null);
+create index marks_of on marks (doc_id);
+create table derivations (
+    doc_id integer not null,
+    ordinal integer not null,
+    name text not null,
+    text text not null,
+    target text not null,
+    anchor text not null
+);
+create index derivations_of on derivations (doc_id);
+create index derivations_from on derivations (name);
+create table invalid_sources (name text not null unique, mark text not null);
+create table excluded (doc_id integer primary key, parent_id integer, text text not null, cause text not null);
 create virtual table words using fts5(title, tags, content, tokenize='unicode61 remove_diacritics 0');
 create table chunks (
     doc_id integer not null,
@@ -88,24 +106,26 @@ def open_index(folder: Path) -> SearchIndex:
 
 
 _RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"
-# Texts are joined after the limit, so that they are read for the best hits only.
-_SEARCH = Sql(
-    f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
-        select rowid, rank from words where words match :query and rank match '{_RANK}' order by rank limit :limit
-    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - constant column weights
-)
-_COUNT = Sql("select count(*) from words where words match :query")
-_SEARCH_IN_FOLDERS = Sql(
-    f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
-        select rowid, rank from words where words match :query and rank match '{_RANK}'
-            and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))
+_IN_FOLDERS = "and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))"
+_NOT_EXCLUDED = "and rowid not in (select value from json_each(:excluded))"
+
+
+def _build_statements(conditions: str) -> tuple[Sql, Sql]:
+    """Return the search and the count of its matches."""
+    # Texts are joined after the limit, so that they are read for the best hits only.
+    search = f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
+        select rowid, rank from words where words match :query and rank match '{_RANK}' {conditions}
         order by rank limit :limit
-    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - constant column weights
-)
-_COUNT_IN_FOLDERS = Sql(
-    """select count(*) from words where words match :query
-    and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))"""
-)
+    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - constants
+    return Sql(search), Sql(f"select count(*) from words where words match :query {conditions}")  # noqa: S608
+
+
+_STATEMENTS_OF = {
+    (in_folders, excludes): _build_statements(f"{_IN_FOLDERS * in_folders} {_NOT_EXCLUDED * excludes}")
+    for in_folders in (False, True)
+    for excludes in (False, True)
+}
+"""By whether the search is in folders, and whether documents are excluded."""
 _READ_HITS = Sql(
     "select doc_id, path, title, body from documents where doc_id in (select value from json_each(:doc_ids))"
 )
@@ -137,23 +157,33 @@ class Fts5KeywordStore:
         tx.after_commit(partial(self._ranking.change, doc_id, None))
 
     def search(
-        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, *, with_total: bool
+        self,
+        tx: Tx,
+        query: KeywordQuery,
+        limit: int,
+        folder: Folders | None,
+        list_excluded: ListExcluded,
+        *,
+        with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
         if all(len(phrase) == 1 for phrase in query.phrases):
-            return self._search_terms(tx, query, limit, folder)
-        search, count = (_SEARCH, _COUNT) if folder is None else (_SEARCH_IN_FOLDERS, _COUNT_IN_FOLDERS)
-        parameters = {"query": build_fts5_match(query)} | (
-            {} if folder is None else {"folders": jsontext.dump(folder_list(folder))}
-        )
+            return self._search_terms(tx, query, limit, folder, list_excluded)
+        excluded = list_excluded(tx)
+        search, count = _STATEMENTS_OF[folder is not None, bool(excluded)]
+        parameters = {"query": build_fts5_match(query)}
+        if folder is not None:
+            parameters["folders"] = jsontext.dump(folder_list(folder))
+        if excluded:
+            parameters["excluded"] = jsontext.dump(list(excluded))
         rows = tx.rows(search, limit=limit, **parameters)
         # FTS5's rank is the negated BM25 score, smaller is better.
         hits = [KeywordHit(doc_id, path, title, body, -rank) for doc_id, path, title, body, rank in rows]
         return hits, int(tx.rows(count, **parameters)[0][0]) if with_total else 0
 
     def _search_terms(
-        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None
+        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, list_excluded: ListExcluded
     ) -> tuple[list[KeywordHit], int]:
-        scores, total = self._ranking.rank(tx, query, limit, folder)
+        scores, total = self._ranking.rank(tx, query, limit, folder, list_excluded)
         rows = tx.rows(_READ_HITS, doc_ids=jsontext.dump(list(scores)))
         hits = [KeywordHit(doc_id, path, title, body, scores[doc_id]) for doc_id, path, title, body in rows]
         return sorted(hits, key=lambda hit: (-hit.score, hit.path)), total

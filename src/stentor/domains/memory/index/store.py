@@ -24,18 +24,20 @@ from stentor.domains.memory.index.model import (
 
 _COLUMNS = (
     "path, folder, name, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, "
-    "weight, head, body"
+    "weight, head, body, full_body, has_keys"
 )
-_OTHER_TABLES = ("title_words", "tag_words", "body_words", "links")
-_FIND_ID_AND_HASH = Sql("select doc_id, raw_hash from documents where path = :path")
+_OTHER_TABLES = ("title_words", "tag_words", "body_words", "links", "validity", "invalid_anchors")
+_FIND_INDEXED = Sql("select doc_id, raw_hash, has_keys, full_body is not null from documents where path = :path")
 _INSERT = Sql(
     f"""insert into documents ({_COLUMNS}) values (:path, :folder, :name, :raw_hash, :content_hash, :size,
-        :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :head, :body) returning doc_id"""
+        :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :head, :body, :full_body,
+        :has_keys) returning doc_id"""
 )
 _UPDATE = Sql(
     """update documents set raw_hash = :raw_hash, content_hash = :content_hash, size = :size,
         modified_at = :modified_at, created_at = :created_at, title = :title, tags = :tags,
-        frontmatter = :frontmatter, problem = :problem, weight = :weight, head = :head, body = :body, model = null
+        frontmatter = :frontmatter, problem = :problem, weight = :weight, head = :head, body = :body,
+        full_body = :full_body, has_keys = :has_keys, model = null
     where doc_id = :doc_id"""
 )
 _TOUCH = Sql("update documents set modified_at = :modified_at, size = :size where path = :path")
@@ -60,7 +62,7 @@ _READ_ROWS = {
     "postgresql": Sql(_SELECT_ROWS + "(select value::integer from json_array_elements_text(:ids::json))"),
 }
 _READ_BODY = Sql("select body from documents where path = :path")
-_READ_TEXT = Sql("select head, body from documents where path = :path")
+_READ_TEXT = Sql("select head, coalesce(full_body, body) from documents where path = :path")
 _LIST_RECENT = Sql(
     """select path, title, tags, size, modified_at from documents
     where (cast(:folder as text) is null or folder = :folder) and (:tag = '' or replace(tags, :tag, '') <> tags)
@@ -75,10 +77,18 @@ _WRITE_FACT = Sql(
 )
 
 
-def find_id_and_hash(tx: Tx, path: str) -> tuple[int, str] | None:
-    """Return the id of a document and the hash of its file's bytes."""
-    row = tx.row(_FIND_ID_AND_HASH, path=path)
-    return (int(row[0]), str(row[1])) if row else None
+class StoredDocument(msgspec.Struct, frozen=True):
+    """A document as it is replaced or deleted; `is_cut`: invalid passages are left out of its text."""
+
+    doc_id: int
+    raw_hash: str
+    has_keys: bool
+    is_cut: bool
+
+
+def find_stored(tx: Tx, path: str) -> StoredDocument | None:
+    row = tx.row(_FIND_INDEXED, path=path)
+    return StoredDocument(int(row[0]), str(row[1]), bool(row[2]), bool(row[3])) if row else None
 
 
 def insert(tx: Tx, entry: IndexEntry) -> int:
@@ -93,7 +103,8 @@ def update(tx: Tx, doc_id: int, entry: IndexEntry) -> None:
 
 
 def _values(entry: IndexEntry) -> dict[str, object]:
-    return {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _OTHER_TABLES}
+    values = {name: value for name, value in msgspec.structs.asdict(entry).items() if name not in _OTHER_TABLES}
+    return values | {"has_keys": int(entry.has_keys)}
 
 
 def delete(tx: Tx, doc_id: int) -> None:

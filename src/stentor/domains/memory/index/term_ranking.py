@@ -23,6 +23,7 @@ from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
     Folders,
     KeywordQuery,
+    ListExcluded,
     SearchField,
     folder_list,
 )
@@ -110,8 +111,10 @@ class TermRanking:
             if self._changes is not None:
                 self._changes[doc_id] = length
 
-    def rank(self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None) -> tuple[dict[int, float], int]:
-        """Return the scores of the best documents (in these folders) by id, and how many match.
+    def rank(
+        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, list_excluded: ListExcluded
+    ) -> tuple[dict[int, float], int]:
+        """Return the scores of the best documents (in these folders, not excluded) by id, and how many match.
 
         The phrases of the query must have one term each. The transaction must not have read anything before.
         """
@@ -131,6 +134,9 @@ class TermRanking:
         matching = matches >= (len(query.phrases) if query.mode == "all" else 1)
         if folder is not None:
             matching &= _is_in_folders(tx, lengths, folder)
+        if excluded := list_excluded(tx):
+            positions, exist = lengths.find(np.array(excluded, np.int64))
+            matching[positions[exist]] = False
         return _best(lengths.ids, scores, np.flatnonzero(matching), limit)
 
     def _read_lengths(self, tx: Tx) -> tuple[int, DocumentLengths]:

@@ -90,6 +90,8 @@ class VectorMatrix:
             rows = self._filter_rows(filters.weight_min, filters.created_after)
             if doc_ids is not None:
                 rows = rows[np.isin(self._doc[rows], doc_ids)]
+            if filters.excluded:
+                rows = rows[~np.isin(self._doc[rows], filters.excluded)]
             return self._nearest(query, limit, rows, filters.similarity_min)
 
     def similarities(self, query: NDArray[np.float32], doc_ids: Iterable[int]) -> dict[int, float]:

@@ -22,9 +22,11 @@ from stentor.domains.atp.bodies import (
     VaultBody,
     WriteDocumentBody,
 )
+from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.service import MemoryCaller, WriteResult
+from stentor.domains.memory.search import parse_scope
+from stentor.domains.memory.service import WriteResult
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import (
@@ -84,14 +86,15 @@ class MemoryZone:
         created_after = body.filters.created_after
         after = None if created_after is None else micros_from_datetime(created_after)
         filters = SearchFilters(body.filters.hebbian_weight_min, after)
+        scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
         matches: Sequence[msgspec.Struct]
         if query_type == "keyword":
-            matches, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k)
+            matches, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k, scope=scope)
         elif query_type == "hybrid":
-            matches, total = await search.hybrid(caller, text, body.top_k, filters)
+            matches, total = await search.hybrid(caller, text, body.top_k, filters, scope)
         else:
-            matches, total = await search.semantic(caller, text, None, body.top_k, filters)
-        response = [msgspec.structs.asdict(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
+            matches, total = await search.semantic(caller, text, None, body.top_k, filters, scope)
+        response = [msgspec.to_builtins(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
         return {"query_type": query_type, "matches": response, "total_matches": total}
 
     async def write(self, context: ActionContext) -> CommitStep:

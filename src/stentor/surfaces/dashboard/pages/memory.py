@@ -25,6 +25,7 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.presenters import note_graph, note_rendering
 from stentor.surfaces.dashboard.presenters.note_rendering import NoteDiffLine, note_url, vault_param
+from stentor.surfaces.dashboard.presenters.note_validity import present_validity
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"}
@@ -48,10 +49,12 @@ async def show_memory(page: PageRequest) -> Response:
         page.query_param("vault", DEFAULT_VAULT),
     )
     mode = mode if mode in SEARCH_MODES else "hybrid"
+    as_of, include_invalid = page.query_param("as_of"), page.query_param("invalid") == "1"
+    scope: JsonObject = {"include_invalid": include_invalid} | ({"as_of": as_of} if as_of else {})
     listed = None
     folder = page.query_param("folder") if "folder" in page.request.query_params else None
     try:
-        results, health = await asyncio.gather(_search(page, text, mode, vault), _read_health(page, vault))
+        results, health = await asyncio.gather(_search(page, text, mode, vault, scope), _read_health(page, vault))
         if not text:
             listed = await _list_notes(page, vault, folder)
     except GatewayError as error:
@@ -66,6 +69,8 @@ async def show_memory(page: PageRequest) -> Response:
         mode=mode,
         modes=SEARCH_MODES,
         vault=vault,
+        as_of=as_of,
+        include_invalid=include_invalid,
         results=results,
         health=health,
         missing=page.query_param("missing"),
@@ -121,6 +126,7 @@ class SearchHit(TypedDict):
     score: float
     scores: dict[str, float | None]
     level: str | None
+    invalid: JsonObject | None
 
 
 class SearchResults(TypedDict):
@@ -133,7 +139,7 @@ class SearchResults(TypedDict):
     took: float | None
 
 
-async def _search(page: PageRequest, text: str, mode: str, vault: str) -> SearchResults:
+async def _search(page: PageRequest, text: str, mode: str, vault: str, scope: JsonObject) -> SearchResults:
     if not text:
         return {"status": 200, "problem": None, "rows": [], "total": 0, "took": None}
     terms = _keyword_terms(text)
@@ -143,7 +149,7 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str) -> Search
         "semantic": {"query": text, "top_k": MAX_RESULTS},
     }
     try:
-        result = await page.call(f"memory.{mode}", body={**bodies[mode], "vault": vault})
+        result = await page.call(f"memory.{mode}", body={**bodies[mode], **scope, "vault": vault})
     except GatewayError as error:
         # A malformed query or an embedder that is down affects this search only, so the page stays usable.
         if error.status not in (400, 502, 503, 504):
@@ -180,6 +186,7 @@ def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> 
         "score": next(match[name] for name in ("score", "relevance_score", "similarity_score") if name in match),
         "scores": scores,
         "level": match.get("source_level"),
+        "invalid": match.get("invalid"),
     }
 
 
@@ -189,7 +196,8 @@ async def show_note(page: PageRequest) -> Response:
         page.query_param("version"),
         page.query_param("vault", DEFAULT_VAULT),
     )
-    document = await read_document(page, path, vault)
+    answer = await page.call("memory.read", path=path, vault=vault)
+    document: JsonObject | None = answer["document"]
     # After the document, not concurrently: reading a note edited in the vault stores its current state as a version.
     history = await read_versions(page, path, vault)
     if document is None and isinstance(history, GatewayError):
@@ -222,6 +230,7 @@ async def show_note(page: PageRequest) -> Response:
         displayed=version or current_version(history),
         body=body,
         graph=note_graph.build_graph(around, vault),
+        validity=None if document is None else present_validity(document, answer.get("invalid"), vault),
         backlinks=[(source, note_url(source, vault)) for source in linking["backlinks"]],
         address=partial(note_url, path, vault),
         related_url=partial(_related_url, path, vault),

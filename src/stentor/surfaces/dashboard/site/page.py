@@ -96,6 +96,8 @@ NOTICES = {
     "cleared": "Violations cleared.",
     "saved": "Saved.",
     "budget-set": "Budget set. It applies from the next call.",
+    "invalidated": "Marked invalid. Searches leave it out, with what was derived from it.",
+    "valid-again": "The mark is removed.",
     "merged": "Saved, together with what somebody else changed meanwhile.",
     "conflict": "Somebody else changed the same lines. This copy has the text that is not in the note: merge it.",
     "removed": "Removed.",

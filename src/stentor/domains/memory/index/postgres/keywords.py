@@ -25,6 +25,7 @@ from stentor.domains.memory.index.model import (
     IndexEntry,
     KeywordHit,
     KeywordQuery,
+    ListExcluded,
     SearchField,
     folder_list,
 )
@@ -55,6 +56,7 @@ _RARITY = "greatest(1e-6::float8, ln((:documents::float8 - {n} + 0.5::float8) / 
 _SCORE_PART = "rarity * f * 2.2::float8 / (f + 0.3::float8 + :slope::float8 * length)"
 _WEIGHTED_COUNT = "(:title::float8 * p.title + :tags::float8 * p.tags + :content::float8 * p.content)"
 _IN_FOLDERS = " and found.doc_id in (select doc_id from documents where folder = any(:folders::text[]))"
+_NOT_EXCLUDED = " and found.doc_id <> all(:excluded::int[])"
 
 _TERMS_TABLE = f"""single as materialized (
     select t.term, {_RARITY.format(n="c.n")} as rarity from unnest(:terms::text[]) t (term), lateral (
@@ -108,18 +110,29 @@ class PostgresKeywordStore:
             tx.run(statement, doc_id=doc_id)
 
     def search(
-        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, *, with_total: bool
+        self,
+        tx: Tx,
+        query: KeywordQuery,
+        limit: int,
+        folder: Folders | None,
+        list_excluded: ListExcluded,
+        *,
+        with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
+        excluded = list_excluded(tx)
         corpus: dict[str, int] = dict(tx.rows(_READ_CORPUS))
         if not corpus["documents"]:
             return [], 0
         terms = [stored_term(phrase[0]) for phrase in query.phrases if len(phrase) == 1]
         phrases = [phrase for phrase in query.phrases if len(phrase) > 1]
         parameters = (
-            {"limit": limit, "terms": terms} | _score_parameters(query, corpus, folder) | _phrase_parameters(phrases)
+            {"limit": limit, "terms": terms, "excluded": list(excluded)}
+            | _score_parameters(query, corpus, folder)
+            | _phrase_parameters(phrases)
         )
+        conditions = (_IN_FOLDERS if folder is not None else "") + (_NOT_EXCLUDED if excluded else "")
         statement = _search_statement(
-            bool(terms), bool(phrases), query.fields == set(SEARCH_FIELDS), folder is not None, with_total
+            bool(terms), bool(phrases), query.fields == set(SEARCH_FIELDS), conditions, with_total
         )
         rows = tx.rows(statement, **parameters)
         return [KeywordHit(*row[:5]) for row in rows], int(rows[0][5]) if rows and with_total else 0
@@ -175,16 +188,15 @@ def _phrase_parameters(phrases: Sequence[Sequence[str]]) -> dict[str, list[Any]]
 
 
 @cache
-def _search_statement(has_terms: bool, has_phrases: bool, all_fields: bool, in_folders: bool, with_total: bool) -> Sql:
+def _search_statement(has_terms: bool, has_phrases: bool, all_fields: bool, conditions: str, with_total: bool) -> Sql:
     """Return the statement for a kind of query: the parts of each document's score, their sums, the best of them."""
     tables, parts = [], []
-    folder_condition = _IN_FOLDERS if in_folders else ""
     if has_terms:
         tables.append(_TERMS_TABLE.format(condition="true" if all_fields else f"{_WEIGHTED_COUNT} > 0"))
-        parts.append(_TERM_SCORES + ("" if all_fields else " and f > 0") + folder_condition)
+        parts.append(_TERM_SCORES + ("" if all_fields else " and f > 0") + conditions)
     if has_phrases:
         tables += [_PHRASES_TABLE, _PHRASE_RARITIES_TABLE]
-        parts.append(_PHRASE_SCORES + folder_condition)
+        parts.append(_PHRASE_SCORES + conditions)
     total = "(select count(*) from scored)" if with_total else "0"
     # Each term or phrase that matches adds one row per document to `parts`: their number tells whether enough match.
     return Sql(

@@ -32,6 +32,8 @@ MAX_GRAPH_CHUNKS = 8_000
 """Chunks that are requested from the graph before the search falls back to comparing all documents."""
 MAX_VECTOR_DIMENSIONS, MAX_HALFVEC_DIMENSIONS = 2_000, 4_000
 """pgvector's limits for a graph over 32-bit and over 16-bit numbers."""
+Conditions = tuple[bool, bool, bool, bool]
+"""Whether a search has a least weight, a time of creation, folders, and excluded documents."""
 
 _FIND_BY_HASH = Sql("select distinct on (hash) hash, embedding::real[] from chunks where hash = any(:hashes)")
 _MARK_EMBEDDED = Sql(
@@ -39,6 +41,8 @@ _MARK_EMBEDDED = Sql(
     where doc_id = :doc_id and raw_hash = :raw_hash and model is null"""
 )
 _LIST_CHUNKS = Sql("select ordinal, heading, hash from chunks where doc_id = :doc_id")
+_DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
+_SET_NO_PIECES = Sql("update documents set pieces = 0 where doc_id = :doc_id and pieces > 0")
 _DELETE_CHUNK = Sql("delete from chunks where doc_id = :doc_id and ordinal = :ordinal")
 _INSERT_CHUNK = Sql(
     """insert into chunks (doc_id, ordinal, heading, hash, embedding)
@@ -106,6 +110,11 @@ class PgvectorStore:
     def delete(self, tx: Tx, doc_id: int) -> None:
         """Leave the chunks until `delete_orphans`: equal texts reuse them, so a moved note is not embedded again."""
 
+    def withdraw(self, tx: Tx, doc_id: int) -> None:
+        # First the mark: without pieces there may be no table of chunks yet, as no process has had a model.
+        if tx.run(_SET_NO_PIECES, doc_id=doc_id):
+            tx.run(_DELETE_CHUNKS, doc_id=doc_id)
+
     def on_deleted(self, doc_ids: Iterable[int]) -> None:
         """Do nothing: no vectors are held in memory."""
 
@@ -165,7 +174,12 @@ def _replace_chunks(tx: Tx, doc_id: int, rows: list[dict[str, Any]]) -> None:
 def _nearest(
     tx: Tx, dimensions: int, filters: SearchFilters, parameters: dict[str, Any]
 ) -> tuple[list[VectorHit], int]:
-    conditions = (filters.weight_min is not None, filters.created_after is not None, filters.folder is not None)
+    conditions = (
+        filters.weight_min is not None,
+        filters.created_after is not None,
+        filters.folder is not None,
+        bool(filters.excluded),
+    )
     total = int(tx.rows(_count_statement(*conditions), **parameters)[0][0])
     if filters.similarity_min is not None:
         # All are counted where all are compared; else one more than asked for tells whether there are more.
@@ -177,9 +191,7 @@ def _nearest(
     return _best(tx, dimensions, conditions, parameters, total), total
 
 
-def _best(
-    tx: Tx, dimensions: int, conditions: tuple[bool, bool, bool], parameters: dict[str, Any], total: int
-) -> list[VectorHit]:
+def _best(tx: Tx, dimensions: int, conditions: Conditions, parameters: dict[str, Any], total: int) -> list[VectorHit]:
     """Return the nearest documents; `total` is the number of those that pass the conditions."""
     count = min(total, parameters["limit"])
     # The graph is approximate: if it returns too few documents, all are compared.
@@ -194,7 +206,7 @@ def _best(
 
 
 def _search_graph(
-    tx: Tx, dimensions: int, conditions: tuple[bool, bool, bool], parameters: dict[str, Any], count: int
+    tx: Tx, dimensions: int, conditions: Conditions, parameters: dict[str, Any], count: int
 ) -> list[VectorHit]:
     """Return up to `count` documents, fewer if the graph returns no more.
 
@@ -215,42 +227,48 @@ def _search_graph(
 
 def _filter_parameters(filters: SearchFilters) -> dict[str, Any]:
     folders = [] if filters.folder is None else folder_list(filters.folder)
-    return {"weight": filters.weight_min, "after": filters.created_after, "folders": folders}
+    return {
+        "weight": filters.weight_min,
+        "after": filters.created_after,
+        "folders": folders,
+        "excluded": list(filters.excluded),
+    }
 
 
-def _where(weight: bool, after: bool, folder: bool) -> str:
+def _where(weight: bool, after: bool, folder: bool, excluded: bool) -> str:
     """Return the condition for embedded documents that pass the filters that are set."""
     conditions = {
         "d.weight >= :weight": weight,
         "d.created_at > :after": after,
         "d.folder = any(:folders::text[])": folder,
+        "d.doc_id <> all(:excluded::int[])": excluded,
     }
     return " and ".join(["d.pieces > 0", *(text for text, is_set in conditions.items() if is_set)])
 
 
 @cache
-def _count_statement(weight: bool, after: bool, folder: bool) -> Sql:
-    return Sql(f"select count(*) from documents d where {_where(weight, after, folder)}")
+def _count_statement(weight: bool, after: bool, folder: bool, excluded: bool) -> Sql:
+    return Sql(f"select count(*) from documents d where {_where(weight, after, folder, excluded)}")
 
 
 @cache
-def _exact_statement(weight: bool, after: bool, folder: bool) -> Sql:
+def _exact_statement(weight: bool, after: bool, folder: bool, excluded: bool) -> Sql:
     return Sql(
         f"""select doc_id, similarity, ordinal from (
             select distinct on (c.doc_id) c.doc_id, -(c.embedding <#> :vector::vector) as similarity, c.ordinal
-            from documents d join chunks c on c.doc_id = d.doc_id where {_where(weight, after, folder)}
+            from documents d join chunks c on c.doc_id = d.doc_id where {_where(weight, after, folder, excluded)}
             order by c.doc_id, similarity desc, c.ordinal
         ) best order by similarity desc, doc_id limit :limit"""
     )
 
 
 @cache
-def _graph_statement(dimensions: int, weight: bool, after: bool, folder: bool) -> Sql:
+def _graph_statement(dimensions: int, weight: bool, after: bool, folder: bool, excluded: bool) -> Sql:
     kind = "vector" if dimensions <= MAX_VECTOR_DIMENSIONS else f"halfvec({dimensions})"
     distance = f"c.{_indexed_expression(dimensions)} <#> :vector::{kind}"
     return Sql(
         f"""select c.doc_id, -(c.embedding <#> :vector::vector), c.ordinal
-        from chunks c join documents d on d.doc_id = c.doc_id where {_where(weight, after, folder)}
+        from chunks c join documents d on d.doc_id = c.doc_id where {_where(weight, after, folder, excluded)}
         order by {distance} limit :chunks"""
     )
 

@@ -23,7 +23,7 @@ from stentor.domains.memory.index.postgres.pgvector import PgvectorStore
 from stentor.domains.memory.index.postgres.shared_vectors import SharedInMemoryVectorStore
 from stentor.domains.memory.index.protocols import VectorStore
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 SCHEMA_NAME = "stentor_index"
 LOCK_SPACE = 7_305_010
 """Namespace of the driver's own advisory locks, so that index writes do not wait for other writes of the service."""
@@ -51,6 +51,8 @@ create table documents (
     weight double precision,
     head text not null default '',
     body text not null,
+    full_body text,
+    has_keys integer not null default 0,
     model text,
     pieces integer not null default 0,
     exclude using hash (path with =)
@@ -65,6 +67,21 @@ create table links (
 );
 create index links_of on links (doc_id);
 create index links_to on links using hash (name);
+create table periods (doc_id integer primary key, valid_from bigint, valid_to bigint);
+create table marks (doc_id integer not null, anchor text not null, claim text not null, mark text not null);
+create index marks_of on marks (doc_id);
+create table derivations (
+    doc_id integer not null,
+    ordinal integer not null,
+    name text collate "C" not null,
+    text text not null,
+    target text not null,
+    anchor text not null
+);
+create index derivations_of on derivations (doc_id);
+create index derivations_from on derivations using hash (name);
+create table invalid_sources (name text collate "C" not null, mark text not null);
+create table excluded (doc_id integer primary key, parent_id integer, text text not null, cause text not null);
 create index documents_with_pieces on documents (created_at) include (weight, doc_id) where pieces > 0;
 create table postings (
     doc_id integer not null,

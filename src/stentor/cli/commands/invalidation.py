@@ -1,0 +1,130 @@
+"""`stentor invalidate`: mark a note, a passage of one or a source as invalid, restore it, or list what is invalid."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import typer
+
+from stentor.cli.client import ServiceClient
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.commands.memory import VaultName
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, strip_controls
+from stentor.cli.responses import Response
+from stentor.core.jsontext import JsonObject
+
+
+class InvalidityCause(msgspec.Struct, frozen=True):
+    kind: str
+    target: str
+    reason: str | None = None
+    by: str | None = None
+    at: str | None = None
+
+
+class ChainLink(msgspec.Struct, frozen=True):
+    path: str
+    derived_from: str
+
+
+class InvalidNote(msgspec.Struct, frozen=True):
+    path: str
+    vault: str
+    cause: InvalidityCause
+    chain: list[ChainLink]
+
+
+class InvalidSource(msgspec.Struct, frozen=True):
+    source: str
+    reason: str
+    by: str
+    at: str
+
+
+class MarkOutcome(msgspec.Struct, frozen=True):
+    """The answer to a mark (`left`) or to its removal (`returned`)."""
+
+    total: int
+    left: list[InvalidNote] = []
+    returned: list[InvalidNote] = []
+
+
+class InvalidList(msgspec.Struct, frozen=True):
+    sources: list[InvalidSource]
+    notes: list[InvalidNote]
+    total: int
+
+
+def invalidate(
+    target: Annotated[
+        str | None,
+        typer.Argument(help="Path of a note, passage of one (plan.md#Costs, plan.md^id), or with --source a source."),
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="What is wrong, or why it is restored.")] = None,
+    source: Annotated[bool, typer.Option("--source", help="The target is a source: a URL, task:<id> or text.")] = False,
+    restore: Annotated[bool, typer.Option("--restore", help="Remove the mark instead.")] = False,
+    vault: VaultName = "default",
+    data_dir: DataDir = None,
+    url: Url = None,
+    key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take a note, a passage or a source out of all searches with what was derived from it; without one, list."""
+    service = ServiceTarget(data_dir, url, key)
+    if target is None:
+        run_command(service, lambda api: _list(api, vault), _show_list, as_json=as_json, access="memory")
+        return
+    kind = "source" if source else "claim" if "#" in target or "^" in target else "note"
+    body: JsonObject = {kind: target, "vault": vault} | ({} if reason is None else {"reason": reason})
+    run_command(
+        service,
+        lambda api: _mark(api, body, is_restored=restore),
+        lambda outcome: _show_outcome(outcome, is_restored=restore),
+        as_json=as_json,
+        access="memory",
+    )
+
+
+async def _mark(api: ServiceClient, body: JsonObject, *, is_restored: bool) -> Response[MarkOutcome]:
+    if not is_restored and "reason" not in body:
+        raise CommandFailed("Say with --reason what is wrong.", EXIT_USAGE)
+    return await api.post(f"/memory/{'restore' if is_restored else 'invalidate'}", MarkOutcome, body)
+
+
+async def _list(api: ServiceClient, vault: str) -> Response[InvalidList]:
+    return await api.get("/memory/invalid", InvalidList, vault=vault, limit=500)
+
+
+def _show_list(found: InvalidList) -> None:
+    if not found.sources and not found.notes:
+        console.print("Nothing is invalid.")
+    for source in found.sources:
+        _print(f"source {source.source}: {source.reason} (by {source.by}, {source.at[:19]})")
+    for note in found.notes:
+        _print_note(note)
+    if found.total > len(found.notes):
+        console.print(f"and {found.total - len(found.notes)} more notes")
+
+
+def _show_outcome(outcome: MarkOutcome, *, is_restored: bool) -> None:
+    notes = outcome.returned if is_restored else outcome.left
+    for note in notes:
+        _print_note(note)
+    if outcome.total > len(notes):
+        console.print(f"and {outcome.total - len(notes)} more")
+    what = "note is found again" if is_restored else "note left the searches"
+    several = "notes are found again" if is_restored else "notes left the searches"
+    console.print(f"{outcome.total} {what if outcome.total == 1 else several}.")
+
+
+def _print_note(note: InvalidNote) -> None:
+    steps = " <- ".join(link.derived_from for link in note.chain)
+    reason = f": {note.cause.reason}" if note.cause.reason else ""
+    by = f" (by {note.cause.by})" if note.cause.by else ""
+    path = note.path if note.vault == "default" else f"{note.vault}: {note.path}"
+    _print(f"{path}{f' <- {steps}' if steps else ''}{reason}{by}")
+
+
+def _print(text: str) -> None:
+    console.print(strip_controls(text), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,75 @@
+"""What a note's page says about its validity: why it is invalid, which passages are, and what could be marked. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.validity.documents import read_document
+from stentor.domains.memory.validity.frontmatter_keys import VALID_FROM, VALID_TO
+from stentor.surfaces.dashboard.presenters.note_rendering import note_url
+from stentor_vault.text import markdown
+from stentor_vault.text.documents import NoteDocument
+from stentor_vault.text.passages import normalize_anchor, split_anchor
+
+MAX_HEADINGS = 200
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A note or a source of the chain; `address` is None for a source."""
+
+    text: str
+    address: str | None
+
+
+class MarkedPassage(msgspec.Struct, frozen=True):
+    anchor: str
+    reason: str | None
+    by: str | None
+    at: str | None
+
+
+class NoteValidityView(msgspec.Struct, frozen=True):
+    """`invalid` is the cause, None for a valid note; `is_marked` tells that its own mark is the cause.
+
+    `steps` lead from what this note was derived from to the cause. `source` is the cause if it is one.
+    """
+
+    invalid: JsonObject | None
+    is_marked: bool
+    steps: list[Step]
+    source: str | None
+    passages: list[MarkedPassage]
+    anchors: list[str]
+    period: tuple[str | None, str | None]
+
+
+def present_validity(document: JsonObject, invalid: JsonObject | None, vault: str) -> NoteValidityView:
+    """Return the view of a document and of the exclusion that the memory API gives with it."""
+    parsed = NoteDocument(document["path"], document["content"], document["frontmatter"])
+    validity, cut = read_document(parsed)
+    marked = {normalize_anchor(claim.anchor) for claim in validity.claims if cut and claim.anchor in cut.anchors}
+    headings = dict.fromkeys(section.heading for section in markdown.split_sections(parsed.content) if section.heading)
+    return NoteValidityView(
+        None if invalid is None else invalid["cause"],
+        validity.mark is not None,
+        [] if invalid is None else _steps(invalid, vault),
+        invalid["cause"]["target"] if invalid and invalid["cause"]["kind"] == "source" else None,
+        [MarkedPassage(one.anchor, one.mark.reason, one.mark.by, one.mark.at) for one in validity.claims],
+        [f"#{heading}" for heading in headings if normalize_anchor(f"#{heading}") not in marked][:MAX_HEADINGS],
+        (_text(document, VALID_FROM), _text(document, VALID_TO)),
+    )
+
+
+def _steps(invalid: JsonObject, vault: str) -> list[Step]:
+    cause = invalid["cause"]
+    steps = [Step(link["path"], note_url(link["path"], vault)) for link in invalid["chain"][1:]]
+    if not invalid["chain"]:
+        return steps
+    address = None if cause["kind"] == "source" else note_url(split_anchor(cause["target"])[0], vault)
+    return [*steps, Step(cause["target"], address)]
+
+
+def _text(document: JsonObject, key: str) -> str | None:
+    value = document["frontmatter"].get(key)
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,193 @@
+"""What an index excludes: random derivations and marks in any order, compared with a plain computation."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stentor.core.db import Tx
+from stentor.core.db.postgres import PostgresDriver
+from stentor.domains.memory.index import exclusions, sqlite
+from stentor.domains.memory.index.index import SearchIndex, exclude_at
+from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters, build_query
+from stentor.domains.memory.index.postgres import schema as postgres
+from stentor.domains.memory.validity.frontmatter_keys import Mark
+from stentor.domains.memory.validity.model import Exclusion
+from tests.conformance.indexes import MODEL, document, embed, fill, near, unit
+from tests.requirements import requirement
+
+NAMES = ["a", "b", "c", "d", "e"]
+SOURCES = ["https://x.example", "task:1"]
+TEXT = "zebra\n\n# Claim\n\nlion\n"
+Note = dict[str, Any]
+
+ENTRIES = st.one_of(
+    st.sampled_from([f"[[{name}]]" for name in NAMES]),
+    st.sampled_from([f"[[{name}#Claim]]" for name in NAMES]),
+    st.sampled_from(SOURCES),
+)
+NOTES = st.fixed_dictionaries(
+    {
+        "derived_from": st.lists(ENTRIES, max_size=3),
+        "invalid": st.sampled_from([False, False, False, "why"]),
+        "invalid_claims": st.sampled_from([[], [], ["#Claim"]]),
+    }
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from(NAMES), NOTES),
+        st.tuples(st.just("write"), st.sampled_from(NAMES), NOTES),
+        st.tuples(st.just("delete"), st.sampled_from(NAMES), st.none()),
+        st.tuples(st.just("source"), st.sampled_from(SOURCES), st.booleans()),
+    ),
+    min_size=4,
+    max_size=14,
+)
+
+
+def recomputed(notes: dict[str, Note], invalid_sources: set[str]) -> set[str]:
+    """What is out: repeated until nothing is added."""
+    out = {name for name, note in notes.items() if note["invalid"]}
+    while True:
+        more = {
+            name
+            for name, note in notes.items()
+            for entry in note["derived_from"]
+            if entry in invalid_sources or _is_derived_from_invalid(notes, out, name, entry)
+        }
+        if more <= out:
+            return out
+        out |= more
+
+
+def _is_derived_from_invalid(notes: dict[str, Note], out: set[str], name: str, entry: str) -> bool:
+    target, _, claim = entry.strip("[]").partition("#")
+    if not entry.startswith("[[") or target not in notes or target == name:
+        return False
+    return target in out or (bool(claim) and bool(notes[target]["invalid_claims"]))
+
+
+class Program:
+    """The same changes in several indexes, and what they exclude after each."""
+
+    def __init__(self, *indexes: SearchIndex) -> None:
+        self.indexes = indexes
+        self.notes: dict[str, Note] = {}
+        self.sources: set[str] = set()
+        self.version = 0
+
+    async def start(self) -> None:
+        self.notes, self.sources = {}, set()
+        for index in self.indexes:
+            await index.delete([f"{name}.md" for name in NAMES])
+        await self.mark_sources()
+
+    async def mark_sources(self) -> None:
+        self.version += 1
+        for index in self.indexes:
+            marks = {source: Mark("r") for source in self.sources}
+            await index.replace_sources(marks, self.version, seen=self.version)
+
+    async def step(self, action: str, name: str, value: Any) -> None:
+        if action == "source":
+            (self.sources.add if value else self.sources.discard)(name)
+            await self.mark_sources()
+            return
+        self.notes.pop(name, None)
+        if action == "write":
+            self.notes[name] = value
+        for index in self.indexes:
+            if action == "write":
+                await fill(index, document(f"{name}.md", TEXT, **value))
+            else:
+                await index.delete([f"{name}.md"])
+
+    async def check(self) -> None:
+        found = [await index.list_exclusions() for index in self.indexes]
+        assert found.count(found[0]) == len(found), "the databases differ"
+        out = recomputed(self.notes, self.sources)
+        assert {one.path.removesuffix(".md") for one in found[0]} == out
+        for index in self.indexes:
+            assert await searched(index) == sorted(f"{name}.md" for name in self.notes.keys() - out)
+            assert await recomputed_by(index) == found[0]
+
+
+async def searched(index: SearchIndex) -> list[str]:
+    query = build_query(["zebra"], SEARCH_FIELDS, "any")
+    assert query is not None
+    hits, total, _ = await index.search_keywords(query, 10, list_excluded=exclude_at(0))
+    assert total == len(hits)
+    return sorted(hit.path for hit in hits)
+
+
+async def recomputed_by(index: SearchIndex) -> list[Exclusion]:
+    def work(tx: Tx) -> None:
+        exclusions.recompute(tx, "sqlite" if not index.is_shared else "postgresql")
+
+    await index.write(work)
+    return await index.list_exclusions()
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+@requirement("memory.invalid-as-recomputed")
+def test_any_order_of_changes_excludes_what_a_plain_computation_gives(address: str, tmp_path: Path) -> None:
+    lite, pg = sqlite.open_index(tmp_path), postgres.open_index(PostgresDriver(address))
+    runner = asyncio.Runner()
+    program = Program(lite, pg)
+
+    async def run(steps: list[tuple[str, str, Any]]) -> None:
+        await program.start()
+        for step in steps:
+            await program.step(*step)
+            await program.check()
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(STEPS)
+    def same(steps: list[tuple[str, str, Any]]) -> None:
+        runner.run(run(steps))
+
+    same()
+    runner.close()
+    for index in (lite, pg):
+        index.close()
+
+
+@requirement("memory.invalid-excluded")
+async def test_vectors_of_excluded_documents_take_no_place_among_the_nearest(index: SearchIndex) -> None:
+    await index.vectors.use_model(MODEL)
+    await fill(index, document("bad.md", "x", invalid=True), document("good.md", "y"), document("far.md", "z"))
+    await embed(index, {"bad.md": [unit(1, 0)], "good.md": [unit(2, 1)], "far.md": [unit(0, 1)]})
+    excluded = await index.list_excluded(exclude_at(0))
+    assert await near(index, unit(1, 0), most=1) == (["bad.md"], 3)
+    assert await near(index, unit(1, 0), most=1, excluded=excluded) == (["good.md"], 2)
+    assert await near(index, unit(1, 0), similarity_min=0.5, excluded=excluded) == (["good.md"], 1)
+    assert await near(index, unit(1, 0), folder="", excluded=excluded) == (["good.md", "far.md"], 2)
+    assert await index.list_excluded(exclude_at(0, include_invalid=True)) == ()
+
+
+@requirement("memory.invalid-claim")
+async def test_the_vectors_of_a_passage_that_became_invalid_are_gone_at_once(index: SearchIndex) -> None:
+    await index.vectors.use_model(MODEL)
+    await fill(index, document("n.md", TEXT))
+    await embed(index, {"n.md": [unit(1, 0), unit(0, 1)]})
+    assert await near(index, unit(0, 1)) == (["n.md"], 1)
+    await fill(index, document("n.md", TEXT, invalid_claims=["#Claim"]))
+    assert await near(index, unit(0, 1)) == ([], 0)
+    await embed(index, {"n.md": [unit(1, 0)]})
+    hits, _ = await index.vectors.nearest(unit(0, 1), 1, SearchFilters())
+    assert [round(hit.similarity, 6) for hit in hits] == [0]
+
+
+@requirement("memory.invalid-everywhere")
+async def test_an_older_state_of_the_sources_does_not_replace_a_newer_one(index: SearchIndex) -> None:
+    await fill(index, document("a.md", "x", derived_from="s"), document("b.md", "x", derived_from="t"))
+    await index.replace_sources({"s": Mark(), "t": Mark()}, 2, seen=0)
+    await index.replace_sources({"s": Mark()}, 1, seen=0)  # from a process that was slow
+    assert [one.path for one in await index.list_exclusions()] == ["a.md", "b.md"]
+    await index.replace_sources({"s": Mark()}, 1, seen=2)  # the database is one that was restored from a backup
+    assert [one.path for one in await index.list_exclusions()] == ["a.md"]
