@@ -191,7 +191,7 @@ async def test_what_cannot_be_replayed_says_why(world: World, upstream: Upstream
     worker = await world.register("wanda", capabilities=["dig"])
     dug = await world.submit(type="dig", input="x", required_capabilities=["dig"])
     assert "stentor-worker replay" in await refusal(world, dug, 409)
-    assert "cannot replay the run of another agent" in await refusal(world, simple["task_id"], 409, agent_id=worker)
+    assert "can only replay its own runs" in await refusal(world, simple["task_id"], 409, agent_id=worker)
     assert await refusal(world, "unknown", 404)
 
 

@@ -87,8 +87,8 @@ class ReplayService:
             raise NotFound(f"There is no agent {wanted!r}." if agent_id else "The task's agent is gone: name another.")
         if agent.runtime.kind == "worker" and agent.agent_id != task.assigned_agent:
             raise Conflict(
-                f"The agent {agent.name!r} is a worker, and only its own program can replay, its own runs alone. "
-                "To replay the run of another agent, name an agent of the runtime `llm`."
+                f"The agent {agent.name!r} is a worker: its program can only replay its own runs. To replay the run of "
+                "another agent, name an agent of the runtime `llm`."
             )
         if agent.runtime.kind == "worker":
             raise Conflict(
