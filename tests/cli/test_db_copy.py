@@ -459,7 +459,8 @@ def test_columns_that_count_by_themselves_go_on_and_tables_of_one_side_are_left_
 def test_a_disk_that_fills_up_in_the_middle_leaves_nothing_to_start_on(
     filled: Filled, program: Program, bare_url: str, small_disk: Path
 ) -> None:
-    changed(filled.folder / "stentor.db", "update memory_versions set content = randomblob(3000000)")
+    large = "randomblob(3000000 / (select count(*) from memory_versions))"
+    changed(filled.folder / "stentor.db", f"update memory_versions set content = {large}")
     copied(program, source(filled), bare_url)
     home, ballast = small_disk / "home", small_disk / "ballast"
     assert Program(home)("db", "upgrade").code == 0

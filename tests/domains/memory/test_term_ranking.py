@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,14 +154,3 @@ async def test_the_memory_for_terms_is_bounded(index: SearchIndex, monkeypatch: 
         assert len(await found(index, word)) == 20
         assert len(ranking._kept) <= 2
         assert ranking._kept_bytes == sum(kept.bytes for kept in ranking._kept.values())
-
-
-async def test_an_index_of_an_earlier_version_gets_the_view(tmp_path: Path) -> None:
-    index = sqlite.open_index(tmp_path)
-    await index.upsert([document("a.md", "red")], [], 1, force=False)
-    index.close()
-    with sqlite3.connect(tmp_path / sqlite.INDEX_FILE) as connection:
-        connection.execute("drop table terms")
-    index = sqlite.open_index(tmp_path)
-    assert await found(index, "red") == ["a.md"]
-    index.close()

@@ -6,7 +6,6 @@ A file that is missing, damaged or of another schema version is replaced by an e
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from stentor.core.db.database import Database
@@ -20,20 +19,23 @@ _WRITE_VERSION = Sql("insert into facts (name, value) values ('version', :versio
 log = logging.getLogger(__name__)
 
 
-def open_rebuildable(path: Path, statements: str, version: int, views: str = "") -> Database:
+def open_rebuildable(path: Path, statements: str, version: int, kept: str = "") -> Database:
     """Open the file, and make it if it is not usable. Raises StartRefused if it cannot be made.
 
     `statements` make its tables, separated by `;`. The table `facts` (name, integer value) is made here and holds the
-    version of the schema. `views` are what an older file may lack although it has this version: they hold no data and
-    are made `if not exists`.
+    version of the schema. `kept` is a table that has the same columns in every version, and whose rows are taken over
+    from a file of another one, because they are expensive to compute.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _is_usable(path, version):
-            _delete_files(path)
-            _create(path, statements, version)
-        if views:
-            _run_all(path, views.split(";"))
+            new = path.with_name(f"{path.name}.new")
+            _delete_files(new)
+            _create(new, statements, version)
+            if kept and path.exists():
+                _take_over(path, new, kept)
+            _delete_files(path, but=new)
+            new.rename(path)
     except (OSError, StoreUnavailable) as error:
         raise StartRefused(
             f"The search index {path} cannot be created: {error}. Check the folder's permissions and free space."
@@ -61,24 +63,34 @@ def _is_usable(path: Path, version: int) -> bool:
 
 
 def _create(path: Path, statements: str, version: int) -> None:
-    _run_all(path, (*statements.split(";"), _FACTS), version)
-
-
-def _run_all(path: Path, statements: Iterable[str], version: int | None = None) -> None:
-    """Run these statements in one transaction, and write the version if one is given."""
     connection: DbConnection = SqliteDriver(path).writer()
     try:
         connection.begin()
-        for statement in statements:
+        for statement in (*statements.split(";"), _FACTS):
             connection.control(statement)
-        if version is not None:
-            connection.run(_WRITE_VERSION, {"version": version})
+        connection.run(_WRITE_VERSION, {"version": version})
         connection.commit()
     finally:
         connection.close()
 
 
-def _delete_files(path: Path) -> None:
+def _take_over(path: Path, new: Path, table: str) -> None:
+    connection: DbConnection = SqliteDriver(new).writer()
+    try:
+        quoted = str(path).replace("'", "''")
+        connection.control(f"attach database '{quoted}' as earlier")
+        connection.begin()
+        connection.control(f"insert into {table} select * from earlier.{table}")  # noqa: S608 - named in the code
+        connection.commit()
+    except StoreUnavailable as error:
+        log.warning("index: computing again table=%s file=%s reason=%s", table, path.name, error.message)
+        connection.rollback()
+    finally:
+        connection.close()
+
+
+def _delete_files(path: Path, but: Path | None = None) -> None:
     """Delete the database with its -wal and -shm files: a leftover log would be replayed into the new file."""
     for file in path.parent.glob(f"{path.name}*"):
-        file.unlink()
+        if file != but:
+            file.unlink()

@@ -71,7 +71,8 @@ class EmbeddingWorker:
         self._idle_at = clock.now()
         """When this process last knew of no pending document."""
         self._seconds_per_document = MIN_SECONDS_PER_DOCUMENT
-        self._sweep_at = 0
+        # Not at once: an index that is being rebuilt has vectors of notes that are not in it yet.
+        self._sweep_at = clock.now() + SWEEP_INTERVAL_US
         self.floors = floors
         self.lag = SyncLag("stentor_memory_vector_lag_seconds", "semantic")
         self.problem: str | None = None if embedder else "no embedding model is set up: keyword search only"

@@ -78,6 +78,7 @@ create index derivations_from on derivations (name);
 create table invalid_sources (name text not null unique, mark text not null);
 create table excluded (doc_id integer primary key, parent_id integer, text text not null, cause text not null);
 create virtual table words using fts5(title, tags, content, tokenize='unicode61 remove_diacritics 0');
+create virtual table terms using fts5vocab(words, instance);
 create table chunks (
     doc_id integer not null,
     ordinal integer not null,
@@ -93,13 +94,10 @@ create table vectors (
 ) without rowid
 """
 
-_VIEWS = "create virtual table if not exists terms using fts5vocab(words, instance)"
-"""A view of the terms in `words`: one row for each place of each."""
-
 
 def open_index(folder: Path) -> SearchIndex:
     """Open the index in this folder, and create it if needed. Raises StartRefused if it cannot be created."""
-    database = open_rebuildable(folder / INDEX_FILE, _STATEMENTS, SCHEMA_VERSION, _VIEWS)
+    database = open_rebuildable(folder / INDEX_FILE, _STATEMENTS, SCHEMA_VERSION, kept="vectors")
     return SearchIndex(
         database, Fts5KeywordStore(), InMemoryVectorStore(database), database.driver.name, is_shared=False
     )
