@@ -59,7 +59,10 @@ class InvalidList(msgspec.Struct, frozen=True):
 def invalidate(
     target: Annotated[
         str | None,
-        typer.Argument(help="Path of a note, passage of one (plan.md#Costs, plan.md^id), or with --source a source."),
+        typer.Argument(
+            metavar="TARGET",
+            help="Path of a note, passage of one (plan.md#Costs, plan.md^id), or with --source a source.",
+        ),
     ] = None,
     reason: Annotated[str | None, typer.Option(help="What is wrong, or why it is restored.")] = None,
     source: Annotated[bool, typer.Option("--source", help="The target is a source: a URL, task:<id> or text.")] = False,
