@@ -7,9 +7,9 @@ its own transaction.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -18,15 +18,24 @@ from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.db.polling import PollQuery
-from stentor.core.errors import Conflict, InvalidRequest, NotFound, RegistryRecordError
+from stentor.core.errors import Conflict, InvalidRequest, RegistryRecordError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.registry import authorization, model, store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.authorization import AgentAction
+from stentor.domains.registry.changes import (
+    Actor,
+    AgentChange,
+    AgentWriter,
+    authorize,
+    name_of,
+    next_version,
+    refuse_archived,
+    require_agent,
+)
 from stentor.domains.registry.model import (
     Agent,
     AgentChanges,
-    AgentStatus,
     Runtime,
     SandboxWhitelist,
     TrustTier,
@@ -36,14 +45,10 @@ from stentor.domains.registry.model import (
 
 log = logging.getLogger(__name__)
 
-AgentChange = Callable[[Tx], Agent]
-"""A prepared change of an agent, to be run in a transaction."""
 BeforeArchiveHook = Callable[[Tx, Agent], None]
 """Called before an agent is archived, in the same transaction. Raises Conflict if it must not be."""
 BeforeClearHook = Callable[[Tx, str, str, str], None]
 """Called before violations are cleared, in the same transaction: (tx, tenant, agent id, who clears them)."""
-Actor = Principal | Literal["system"]
-"""Who changes an agent. A caller is authorized; the service itself is not."""
 
 
 class AgentDraft(msgspec.Struct, frozen=True):
@@ -68,6 +73,7 @@ class AgentRegistry:
         self._clock = clock
         self._runlog = runlog
         self.agents = AgentCache()
+        self._writer = AgentWriter(runlog, self.agents)
         self.before_clear_hooks: list[BeforeClearHook] = []
         self.before_archive_hooks: list[BeforeArchiveHook] = []
         self._malformed: dict[str, str] = {}
@@ -116,9 +122,9 @@ class AgentRegistry:
                 "agent_id": agent.agent_id,
                 "name": agent.name,
                 "capabilities": agent.capabilities,
-                "by": _name(by),
+                "by": name_of(by),
             }
-            self._record(tx, agent, "agent_registered", f"Agent {agent.name} registered.", meta, cause)
+            self._writer.record(tx, agent, "agent_registered", f"Agent {agent.name} registered.", meta, cause)
             return agent
 
         return work
@@ -127,7 +133,7 @@ class AgentRegistry:
         """Return the agent and the time of its last task. Raises NotFound."""
 
         def read(tx: Tx) -> tuple[Agent, int | None]:
-            return _require(tx, tenant, agent_id), store.find_last_task_time(tx, tenant, agent_id)
+            return require_agent(tx, tenant, agent_id), store.find_last_task_time(tx, tenant, agent_id)
 
         return await self._db.read(read)
 
@@ -179,7 +185,7 @@ class AgentRegistry:
     ) -> AgentChange:
         """Return the same change, to run in the caller's transaction."""
         fields = changes.fields
-        meta = {**fields, "fields": sorted(fields), "by": _name(by)} | ({"reason": reason} if reason else {})
+        meta = {**fields, "fields": sorted(fields), "by": name_of(by)} | ({"reason": reason} if reason else {})
 
         def change(agent: Agent) -> dict[str, Any]:
             if isinstance(by, Principal):
@@ -192,7 +198,7 @@ class AgentRegistry:
                 )
             return fields
 
-        return self._change(tenant, agent_id, change, "agent_updated", _describe(fields), meta, cause=cause)
+        return self._writer.prepare(tenant, agent_id, change, "agent_updated", _describe(fields), meta, cause=cause)
 
     async def suspend(self, tenant: str, agent_id: str, reason: str, by: Actor) -> Agent:
         """Suspend an agent. Raises Forbidden, and Conflict unless the agent is active."""
@@ -202,7 +208,7 @@ class AgentRegistry:
         self, tenant: str, agent_id: str, reason: str, by: Actor, cause: str | None = None
     ) -> AgentChange:
         """Return the same change, to run in the caller's transaction."""
-        return self._status_change(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
+        return self._writer.prepare_status(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
 
     async def activate(self, tenant: str, agent_id: str, by: Actor) -> Agent:
         """Lift a suspension; a quarantine ends only when the violations are cleared. Raises Forbidden, Conflict."""
@@ -210,7 +216,7 @@ class AgentRegistry:
 
     def prepare_activate(self, tenant: str, agent_id: str, by: Actor, cause: str | None = None) -> AgentChange:
         """Return the same change, to run in the caller's transaction."""
-        return self._status_change(tenant, agent_id, {"suspended"}, "active", None, by, cause)
+        return self._writer.prepare_status(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
     async def archive(self, tenant: str, agent_id: str, reason: str, by: Actor, *, force: bool = False) -> Agent:
         """Take an agent out of routing and lists; its history stays. It is suspended, or stays quarantined.
@@ -219,19 +225,19 @@ class AgentRegistry:
         """
 
         def change(agent: Agent) -> dict[str, Any]:
-            _authorize(by, "archive", agent)
+            authorize(by, "archive", agent)
             if agent.is_archived:
                 raise Conflict("The agent is archived already.")
             status = "suspended" if agent.status == "active" else agent.status
             return {"status": status, "archived_from": agent.status, "status_reason": reason or agent.status_reason}
 
         def work(tx: Tx) -> Agent:
-            agent = _require(tx, tenant, agent_id)
+            agent = require_agent(tx, tenant, agent_id)
             fields = change(agent)
             for hook in () if force else self.before_archive_hooks:
                 hook(tx, agent)
-            meta = {"to": "archived", "from": agent.status, "reason": reason, "forced": force, "by": _name(by)}
-            archive = self._change(
+            meta = {"to": "archived", "from": agent.status, "reason": reason, "forced": force, "by": name_of(by)}
+            archive = self._writer.prepare(
                 tenant,
                 agent_id,
                 lambda _: fields | {"archived_at": tx.now},
@@ -247,16 +253,16 @@ class AgentRegistry:
         """Bring an archived agent back with the status that it had. Raises Forbidden, NotFound, Conflict."""
 
         def work(tx: Tx) -> Agent:
-            agent = _require(tx, tenant, agent_id)
-            _authorize(by, "restore", agent)
+            agent = require_agent(tx, tenant, agent_id)
+            authorize(by, "restore", agent)
             if not agent.is_archived:
                 raise Conflict(f"The agent is not archived, but {agent.status}.")
             # A violation of a task that was still running may have quarantined it meanwhile.
             status = agent.status if agent.is_quarantined else agent.archived_from
             fields = {"status": status, "archived_at": None, "archived_from": None}
             fields |= {"status_reason": None} if status == "active" else {}
-            meta = {"to": status, "from": "archived", "by": _name(by)}
-            restore = self._change(
+            meta = {"to": status, "from": "archived", "by": name_of(by)}
+            restore = self._writer.prepare(
                 tenant, agent_id, lambda _: fields, "agent_status_changed", "Agent restored from the archive.", meta
             )
             return restore(tx)
@@ -267,16 +273,16 @@ class AgentRegistry:
         """Set the count to 0, lift a quarantine and override the trust tier; a suspension stays. Raises Forbidden."""
 
         def change(agent: Agent) -> dict[str, Any]:
-            _authorize(by, "clear_violations", agent)
-            _refuse_archived(agent)
+            authorize(by, "clear_violations", agent)
+            refuse_archived(agent)
             if isinstance(by, Principal):
                 authorization.authorize_tier(by, agent, tier)
             status = "active" if agent.is_quarantined else agent.status
             reason = None if agent.is_quarantined else agent.status_reason
             return {"violation_count": 0, "status": status, "status_reason": reason, "trust_tier": tier}
 
-        meta = {"override_tier": tier, "rationale": rationale, "by": _name(by)}
-        clear = self._change(
+        meta = {"override_tier": tier, "rationale": rationale, "by": name_of(by)}
+        clear = self._writer.prepare(
             tenant,
             agent_id,
             change,
@@ -289,7 +295,7 @@ class AgentRegistry:
         def work(tx: Tx) -> Agent:
             # Before the change, so that a checkpoint has the state to which a rollback returns.
             for hook in self.before_clear_hooks:
-                hook(tx, tenant, agent_id, _name(by))
+                hook(tx, tenant, agent_id, name_of(by))
             return clear(tx)
 
         return await self._db.write(work)
@@ -299,7 +305,7 @@ class AgentRegistry:
     ) -> AgentChange:
         """Return a change of capabilities, runtime, allow-list, scores or tier, to run in the caller's transaction."""
         meta = {"fields": sorted(fields), "by": by}
-        return self._change(
+        return self._writer.prepare(
             tenant,
             agent_id,
             lambda agent: fields,
@@ -311,7 +317,7 @@ class AgentRegistry:
 
     async def list_violations(self, tenant: str, agent_id: str, *, cleared: bool) -> tuple[Agent, list[Violation]]:
         def read(tx: Tx) -> tuple[Agent, list[Violation]]:
-            return _require(tx, tenant, agent_id), store.list_violations(tx, agent_id, cleared=cleared)
+            return require_agent(tx, tenant, agent_id), store.list_violations(tx, agent_id, cleared=cleared)
 
         return await self._db.read(read)
 
@@ -330,7 +336,7 @@ class AgentRegistry:
         count, status = model.apply_violation(agent)
         reason = f"{count} violations" if status != agent.status else agent.status_reason
         changed = msgspec.structs.replace(
-            agent, violation_count=count, status=status, status_reason=reason, updated_at=_next_version(tx, agent)
+            agent, violation_count=count, status=status, status_reason=reason, updated_at=next_version(tx, agent)
         )
         store.update(tx, changed)
         meta = {"violation_id": violation.violation_id, "type": kind, "violation_count": count}
@@ -344,66 +350,6 @@ class AgentRegistry:
         tx.after_commit(lambda: self.agents.put(changed))
         return changed
 
-    def _status_change(
-        self,
-        tenant: str,
-        agent_id: str,
-        sources: Collection[AgentStatus],
-        target: AgentStatus,
-        reason: str | None,
-        by: Actor,
-        cause: str | None,
-    ) -> AgentChange:
-        def change(agent: Agent) -> dict[str, Any]:
-            _authorize(by, "suspend" if target == "suspended" else "activate", agent)
-            _refuse_archived(agent)
-            if agent.status not in sources:
-                raise Conflict(
-                    f"The agent is {target} already."
-                    if agent.status == target
-                    else f"The agent is {agent.status}, so it cannot become {target}."
-                )
-            return {"status": target, "status_reason": reason}
-
-        meta = {"to": target, "reason": reason, "by": _name(by)}
-        message = f"Agent {target}."
-        return self._change(tenant, agent_id, change, "agent_status_changed", message, meta, cause=cause)
-
-    def _change(
-        self,
-        tenant: str,
-        agent_id: str,
-        change: Callable[[Agent], dict[str, Any]],
-        event: Any,
-        message: str,
-        meta: dict[str, Any],
-        also: Callable[[Tx], None] | None = None,
-        cause: str | None = None,
-    ) -> AgentChange:
-        def work(tx: Tx) -> Agent:
-            agent = _require(tx, tenant, agent_id)
-            changed = msgspec.structs.replace(agent, **change(agent), updated_at=_next_version(tx, agent))
-            store.update(tx, changed)
-            if also is not None:
-                also(tx)
-            self._record(tx, changed, event, message, meta, cause)
-            return changed
-
-        return work
-
-    def _record(
-        self, tx: Tx, agent: Agent, event: Any, message: str, meta: dict[str, Any], cause: str | None = None
-    ) -> None:
-        draft = EventDraft(event, "registry", message, meta, agent_id=agent.agent_id)
-        self._runlog.append(tx, agent.tenant, [draft], parent=cause)
-        # After the commit, as in `record_violation`.
-        tx.after_commit(lambda: self.agents.put(agent))
-
-
-def _next_version(tx: Tx, agent: Agent) -> int:
-    """Return the time of a change, which is also the version: it must grow even if the clock was set back."""
-    return max(tx.now, agent.updated_at + 1)
-
 
 def _describe(fields: dict[str, Any]) -> str:
     parts = ["Scores changed."] if any(name.endswith("_score") for name in fields) else []
@@ -412,24 +358,3 @@ def _describe(fields: dict[str, Any]) -> str:
     if "key_name" in fields:
         parts.append(f"Key set to {fields['key_name']}." if fields["key_name"] else "Key taken away.")
     return " ".join(parts)
-
-
-def _name(by: Actor) -> str:
-    return by.name if isinstance(by, Principal) else by
-
-
-def _authorize(by: Actor, action: AgentAction, agent: Agent) -> None:
-    if isinstance(by, Principal):
-        authorization.authorize_change(by, action, agent)
-
-
-def _refuse_archived(agent: Agent) -> None:
-    if agent.is_archived:
-        raise Conflict(f"The agent is archived; restore it first: stentor agent restore {agent.agent_id}")
-
-
-def _require(tx: Tx, tenant: str, agent_id: str) -> Agent:
-    agent = store.find(tx, tenant, agent_id)
-    if agent is None:
-        raise NotFound(f"No agent has the id {agent_id!r}.")
-    return agent

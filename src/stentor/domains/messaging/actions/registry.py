@@ -27,8 +27,9 @@ from stentor.domains.messaging.model import (
     error_response,
     fixed_route,
 )
+from stentor.domains.registry.changes import AgentChange
 from stentor.domains.registry.model import Agent, AgentChanges
-from stentor.domains.registry.service import AgentChange, AgentDraft, AgentRegistry
+from stentor.domains.registry.service import AgentDraft, AgentRegistry
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the registry; no agent is needed.")
 SCORE_FIELDS = ("alignment_score", "accuracy_score", "efficiency_score")
