@@ -203,6 +203,12 @@ async def test_the_older_of_two_is_claimed_first_though_it_came_by_a_move(world:
     world.clock.advance(seconds=INTERVAL)
     world.kernel.agents.presence.record_seen(here)
     await assigned(world, old, here)
+
+    async def both_wait() -> bool:
+        return world.kernel.tasks.dispatcher.count_ahead(here) == 2
+
+    # The row says it a moment before the queue in memory has it.
+    await soon(both_wait)
     assert [claim["task_id"] for claim in await polls(world, here)] == [old, newer]
 
 
