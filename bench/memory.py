@@ -71,9 +71,9 @@ def _until_indexed(client: Client, notes: int) -> None:
     while time.monotonic() < deadline:
         health = client.get(f"{BASE}/health")
         vectors = health["components"]["vector_store"]
-        if health["stats"]["total_documents"] >= notes and "wait" not in vectors["detail"]:
-            if vectors["status"] != "healthy":
-                raise RuntimeError(f"no vectors: {vectors['detail']}")
+        if vectors["status"] != "healthy":
+            raise RuntimeError(f"no vectors: {vectors['detail']}")
+        if health["stats"]["total_documents"] >= notes and vectors["detail"].startswith("responds"):
             return
         time.sleep(0.2)
     raise RuntimeError("the notes were not indexed in time")
