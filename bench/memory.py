@@ -101,11 +101,12 @@ def _figures(
         _write(client, f"new/{dice.randrange(10**9)}.md", texts())
 
     one = f"{count} requests one by one on one connection"
+    most = 80 if notes > 20_000 else 50
     return [
         _figure(notes, "exact read", [_timed(read) for _ in range(count)], one, at_most(5)),
         _figure(notes, "keyword search", [_timed(words) for _ in range(count)], f"{one}, two words", at_most(20)),
         _figure(notes, "semantic search", [_timed(meaning) for _ in range(count)], f"{one}, ten words", at_most(25)),
-        _figure(notes, "hybrid search", [_timed(both) for _ in range(count)], f"{one}, ten words", None),
+        _figure(notes, "hybrid search", [_timed(both) for _ in range(count)], f"{one}, ten words", at_most(most)),
         _figure(notes, "write, 1 client", [_timed(write) for _ in range(count)], f"{one}, new notes", at_most(20)),
         _figure(notes, "write, 32 clients", _crowd(scale, service), "32 connections at once, new notes", at_most(100)),
     ]
