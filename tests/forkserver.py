@@ -202,6 +202,7 @@ def _content(file: io.FileIO) -> bytes:
 
 
 _started: list[tuple[str, subprocess.Popen[bytes]]] = []
+_starting = threading.Lock()
 
 
 def start(*words: str) -> tuple[str, subprocess.Popen[bytes]]:
@@ -231,9 +232,15 @@ def started() -> bool:
     return bool(_started)
 
 
-@cache
 def ready() -> str:
     """Where the fork server answers, once it does; started with the first run."""
+    # Two threads that begin at the same time would start two of one name.
+    with _starting:
+        return _ready()
+
+
+@cache
+def _ready() -> str:
     name, process = _started[0] if _started else start()
     assert process.stdout is not None
     with process.stdout as answer:
