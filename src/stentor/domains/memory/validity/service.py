@@ -31,7 +31,7 @@ MAX_LISTED = 500
 """Notes of one outcome that are listed; all are counted."""
 
 
-class Target(msgspec.Struct, frozen=True):
+class InvalidationTarget(msgspec.Struct, frozen=True):
     """What is invalidated or restored: the path of a note, a claim (`path#heading`, `path^id`) or a source."""
 
     kind: TargetKind
@@ -48,7 +48,7 @@ class VaultExclusion(msgspec.Struct, frozen=True):
 class Outcome(msgspec.Struct, frozen=True):
     """The notes that left the searches, or that are found again: the first MAX_LISTED of `total`, by vault and path."""
 
-    target: Target
+    target: InvalidationTarget
     notes: list[VaultExclusion]
     total: int
 
@@ -64,7 +64,7 @@ class InvalidationService:
         self._indexes = indexes
         self._clock = clock
 
-    async def invalidate(self, caller: MemoryCaller, vault: str, target: Target, reason: str) -> Outcome:
+    async def invalidate(self, caller: MemoryCaller, vault: str, target: InvalidationTarget, reason: str) -> Outcome:
         """Mark the target; return the notes that left the searches.
 
         Raises NotFound for a missing note or passage, Conflict for a source that is invalid already, and Forbidden for
@@ -81,7 +81,9 @@ class InvalidationService:
         after = await self._list_exclusions()
         return _outcome(target, {key: why for key, why in after.items() if key not in before})
 
-    async def restore(self, caller: MemoryCaller, vault: str, target: Target, reason: str | None) -> Outcome:
+    async def restore(
+        self, caller: MemoryCaller, vault: str, target: InvalidationTarget, reason: str | None
+    ) -> Outcome:
         """Remove the target's mark; return the notes that searches find again, each with why it was out.
 
         Raises NotFound for a missing note, Conflict for a target that is not marked, and Forbidden for an agent unless
@@ -178,7 +180,7 @@ class InvalidationService:
         }
 
 
-def _split(target: Target) -> tuple[str, str]:
+def _split(target: InvalidationTarget) -> tuple[str, str]:
     if target.kind == "note":
         return target.text, ""
     path, anchor = split_anchor(target.text)
@@ -194,6 +196,6 @@ def _source_name(text: str) -> str:
     return name
 
 
-def _outcome(target: Target, found: Mapping[tuple[str, str], Exclusion]) -> Outcome:
+def _outcome(target: InvalidationTarget, found: Mapping[tuple[str, str], Exclusion]) -> Outcome:
     notes = [VaultExclusion(vault, found[vault, path]) for vault, path in sorted(found)]
     return Outcome(target, notes[:MAX_LISTED], len(notes))

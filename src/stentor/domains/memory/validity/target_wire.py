@@ -8,7 +8,7 @@ from pydantic import Field, StringConstraints
 
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.validity.model import TargetKind
-from stentor.domains.memory.validity.service import Target, VaultExclusion
+from stentor.domains.memory.validity.service import InvalidationTarget, VaultExclusion
 from stentor.domains.memory.validity.wire import ExclusionOut
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.memory.wire import VaultName
@@ -24,10 +24,10 @@ class TargetIn(RequestModel):
     source: Annotated[str, StringConstraints(min_length=1, max_length=2000)] | None = None
     vault: VaultName = DEFAULT_VAULT
 
-    def to_target(self) -> Target:
+    def to_target(self) -> InvalidationTarget:
         """Raises InvalidRequest unless exactly one is given."""
         kinds: tuple[TargetKind, ...] = ("note", "claim", "source")
-        given = [Target(kind, text) for kind in kinds if (text := getattr(self, kind)) is not None]
+        given = [InvalidationTarget(kind, text) for kind in kinds if (text := getattr(self, kind)) is not None]
         if len(given) != 1:
             raise InvalidRequest("note, claim, source: name exactly one of them.")
         if "\0" in given[0].text:

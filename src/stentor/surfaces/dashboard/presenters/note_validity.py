@@ -15,7 +15,7 @@ from stentor_vault.text.passages import normalize_anchor, split_anchor
 MAX_HEADINGS = 200
 
 
-class Step(msgspec.Struct, frozen=True):
+class DerivationStep(msgspec.Struct, frozen=True):
     """A note or a source of the chain; `address` is None for a source."""
 
     text: str
@@ -37,7 +37,7 @@ class NoteValidityView(msgspec.Struct, frozen=True):
 
     invalid: JsonObject | None
     is_marked: bool
-    steps: list[Step]
+    steps: list[DerivationStep]
     source: str | None
     passages: list[MarkedPassage]
     anchors: list[str]
@@ -61,13 +61,13 @@ def present_validity(document: JsonObject, invalid: JsonObject | None, vault: st
     )
 
 
-def _steps(invalid: JsonObject, vault: str) -> list[Step]:
+def _steps(invalid: JsonObject, vault: str) -> list[DerivationStep]:
     cause = invalid["cause"]
-    steps = [Step(link["path"], note_url(link["path"], vault)) for link in invalid["chain"][1:]]
+    steps = [DerivationStep(link["path"], note_url(link["path"], vault)) for link in invalid["chain"][1:]]
     if not invalid["chain"]:
         return steps
     address = None if cause["kind"] == "source" else note_url(split_anchor(cause["target"])[0], vault)
-    return [*steps, Step(cause["target"], address)]
+    return [*steps, DerivationStep(cause["target"], address)]
 
 
 def _text(document: JsonObject, key: str) -> str | None:
