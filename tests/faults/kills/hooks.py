@@ -52,8 +52,10 @@ class Plan:
             what, pids = self._choose_of_database(connection, Path(self._postmaster))
         self._log.note(f"{what} {when} a commit")
         for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            # The number of a server that was killed may be another process's by now.
+            if pid == os.getpid() or _is_of_database(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _choose_of_database(self, connection: Any, file: Path) -> tuple[str, list[int]]:
         own = [connection._raw.info.backend_pid]
@@ -68,6 +70,12 @@ class Plan:
                 ("all processes of the database", postmaster + children),
             ]
         )
+
+
+def _is_of_database(pid: int) -> bool:
+    with suppress(OSError):
+        return b"postgres" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _read_children(pid: int) -> list[int]:
