@@ -32,7 +32,8 @@ _LIST_BETWEEN = Sql(
 )
 _LIST_LED_TO = Sql(
     f"""select {_COLUMNS} from events
-    where tenant = :tenant and parent_id = :parent_id order by event_id desc limit {MAX_LED_TO}"""
+    where tenant = :tenant and task_id = :task_id and parent_id = :parent_id
+    order by event_id desc limit {MAX_LED_TO}"""
 )
 
 
@@ -71,9 +72,10 @@ def list_events_between(
     return [to_event(row) for row in rows]
 
 
-def list_led_to(tx: Tx, tenant: str, event_id: str) -> list[RunLogEvent]:
-    """Return the events that an event led to directly, newest first, 100 at most. Raises CorruptRecord."""
-    return [to_event(row) for row in tx.rows(_LIST_LED_TO, tenant=tenant, parent_id=event_id)]
+def list_led_to(tx: Tx, tenant: str, task_id: str, event_id: str) -> list[RunLogEvent]:
+    """Return the events of a task that one led to directly, newest first, 100 at most. Raises CorruptRecord."""
+    rows = tx.rows(_LIST_LED_TO, tenant=tenant, task_id=task_id, parent_id=event_id)
+    return [to_event(row) for row in rows]
 
 
 def to_event(row: Row) -> RunLogEvent:

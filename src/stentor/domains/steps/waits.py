@@ -240,7 +240,7 @@ def _said_before(tx: Tx, task: Task, step: Step, outcome: StepOutcome, said: dic
     """Return a step that ended as the caller says, and because it said so before. Raises Conflict for another one."""
     ended = ended_event(step, outcome, "", task.assigned_agent).metadata | said
     del ended["epoch"]  # that of the attempt which began it, or of the one in which it ended
-    for event in runlog_queries.list_led_to(tx, task.tenant, step.event_id):
+    for event in runlog_queries.list_led_to(tx, task.tenant, task.task_id, step.event_id):
         if event.metadata | ended == event.metadata and step.error == outcome.error:
             return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
     raise _has_ended(step)
