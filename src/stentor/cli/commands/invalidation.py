@@ -10,7 +10,7 @@ import typer
 from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands.memory import VaultName
-from stentor.cli.output import EXIT_USAGE, CommandFailed, console, strip_controls
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_line
 from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
 
@@ -103,7 +103,7 @@ def _show_list(found: InvalidList) -> None:
     if not found.sources and not found.notes:
         console.print("Nothing is invalid.")
     for source in found.sources:
-        _print(f"source {source.source}: {source.reason} (by {source.by}, {source.at[:19]})")
+        print_line(f"source {source.source}: {source.reason} (by {source.by}, {source.at[:19]})")
     for note in found.notes:
         _print_note(note)
     if found.total > len(found.notes):
@@ -126,8 +126,4 @@ def _print_note(note: InvalidNote) -> None:
     reason = f": {note.cause.reason}" if note.cause.reason else ""
     by = f" (by {note.cause.by})" if note.cause.by else ""
     path = note.path if note.vault == "default" else f"{note.vault}: {note.path}"
-    _print(f"{path}{f' <- {steps}' if steps else ''}{reason}{by}")
-
-
-def _print(text: str) -> None:
-    console.print(strip_controls(text), markup=False, highlight=False, soft_wrap=True)
+    print_line(f"{path}{f' <- {steps}' if steps else ''}{reason}{by}")

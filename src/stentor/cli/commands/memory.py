@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.output import EXIT_USAGE, CommandFailed, console, error_console, strip_controls
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, error_console, print_line
 from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
 
@@ -169,7 +169,7 @@ def _show_versions(page: NoteVersions) -> None:
             cause += f", first stored {note.first_at[:19]}Z"
         name = f"  {note.name}" if note.name else ""
         line = f"{note.version[:12]}  {note.created_at[:19]}Z  {note.size:>8} bytes  {cause}{mark}{name}"
-        console.print(strip_controls(line), markup=False, highlight=False, soft_wrap=True)
+        print_line(line)
 
 
 def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClient], Awaitable[Response[IndexReport]]]:
@@ -198,9 +198,7 @@ def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClien
 def _show_differences(report: IndexReport) -> None:
     differences = report.differences
     for difference in differences[:MAX_DIFFERENCES_SHOWN]:
-        console.print(
-            strip_controls(f"{difference.path} {_PROBLEM_TEXTS[difference.problem]}"), markup=False, soft_wrap=True
-        )
+        print_line(f"{difference.path} {_PROBLEM_TEXTS[difference.problem]}")
     if len(differences) > MAX_DIFFERENCES_SHOWN:
         console.print(f"and {len(differences) - MAX_DIFFERENCES_SHOWN} more")
     if differences:

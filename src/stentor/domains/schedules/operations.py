@@ -160,7 +160,7 @@ class ScheduleOperations:
         rows = [
             ListedSchedule.of(
                 schedule,
-                **_derived(schedule),
+                **_derived(schedule, _find_times(schedule)),
                 last_run=None if run is None else ScheduleRunOut.of(run),
             )
             for schedule, run in found
@@ -198,15 +198,15 @@ class ScheduleOperations:
         return ScheduleRuns(runs=[ScheduleRunOut.of(run) for run in found], limit=limit)
 
     def _output(self, schedule: Schedule) -> ScheduleOut:
-        times = None if schedule.next_at is None else _find_times(schedule)
-        following = times.list_after(self._clock.now(), NEXT_TIMES) if isinstance(times, CronTimes) else []
+        times, following = _find_times(schedule), []
+        if schedule.next_at is not None and isinstance(times, CronTimes):
+            following = times.list_after(self._clock.now(), NEXT_TIMES)
         task = TemplateOut.of(schedule.task, title=schedule.task.metadata.title)
         notice = self._find_capability_problem(schedule.tenant, tuple(schedule.task.required_capabilities))
-        return ScheduleOut.of(schedule, **_derived(schedule), next_times=following, notice=notice, task=task)
+        return ScheduleOut.of(schedule, **_derived(schedule, times), next_times=following, notice=notice, task=task)
 
 
-def _derived(schedule: Schedule) -> dict[str, str]:
-    times = _find_times(schedule)
+def _derived(schedule: Schedule, times: CronTimes | InvalidRequest) -> dict[str, str]:
     description = times.description if isinstance(times, CronTimes) else f"No times: {times.message}"
     return {"description": description, "type": schedule.task.type}
 

@@ -58,9 +58,8 @@ class KeywordStore(Protocol):
     ) -> tuple[list[KeywordHit], int]:
         """Return the best hits by BM25 without the excluded documents, and the total number of matches.
 
-        The transaction must not have read anything before; the excluded documents are listed in it.
-
-        That is 0 without `with_total`. Term rarity and document length are those of the whole vault, whichever folders
+        The total is 0 without `with_total`. The transaction must not have read anything before; the excluded documents
+        are listed in it. Term rarity and document length are those of the whole vault, whichever folders
         are searched.
         """
         ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -75,6 +75,13 @@ class DocumentLengths(msgspec.Struct, frozen=True):
         positions = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         return positions.astype(np.int32), self.ids[positions] == ids
 
+    def mark(self, ids: Sequence[int]) -> NDArray[np.bool_]:
+        """Return whether each document is one of these."""
+        positions, exist = self.find(np.array(ids, np.int64))
+        marked = np.zeros(len(self.ids), np.bool_)
+        marked[positions[exist]] = True
+        return marked
+
     def change(self, changes: Mapping[int, int | None]) -> DocumentLengths:
         """Return the lengths after these changes; None deletes a document."""
         gone = np.fromiter(changes, np.int64, len(changes))
@@ -135,8 +142,7 @@ class TermRanking:
         if folder is not None:
             matching &= _is_in_folders(tx, lengths, folder)
         if excluded := list_excluded(tx):
-            positions, exist = lengths.find(np.array(excluded, np.int64))
-            matching[positions[exist]] = False
+            matching &= ~lengths.mark(excluded)
         return _best(lengths.ids, scores, np.flatnonzero(matching), limit)
 
     def _read_lengths(self, tx: Tx) -> tuple[int, DocumentLengths]:
@@ -212,10 +218,7 @@ def _rarity(documents: int, found: int) -> float:
 
 def _is_in_folders(tx: Tx, lengths: DocumentLengths, folder: Folders) -> NDArray[np.bool_]:
     rows = tx.rows(_IDS_IN_FOLDERS, folders=jsontext.dump(folder_list(folder)))
-    positions, exist = lengths.find(np.array([row[0] for row in rows], np.int64))
-    inside = np.zeros(len(lengths.ids), np.bool_)
-    inside[positions[exist]] = True
-    return inside
+    return lengths.mark([row[0] for row in rows])
 
 
 def _best(
