@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from stentor.core import migrations
 
 HEAVY = "aiohttp alembic genai_prices grpc mcp mcp_types numpy onnx onnxruntime PIL sqlalchemy tokenizers".split()
 
@@ -15,3 +18,16 @@ def test_wiring_the_service_imports_no_library_that_its_start_can_do_without(mod
     code = f"import sys, {module}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_the_schema_of_a_new_file_is_created_without_alembic(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from stentor.core import migrations;"
+        "from stentor.core.db.sqlite import SqliteDriver;"
+        "print(len(migrations.upgrade(SqliteDriver(Path(sys.argv[1]))).applied));"
+        f"print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "stentor.db")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [str(len(migrations.revisions())), ""]

@@ -16,6 +16,7 @@ from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.migrations import runner
 from tests.cli.program import Program
+from tests.core import sqlite_schema
 from tests.requirements import requirement
 
 BEFORE = max(number for number in migrations.revisions() if number < migrations.HEAD)
@@ -68,6 +69,28 @@ def test_a_fresh_database_is_at_the_newest_version_and_stays_there(driver: Drive
 def test_the_newest_script_is_the_head() -> None:
     assert list(migrations.revisions())[-1] == migrations.HEAD
     assert migrations.pending_revisions(BEFORE) == [migrations.HEAD]
+
+
+def test_the_script_for_new_files_is_what_the_migrations_create(tmp_path: Path) -> None:
+    driver = sqlite_schema.migrate(tmp_path / "stentor.db")
+    expected = migrations.SQLITE_SCHEMA.read_text(encoding="utf-8")
+    assert sqlite_schema.render(driver.path) == expected, "run `python -m tests.core.sqlite_schema`"
+
+    new = SqliteDriver(tmp_path / "new.db")
+    assert migrations.upgrade(new).applied == list(migrations.revisions())
+    assert sqlite_schema.render(new.path) == expected
+    tables = [name for (name,) in rows(driver, "select name from sqlite_master where type = 'table'")]
+    assert len(tables) > 50
+    for name in tables:
+        assert rows(new, f'select * from "{name}"') == rows(driver, f'select * from "{name}"')
+
+
+def test_a_new_file_gets_all_of_the_schema_or_nothing(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "stentor.db")
+    write(driver, "create table webhook_attempts (n integer)")
+    with pytest.raises(StartRefused, match=r"webhook_attempts already exists.*Nothing was changed"):
+        migrations.upgrade(driver)
+    assert rows(driver, "select name from sqlite_master") == [("webhook_attempts",)]
 
 
 def test_a_database_of_a_newer_program_is_refused(driver: Driver) -> None:

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import re2
-
 from stentor_vault.errors import InvalidRequest
 
 
@@ -141,11 +139,18 @@ def match_glob(pattern: Any, text: Any) -> bool:
     """Return whether the pattern matches the whole text; `*` matches any characters except line ends."""
     if not isinstance(pattern, str) or not isinstance(text, str):
         return False
-    return _compile(".*".join(map(re2.escape, pattern.split("*")))).fullmatch(text) is not None
+    return _compile(".*".join(map(_re2().escape, pattern.split("*")))).fullmatch(text) is not None
+
+
+def _re2() -> Any:
+    import re2  # on first use: it takes 3 MB, and most vaults are never searched by patterns
+
+    return re2
 
 
 @lru_cache(256)
 def _compile(pattern: str) -> Any:
+    re2 = _re2()
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise InvalidRule(f"The pattern has more than {MAX_PATTERN_LENGTH} characters.")
     options = re2.Options()

@@ -9,15 +9,21 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-import snowballstemmer
+from stentor.core.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    import snowballstemmer
+else:
+    # It loads the stemmers of thirty languages, 3 MB, and a service without notes needs none.
+    snowballstemmer = lazy_module("snowballstemmer")
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _ALPHANUMERIC = re.compile(r"[^\W_]+")
 _WORD = re.compile(r"\w+")
 _CJK_OR_REST = re.compile(f"[{_CJK}]|[^{_CJK}]+")
 MAX_SPANS = 64
-_stemmer = snowballstemmer.stemmer("english")
 
 STOP_WORDS = frozenset(
     "a an and are as at be been but by can could did do does for from had has have how i if in into is it its of on or "
@@ -54,6 +60,11 @@ def join_terms(text: str) -> str:
     return " ".join(tokenize(text))
 
 
+@lru_cache(maxsize=1)
+def _stemmer() -> snowballstemmer.english_stemmer.EnglishStemmer:
+    return snowballstemmer.stemmer("english")
+
+
 # Stemming takes most of the time of indexing, and a vault uses the same words again and again.
 @lru_cache(maxsize=1 << 17)
 def normalize_word(word: str) -> str:
@@ -61,7 +72,7 @@ def normalize_word(word: str) -> str:
     word = word.casefold()
     if not word.isascii():
         word = "".join(c for c in unicodedata.normalize("NFKD", word) if not unicodedata.combining(c))
-    return str(_stemmer.stemWord(word)) if word.isascii() and word.isalpha() else word
+    return str(_stemmer().stemWord(word)) if word.isascii() and word.isalpha() else word
 
 
 def find_spans(text: str, terms: frozenset[str]) -> list[tuple[int, int]]:
