@@ -106,7 +106,9 @@ def build_graph(tensors: Tensors, heads: int) -> onnx.ModelProto:
 
 
 def _embeddings(b: GraphBuilder, tensors: Tensors) -> str:
-    words = b.add_node("Gather", b.add_constant(tensors["embeddings.word_embeddings.weight"]), "ids")
+    # In 16 bits: the table of all words is most of the model's memory.
+    table = b.add_constant(tensors["embeddings.word_embeddings.weight"], np.float16)
+    words = b.add_node("Cast", b.add_node("Gather", table, "ids"), to=TensorProto.FLOAT)
     # A single sentence always has the first token type, so its embedding is added to the positions here.
     positions = tensors["embeddings.position_embeddings.weight"] + tensors["embeddings.token_type_embeddings.weight"][0]
     count = b.add_node("Gather", b.add_node("Shape", "ids"), b.add_constant([1], np.int64))
