@@ -27,7 +27,8 @@ _FIND_LATEST = Sql(
 )
 _LIST_BETWEEN = Sql(
     f"""select {_COLUMNS} from (
-        select {_COLUMNS} from events where event_id > :low and event_id < :high order by event_id limit :scanned
+        select {_COLUMNS} from events where event_id > :low and event_id < :high
+        order by event_id desc limit :scanned
     ) as near where tenant = :tenant and event_type = :event_type"""
 )
 _LIST_LED_TO = Sql(
@@ -66,7 +67,7 @@ def find_latest_event(tx: Tx, tenant: str, event_type: str, scanned: int) -> Run
 def list_events_between(
     tx: Tx, tenant: str, event_type: str, low: str, high: str, scanned: int
 ) -> list[RunLogEvent]:  # fmt: skip
-    """List the events of a type among the first `scanned` events between two ids. Raises CorruptRecord."""
+    """List the events of a type among the last `scanned` events between two ids, newest first. Raises CorruptRecord."""
     ids = {"low": low, "high": high}
     rows = tx.rows(_LIST_BETWEEN, tenant=tenant, event_type=event_type, scanned=scanned, **ids)
     return [to_event(row) for row in rows]

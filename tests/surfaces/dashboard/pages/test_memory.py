@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from stentor.core.clock import SECOND
+from stentor.core.db import Sql
 from stentor.surfaces.dashboard.pages import memory as memory_page
 from stentor.surfaces.dashboard.presenters import note_rendering
 from tests.conftest import MakeWorld
@@ -173,7 +174,6 @@ async def test_looking_at_the_health_leaves_nothing_in_the_run_log(site: Site) -
     rows = site.board.world.kernel.infra.db
 
     async def events() -> int:
-        from stentor.core.db import Sql
 
         return int((await rows.read(lambda tx: tx.rows(Sql("select count(*) from events"))))[0][0])
 
@@ -407,6 +407,14 @@ async def test_an_earlier_version_is_restored_also_of_a_deleted_note(site: Site)
     assert page.count("restored by admin</span>") == 1
     assert page.count("first stored") == 1
     assert "<dt>tags</dt>" in page
+
+
+@requirement("dashboard.page-memory-versions")
+async def test_a_version_whose_write_waited_for_long_names_its_author(site: Site) -> None:
+    await write(site, "n.md", "text\n")
+    later = Sql("update memory_versions set created_at = created_at + 20000000")
+    await site.world.kernel.infra.db.write(lambda tx: tx.run(later))
+    assert "by admin</span>" in await note(site, "n.md")
 
 
 @requirement("dashboard.page-memory-versions")

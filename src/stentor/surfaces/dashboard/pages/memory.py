@@ -34,10 +34,12 @@ MEMORY_DISABLED_STATUS = 501
 """The gateway's status while the memory is disabled."""
 MAX_WRITERS = 20
 """Newest versions for which the author is looked up."""
+MAX_WRITE_US = 30 * SECOND
+"""How long before its transaction an event may have got its id: as long as a write waits on a busy machine."""
 EVENT_ID_SKEW_US = SECOND
-"""Maximum difference between the time in an event's id and the time of its transaction."""
+"""How long after it: the clocks of the database and of this process differ."""
 MAX_SCANNED_EVENTS = 2_000
-"""Events scanned around the time of each version."""
+"""Events scanned before the time of each version."""
 _TERM = re.compile(r'"([^"]+)"|([^\s"]+)')
 
 
@@ -353,12 +355,12 @@ def _read_version_writers(
     """
     writers: dict[str, tuple[str, str | None]] = {}
     for content_hash, at in versions:
-        low, high = min_id_at(at - EVENT_ID_SKEW_US), min_id_at(at + EVENT_ID_SKEW_US)
+        low, high = min_id_at(at - MAX_WRITE_US), min_id_at(at + EVENT_ID_SKEW_US)
         # The events have no index by note, but their ids begin with their time.
         for event in runlog_queries.list_events_between(tx, tenant, "memory_written", low, high, MAX_SCANNED_EVENTS):
             note = (event.metadata.get("path"), event.metadata.get("vault", DEFAULT_VAULT))
             if note == (path, vault) and event.metadata.get("after_hash") == content_hash:
-                writers[content_hash] = (str(event.metadata.get("by") or ""), event.agent_id)
+                writers.setdefault(content_hash, (str(event.metadata.get("by") or ""), event.agent_id))
     return writers
 
 
