@@ -49,7 +49,7 @@ class Service:
         return {} if isinstance(self.database, Path) else {"SERVICE_DATABASE_URL": self.database}
 
     def client(self, key: str | None = None) -> httpx.Client:
-        return httpx.Client(base_url=self.address, headers={"X-API-Key": key or self.key}, timeout=60)
+        return httpx.Client(base_url=self.address, headers={"X-API-Key": key or self.key}, timeout=200)
 
     def kill(self) -> None:
         self.process.kill()

@@ -40,7 +40,7 @@ def begin(folder: Path, text: str, *words: str) -> subprocess.Popen[str]:
 
 def report(folder: Path, text: str, *words: str) -> tuple[int, str]:
     with begin(folder, text, *words) as run:
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate(timeout=200)
     return run.returncode, out
 
 
@@ -200,7 +200,7 @@ def test_one(number, one):
             time.sleep(0.01)
         run.send_signal(signal.SIGINT)
         (tmp_path / "go").write_text("")
-        out, _ = run.communicate(timeout=60)
+        out, _ = run.communicate(timeout=200)
     assert run.returncode == pytest.ExitCode.INTERRUPTED, out
     assert len(list(tmp_path.glob("ended-*"))) == len(list(tmp_path.glob("begun-*"))) == 3
 

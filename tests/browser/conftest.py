@@ -49,7 +49,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, databases: Databases)
         store = stack.enter_context(stores(databases, chosen()[0]))
         service = stack.enter_context(serving(tmp_path_factory.mktemp("pages"), store))(SERVICE_EMBEDDING_MODEL="none")
         clients = [
-            stack.enter_context(httpx.Client(base_url=service.address, headers={"X-API-Key": key}, timeout=60))
+            stack.enter_context(httpx.Client(base_url=service.address, headers={"X-API-Key": key}, timeout=200))
             for key in (KEYS["ADMIN"].split(":")[0], KEYS["SECOND"].split(":")[0])
         ]
         seed = Seed(*clients)

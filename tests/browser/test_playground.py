@@ -83,7 +83,7 @@ def test_a_conversation_goes_on_side_by_side_and_one_side_is_stopped(
     expect(large).to_contain_text("large has read 3.")
     small.get_by_role("button", name="Stop").click()
     expect(small).to_contain_text("Stopped")
-    api = httpx.Client(base_url=service.address, headers={"X-API-Key": KEYS["ADMIN"].split(":")[0]}, timeout=60)
+    api = httpx.Client(base_url=service.address, headers={"X-API-Key": KEYS["ADMIN"].split(":")[0]}, timeout=200)
     until(lambda: "CANCELLED" in [call["outcome"] for call in api.get("/api/v1/llm/calls").json()["calls"]])
     prompt.fill("And now?")
     page.get_by_role("button", name="Ask", exact=True).click()

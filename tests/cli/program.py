@@ -53,7 +53,7 @@ class Program:
         content = stdin.encode() if isinstance(stdin, str) else stdin
         if self._interpreter:
             done = subprocess.run(
-                [*COMMAND, *args], env=self.env, input=content, capture_output=True, timeout=60, cwd=self.folder
+                [*COMMAND, *args], env=self.env, input=content, capture_output=True, timeout=200, cwd=self.folder
             )
         else:
             done = forkserver.run(args, self.env, content, cwd=self.folder)

@@ -249,7 +249,7 @@ def test_after_an_interruption_nothing_starts_on_half_of_the_data(
         process = program.start("db", "copy", source(filled), with_password(bare_url))
         until_waiting(bare_url, process)
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
     assert PLAIN not in said
     assert number == signal.SIGKILL or "run the same command again" in " ".join(said.split())
     assert "stentor db copy" in start_refused(program, bare_url)

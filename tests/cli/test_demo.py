@@ -42,7 +42,7 @@ def test_demo_at_a_terminal_keeps_its_dashboard_until_ctrl_c(tmp_path: Path) -> 
     )
     assert dashboard is not None
     assert key is not None
-    with httpx.Client(base_url=dashboard[1], timeout=60, follow_redirects=True) as browser:
+    with httpx.Client(base_url=dashboard[1], timeout=200, follow_redirects=True) as browser:
         browser.post("/sign-in", data={"key": key[1]})
         assert "<h1>Tasks</h1>" in browser.get("/tasks").text
     os.write(terminal, b"\x03")
@@ -61,7 +61,7 @@ def test_demo_that_is_terminated_leaves_neither_a_service_nor_a_folder(tmp_path:
         address = next(found[0] for line in process.stderr if (found := re.search(r"http://[\d.:]+", line)))
         assert httpx.get(f"{address}/health").is_success
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=120)
+        process.communicate(timeout=200)
     assert process.returncode == 130
     assert list(tmp_path.glob("stentor-demo-*")) == []
     with pytest.raises(httpx.ConnectError):

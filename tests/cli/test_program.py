@@ -38,7 +38,7 @@ def test_help_imports_nothing_heavy(words: list[str], own: tuple[str, ...]) -> N
         f"found = [name for name in {tuple(set(HEAVY) - set(own))!r} if name in sys.modules]\n"
         "assert not found, found\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 
@@ -51,7 +51,7 @@ def test_the_shell_completes_commands(program: Program) -> None:
         "COMP_CWORD": "1",
     }
     command = [sys.executable, "-c", "from stentor.cli import app; app(prog_name='stentor')"]
-    done = subprocess.run(command, env=program.env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=program.env, capture_output=True, text=True, timeout=200)
     assert done.stdout.split() == ["task"]
 
 
@@ -69,7 +69,7 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     assert watch.stderr is not None
     assert "prompt_received" in watch.stderr.readline()
     watch.send_signal(signal.SIGINT)
-    out, err = watch.communicate(timeout=60)
+    out, err = watch.communicate(timeout=200)
     assert watch.returncode == 130
     assert out == ""
     assert "Traceback" not in err

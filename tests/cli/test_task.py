@@ -212,7 +212,7 @@ def test_watch_prints_what_a_worker_says_as_it_comes(served: Served) -> None:
         seen = "hel\u2028lo\N{REPLACEMENT CHARACTER}[2J "
         assert watch.stdout.read(len(seen)) == seen, "the text comes before the end, and cannot steer the terminal"
         http.post("/api/v1/tasks/w%2F1/complete", json={"epoch": epoch, "result": "hello"})
-    out, err = watch.communicate(timeout=60)
+    out, err = watch.communicate(timeout=200)
     assert watch.returncode == 0
     assert out == "\n"
     assert "task_started" in err
@@ -229,7 +229,7 @@ def test_watching_a_task_that_is_cancelled_ends_with_1(served: Served) -> None:
     assert watch.stderr is not None
     assert "prompt_received" in watch.stderr.readline()
     assert program("task", "cancel", "c").out == "Task c is cancelled.\n"
-    out, _ = watch.communicate(timeout=60)
+    out, _ = watch.communicate(timeout=200)
     assert watch.returncode == 1
     assert json.loads(out)["status"] == "cancelled"
 

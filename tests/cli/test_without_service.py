@@ -111,7 +111,7 @@ def test_commands_at_the_same_time_wait_for_each_other(program: Program) -> None
     program("agent", "register", "first")
     running = [program.start("agent", "register", f"a{n}", "--json") for n in range(4)]
     for process in running:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=200)
         assert process.returncode == 0, err
     assert program("agent", "list", "--json").json["total"] == 5 + 1, "and the builtin one"
 
@@ -133,7 +133,7 @@ def test_ctrl_c_in_the_middle_of_the_work_ends_quietly_and_frees_the_folder(prog
         waiting = program.start("task", "submit", *options)
         assert asked.wait(60)
         waiting.send_signal(signal.SIGINT)
-        out, err = waiting.communicate(timeout=60)
+        out, err = waiting.communicate(timeout=200)
         released.set()
         assert (waiting.returncode, out) == (130, "")
         assert "Traceback" not in err

@@ -33,7 +33,7 @@ def witnessing(program: Program, folder: Path, log: Path, port: int = 0) -> Iter
         yield ready["key"], ready["witness"]
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
 
 
 def figures(service: Service) -> dict[str, float]:

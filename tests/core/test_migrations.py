@@ -160,7 +160,7 @@ def test_a_step_that_waits_too_long_for_a_table_gives_up(bare_url: str, monkeypa
 def test_ten_that_start_at_once_upgrade_once(bare_url: str, tmp_path: Path) -> None:
     program = Program(tmp_path / "data", {"SERVICE_DATABASE_URL": bare_url})
     running = [program.start("db", "upgrade", "--json") for _ in range(10)]
-    said = [process.communicate(timeout=110) for process in running]
+    said = [process.communicate(timeout=200) for process in running]
     assert [process.returncode for process in running] == [0] * 10, said
     did = [out for out, _ in said if '"applied":[]' not in out]
     assert len(did) == 1, did

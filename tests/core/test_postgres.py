@@ -79,7 +79,7 @@ async def test_locks_that_are_taken_in_any_order_never_end_in_a_circle(two: tupl
 
 
 async def test_transactions_that_name_nothing_in_common_run_at_the_same_time(two: tuple[Database, Database]) -> None:
-    inside = threading.Barrier(2, timeout=60)
+    inside = threading.Barrier(2, timeout=200)
     await asyncio.gather(two[0].write(lambda tx: inside.wait(), ("a",)), two[1].write(lambda tx: inside.wait(), ("b",)))
 
 

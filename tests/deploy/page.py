@@ -63,7 +63,7 @@ class Shell:
         """Run a block; it stops at the first command that fails."""
         command = ["bash", "-euo", "pipefail", "-c", block]
         env = {**self.environ, **environ}
-        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=200)
         assert done.returncode == 0, block + done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -27,7 +27,7 @@ VERSIONS = ("1.30", "1.33", "1.37")
 
 
 def run(*command: str, **options: Any) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, **options)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return str(done.stdout)
 

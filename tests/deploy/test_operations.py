@@ -54,7 +54,7 @@ def ready(address: str, process: subprocess.Popen[bytes]) -> str:
     def answers() -> bool:
         assert process.poll() is None
         try:
-            return bool(httpx.get(f"{address}/api/v1/health/ready", timeout=60).json() == {"ready": True})
+            return bool(httpx.get(f"{address}/api/v1/health/ready", timeout=200).json() == {"ready": True})
         except (httpx.TransportError, json.JSONDecodeError):
             return False
 
@@ -63,7 +63,7 @@ def ready(address: str, process: subprocess.Popen[bytes]) -> str:
 
 
 def client(address: str) -> httpx.Client:
-    return httpx.Client(base_url=address, headers=ADMIN, timeout=60)
+    return httpx.Client(base_url=address, headers=ADMIN, timeout=200)
 
 
 @requirement("scale.operations-page")

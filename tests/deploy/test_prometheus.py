@@ -179,7 +179,7 @@ def prometheus(folder: Path, target: str, key: str) -> Iterator[httpx.Client]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([program, *words], cwd=folder, stdout=log, stderr=log)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=200) as client:
             yield client
     finally:
         process.kill()

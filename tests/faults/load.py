@@ -41,7 +41,7 @@ class Load:
         assert len(self.accepted) == len(self.bodies), f"only {len(self.accepted)} were answered"
 
     def _run(self) -> None:
-        with httpx.Client(base_url=self.address, headers={"X-API-Key": self.key}, timeout=60) as client:
+        with httpx.Client(base_url=self.address, headers={"X-API-Key": self.key}, timeout=200) as client:
             while self._waiting:
                 try:
                     body = self._waiting.pop()

@@ -66,7 +66,7 @@ class Server:
         for process in (postmaster, *processes):
             process.kill()
         self._process.wait(60)
-        psutil.wait_procs(processes, timeout=60)
+        psutil.wait_procs(processes, timeout=200)
 
     def is_alive(self) -> bool:
         """Whether its postmaster runs."""

@@ -204,7 +204,7 @@ def submitted(address: str, body: dict[str, Any], kept: dict[str, dict[str, Any]
     """Whether it was answered; all answers to one key are the same one."""
     headers = {"X-API-Key": KEY, "Idempotency-Key": f"key-{body['id']}"}
     try:
-        answer = httpx.post(f"{address}/api/v1/tasks", json=body, headers=headers, timeout=60)
+        answer = httpx.post(f"{address}/api/v1/tasks", json=body, headers=headers, timeout=200)
     except httpx.TransportError:
         return False
     assert answer.status_code == 202, answer.text

@@ -28,7 +28,7 @@ def send_and_leave(address: str, body: dict[str, object], linger: float) -> None
     head = (
         f"POST /api/v1/tasks HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {KEY}\r\nContent-Length: {len(content)}\r\n\r\n"
     )
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=200) as connection:
         connection.sendall(head.encode() + content)
         time.sleep(linger)
 
@@ -49,7 +49,7 @@ def test_a_client_that_leaves_before_its_answer_leaves_a_whole_task_or_none(serv
             assert client.post("/api/v1/tasks", json=body).status_code == 202
         wait_for(client, len(bodies))
     service.process.send_signal(signal.SIGTERM)
-    assert "Traceback" not in service.process.communicate(timeout=60)[1]
+    assert "Traceback" not in service.process.communicate(timeout=200)[1]
     assert check(service.database, [str(body["id"]) for body in bodies]) == []
 
 

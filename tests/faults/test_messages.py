@@ -66,7 +66,7 @@ class Senders:
         assert len(self.accepted) == len(self.bodies)
 
     def _run(self) -> None:
-        with httpx.Client(base_url=self.address, headers={"X-API-Key": self.key}, timeout=60) as client:
+        with httpx.Client(base_url=self.address, headers={"X-API-Key": self.key}, timeout=200) as client:
             while self._left:
                 try:
                     number, body = self._left.pop()

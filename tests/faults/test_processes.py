@@ -58,7 +58,7 @@ def test_a_worker_that_slept_past_its_lease_is_refused_and_the_next_one_counts(s
 def test_a_second_service_on_the_same_folder_says_who_has_it_and_harms_nothing(serve: Callable[..., Service]) -> None:
     service = serve()
     command = [sys.executable, "-m", "stentor", "serve", "--gateway-port", "0", "--data-dir", str(service.data_dir)]
-    second = subprocess.run(command, env=service.environ, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(command, env=service.environ, capture_output=True, text=True, timeout=200)
     assert second.returncode != 0
     assert f"process {service.process.pid}" in second.stderr
     assert "Traceback" not in second.stderr
@@ -106,7 +106,7 @@ def test_a_signal_ends_it_cleanly_with_a_poll_and_a_stream_open(
         thread.start()
     time.sleep(0.5)
     service.process.send_signal(number)
-    _, err = service.process.communicate(timeout=60)
+    _, err = service.process.communicate(timeout=200)
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()

@@ -32,7 +32,7 @@ def asked_to_leave(service: Service) -> int:
 def is_ready(service: Service) -> bool:
     """False also where nobody answers any more."""
     try:
-        return httpx.get(f"{service.address}/api/v1/health/ready", timeout=60).status_code == 200
+        return httpx.get(f"{service.address}/api/v1/health/ready", timeout=200).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -167,7 +167,7 @@ class Balancer:
         while True:
             try:
                 url = f"{self._addresses[at]}/api/v1/health/ready"
-                self._ready[at] = httpx.get(url, timeout=60).status_code == 200
+                self._ready[at] = httpx.get(url, timeout=200).status_code == 200
             except httpx.TransportError:
                 self._ready[at] = False
             time.sleep(0.1)
@@ -179,7 +179,7 @@ class Balancer:
         body = {"type": "summarize", "input": "One. Two.", "required_capabilities": ["summarize"]}
         try:
             url = f"{self._addresses[at]}/api/v1/tasks"
-            answer = httpx.post(url, json=body, headers={"X-API-Key": KEY}, timeout=60)
+            answer = httpx.post(url, json=body, headers={"X-API-Key": KEY}, timeout=200)
         except httpx.TransportError as error:
             self.failed.append(repr(error))
             raise

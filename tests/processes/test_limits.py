@@ -15,7 +15,7 @@ from tests.requirements import requirement
 from tests.service import Service
 
 LIMITS = {"a": 1, "b": 2, "c": 3}
-TASKS, CLAIMERS, PATIENCE_SECONDS = 90, 8, 120
+TASKS, CLAIMERS, PATIENCE_SECONDS = 90, 8, 200
 
 
 class Observer:

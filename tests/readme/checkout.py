@@ -46,7 +46,7 @@ class Checkout:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=60)
+            process.communicate(timeout=200)
 
 
 @contextmanager

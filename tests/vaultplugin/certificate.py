@@ -15,5 +15,5 @@ def self_signed(folder: Path, name: str = "127.0.0.1") -> tuple[Path, Path]:
     files = ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", f"/CN={name}"]
     kind = "IP" if name.replace(".", "").isdigit() else "DNS"
     files += ["-addext", f"subjectAltName={kind}:{name}"]
-    subprocess.run([*command, *files], check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, *files], check=True, capture_output=True, timeout=200)
     return certificate, key

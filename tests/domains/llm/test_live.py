@@ -34,7 +34,7 @@ async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
     await soon(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=HEADERS, timeout=200) as client:
             yield client
     finally:
         server.should_exit = True
@@ -161,7 +161,7 @@ async def test_no_key_of_a_provider_comes_out_of_a_service_anywhere(
         SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}",
     )
     seen = []
-    async with httpx.AsyncClient(base_url=service.address, headers=HEADERS, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=service.address, headers=HEADERS, timeout=200) as client:
         body = {"provider": "acme", "apiKey": OTHER_KEY, "baseUrl": upstream.v1}
         seen.append(await client.post("/api/v1/llm/provider", json=body))
         assert seen[0].json()["data"]["apiKeyConfigured"] is True
@@ -177,7 +177,7 @@ async def test_no_key_of_a_provider_comes_out_of_a_service_anywhere(
     assert ANSWER in seen[1].text
     assert {call["headers"]["authorization"] for call in upstream.asked} == {f"Bearer {KEY}", f"Bearer {OTHER_KEY}"}
     service.process.terminate()
-    out, err = await asyncio.to_thread(lambda: service.process.communicate(timeout=60))
+    out, err = await asyncio.to_thread(lambda: service.process.communicate(timeout=200))
     files = [path for path in service.data_dir.rglob("*") if path.is_file()]
     for key in (KEY, OTHER_KEY):
         assert key not in out + err

@@ -28,7 +28,7 @@ async def make_board(make_world: MakeWorld, tmp_path: Path) -> AsyncIterator[Any
         base = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_TASK_NOTES": "0", "DASHBOARD_API_KEY": KEY}
         made = wiring.open_beside(world.kernel, settings.load({**base, **environ}), world.context)
         http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(made.app), base_url=LOCAL, headers={"X-API-Key": KEY}, timeout=60
+            transport=httpx.ASGITransport(made.app), base_url=LOCAL, headers={"X-API-Key": KEY}, timeout=200
         )
         opened.append((made, http))
         return Board(world, http, vault)

@@ -33,7 +33,7 @@ class Site:
         """Signed in with a key that was made at runtime; `name` tells browsers of the same key apart."""
         name = name or key
         if name not in self.browsers:
-            client = httpx.AsyncClient(transport=self.board.http._transport, base_url=LOCAL, timeout=60)
+            client = httpx.AsyncClient(transport=self.board.http._transport, base_url=LOCAL, timeout=200)
             answer = await client.post("/sign-in", data={"key": key})
             assert (answer.status_code, answer.headers["location"]) == (303, "/"), answer.text
             self.browsers[name] = client

@@ -39,11 +39,11 @@ def alone(folder: Path, *words: str, **environ: str) -> Iterator[tuple[str, Proc
         yield str(json.loads(line)["dashboard"]), process
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
 
 
 def client(address: str, **headers: str) -> httpx.Client:
-    return httpx.Client(base_url=address, headers={"X-API-Key": KEY, **headers}, timeout=60)
+    return httpx.Client(base_url=address, headers={"X-API-Key": KEY, **headers}, timeout=200)
 
 
 def stream(http: httpx.Client, body: dict[str, Any] = TEXT) -> list[tuple[str, dict[str, Any]]]:

@@ -293,9 +293,9 @@ def test_the_health_check_of_the_image_follows_the_setting(start: Start, environ
     port = str(urlsplit(service.address).port)
     env = {**service.environ, "SERVICE_DATA_DIR": str(service.data_dir), "SERVICE_GATEWAY_PORT": port}
     check = [sys.executable, "-m", "stentor.container_health"]
-    assert subprocess.run(check, env=env, timeout=60).returncode == 0
+    assert subprocess.run(check, env=env, timeout=200).returncode == 0
     service.kill()
-    failed = subprocess.run(check, env=env, timeout=60, capture_output=True, text=True)
+    failed = subprocess.run(check, env=env, timeout=200, capture_output=True, text=True)
     assert (failed.returncode, "Connection refused" in failed.stderr) == (1, True)
 
 

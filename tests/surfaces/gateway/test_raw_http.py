@@ -27,7 +27,7 @@ def service(serve_module: Callable[..., Service]) -> Service:
 
 def connect(service: Service) -> socket.socket:
     url = httpx.URL(service.address)
-    return socket.create_connection((url.host, url.port or 80), timeout=60)
+    return socket.create_connection((url.host, url.port or 80), timeout=200)
 
 
 def exchange(service: Service, request: bytes) -> bytes:

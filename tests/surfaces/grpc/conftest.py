@@ -98,7 +98,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         made = start(SERVICE_GRPC_PORT="0", SERVICE_MEMORY="0", SERVICE_MAX_BODY_MB="1")
         yield made
         made.process.send_signal(signal.SIGTERM)
-        told = made.process.communicate(timeout=60)[1].splitlines()
+        told = made.process.communicate(timeout=200)[1].splitlines()
         assert [line for line in told if "tasks run here" not in line] == []
         assert made.process.returncode == 0
 

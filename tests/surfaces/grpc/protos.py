@@ -22,7 +22,7 @@ def generate() -> dict[str, str]:
         names = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
         outputs = [f"--{kind}_out={folder}" for kind in ("python", "pyi", "grpc_python")]
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", *outputs, *names]
-        subprocess.run(command, check=True, timeout=100)
+        subprocess.run(command, check=True, timeout=200)
         made = sorted((Path(folder) / PACKAGE).iterdir())
         found = {path.name: _ABSOLUTE.sub("from . import", path.read_text("utf-8")) for path in made}
     return {"__init__.py": DOCUMENT, **found}

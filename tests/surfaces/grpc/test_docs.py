@@ -22,7 +22,7 @@ def test_the_client_in_ten_lines_prints_the_steps_and_the_result(client: Client,
     assert len([line for line in code.splitlines() if line]) <= 11
     (tmp_path / "client.py").write_text(code)
     command = [sys.executable, "client.py", client.service.ready["grpc"], KEYS["ADMIN"].split(":")[0]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == "activity prompt_received"

@@ -84,7 +84,7 @@ def free(client: Client) -> bool:
 
 def stopped(service: Service) -> str:
     """What it said when it was told to stop."""
-    said = service.process.communicate(timeout=60)[1]
+    said = service.process.communicate(timeout=200)[1]
     assert service.process.returncode == 0
     return said
 
@@ -123,7 +123,7 @@ def test_a_service_that_leaves_finishes_what_runs_and_refuses_what_is_new(serve:
             until(lambda: not taken(client, known))
             assert not running.done()
             thief.execute("rollback")
-            assert running.result(timeout=60).task_id == "last"
+            assert running.result(timeout=200).task_id == "last"
     # The task that was accepted last may run, or have ended.
     assert [line for line in stopped(service).splitlines() if "1 tasks run here" not in line] == []
     with sqlite3.connect(service.data_dir / "stentor.db") as database:

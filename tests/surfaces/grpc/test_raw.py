@@ -41,7 +41,7 @@ def frames(connection: socket.socket) -> Iterator[int]:
 def call(client: Client, path: bytes, *more: Pair, message: bytes = b"\0\0\0\0\x06\x0a\x04none") -> bool:
     """Whether anything was answered on the stream of this call."""
     host, port = client.service.ready["grpc"].split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
+    with socket.create_connection((host, int(port)), timeout=200) as connection:
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0, b""))
         connection.sendall(frame(HEADERS, END_HEADERS, 1, head(path, *more)) + frame(DATA, END_STREAM, 1, message))
         return any(kind in (HEADERS, RESET) for kind in frames(connection))
@@ -83,7 +83,7 @@ def test_an_ordinary_call_frame_by_frame_is_answered_too(client: Client) -> None
 def test_what_is_no_http2_is_not_answered_and_does_no_harm(client: Client) -> None:
     host, port = client.service.ready["grpc"].split(":")
     for content in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01" + bytes(200), bytes(5000)):
-        with socket.create_connection((host, int(port)), timeout=60) as connection:
+        with socket.create_connection((host, int(port)), timeout=200) as connection:
             connection.sendall(content)
             assert HEADERS not in list(frames(connection))
     assert client.submit()

@@ -44,7 +44,7 @@ def ready(program: Program, *args: str) -> Iterator[dict[str, object]]:
         yield json.loads(process.stdout.readline())
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=200)
 
 
 @requirement("scale.grpc-optional")
@@ -66,7 +66,7 @@ def test_the_option_chooses_a_port_and_the_line_names_it(program: Program) -> No
     with ready(program, "--grpc-port", "0") as line:
         host, port = str(line["grpc"]).split(":")
         assert host == "127.0.0.1"
-        with socket.create_connection((host, int(port)), timeout=60):
+        with socket.create_connection((host, int(port)), timeout=200):
             pass
 
 

@@ -39,7 +39,7 @@ async def connect_client(
     service: Service, token: str | Callable[[], str] = "admin-key-7c1e", mode: str = MODES[0], auth: Any = None
 ) -> AsyncIterator[Client]:
     auth = auth or TokenAuth(token if callable(token) else lambda: token)
-    async with httpx2.AsyncClient(auth=auth, trust_env=False, timeout=60) as http:
+    async with httpx2.AsyncClient(auth=auth, trust_env=False, timeout=200) as http:
         transport = streamable_http_client(service.ready["mcp"] + "/mcp", http_client=http)
         async with Client(transport, mode=mode) as client:
             yield client

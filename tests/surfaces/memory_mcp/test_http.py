@@ -41,7 +41,7 @@ def create_receipt(service: Service, **claims: Any) -> str:
 
 
 def post(service: Service, body: Any = CALL, **headers: str) -> httpx.Response:
-    return httpx.post(service.ready["mcp"] + "/mcp", json=body, headers={**ACCEPT, **headers}, timeout=60)
+    return httpx.post(service.ready["mcp"] + "/mcp", json=body, headers={**ACCEPT, **headers}, timeout=200)
 
 
 @requirement("memory_mcp.four-tools", "memory_mcp.tool-annotations", "memory_mcp.two-revisions")
@@ -165,7 +165,7 @@ async def test_client_reuses_one_receipt_for_several_requests(service: Service, 
 def test_receipt_is_rejected_from_a_second_client_address(service: Service) -> None:
     token = create_receipt(service)
     headers = {"Authorization": f"Bearer {token}", **ACCEPT}
-    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=60) as second_client:
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.2"), timeout=200) as second_client:
         statuses = [
             post(service, Authorization=f"Bearer {token}").status_code,
             second_client.post(service.ready["mcp"] + "/mcp", json=CALL, headers=headers).status_code,
@@ -257,7 +257,7 @@ async def test_agent_key_reaches_its_own_namespace_and_the_shared_one(service: S
 )
 def test_invalid_or_oversized_body_is_rejected(service: Service, content: bytes, status: int) -> None:
     headers = {**ACCEPT, "Authorization": "Bearer admin-key-7c1e", "Content-Type": "application/json"}
-    response = httpx.post(service.ready["mcp"] + "/mcp", content=content, headers=headers, timeout=60)
+    response = httpx.post(service.ready["mcp"] + "/mcp", content=content, headers=headers, timeout=200)
     assert response.status_code == status, response.text[:500]
 
 

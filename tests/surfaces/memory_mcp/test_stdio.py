@@ -97,7 +97,7 @@ def test_printed_claude_desktop_configuration_starts_the_server(tmp_path: Path) 
     initialize_message = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}) + "\n"
     command = [server["command"], *server["args"]]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **server["env"]}
-    process = subprocess.run(command, input=initialize_message, capture_output=True, text=True, timeout=60, env=env)
+    process = subprocess.run(command, input=initialize_message, capture_output=True, text=True, timeout=200, env=env)
     assert json.loads(process.stdout)["result"]["serverInfo"]["name"] == "stentor-memory"
     assert process.returncode == 0, process.stderr
 

@@ -56,6 +56,6 @@ def run_notes_command(plugin_url: str, root: Path, **environ: str) -> Iterator[H
     keys = {"MCP_API_KEY": KEY, "NOTES_BASE_URL": plugin_url, "NOTES_API_KEY": VAULT_KEY, "PORT": "0"}
     with (
         run_command("notes", **{**keys, **environ}) as ready,
-        httpx.Client(base_url=ready["notes"], headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as http,
+        httpx.Client(base_url=ready["notes"], headers={"Authorization": f"Bearer {KEY}"}, timeout=200) as http,
     ):
         yield HeadlessNoteStore(http, root)

@@ -44,7 +44,7 @@ class NoteStore:
     @property
     def client(self) -> httpx.Client:
         headers = {"Authorization": f"Bearer {KEY}"}
-        return httpx.Client(base_url=self.address, headers=headers, timeout=60, verify=False, trust_env=False)
+        return httpx.Client(base_url=self.address, headers=headers, timeout=200, verify=False, trust_env=False)
 
     def call(self, tool: str, **body: Any) -> httpx.Response:
         with self.client as client:

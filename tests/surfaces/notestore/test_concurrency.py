@@ -18,7 +18,7 @@ async def post(addresses: list[str], tool: str, bodies: list[dict[str, object]])
     """Send all requests at once, each on its own connection, to the addresses in turn."""
     headers = {"Authorization": f"Bearer {KEY}"}
     limits = httpx.Limits(max_connections=len(bodies))
-    async with httpx.AsyncClient(headers=headers, timeout=60, limits=limits, verify=False, trust_env=False) as client:
+    async with httpx.AsyncClient(headers=headers, timeout=200, limits=limits, verify=False, trust_env=False) as client:
         calls = (client.post(f"{addresses[i % len(addresses)]}/api/{tool}", json=body) for i, body in enumerate(bodies))
         return await asyncio.gather(*calls)
 

@@ -127,7 +127,7 @@ def test_server_listens_only_on_localhost_at_the_configured_port(tmp_path: Path)
         assert store.address == f"http://127.0.0.1:{port}"
         assert httpx.get(f"{store.address}/health").json() == {"status": "ok"}
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", port), timeout=60)
+            socket.create_connection(("127.0.0.2", port), timeout=200)
 
 
 @requirement("notestore.settings")
@@ -199,6 +199,6 @@ def test_running_call_completes_after_sigterm(tmp_path: Path) -> None:
 
 
 def test_help_text_lists_the_required_variables() -> None:
-    process = subprocess.run([*COMMAND, "notes", "--help"], capture_output=True, text=True, timeout=60)
+    process = subprocess.run([*COMMAND, "notes", "--help"], capture_output=True, text=True, timeout=200)
     assert process.returncode == 0
     assert "MCP_API_KEY" in process.stdout

@@ -37,7 +37,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
         ready = json.loads(process.stdout.readline())
         key_file = Path(ready["key_file"])
         headers = {"Authorization": f"Bearer {key_file.read_text().strip()}"}
-        with httpx.Client(base_url=ready["vault"], headers=headers, timeout=60) as http:
+        with httpx.Client(base_url=ready["vault"], headers=headers, timeout=200) as http:
             yield Vault(http, root, key_file, ready["vault_tls"], process)
         process.terminate()
         assert process.wait(60) == 0

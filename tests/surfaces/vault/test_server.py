@@ -302,7 +302,7 @@ def send_raw_request(vault: Vault, method: str, path: str) -> bytes:
     port = vault.http.base_url.port
     assert port is not None
     key = vault.http.headers["Authorization"]
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=200) as connection:
         lines = [f"{method} /vault/{path} HTTP/1.1", "Host: x", f"Authorization: {key}", "Content-Length: 1"]
         connection.sendall("\r\n".join([*lines, "Connection: close", "", "x"]).encode())
         return b"".join(iter(lambda: connection.recv(65536), b""))

@@ -37,7 +37,7 @@ async def office(make_board: Any, make_world: MakeWorld, provider: IdentityProvi
 
 
 def new_browser(board: Board) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=board.http._transport, base_url=LOCAL, timeout=60)
+    return httpx.AsyncClient(transport=board.http._transport, base_url=LOCAL, timeout=200)
 
 
 async def begin(browser: httpx.AsyncClient, path: str = "") -> str:

@@ -16,7 +16,7 @@ def test_the_pages_ask_the_gateway_of_the_folder_and_say_when_it_is_gone(serve: 
     service = serve(**QUIET)
     with (
         alone(service.data_dir, **service.state) as (address, _),
-        httpx.Client(base_url=address, timeout=60) as browser,
+        httpx.Client(base_url=address, timeout=200) as browser,
     ):
         assert browser.post("/sign-in", data={"key": "wrong"}).status_code == 401
         assert browser.post("/sign-in", data={"key": service.key}).status_code == 303
@@ -42,7 +42,7 @@ def test_a_key_whose_requests_are_used_up_is_not_called_a_wrong_one(serve: Start
     service = serve(**QUIET, SERVICE_RATE_LIMIT_PER_MINUTE="1")
     with (
         alone(service.data_dir, **service.state) as (address, _),
-        httpx.Client(base_url=address, timeout=60) as browser,
+        httpx.Client(base_url=address, timeout=200) as browser,
     ):
         with service.client() as gateway:
             while gateway.get("/api/v1/whoami").status_code != 429:
