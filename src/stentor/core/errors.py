@@ -153,6 +153,12 @@ class StartRefused(StentorError):
     code = "START_REFUSED"
 
 
+class TaskArchived(NotFound):
+    """The task ended long ago and has left the database; the message says when, and where it is now."""
+
+    code, status = "TASK_ARCHIVED", 410
+
+
 class ModelNotFound(NotFound):
     """No configured provider offers the model."""
 

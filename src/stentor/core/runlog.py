@@ -82,6 +82,7 @@ EventType = Literal[
     "task_cancelled",
     "task_requeued",
     "task_graded",
+    "tasks_archived",
     "learning_updated",
     "learning_skipped",
     "report_written",

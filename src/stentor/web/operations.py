@@ -67,6 +67,11 @@ class Operation:
         return _signature(getattr(self.run, "__func__", self.run))
 
     @property
+    def documented_errors(self) -> tuple[int, ...]:
+        """`errors`, with that of an archived task where the path has one."""
+        return tuple(sorted({*self.errors, 410})) if "{task_id}" in self.http else self.errors
+
+    @property
     def output(self) -> Any:
         return self.signature.return_annotation
 
@@ -164,7 +169,7 @@ def operation_route(operation: Operation, tag: str) -> GatewayRoute:
             "description": inspect.getdoc(operation.run),
             "status_code": operation.status,
             "response_model": operation.response_model,
-            "responses": {**COMMON_ERROR_RESPONSES, **error_responses(*operation.errors)},
+            "responses": {**COMMON_ERROR_RESPONSES, **error_responses(*operation.documented_errors)},
             "openapi_extra": {"x-permission": operation.permission},
             "tags": [tag],
         }

@@ -265,6 +265,7 @@ def api_router(prefix: str = "", **options: Any) -> APIRouter:
 _ERROR_DESCRIPTIONS = {
     404: "No such record",
     409: "The current state does not allow it",
+    410: "It was archived",
     412: "The condition of If-Match or If-None-Match is not met",
     422: "It cannot be done",
     500: "A record cannot be read",

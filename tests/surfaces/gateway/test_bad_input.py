@@ -30,7 +30,8 @@ TABLES = (
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
     "taught_today task_grades model_weights model_answers api_keys people alerts llm_contents llm_runtime_settings "
     "task_steps step_values task_signals schedules schedule_runs parked_limits limit_starts "
-    "sessions session_items session_values alert_mails clock_jumps departed_agents memory_invalidations"
+    "sessions session_items session_values alert_mails clock_jumps departed_agents memory_invalidations "
+    "archives archived_tasks archived_events"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",

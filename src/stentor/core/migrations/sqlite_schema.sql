@@ -825,4 +825,32 @@ CREATE TABLE memory_invalidations (
 );
 CREATE UNIQUE INDEX memory_invalidations_active on memory_invalidations (source) where restored_at is null;
 CREATE INDEX events_audited on events (tenant, event_id) where event_type = 'agent_registered' or event_type = 'agent_status_changed' or event_type = 'agent_updated' or event_type = 'approval_given' or event_type = 'authority_granted' or event_type = 'authority_revoked' or event_type = 'budget_changed' or event_type = 'checkpoint_taken' or event_type = 'content_deleted' or event_type = 'dispatch_denied' or event_type = 'history_accepted' or event_type = 'key_changed' or event_type = 'memory_invalidated' or event_type = 'memory_restored' or event_type = 'model_route_changed' or event_type = 'person_changed' or event_type = 'provider_changed' or event_type = 'rollback_completed' or event_type = 'rollback_failed' or event_type = 'rollback_started' or event_type = 'schedule_changed' or event_type = 'session_deleted' or event_type = 'sign_in_refused' or event_type = 'signed_in' or event_type = 'tool_denied' or event_type = 'update_approved' or event_type = 'update_deployed' or event_type = 'update_rejected' or event_type = 'update_rolled_back' or event_type = 'update_submitted' or event_type = 'violation_recorded' or event_type = 'webhook_changed' or event_type = 'webhook_disabled';
-insert into alembic_version values ('0039');
+CREATE TABLE archives (
+    number bigint primary key check (number > 0),
+    name text not null unique,
+    tenant text not null,
+    tasks bigint not null check (tasks >= 0),
+    events bigint not null check (events >= 0),
+    size_bytes bigint not null check (size_bytes >= 0),
+    first_at bigint,
+    last_at bigint,
+    started_at bigint not null,
+    ended_at bigint,
+    event_id text,
+    check ((ended_at is null) = (event_id is null))
+);
+CREATE TABLE archived_tasks (
+    tenant text not null,
+    task_id text not null,
+    submitted_by text not null,
+    archive bigint not null,
+    primary key (tenant, task_id)
+) without rowid;
+CREATE TABLE archived_events (
+    number integer primary key,
+    archive bigint not null
+);
+CREATE INDEX archived_events_of_archive on archived_events (archive);
+CREATE INDEX session_items_of_tasks on session_items (tenant, task_id) where source <> 'own'
+;
+insert into alembic_version values ('0040');

@@ -25,13 +25,14 @@ class RunTrace(msgspec.Struct, frozen=True):
 class InclusionProof(msgspec.Struct, frozen=True):
     """Proof that an event is the leaf `number` (from 0) of the tree with this size and root.
 
-    `canonical` are the hashed bytes of the event; `checkpoint` is the signed note of that tree, if there is one.
+    `canonical` are the hashed bytes of the event, None if they are in an archive that cannot be read here; `checkpoint`
+    is the signed note of that tree, if there is one.
     """
 
     event_id: str
     number: int
     size: int
-    canonical: bytes
+    canonical: bytes | None
     leaf_hash: bytes
     hashes: list[bytes]
     root: bytes

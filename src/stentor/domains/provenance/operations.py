@@ -65,7 +65,7 @@ class InclusionOut(ResponseModel):
     provenance_id: Annotated[str, Field(validation_alias="event_id")]
     number: int
     size: int
-    event: str
+    event: str | None
     leaf_hash: Hash
     hashes: list[Hash]
     root: Hash
@@ -120,10 +120,10 @@ class ProvenanceOperations:
     ) -> InclusionOut:
         """Prove that an event (for a task: its first event) is in the tree (RFC 9162, 2.1.3)."""
         proof = await self._provenance.prove_inclusion(caller.tenant, provenance_id, size)
-        return InclusionOut.of(proof, event=proof.canonical.decode())
+        return InclusionOut.of(proof, event=proof.canonical and proof.canonical.decode())
 
 
-_ERRORS = (404, 409, 500)
+_ERRORS = (404, 409, 410, 500)
 OPERATIONS = [
     Operation(
         "provenance.checkpoint",
@@ -138,7 +138,9 @@ OPERATIONS = [
     Operation(
         "provenance.consistency", "read", ProvenanceOperations.consistency, "GET /provenance/consistency", errors=(500,)
     ),
-    Operation("provenance.run", "read", ProvenanceOperations.run, "GET /provenance/{provenance_id}", errors=(404, 500)),
+    Operation(
+        "provenance.run", "read", ProvenanceOperations.run, "GET /provenance/{provenance_id}", errors=(404, 410, 500)
+    ),
     Operation(
         "provenance.proof", "read", ProvenanceOperations.proof, "GET /provenance/{provenance_id}/proof", errors=_ERRORS
     ),

@@ -5,29 +5,51 @@ Proofs come from the stored tiles; whether these match the events is the busines
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
 from stentor.core.db import Database, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
 from stentor.core.runlog import encode_event_row, leaf_hash
-from stentor.domains.provenance import merkle, store
+from stentor.domains.provenance import archived_store, merkle, store
+from stentor.domains.provenance.archived_store import ArchivedEvent, archived_error
 from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.model import ConsistencyProof, InclusionProof, RunTrace, parse_event
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.store import StoredCheckpoint, TileReader
 
+ArchivedBodyReader = Callable[[str, str], Row | None]
+"""Returns an archived event (columns EVENT_COLUMNS) by the name of its archive and its id, None if it cannot be read.
+
+Reads files: called in a thread."""
 MAX_EVENTS = 1_000
 MAX_ID = 255
 MAX_HOPS = 100
 """Limit of the parents that are followed to find the root of a run."""
 
 
+def no_archived_body(archive: str, event_id: str) -> Row | None:
+    """Read no archive: for a service that has none."""
+    return None
+
+
 class ProvenanceService:
     """Reads runs and proofs, and signs checkpoints on request."""
 
-    def __init__(self, db: Database, sequencer: Sequencer, checkpoints: CheckpointPublisher) -> None:
+    def __init__(
+        self,
+        db: Database,
+        sequencer: Sequencer,
+        checkpoints: CheckpointPublisher,
+        read_archived: ArchivedBodyReader = no_archived_body,
+    ) -> None:
         self.sequencer = sequencer
         self.checkpoints = checkpoints
         self._db = db
+        self._read_archived = read_archived
 
     async def read_run(self, tenant: str, provenance_id: str) -> RunTrace:
         """Return the whole run that a provenance id or task id belongs to. Raises NotFound, CorruptRecord."""
@@ -37,9 +59,22 @@ class ProvenanceService:
         """Prove that an event, or the first event of a task, is in the tree of that size.
 
         Without a size the tree is that of the first checkpoint that covers the event, or else the whole tree.
-        Raises NotFound, Conflict, InvalidRequest, RunLogDamaged.
+        Of an archived event the proof has the body only if the archive can be read here.
+        Raises NotFound, TaskArchived for the id of an archived task, Conflict, InvalidRequest, RunLogDamaged.
         """
-        return await self._db.read(lambda tx: _prove_inclusion(tx, _find_event(tx, tenant, provenance_id), size))
+
+        def read(tx: Tx) -> tuple[InclusionProof, str | None]:
+            archived = _find_archived(tx, tenant, provenance_id)
+            if archived is not None:
+                return _prove_archived(tx, provenance_id, archived, size), archived.archive
+            return _prove_inclusion(tx, _find_event(tx, tenant, provenance_id), size), None
+
+        proof, archive = await self._db.read(read)
+        body = None if archive is None else await asyncio.to_thread(self._read_archived, archive, provenance_id)
+        # A body that is not what was recorded proves nothing: it is left out, and `stentor archive verify` names it.
+        if body is None or leaf_hash(body) != proof.leaf_hash:
+            return proof
+        return msgspec.structs.replace(proof, canonical=encode_event_row(body))
 
     async def prove_consistency(self, old: int, new: int) -> ConsistencyProof:
         """Prove that the tree of size `new` extends the tree of size `old`. Raises InvalidRequest, RunLogDamaged."""
@@ -65,11 +100,27 @@ class ProvenanceService:
 
 def _find_event(tx: Tx, tenant: str, provenance_id: str) -> Row:
     row: Row | None = None
-    if 0 < len(provenance_id) <= MAX_ID and "\0" not in provenance_id:  # PostgreSQL rejects a text with NUL
+    if _is_storable(provenance_id):
         row = store.find_event(tx, tenant, provenance_id) or store.first_task_event(tx, tenant, provenance_id)
+        if row is None and (event := archived_store.find_event(tx, tenant, provenance_id)):
+            raise archived_error("The event", provenance_id, event.archive, event.archived_at)
+        if row is None and (task := archived_store.find_task(tx, tenant, provenance_id)):
+            raise archived_error("The task", provenance_id, task.archive, task.archived_at)
     if row is None:
         raise NotFound("No event and no task has this id.")
     return row
+
+
+def _find_archived(tx: Tx, tenant: str, provenance_id: str) -> ArchivedEvent | None:
+    """Return an event whose body is in an archive only."""
+    if not _is_storable(provenance_id) or store.find_event(tx, tenant, provenance_id):
+        return None
+    return archived_store.find_event(tx, tenant, provenance_id)
+
+
+def _is_storable(provenance_id: str) -> bool:
+    # PostgreSQL rejects a text with NUL.
+    return 0 < len(provenance_id) <= MAX_ID and "\0" not in provenance_id
 
 
 def _read_run(tx: Tx, tenant: str, row: Row) -> RunTrace:
@@ -104,10 +155,21 @@ def _find_root(tx: Tx, tenant: str, row: Row) -> Row:
 
 
 def _prove_inclusion(tx: Tx, row: Row, size: int | None) -> InclusionProof:
-    event_id, tree_size = row[0], store.tree_size(tx)
+    event_id = row[0]
     number = store.number_of(tx, event_id)
     if number is None:
         raise Conflict("The event has no number yet; retry in a second.", {"event_id": event_id})
+    return _prove_leaf(tx, event_id, number, leaf_hash(row), encode_event_row(row), size)
+
+
+def _prove_archived(tx: Tx, event_id: str, event: ArchivedEvent, size: int | None) -> InclusionProof:
+    return _prove_leaf(tx, event_id, event.number, bytes.fromhex(event.leaf), None, size)
+
+
+def _prove_leaf(
+    tx: Tx, event_id: str, number: int, leaf: bytes, canonical: bytes | None, size: int | None
+) -> InclusionProof:
+    tree_size = store.tree_size(tx)
     checkpoint = store.covering_checkpoint(tx, number + 1)
     if size is None:
         size = checkpoint.size if checkpoint else tree_size
@@ -120,7 +182,7 @@ def _prove_inclusion(tx: Tx, row: Row, size: int | None) -> InclusionProof:
     tiles = TileReader(tx)
     path, root = merkle.inclusion_proof(tiles, number, size), merkle.subtree_hash(tiles, 0, size)
     note = checkpoint.note if checkpoint else None
-    return InclusionProof(event_id, number, size, encode_event_row(row), leaf_hash(row), path, root, note)
+    return InclusionProof(event_id, number, size, canonical, leaf, path, root, note)
 
 
 def _prove_consistency(tx: Tx, old: int, new: int) -> ConsistencyProof:

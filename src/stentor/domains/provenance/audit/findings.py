@@ -7,9 +7,12 @@ from typing import Literal
 
 import msgspec
 
-FindingKind = Literal["changed", "removed", "inserted", "reordered", "hashes", "checkpoint", "witness", "chain"]
+FindingKind = Literal[
+    "changed", "removed", "inserted", "reordered", "hashes", "checkpoint", "witness", "chain", "archive"
+]
 """`hashes`: the tables of the tree are wrong, not the events; `witness`: too few witnesses signed a valid checkpoint;
-`chain`: the parent of an event, or the first or last event of a task, is missing.
+`chain`: the parent of an event, or the first or last event of a task, is missing; `archive`: an archive is not the one
+that was recorded.
 """
 
 
@@ -49,6 +52,10 @@ class AuditReport(msgspec.Struct):
     key_known: bool
     witnessed: dict[str, int] = {}
     """For each configured witness, by name: how many events the newest valid checkpoint with its signature covers."""
+    archived: int = 0
+    """Events of which only the hash is in the database."""
+    archives_read: int = 0
+    """Archives whose files were compared with the hashes."""
 
     @property
     def is_intact(self) -> bool:

@@ -45,6 +45,8 @@ _NUMBERED_AND_WAITING = Sql(
 _ORPHANS = Sql(
     """select e.event_id, e.task_id, e.parent_id from events e where e.parent_id is not null
     and not exists (select 1 from events p where p.event_id = e.parent_id and p.tenant = e.tenant)
+    and not exists (select 1 from provenance_leaves l join archived_events a on a.number = l.number
+        where l.event_id = e.parent_id)
     order by e.event_id limit :limit"""
 )
 _INCOMPLETE_TASKS = Sql(

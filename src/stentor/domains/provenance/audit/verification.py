@@ -20,6 +20,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.runlog import leaf_hash
 from stentor.domains.provenance import merkle
 from stentor.domains.provenance.audit import store
+from stentor.domains.provenance.audit.archived_leaves import ARCHIVED, ArchivedLeaves
 from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, ClaimChecker, read_stored_claims
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport, Mismatch, classify_mismatches
 from stentor.domains.provenance.merkle import TILE_WIDTH, StreamingTree
@@ -96,7 +97,7 @@ def verify_snapshot(
     checker.check_remaining(end)
     findings = attach_tasks(tx, classify_mismatches(walk.mismatches, checker.verified_size))
     findings += check_unnumbered(tx, unnumbered, walk.mismatches, end)
-    findings += walk.findings + check_upper_tiles(tx, walk.actual, walk.recorded)
+    findings += walk.findings + walk.archived.check() + check_upper_tiles(tx, walk.actual, walk.recorded)
     waiting, waiting_findings = check_waiting(tx)
     findings += waiting_findings + checker.findings
     return AuditReport(
@@ -110,6 +111,7 @@ def verify_snapshot(
         checkpoints_checked=checker.checked_count,
         key_known=bool(verifiers),
         witnessed={key.name: checker.witnessed.get(key.text, 0) for key in witness_policy.witnesses},
+        archived=walk.archived.count,
     )
 
 
@@ -131,6 +133,7 @@ class TreeWalk:
         self._tx = tx
         self._unnumbered = unnumbered
         self._checker = checker
+        self.archived = ArchivedLeaves(tx)
         self.actual = self.recorded = StreamingTree()
         self.tail: list[bytes] = []
         """Hashes of the events behind the last full tile."""
@@ -140,7 +143,7 @@ class TreeWalk:
 
     def process_page(self, first: int, end: int) -> None:
         """Verify the numbers from `first`, which begins a tile, to before `end`."""
-        rows = store.read_page(self._tx, first, end)
+        rows = self.archived.fill_in(store.read_page(self._tx, first, end), first, end)
         rows_by_tile = {at: list(group) for at, group in groupby(rows, lambda row: int(row[0]) // TILE_WIDTH)}
         for position in range(first // TILE_WIDTH, -(-end // TILE_WIDTH)):
             count = min(end, (position + 1) * TILE_WIDTH) - position * TILE_WIDTH
@@ -203,7 +206,9 @@ class TreeWalk:
 def _hash_row(row: Row) -> bytes | None:
     """Return the hash of a leaf's event; None when the event is missing."""
     event = row[3:]
-    return None if event[0] is None else hash_event(event)
+    if event[0] is None:
+        return None
+    return _decode_hex(row[2]) if event[0] == ARCHIVED else hash_event(event)
 
 
 def _decode_hex(text: object) -> bytes:
