@@ -65,6 +65,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/test_task_search.py",
     "tests/domains/provenance/test_guard.py",
     "tests/domains/provenance/test_sequencer.py",
+    "tests/domains/retention/",
     "tests/domains/sandbox/test_service_tools.py",
     "tests/domains/test_http_hold.py",
     "tests/domains/test_idempotency.py",

@@ -147,6 +147,7 @@ def test_the_types_of_a_tasks_events_are_the_listed_ones() -> None:
             "task_cancelled",
             "task_requeued",
             "task_graded",
+            "tasks_archived",
             "task_waiting",
             "task_resumed",
             "signal_received",

@@ -19,6 +19,7 @@ from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
 from stentor.bootstrap.parts.notifications import WebhookParts, open_alerts, open_webhooks
 from stentor.bootstrap.parts.provenance import ProvenanceParts
+from stentor.bootstrap.parts.retention import archive_check, open_archiver
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
 from stentor.core.clock import SECOND, Clock
@@ -44,6 +45,7 @@ from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.model_checks import ModelChecks
 from stentor.domains.registry.service import AgentDraft
+from stentor.domains.retention.service import TaskArchiver
 from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
 
@@ -85,9 +87,10 @@ class Kernel:
     provenance: ProvenanceParts
     health: HealthService
     alerts: AlertService
+    archiver: TaskArchiver
     jobs_leader: LeaderElection
     """Elects the process that runs the jobs of which one is enough: alerts, the index of tasks, the deletion of old
-    prompts and answers."""
+    prompts and answers, the archive."""
     memory: Memory | None
     task_notes: TaskNotes | None
     skip_drain: asyncio.Event = field(default_factory=asyncio.Event)
@@ -152,6 +155,7 @@ class Kernel:
             lambda: self.alerts.run(self.jobs_leader),
             lambda: self.tasks.search.run(self.jobs_leader),
             lambda: self.llm.contents.run(self.jobs_leader),
+            lambda: self.archiver.run(self.jobs_leader),
         ]
         # Only gateways load the keys, and a schedule runs with the rights of a key.
         if "gateway" in self.infra.settings.process.roles:
@@ -301,6 +305,7 @@ def build(
     governance = open_governance(infra, agents, builtin.names, command_agents.check_runtime)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)
+    archiver = open_archiver(infra)
     health = HealthService(
         {
             "api": fixed_check("available", "responds"),
@@ -311,8 +316,9 @@ def build(
             "provenance": provenance.check,
             "vault": vault_check(memory.default.vault) if memory else fixed_check("disabled", "switched off"),
             "webhooks": webhooks.check,
+            **({"archive": archive_check(archiver)} if archiver.days else {}),
         },
-        optional_components=["provenance"],
+        optional_components=["provenance", "archive"],
     )
     kernel = Kernel(
         infra=infra,
@@ -331,6 +337,7 @@ def build(
         provenance=provenance,
         health=health,
         alerts=open_alerts(infra, agents, llm, health),
+        archiver=archiver,
         jobs_leader=LeaderElection(db.driver, JOBS_LOCK_ID, "alerts, the index of tasks and retention"),
         memory=memory,
         task_notes=open_task_notes(infra, memory, tasks, agents.registry.agents) if memory else None,

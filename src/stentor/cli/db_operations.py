@@ -248,6 +248,10 @@ def _list_files_to_move(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl])
     candidates = [
         (folder / "keys", "keys for signatures and sealed secrets; copy to the data folder of every instance"),
         (vault, "the notes; move to where every instance can access them (SERVICE_VAULT_DIR)"),
+        (
+            chosen.storage.archive or folder / "archive",
+            "the archived tasks; move to where every instance can access them (SERVICE_ARCHIVE_DIR)",
+        ),
     ]
     return [(str(path), description) for path, description in candidates if path.exists()]
 

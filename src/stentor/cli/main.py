@@ -93,6 +93,9 @@ COMMANDS = {
         "stentor.cli.commands.provenance:app", "Verify and export the run log, show runs, prove events."
     ),
     "db": Target("stentor.cli.commands.db:app", "Upgrade the database schema, back up, copy to another database."),
+    "archive": Target(
+        "stentor.cli.commands.archive:app", "Archive tasks that ended long ago, list and verify the archives."
+    ),
     "call": Target(
         "stentor.cli.commands.call:call",
         "Call any operation of the HTTP API by its name, and print the response as JSON.",

@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stentor.auth.principal import DEFAULT_TENANT
 from stentor.bootstrap.infrastructure import Infrastructure
+from stentor.bootstrap.parts.retention import archived_body_reader
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
 from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
@@ -64,7 +65,9 @@ class ProvenanceParts:
         intervals = settings.provenance.interval_seconds, settings.provenance.checkpoint_seconds
         self._leader = LeaderElection(db.driver, SEQUENCER_LOCK_ID, "numbers of the run log")
         self.sequencer = Sequencer(db, clock, self._leader, self.checkpoints, *intervals)
-        self.service = ProvenanceService(db, self.sequencer, self.checkpoints)
+        self.service = ProvenanceService(
+            db, self.sequencer, self.checkpoints, archived_body_reader(settings.storage.archive_dir)
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     @property

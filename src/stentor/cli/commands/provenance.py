@@ -41,6 +41,9 @@ def verify(
     witness: Annotated[
         list[str] | None, typer.Option(help="Key (or file) of a witness that must have signed; repeatable.")
     ] = None,
+    archive: Annotated[
+        Path | None, typer.Option("--archive", help="Folder of the archives, whose events are verified too.")
+    ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not query the configured witnesses.")] = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
@@ -57,6 +60,9 @@ def verify(
             outside += checkpoint_sources.fetch_witness_checkpoints(witnesses, keys)
         with view.progress_bar("Verifying") as progress:
             report = run_log.verify_database(chosen, file, keys, outside, progress, witnesses.policy)
+        if archive is not None:
+            with view.progress_bar("Verifying the archives") as progress:
+                run_log.add_archives(report, chosen, file, archive, progress)
         if as_json:
             print_json(view.report_document(report))
         else:

@@ -35,6 +35,7 @@ from stentor.domains.provenance.audit.findings import AuditReport
 from stentor.domains.provenance.export import EventSelection, RunRoots, read_events
 from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, open_note
 from stentor.domains.provenance.signing_guard import Acceptance
+from stentor.domains.retention.verification import verify_archives
 
 MAX_REASON_LENGTH = 1_000
 
@@ -59,6 +60,15 @@ def verify_database(
     return verification.verify_run_log(_open_driver(chosen, file), keys, outside, progress, witnessing)
 
 
+def add_archives(
+    report: AuditReport, chosen: Settings, file: Path | None, folder: Path, progress: verification.Progress
+) -> None:
+    """Verify the archives in a folder as well, and add their findings to a report."""
+    archives = verify_archives(_open_driver(chosen, file), folder, progress)
+    report.findings += archives.findings
+    report.archives_read = archives.archives
+
+
 def _open_driver(chosen: Settings, file: Path | None) -> Driver:
     """Open the database file, or the configured database. Raises CommandFailed if missing or of another schema."""
     if file is None:
@@ -73,10 +83,14 @@ def _open_driver(chosen: Settings, file: Path | None) -> Driver:
 
 
 class EventProof(msgspec.Struct, frozen=True):
-    """The service's proof that `event` (its JSON) is number `number` in a tree; `checkpoint` is a signed note of it."""
+    """The service's proof that `event` (its JSON) is number `number` in a tree; `checkpoint` is a signed note of it.
+
+    `event` is None if its body is in an archive that the service cannot read: then the proof is of the leaf's hash.
+    """
 
     provenance_id: str
-    event: str
+    event: str | None
+    leaf_hash: str
     number: int
     size: int
     hashes: list[str]
@@ -103,7 +117,8 @@ def verify_proof(proof: EventProof, keys: list[NoteVerifier]) -> JsonObject:
         path = [_decode_hash(text) for text in proof.hashes]
         root = _decode_hash(proof.root)
         # RFC 6962: the prefix byte 0 separates leaf hashes from those of inner nodes.
-        leaf = sha256(b"\0" + proof.event.encode()).digest()
+        event = proof.event
+        leaf = _decode_hash(proof.leaf_hash) if event is None else sha256(b"\0" + event.encode()).digest()
         if not merkle.verify_inclusion(leaf, proof.number, proof.size, path, root):
             reason = "the hashes do not lead from the event to the root"
         elif proof.checkpoint is not None and keys:

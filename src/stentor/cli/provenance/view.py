@@ -60,6 +60,11 @@ def show_report(report: AuditReport) -> None:
     print_line(
         f"{report.size} numbered events, {report.waiting} not numbered yet; {report.checkpoints_checked} checkpoints."
     )
+    if report.archived:
+        print_line(
+            f"{report.archived} of them are archived: their hashes are in the tree, and their bodies "
+            + ("were compared with these hashes." if report.archives_read else "were not read (--archive FOLDER does).")
+        )
     if report.is_intact:
         console.print("[green]The run log is intact.[/]", end=" ")
         print_line(
@@ -124,6 +129,8 @@ def show_proof(proof: CheckedEventProof) -> None:
         console.print(Text(strip_controls(f"The proof is invalid: {proof.reason}."), style="red"))
         return
     console.print(f"[green]The proof is valid[/] ({len(proof.hashes)} hashes).", end=" ")
+    if proof.event is None:
+        console.print("It is of the event's hash: the event itself is in an archive.", end=" ")
     print_line(
         "Its root is in a signed checkpoint." if proof.signed else "Its root is in no checkpoint with a known key."
     )

@@ -17,9 +17,9 @@ from stentor.core.db.driver import DbConnection, Driver, Sql
 from stentor.core.errors import StoreUnavailable
 from stentor.core.timers import sleep_until_tick
 
-SEQUENCER_LOCK_ID, VAULT_LOCK_ID, INDEX_LOCK_ID, JOBS_LOCK_ID = 7305001, 7305002, 7305003, 7305004
-"""Advisory locks of the jobs: numbering run log events, mirroring the vault, writing the index of notes, and the alerts
-together with the index of tasks."""
+SEQUENCER_LOCK_ID, VAULT_LOCK_ID, INDEX_LOCK_ID, JOBS_LOCK_ID, ARCHIVE_LOCK_ID = range(7305001, 7305006)
+"""Advisory locks of the jobs: numbering run log events, mirroring the vault, writing the index of notes, the alerts
+together with the index of tasks, and archiving tasks."""
 POLL_SECONDS = 1.0
 """Interval for checking whether the lock is free, or still held."""
 QUERY_TIMEOUT_SECONDS = 5.0

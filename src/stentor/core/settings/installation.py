@@ -36,6 +36,23 @@ class StorageSettings:
         "run `stentor db upgrade`.",
         parsers.boolean,
     )
+    retention_days: int = setting(
+        "SERVICE_RETENTION_DAYS",
+        0,
+        "Days after its end when a task leaves the database for an archive, with its events, steps and model calls; 0 "
+        "keeps everything. Needs the extra `archive`; see docs/operations.md.",
+        parsers.number(0, 36_500, int),
+    )
+    archive: Path | None = setting(
+        "SERVICE_ARCHIVE_DIR",
+        None,
+        "Folder of the archives, the same for all processes; empty means `archive` in the data folder.",
+        parsers.optional_path,
+    )
+
+    @property
+    def archive_dir(self) -> Path:
+        return self.archive or self.data_dir / "archive"
 
 
 def parse_roles(value: str) -> tuple[str, ...]:

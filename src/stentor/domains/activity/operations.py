@@ -120,7 +120,7 @@ def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
     @api.get(
         "/{task_id}/stream",
         response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **error_responses(404)},
+        responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **error_responses(404, 410)},
     )
     async def stream(caller: Caller, task_id: TaskId, last_event_id: LastEventId = None) -> StreamingResponse:
         """Stream a task as server-sent events: routing, activity, token, and one terminal complete or error.

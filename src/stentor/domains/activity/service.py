@@ -25,6 +25,7 @@ from stentor.domains.reports.model import VaultReport
 from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
+from stentor.domains.tasks.missing import missing_task
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
@@ -84,7 +85,7 @@ class ActivityService:
             raise InvalidRequest(f"limit must be from 1 to {MAX_EVENTS}.", {"fields": {"query.limit": "out of range"}})
         try:
             history = await self._read_visible(principal, task_id, limit, after)
-        except CorruptRecord:
+        except (CorruptRecord, NotFound):
             raise
         except Exception as error:
             log.exception("activity: read failed task_id=%r", task_id)
@@ -103,8 +104,11 @@ class ActivityService:
         def read(tx: Tx) -> TaskHistory:
             task = task_store.find(tx, principal.tenant, task_id)
             if not visibility_queries.can_see_record(tx, principal, task):
-                return TaskHistory()
-            return TaskHistory(task, read_events(tx, principal.tenant, task_id, limit, after))
+                raise missing_task(tx, principal, task_id) if task is None else NotFound("No task has this id.")
+            events = read_events(tx, principal.tenant, task_id, limit, after)
+            if task is None and not events.first:
+                raise missing_task(tx, principal, task_id)
+            return TaskHistory(task, events)
 
         return await self._db.read(read)
 

@@ -134,7 +134,7 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
     @api.get(
         "/response/{message_id}",
         response_model=Enveloped[wire.ResponseOut],
-        responses={200: {"content": {EVENT_STREAM: {}}}, **error_responses(404)},
+        responses={200: {"content": {EVENT_STREAM: {}}}, **error_responses(404, 410)},
     )
     async def response(
         request: Request, caller: Caller, message_id: MessageId, last_event_id: LastEventId = None

@@ -112,7 +112,7 @@ class StepService:
 
         def work(tx: Tx) -> JournalEntry:
             found, is_recorded = store.find_task(tx, ref)
-            task = check_held(tx, self._agents, principal, found, epoch)
+            task = check_held(tx, self._agents, principal, found, task_id, epoch)
             mark_handled(tx, task, handled)
             event_id, started = make_event_id(tx, task), tx.now - duration_ms * 1000
             # An effect has had its row since it began; any other step is inserted with its outcome.
@@ -144,7 +144,7 @@ class StepService:
 
         def work(tx: Tx) -> JournalEntry:
             found, is_recorded = store.find_task(tx, ref)
-            task = check_held(tx, self._agents, principal, found, epoch)
+            task = check_held(tx, self._agents, principal, found, task_id, epoch)
             message = f"Effect {draft.name} begins."
             return begin_step(tx, self._runlog, task, draft, message, handled, is_recorded=is_recorded)
 

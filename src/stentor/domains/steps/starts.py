@@ -10,7 +10,7 @@ from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
-from stentor.core.errors import Conflict, InvalidRequest, NotFound
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, TaskArchived
 from stentor.core.runlog import RunLog
 from stentor.domains.steps import store
 from stentor.domains.steps.model import StepDraft
@@ -74,6 +74,8 @@ def is_start(key: str) -> bool:
 def _after(tx: Tx, principal: Principal, task: Task, task_id: str) -> StepDraft:
     try:
         other = require_visible_task(tx, principal, task_id)
+    except TaskArchived as error:
+        raise InvalidRequest(f"after: {error.message}") from None
     except NotFound:
         other = None
     # A task that waited for itself would never begin.

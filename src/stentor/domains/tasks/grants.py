@@ -20,8 +20,9 @@ from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import grant_store, visibility_queries
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.grant_model import NO_AUTHORITY, Grant, GrantRequest, effective_authority, limit_grant
+from stentor.domains.tasks.missing import missing_task
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
-from stentor.domains.tasks.service import require_task, require_visible_task
+from stentor.domains.tasks.service import require_task, require_task_id, require_visible_task
 
 
 class GrantService:
@@ -83,7 +84,9 @@ class GrantService:
         """List the grants of a task. Raises NotFound unless the caller may read the task or holds one of its grants."""
 
         def read(tx: Tx) -> list[Grant]:
-            task = require_task(tx, principal.tenant, task_id)
+            task = tasks.find(tx, principal.tenant, require_task_id(task_id))
+            if task is None:
+                raise missing_task(tx, principal, task_id)
             grants = grant_store.list_task_grants(tx, principal.tenant, task_id)
             is_holder = any(self._holds(principal, grant) for grant in grants)
             if not is_holder and not visibility_queries.can_see(tx, principal, task):

@@ -18,9 +18,9 @@ def require_held(tx: Tx, agents: AgentCache, principal: Principal, task_id: str,
     return task
 
 
-def check_held(tx: Tx, agents: AgentCache, principal: Principal, task: Task | None, epoch: int) -> Task:
+def check_held(tx: Tx, agents: AgentCache, principal: Principal, task: Task | None, task_id: str, epoch: int) -> Task:
     """Do the same with a task that was read already, or was not found."""
-    task = _check_writable(agents, principal, check_visible(tx, principal, task))
+    task = _check_writable(agents, principal, check_visible(tx, principal, task, task_id))
     check_epoch(task, epoch)
     return task
 

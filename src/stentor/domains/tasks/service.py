@@ -22,6 +22,7 @@ from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks import events, limit_store, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import draft_rerun
+from stentor.domains.tasks.missing import missing_task, missing_task_of_tenant
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -316,8 +317,14 @@ class TaskService:
 
 
 def require_task(tx: Tx, tenant: str, task_id: str) -> Task:
-    """Return a task. Raises NotFound, also for an invalid id: empty, too long, or with a NUL character."""
-    return _require(store.find(tx, tenant, require_task_id(task_id)))
+    """Return a task. Raises NotFound, also for an invalid id: empty, too long, or with a NUL character.
+
+    Raises TaskArchived for one that has left the database.
+    """
+    task = store.find(tx, tenant, require_task_id(task_id))
+    if task is None:
+        raise missing_task_of_tenant(tx, tenant, task_id)
+    return task
 
 
 def require_task_id(text: str) -> str:
@@ -328,20 +335,15 @@ def require_task_id(text: str) -> str:
     return text
 
 
-def _require(task: Task | None) -> Task:
-    if task is None:
-        raise NotFound("No task has this id.")
-    return task
-
-
 def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
-    """Return a task. Raises NotFound, also for a task that the caller may not read."""
-    return check_visible(tx, principal, require_task(tx, principal.tenant, task_id))
+    """Return a task. Raises NotFound, also for a task that the caller may not read, and TaskArchived."""
+    return check_visible(tx, principal, store.find(tx, principal.tenant, require_task_id(task_id)), task_id)
 
 
-def check_visible(tx: Tx, principal: Principal, task: Task | None) -> Task:
+def check_visible(tx: Tx, principal: Principal, task: Task | None, task_id: str) -> Task:
     """Return a task that was read already. Raises NotFound like `require_visible_task`."""
-    task = _require(task)
+    if task is None:
+        raise missing_task(tx, principal, task_id)
     if not visibility_queries.can_see(tx, principal, task):
         raise NotFound("No task has this id.")
     return task

@@ -23,7 +23,7 @@ from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import RoutingDecision, describe_offline
 from stentor.domains.sessions.service import require_session
-from stentor.domains.tasks import events, model, queries, store, visibility_queries
+from stentor.domains.tasks import events, missing, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
@@ -155,6 +155,9 @@ class SubmissionService:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists. Use another id.")
             response = _first_response(tx, task)
         else:
+            if draft.id is not None and missing.is_archived(tx, principal.tenant, draft.id):
+                # Stored again it would be executed a second time.
+                raise Conflict(f"A task with the id {draft.id!r} ended and was archived. Use another id.")
             if draft.metadata.parent_task_id is not None:
                 _require_parent(tx, principal, draft.metadata.parent_task_id, draft.metadata.grant_id)
             if draft.metadata.session is not None:

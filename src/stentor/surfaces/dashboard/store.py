@@ -27,6 +27,7 @@ from stentor.domains.reports.model import VaultReport
 from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes import store as note_store
 from stentor.domains.tasknotes.model import TaskNoteRecord
+from stentor.domains.tasks.missing import missing_task_of_tenant
 from stentor.domains.tasks.model import MAX_ID_LENGTH
 from stentor.domains.trust import store as trust_store
 from stentor_vault.notes.model import Vault
@@ -102,7 +103,7 @@ class DashboardStore:
                 raise _unreadable("The vault", error) from error
         task = await self.find_task(task_id)
         if task is None:
-            raise NotFound("No task has this id.")
+            raise await self._missing_task(task_id)
         return task
 
     async def find_task(self, task_id: str) -> TaskNoteRecord | None:
@@ -120,8 +121,11 @@ class DashboardStore:
 
         history = await self._read("The task or its run log", read)
         if history.record is None and not history.events.first:
-            raise NotFound("No task has this id.")
+            raise await self._missing_task(task_id)
         return history
+
+    async def _missing_task(self, task_id: str) -> NotFound:
+        return await self._read("The task", lambda tx: missing_task_of_tenant(tx, self.tenant, task_id))
 
     async def list_reports(self, task_id: str | None = None) -> list[VaultReport]:
         """List the reports of a task, or the newest of all tasks. Raises ReportsUnreadable."""

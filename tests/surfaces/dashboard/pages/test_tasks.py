@@ -11,6 +11,7 @@ from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
+from tests.domains.retention.archives import archive
 from tests.domains.test_task_search import index
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -295,3 +296,18 @@ async def test_an_error_is_a_sentence_and_a_rejection_asks_for_a_reason(site: Si
     assert re.search(r'<input name="reason"[^>]* required', await site.read(f"/tasks/{task_id}"))
     await site.send(f"/tasks/{task_id}/reject", reason="It would write outside.")
     assert "It would write outside." in await site.read(f"/tasks/{task_id}")
+
+
+@requirement("retention.archived-task-is-gone")
+async def test_the_page_of_an_archived_task_says_where_it_is(site: Site) -> None:
+    agent = await site.world.register("ann")
+    task = await site.world.do(agent)
+    provenance_id = (await site.world.events(task))[0]["event_id"]
+    await archive(site.world)
+    for path in (f"/tasks/{task}", f"/provenance/{provenance_id}"):
+        page = await site.read(path, 410)
+        assert "Archived" in page, path
+        assert "of the archive" in page, path
+    assert task not in await site.read("/tasks")
+    for path in ("/audit", "/provenance", "/"):
+        await site.read(path)

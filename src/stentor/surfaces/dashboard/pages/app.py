@@ -189,7 +189,7 @@ def _error_handler(
 
 def _describe_gateway_error(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, GatewayError)
-    titles = {401: "Session expired", 403: "Permission denied", 404: "Not found", 409: "Conflict"}
+    titles = {401: "Session expired", 403: "Permission denied", 404: "Not found", 409: "Conflict", 410: "Archived"}
     titles |= {429: "Too many requests", 503: "Temporarily unavailable"}
     return error.status, titles.get(error.status, "Request rejected"), error.message
 

@@ -1,0 +1,242 @@
+"""The archiver: moves tasks that ended long ago into archives, in small transactions.
+
+The order makes it safe to kill at any moment: the name of an archive is committed, its files are written and synced,
+and one transaction then deletes the rows, if they still are what was written. An archive whose transaction did not come
+is forgotten by the next run before its files are removed, so that no process can still delete rows for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from stentor.core.clock import DAY, SECOND, Clock
+from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.db.driver import Row
+from stentor.core.db.leader import ARCHIVE_LOCK_ID, LeaderElection
+from stentor.core.errors import Conflict, StoreUnavailable
+from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.timers import sleep_until_tick
+from stentor.domains.contents import store as contents
+from stentor.domains.provenance.archived import ArchiveRecord, LeavesDigest, record_metadata
+from stentor.domains.retention import batches, parquet_files, store
+from stentor.domains.retention.model import (
+    EVENTS,
+    TABLES,
+    TASKS,
+    Archive,
+    ArchiveChanged,
+    ArchivedBatch,
+    ArchiveResult,
+)
+from stentor.domains.retention.parquet_files import WrittenFiles
+from stentor.domains.tasks import queries as task_queries
+
+INTERVAL_SECONDS = 3_600.0
+REST = 3.0
+"""How long the archiver rests after each archive, as a multiple of its work, so that it does not slow tasks down."""
+Progress = Callable[[ArchiveResult], None]
+WriteFiles = Callable[[Path, str, Mapping[str, Sequence[Row]]], WrittenFiles]
+"""Writes an archive durably: its folder, its name, and the rows by table. Raises OSError. Called in a thread."""
+log = logging.getLogger(__name__)
+_TASK_COLUMNS = list(TASKS.columns)
+_ID, _STATUS, _AGENT, _CREATED, _SUBMITTER = map(
+    _TASK_COLUMNS.index, ("task_id", "status", "assigned_agent", "created_at", "submitted_by")
+)
+
+
+class TaskArchiver:
+    """Archives tasks `days` after their end, into `folder`; with 0 days only on request.
+
+    An archive has `most` tasks at most.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        clock: Clock,
+        folder: Path,
+        days: int,
+        most: int = batches.MAX_TASKS,
+        write_files: WriteFiles = parquet_files.write_archive,
+        rest: float = REST,
+    ) -> None:
+        self.problem: str | None = None
+        """Why the last run failed; None if it did not."""
+        self.folder, self.days = folder, days
+        self._db, self._runlog, self._clock = db, runlog, clock
+        self._most, self._write_files, self._rest = most, write_files, rest
+
+    async def run(self, leader: LeaderElection) -> None:
+        """Archive what is due, now and every hour, while this process is the leader."""
+        while self.days:
+            try:
+                if await leader.is_leader():
+                    await self.archive(self._clock.now() - self.days * DAY)
+            except (StoreUnavailable, Conflict):
+                pass  # the database logs its outage; another process archives
+            except Exception as error:
+                # Fails open: the tasks stay in the database, and the next run tries again.
+                if self.problem is None:
+                    log.exception("archive: failed folder=%s", self.folder)
+                self.problem = f"Tasks are not archived: {error}."
+            await sleep_until_tick(INTERVAL_SECONDS)
+
+    async def archive(self, before: int, progress: Progress | None = None) -> ArchiveResult:
+        """Archive the tasks that ended before a time (microseconds).
+
+        Raises Conflict while another process archives, and OSError if the files cannot be written.
+        """
+        result = ArchiveResult()
+        async with self._exclusive():
+            await self.forget_unfinished()
+            for tenant in await self._db.read(lambda tx: list(task_queries.iter_tenants(tx))):
+                # A task can leave after its subtasks only, so a tree takes as many passes as it has levels.
+                while await self._archive_pass(tenant, before, result, progress):
+                    pass
+        self.problem = None
+        if result.tasks:
+            log.info("archive: tasks archived tasks=%d archives=%d", result.tasks, result.archives)
+        return result
+
+    async def count_archivable(self, before: int, progress: Callable[[int], None] | None = None) -> dict[str, int]:
+        """Return how many tasks of each tenant would be archived in the first pass, without subtasks' parents."""
+        counts: dict[str, int] = {}
+        for tenant in await self._db.read(lambda tx: list(task_queries.iter_tenants(tx))):
+            position: store.Position | None = store.START
+            while position is not None:
+                chosen, position = await self._db.read(
+                    partial(batches.choose_tasks, tenant=tenant, before=before, after=position, most=self._most)
+                )
+                counts[tenant] = counts.get(tenant, 0) + len(chosen)
+                if progress is not None:
+                    progress(sum(counts.values()))
+        return {tenant: count for tenant, count in counts.items() if count}
+
+    async def forget_unfinished(self) -> list[str]:
+        """Forget archives whose process was killed before the rows were deleted, and remove their files."""
+        forgotten = []
+        for archive in await self._db.read(store.list_unfinished):
+            if await self._forget(archive.name):
+                log.warning("archive: removed an unfinished archive name=%s", archive.name)
+                forgotten.append(archive.name)
+        return forgotten
+
+    async def _forget(self, name: str) -> bool:
+        """Forget an archive and remove its files; False if it is finished or forgotten already."""
+        # The row first: after that commit no transaction deletes rows for these files.
+        is_forgotten = await self._db.write(partial(store.forget_archive, name=name), NO_LOCKS)
+        if is_forgotten:
+            await asyncio.to_thread(parquet_files.remove_archive, self.folder, name)
+        return is_forgotten
+
+    @asynccontextmanager
+    async def _exclusive(self) -> AsyncIterator[None]:
+        """Let one process archive at a time; two would only undo each other's work. Raises Conflict."""
+        election = LeaderElection(self._db.driver, ARCHIVE_LOCK_ID, "archive")
+        try:
+            if not await election.is_leader():
+                raise Conflict("Another process is archiving tasks. Try again when it has ended.")
+            yield
+        finally:
+            await election.close()
+
+    async def _archive_pass(self, tenant: str, before: int, result: ArchiveResult, progress: Progress | None) -> int:
+        """Archive the tasks of a tenant that may leave now, oldest first; return how many."""
+        position: store.Position | None = store.START
+        archived = 0
+        while position is not None:
+            started = time.monotonic()
+            task_ids, position = await self._db.read(
+                partial(batches.choose_tasks, tenant=tenant, before=before, after=position, most=self._most)
+            )
+            if task_ids:
+                archived += await self._archive_tasks(tenant, task_ids, before, result)
+                if progress is not None:
+                    progress(result)
+                await asyncio.sleep(self._rest * (time.monotonic() - started))
+        return archived
+
+    async def _archive_tasks(self, tenant: str, task_ids: list[str], before: int, result: ArchiveResult) -> int:
+        batch = await self._db.read(partial(batches.read_batch, tenant=tenant, task_ids=task_ids))
+        result.skipped += len(task_ids) - len(batch.task_ids)
+        if not batch.task_ids:
+            return 0
+        archive = await self._db.write(partial(_insert_archive, batch=batch))
+        try:
+            files = await asyncio.to_thread(self._write_files, self.folder, archive.name, batch.rows)
+            # Excludes all other transactions: nothing begins to wait for a task, or adds to it, while it is removed.
+            await self._db.write(partial(self._delete_rows, archive=archive, batch=batch, files=files, before=before))
+        except ArchiveChanged as error:
+            log.info("archive: not finished, its tasks stay name=%s reason=%s", archive.name, error)
+            await self._forget(archive.name)
+            return 0
+        except OSError:
+            # Not if another process, which takes this one for dead, has removed the files meanwhile.
+            if await self._forget(archive.name):
+                raise
+            return 0
+        result.archives, result.tasks = result.archives + 1, result.tasks + len(batch.task_ids)
+        result.events, result.size_bytes = result.events + batch.count(EVENTS), result.size_bytes + files.size_bytes
+        return len(batch.task_ids)
+
+    def _delete_rows(self, tx: Tx, archive: Archive, batch: ArchivedBatch, files: WrittenFiles, before: int) -> None:
+        """Delete the rows of an archive and record it. Raises ArchiveChanged if they are not those of its files."""
+        if not store.is_unfinished(tx, archive.name):
+            raise ArchiveChanged("another process has forgotten the archive")
+        if len(store.list_archivable(tx, batch.tenant, batch.task_ids, before)) != len(batch.task_ids):
+            raise ArchiveChanged("a task may not be archived any more")
+        store.delete_contents(tx, batch.tenant, batch.task_ids)
+        for table in TABLES:
+            if store.delete_rows(tx, table, batch.tenant, batch.task_ids) != batch.count(table):
+                raise ArchiveChanged(f"the rows of {table.name} changed")
+        contents.remove_unused(tx, batch.tenant, batch.value_hashes)
+        if self._db.driver.name == "postgresql":
+            store.delete_words(tx, batch.tenant, batch.task_ids)
+        tasks = batch.rows[TASKS.name]
+        for row in tasks:
+            task_queries.update_counts(tx, batch.tenant, row[_CREATED], (row[_STATUS], row[_AGENT], -1))
+        store.mark_archived(tx, archive, ((row[_ID], row[_SUBMITTER]) for row in tasks), batch.leaves)
+        store.finish_archive(tx, archive.name, self._record(tx, archive, batch, files), files.size_bytes)
+
+    def _record(self, tx: Tx, archive: Archive, batch: ArchivedBatch, files: WrittenFiles) -> str:
+        """Append the event that vouches for an archive, and return its id."""
+        digest = LeavesDigest()
+        for number, leaf in batch.leaves.items():
+            digest.add(number, leaf)
+        counts = len(batch.task_ids), batch.count(EVENTS)
+        record = ArchiveRecord(archive.name, archive.number, *counts, digest.text, files.hashes)
+        message = f"{counts[0]} tasks with {counts[1]} events were archived."
+        draft = EventDraft("tasks_archived", "archive", message, record_metadata(record))
+        return self._runlog.append(tx, archive.tenant, [draft])
+
+
+def _insert_archive(tx: Tx, batch: ArchivedBatch) -> Archive:
+    """Record that an archive is being written, under a name that no other has."""
+    number = store.last_number(tx) + 1
+    day = datetime.fromtimestamp(tx.now / SECOND, UTC).strftime("%Y-%m-%d")
+    created = [row[_CREATED] for row in batch.rows[TASKS.name]]
+    archive = Archive(
+        number=number,
+        # The random part: a database that was restored from a backup gives the same numbers again.
+        name=f"{number:06d}-{day}-{secrets.token_hex(4)}",
+        tenant=batch.tenant,
+        tasks=len(batch.task_ids),
+        events=batch.count(EVENTS),
+        size_bytes=0,
+        first_at=min(created),
+        last_at=max(created),
+        started_at=tx.now,
+        ended_at=None,
+        event_id=None,
+    )
+    store.insert_archive(tx, archive)
+    return archive

@@ -1,0 +1,147 @@
+"""The run log after tasks have left the database: what still verifies, and which manipulations are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.core.db import Sql
+from tests.conftest import World
+from tests.domains.retention.archives import archive, audit, audit_archives, count, select
+from tests.requirements import requirement
+
+
+async def two_archives(world: World) -> list[str]:
+    """Two archived tasks in an archive each, and one that stays; answers the events of the archived ones."""
+    agent = await world.register()
+    for _ in range(2):
+        await world.do(agent)
+    await world.submit(id="kept")
+    assert (await archive(world, most=1)).archives == 2
+    await world.kernel.provenance.service.publish()
+    return [row[0] for row in select(world, "select event_id from {events} order by number")]
+
+
+async def run(world: World, *statements: str) -> None:
+    await world.kernel.infra.db.write(lambda tx: [tx.run(Sql(statement)) for statement in statements])
+
+
+@requirement("retention.proofs")
+async def test_the_database_alone_still_proves_the_tree_and_counts_the_archived_events(world: World) -> None:
+    events = await two_archives(world)
+    report = audit(world)
+    assert (report.findings, report.archived, report.archives_read) == ([], len(events), 0)
+    assert report.covered == report.size
+    archives = audit_archives(world)
+    assert (archives.findings, archives.archives, archives.events, archives.unknown) == ([], 2, len(events), [])
+
+
+@requirement("retention.proofs")
+async def test_an_archived_event_has_a_proof_with_its_body_or_at_least_its_hash(world: World) -> None:
+    event = (await two_archives(world))[3]
+    answer = await world.admin.get(f"/api/v1/provenance/{event}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (410, "TASK_ARCHIVED")
+    path = f"/api/v1/provenance/{event}/proof"
+    whole = (await world.admin.get(path)).json()
+    assert f'"event_id":"{event}"' in whole["event"]
+    assert (await world.clients["OTHER"].get(path)).status_code == 404
+    folder = world.kernel.archiver.folder
+    folder.rename(folder.with_name("elsewhere"))
+    bare = (await world.admin.get(path)).json()
+    assert bare == {**whole, "event": None}
+
+
+DATABASE: dict[str, tuple[list[str], str]] = {
+    "an event that was deleted and called archived": (
+        [
+            "insert into archived_events select l.number, 1 from provenance_leaves l join events e using (event_id) "
+            "where e.task_id = 'kept'",
+            "delete from events where task_id = 'kept'",
+            "delete from tasks where task_id = 'kept'",
+        ],
+        "archive",
+    ),
+    "an archive that does not exist": (
+        [
+            "insert into archived_events select l.number, 9 from provenance_leaves l join events e using (event_id) "
+            "where e.task_id = 'kept'",
+            "delete from events where task_id = 'kept'",
+            "delete from tasks where task_id = 'kept'",
+        ],
+        "archive",
+    ),
+    "an archive without its event": (["update archives set event_id = 'x' where number = 1"], "archive"),
+    "a mark that was removed": (
+        ["delete from archived_events where number = (select min(number) from archived_events)"],
+        "removed",
+    ),
+    "a leaf of an archived event": (
+        [f"update provenance_leaves set hash = '{'0' * 64}' where number = (select min(number) from archived_events)"],
+        "changed",
+    ),
+    "events that were deleted": (["delete from events where task_id = 'kept'"], "removed"),
+}
+
+
+@requirement("retention.proofs")
+@pytest.mark.parametrize("damage", DATABASE)
+async def test_the_database_alone_shows_what_was_changed_in_it(world: World, damage: str) -> None:
+    await two_archives(world)
+    statements, kind = DATABASE[damage]
+    await run(world, *statements)
+    assert kind in {finding.kind for finding in audit(world).findings}
+
+
+def rewrite(path: Path, change: Callable[[dict[str, list[Any]]], object]) -> None:
+    """Change the rows of a file."""
+    # Not at the top: the library starts threads, and tests run in forks of the process that imported this.
+    import pyarrow
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    columns = table.to_pydict()
+    change(columns)
+    parquet.write_table(pyarrow.Table.from_pydict(columns, schema=table.schema), path)
+
+
+FILES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
+    "a message": (lambda path: rewrite(path, lambda rows: rows["message"].__setitem__(2, "x")), {"archive", "changed"}),
+    "a missing event": (
+        lambda path: rewrite(path, lambda rows: [column.pop() for column in rows.values()]),
+        {"archive", "removed"},
+    ),
+    "a foreign event": (
+        lambda path: rewrite(path, lambda rows: rows["number"].__setitem__(0, 10**6)),
+        {"archive", "inserted", "removed"},
+    ),
+    "half a file": (lambda path: path.write_bytes(path.read_bytes()[:100]), {"archive"}),
+    "no file": (lambda path: path.unlink(), {"archive"}),
+    "a file of tasks": (
+        lambda path: rewrite(path.with_name("tasks.parquet"), lambda rows: rows["result"].__setitem__(0, "null")),
+        {"archive"},
+    ),
+}
+
+
+@requirement("retention.tampered-archive")
+@pytest.mark.parametrize("damage", FILES)
+async def test_a_changed_file_is_found_and_named(world: World, damage: str) -> None:
+    await two_archives(world)
+    change, kinds = FILES[damage]
+    path = sorted(world.kernel.archiver.folder.glob("*/events.parquet"))[1]
+    change(path)
+    report = audit_archives(world)
+    assert {finding.kind for finding in report.findings} == kinds
+    assert all(path.parent.name in finding.text for finding in report.findings)
+    assert audit(world).is_intact, "the database has not changed"
+
+
+@requirement("retention.tampered-archive")
+async def test_a_folder_from_before_a_restore_is_named_and_not_used(world: World) -> None:
+    await two_archives(world)
+    (world.kernel.archiver.folder / "000001-2020-01-01-00000000").mkdir()
+    assert audit_archives(world).unknown == ["000001-2020-01-01-00000000"]
+    assert await count(world, "archives") == 2
