@@ -85,6 +85,20 @@ async def test_without_any_worker_the_task_waits_and_says_so(world: World) -> No
     assert (await world.task("lonely"))["notice"] is None
 
 
+@requirement("routing.notice-codes")
+async def test_the_answer_to_a_submission_says_that_the_program_of_its_agent_never_connected(world: World) -> None:
+    world.clock.advance(seconds=1)  # an agent as old as the process may have been registered before it
+    agent = await world.register()
+    body = {"id": "early", "type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    first = await world.admin.post("/api/v1/tasks", json=body)
+    assert (first.json()["notice"], first.json()["notice_code"]) == ("no worker online", "NO_WORKER_ONLINE")
+    assert (await world.task("early"))["notice_code"] == "NO_WORKER_ONLINE"
+    await world.claim(agent)
+    assert (await world.admin.post("/api/v1/tasks", json=body)).json() == first.json(), "as the first time"
+    later = await world.admin.post("/api/v1/tasks", json={**body, "id": "later"})
+    assert (later.json()["notice"], later.json()["notice_code"]) == (None, None)
+
+
 @requirement("routing.offline-workers")
 async def test_a_worker_that_holds_a_task_is_online_as_long_as_it_sends_heartbeats(world: World) -> None:
     busy, idle = await world.register("busy", **BOASTS), await world.register("idle", **MODEST)

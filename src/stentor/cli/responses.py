@@ -64,6 +64,7 @@ class StoredTask(msgspec.Struct, frozen=True):
     result: Any = None
     error: Any = None
     notice: str | None = None
+    notice_code: str | None = None
 
 
 class RunEvent(msgspec.Struct, frozen=True):

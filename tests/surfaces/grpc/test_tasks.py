@@ -109,6 +109,7 @@ def as_http(task: pb.Task) -> dict[str, Any]:
         "required_capabilities": list(task.required_capabilities),
         "agent_preference": None,
         "notice": task.notice if task.HasField("notice") else None,
+        "notice_code": task.notice_code if task.HasField("notice_code") else None,
         "metadata": {"retry_count": meta.retry_count, "parent_task_id": meta.parent_task_id, "prefer": "cheap"},
     }
 

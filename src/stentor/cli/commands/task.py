@@ -109,8 +109,8 @@ def submit(
         response = await send(api)
         if as_json or status_before:
             return response
-        notice = (await add_notice(api, response.value)).notice
-        return Response({**response.document, "notice": notice}, SubmittedTask)
+        task = await add_notice(api, response.value)
+        return Response({**response.document, "notice": task.notice, "notice_code": task.notice_code}, SubmittedTask)
 
     if wait:
         run_command(

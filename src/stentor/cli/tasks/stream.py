@@ -133,9 +133,9 @@ def _parse_event(block: bytes) -> StreamEvent | None:
 
 
 async def add_notice(api: ServiceClient, task: SubmittedTask) -> SubmittedTask:
-    """Return a queued task with why it waits, which the response to its submission may not say.
+    """Return a queued task with why it waits, if the response to its submission does not say it.
 
-    It says nothing of an agent that was registered just now, and whose program has not connected yet.
+    That response says nothing of a limit, nor of workers without a service.
     """
     if task.notice or task.status != "queued":
         return task
@@ -143,10 +143,9 @@ async def add_notice(api: ServiceClient, task: SubmittedTask) -> SubmittedTask:
         stored = (await api.get(f"/tasks/{quote_segment(task.task_id)}", StoredTask)).value
     except RequestFailed:
         return task  # the key may not read; the task is submitted all the same
-    notice = stored.notice
     if api.is_in_process:
-        notice = await _find_obstacle(api, stored)
-    return msgspec.structs.replace(task, notice=notice)
+        return msgspec.structs.replace(task, notice=await _find_obstacle(api, stored))
+    return msgspec.structs.replace(task, notice=stored.notice, notice_code=stored.notice_code)
 
 
 async def _find_obstacle(api: ServiceClient, task: StoredTask) -> str | None:

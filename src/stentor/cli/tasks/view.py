@@ -19,8 +19,6 @@ from stentor.core.jsontext import JsonObject
 
 _ENDS = {"failed": "failed", "aborted": "was aborted", "cancelled": "was cancelled"}
 _RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms": "last attempt took"}
-NO_WORKER_ONLINE = "no worker online"
-"""What the service says of a task whose worker is offline, or has not connected yet."""
 MIN_TITLE_CHARACTERS = 24
 OTHER_COLUMNS = 66
 """What the columns of a list of tasks besides the title take, in characters."""
@@ -34,6 +32,7 @@ class SubmittedTask(msgspec.Struct, frozen=True):
     task_id: str
     status: str
     notice: str | None = None
+    notice_code: str | None = None
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -81,7 +80,7 @@ def show_known(task: SubmittedTask, status: str) -> None:
 
 def show_notice(task: SubmittedTask) -> None:
     """Print to standard error why the task may have to wait, if the service reports a reason."""
-    if task.notice == NO_WORKER_ONLINE:
+    if task.notice_code == "NO_WORKER_ONLINE":
         print_notice(
             "Notice: no worker online: the task waits until the program of its agent connects. "
             "`stentor agent list` shows who is online.",

@@ -16,6 +16,7 @@ from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.notices import Notice, notice_fields
 from stentor.domains.tasks.wire import TaskOut
 from stentor.web.operations import Operation
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
@@ -88,7 +89,7 @@ def next_cursor_field(events: TaskEvents) -> dict[str, str | None]:
     return {"next_cursor": None if events.next_after is None else encode_cursor(events.next_after)}
 
 
-NoticeLookup = Callable[[Task], str | None]
+NoticeLookup = Callable[[Task], Notice | None]
 """Returns a notice about a waiting task, such as that its agent is offline; None if there is nothing to say."""
 
 
@@ -103,7 +104,7 @@ class ActivityOperations:
         history = await self._activity.read_history(caller, task_id, limit, decode_event_cursor(cursor))
         task = None
         if history.task is not None:
-            task = TaskOut.of(history.task, notice=self._notice_of(history.task)).model_dump()
+            task = TaskOut.of(history.task, **notice_fields(self._notice_of(history.task))).model_dump()
         trail = model.build_trail(task_id, task, history.events, history.reports)
         return Trail.model_validate(trail | next_cursor_field(history.events))
 

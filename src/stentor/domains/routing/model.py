@@ -42,15 +42,6 @@ MAX_LISTED_CAPABILITIES = 100
 """Known capabilities in the details of an error."""
 MAX_NAMED_CAPABILITIES = 12
 """Known capabilities in its message."""
-NO_WORKER_ONLINE = "no worker online"
-"""The notice of a queued task whose agent is offline, because all agents that can do it are."""
-
-NO_PROVIDER = "no provider serves the model of {}, so it fails the task; `stentor agent show {}` says what to do"
-"""The same for an agent of the runtime llm, with its name: it gets the task all the same."""
-
-NO_ENDPOINT = "the endpoint of {} does not answer; it is tried again"
-"""The same for an agent of the runtime http, with its name."""
-
 MODEL_UNSERVED = "ROUTING_MODEL_UNSERVED"
 """The code of an agent whose model no provider serves, in a decision for an agent that is offline but may come back."""
 
@@ -88,13 +79,6 @@ Denial = tuple[Agent, str]
 def describe_denial(code: str) -> str:
     """Return why an agent was not admitted, after its name; a code that is unknown here as words."""
     return DENIAL_REASONS.get(code) or code.removeprefix("ROUTING_").replace("_", " ").lower()
-
-
-def describe_offline(runtime_kind: str | None, agent_name: str) -> str:
-    """Return the notice of a task whose agent is not online."""
-    if runtime_kind == "llm":
-        return NO_PROVIDER.format(agent_name, shlex.quote(agent_name))
-    return NO_ENDPOINT.format(agent_name) if runtime_kind == "http" else NO_WORKER_ONLINE
 
 
 class Authority(msgspec.Struct, frozen=True):

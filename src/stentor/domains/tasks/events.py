@@ -53,6 +53,8 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
     if not decision.online:
         # Why it is offline depends on it.
         record["runtime_kind"] = placement.runtime_kind
+    elif placement.is_unseen:
+        record["unseen"] = True
     routing = {"routing": record, "agent_name": decision.agent_name} | extra
     message = f"Routed to {describe_choice(decision)}."
     decided = EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id)

@@ -275,6 +275,7 @@ class SubmitResult(msgspec.Struct, frozen=True):
     estimated_start: int
     estimated_completion: int
     notice: str | None = None
+    notice_code: str | None = None
     provenance_id: str = ""
     priority: str | None = None
 
@@ -315,15 +316,6 @@ def estimate_times(now: int, ahead: int, mean_ms: float, concurrency: int) -> tu
     mean_us = int(mean_ms * 1000)
     start = now + ahead // max(1, concurrency) * mean_us
     return start, start + mean_us
-
-
-def describe_limit(limit: TaskLimit, used: int) -> str | None:
-    """Return what a queued task waits for if `used` tasks leave no room for it, else None."""
-    if used < limit.max:
-        return None
-    if limit.per_seconds is None:
-        return f"Waits for room: {used} of {limit.max} tasks with the key {limit.key!r} run."
-    return f"Waits for room: {used} of {limit.max} tasks with the key {limit.key!r} started in {limit.per_seconds} s."
 
 
 def to_queued_task(task: Task) -> QueuedTask:

@@ -17,6 +17,7 @@ from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.tasks import events, model
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.model import TaskFilter, TaskStatus
+from stentor.domains.tasks.notices import notice_fields
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 from stentor.domains.tasks.wire import (
@@ -126,7 +127,7 @@ class TaskOperations:
         task = state.task
         return TaskOut.of(
             task,
-            notice=state.notice,
+            **notice_fields(state.notice),
             agent_name=self._tasks.agent_name(task.tenant, task.assigned_agent),
             waits_for=[TaskWaitOut.of(wait) for wait in state.waits_for],
         )
@@ -152,16 +153,17 @@ class TaskOperations:
     async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """Retry a failed or aborted task; it is routed again."""
         task = await self._tasks.retry(caller, task_id)
-        return TaskOut.of(task, notice=self._tasks.notice(task))
+        return TaskOut.of(task, **notice_fields(self._tasks.notice(task)))
 
     async def approve(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """Let a task that waits for approval go into the queue."""
         task = await self._tasks.approve(caller, task_id)
-        return TaskOut.of(task, notice=self._tasks.notice(task))
+        return TaskOut.of(task, **notice_fields(self._tasks.notice(task)))
 
     async def reject(self, caller: Caller, task_id: TaskId, body: RejectTask | None = None) -> TaskOut:
         """Refuse the approval; the task is aborted."""
-        return TaskOut.of(await self._tasks.reject(caller, task_id, body.reason if body else None), notice=None)
+        task = await self._tasks.reject(caller, task_id, body.reason if body else None)
+        return TaskOut.of(task, **notice_fields(None))
 
     async def grade(self, caller: Caller, task_id: TaskId, body: GradeIn) -> GradeOut:
         """Say what a completed task was worth, from 0 to 1; what was learned from it is corrected, once."""

@@ -5,7 +5,6 @@ The ports to the dispatcher and to grants are here too. The choice of the agent 
 
 from __future__ import annotations
 
-import shlex
 from typing import Protocol
 
 import msgspec
@@ -16,10 +15,11 @@ from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
-from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest, describe_offline
+from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
+from stentor.domains.tasks.notices import Notice, describe_archived, describe_offline
 
 
 class Room(Protocol):
@@ -81,12 +81,16 @@ class AuthorityResolver(Protocol):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """A routing result: an agent with the initial status of the task, or a denial."""
+    """A routing result: an agent with the initial status of the task, or a denial.
+
+    `is_unseen`: no program has connected yet as the agent, which was registered just now.
+    """
 
     status: TaskStatus
     decision: RoutingDecision | None = None
     runtime_kind: str | None = None
     denial: RoutingDenied | None = None
+    is_unseen: bool = False
 
     @property
     def agent_id(self) -> str | None:
@@ -122,7 +126,7 @@ class TaskRouter:
         agent = self._agents.get(principal.tenant, decision.agent_id)
         assert agent is not None
         status: TaskStatus = "pending_approval" if agent.trust_tier == "human" else "queued"
-        return Placement(status, decision, agent.runtime.kind)
+        return Placement(status, decision, agent.runtime.kind, is_unseen=self._routing.is_unseen(agent))
 
     def estimate_times(self, now: int, tenant: str, agent_id: str | None, task_type: str) -> tuple[int, int]:
         """Estimate start and completion in microseconds, from the queue lengths and durations that routing uses."""
@@ -146,11 +150,11 @@ class TaskRouter:
         agent = self._agents.get(task.tenant, task.assigned_agent)
         return agent if agent is not None and agent.is_archived else None
 
-    def notice(self, task: Task) -> str | None:
+    def notice(self, task: Task) -> Notice | None:
         """Return why a task waits: its agent is archived, offline, or a worker that has not connected yet."""
         agent = self.find_archived(task)
         if agent is not None:
-            return f"its agent {agent.name} is archived: stentor agent restore {shlex.quote(agent.name)}"
+            return describe_archived(agent.name)
         if task.status != "queued" or task.assigned_agent is None:
             return None
         agent = self._agents.get(task.tenant, task.assigned_agent)

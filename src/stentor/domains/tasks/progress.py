@@ -1,4 +1,4 @@
-"""What a task waits for, and whether its attempt may be lost, as the API, the pages and the commands say it. Pure."""
+"""What a task waits for, as the API, the pages and the commands say it. Pure; `notices` has what else they say."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Tx
-from stentor.core.runlog import RunLogEvent
 from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.notices import Notice
 
 WaitingFor = Literal["start", "task", "sleep", "signal", "question", "child", "limit", "agent", "approval"]
 MAX_WAITS = 20
@@ -37,27 +36,5 @@ class TaskState(msgspec.Struct, frozen=True):
     """A task, the notice about it if there is one, and what it waits for."""
 
     task: Task
-    notice: str | None
+    notice: Notice | None
     waits_for: list[TaskWait]
-
-
-def describe_silence(task: Task, now: int) -> str | None:
-    """Return that the agent of an executing task has been silent for more than half of its lease, else None.
-
-    `now` in microseconds. Workers send a heartbeat in each third of the lease.
-    """
-    if task.status != "executing" or task.heartbeat_at is None or task.lease_until is None:
-        return None
-    silence = now - task.heartbeat_at
-    if 2 * silence <= task.lease_until - task.heartbeat_at:
-        return None
-    moment = format_iso(task.lease_until)[11:19]
-    return f"No heartbeat for {silence // SECOND} s. Without one, the task goes back to the queue at {moment} UTC."
-
-
-def describe_lost_attempt(task: Task, event: RunLogEvent) -> str | None:
-    """Return that a task is queued again because its attempt was lost, else None; `event` is the latest of the task."""
-    if event.event_type != "task_requeued":
-        return None
-    advice = " If its worker ended, start it again." if task.runtime_kind == "worker" else ""
-    return f"{event.message} The task is queued for another attempt.{advice}"

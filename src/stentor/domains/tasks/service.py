@@ -24,6 +24,13 @@ from stentor.domains.tasks import events, limit_store, model, queries, store, vi
 from stentor.domains.tasks.drafts import draft_rerun
 from stentor.domains.tasks.missing import missing_task, missing_task_of_tenant
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
+from stentor.domains.tasks.notices import (
+    Notice,
+    describe_limit,
+    describe_lost_attempt,
+    describe_silence,
+    describe_unused_session,
+)
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
@@ -32,14 +39,7 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
-from stentor.domains.tasks.progress import (
-    MAX_WAITS,
-    TaskState,
-    TaskWait,
-    WaitReader,
-    describe_lost_attempt,
-    describe_silence,
-)
+from stentor.domains.tasks.progress import MAX_WAITS, TaskState, TaskWait, WaitReader
 from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]
@@ -95,21 +95,25 @@ class TaskService:
             limit = task.metadata.limit if task.status == "queued" else None
             if limit is None:
                 return TaskState(task, describe_silence(task, tx.now), [])
-            full = model.describe_limit(limit, limit_store.count_used(tx, task.tenant, limit))
-            return TaskState(task, full, [] if full is None else [TaskWait("limit", full.rstrip("."))])
+            full = describe_limit(limit, limit_store.count_used(tx, task.tenant, limit))
+            return TaskState(task, full, [] if full is None else [TaskWait("limit", full.text.rstrip("."))])
 
         state = await self._db.read(read)
         if state.task.status == "pending_approval":
             state = msgspec.structs.replace(state, waits_for=[TaskWait("approval", "Waits for approval")])
         if state.notice is None and (notice := self.notice(state.task)) is not None:
-            wait = TaskWait("agent", f"Waits for its agent: {notice}")
+            wait = TaskWait("agent", f"Waits for its agent: {notice.text}")
             waits = [*state.waits_for[: MAX_WAITS - 1], wait]
             return msgspec.structs.replace(state, notice=notice, waits_for=waits)
         if state.notice is None and state.task.status == "queued" and state.task.epoch:
             return msgspec.structs.replace(state, notice=await self._describe_lost_attempt(state.task))
-        return state
+        return state if state.notice else msgspec.structs.replace(state, notice=self._unused_session(state.task))
 
-    async def _describe_lost_attempt(self, task: Task) -> str | None:
+    def _unused_session(self, task: Task) -> Notice | None:
+        name = self._router.agent_name(task.tenant, task.assigned_agent)
+        return describe_unused_session(task.runtime_kind, name, task.metadata.session)
+
+    async def _describe_lost_attempt(self, task: Task) -> Notice | None:
         """Return why a task is queued again if its latest attempt was lost, None if it is queued for another reason."""
         try:
             event = await self._db.read(lambda tx: runlog_queries.find_event(tx, task.tenant, task.head_id))
@@ -126,7 +130,7 @@ class TaskService:
         """Return the name of the agent that has a task."""
         return self._router.agent_name(tenant, agent_id)
 
-    def notice(self, task: Task) -> str | None:
+    def notice(self, task: Task) -> Notice | None:
         """Return why a task waits for its agent, or None; see `TaskRouter.notice`."""
         return self._router.notice(task)
 

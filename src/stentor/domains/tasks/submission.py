@@ -21,11 +21,11 @@ from stentor.core.errors import Conflict, InvalidRequest, NotFound, ParentCancel
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
-from stentor.domains.routing.model import RoutingDecision, describe_offline
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, missing, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
+from stentor.domains.tasks.notices import describe_offline, describe_unused_session, notice_fields
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
@@ -193,7 +193,7 @@ class SubmissionService:
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
         start_or_enqueue(tx, task, self._dispatch, room)
-        return _first_response(tx, task, placement.decision)
+        return _first_response(tx, task, placement)
 
     def _new_task(
         self,
@@ -290,8 +290,8 @@ def _require_usable_session(tx: Tx, principal: Principal, session_id: str) -> No
         ) from None
 
 
-def _first_response(tx: Tx, task: Task, decision: RoutingDecision | None = None) -> StoredResponse:
-    """Return the response to the first submission of a task; `decision` is known only while the task is stored.
+def _first_response(tx: Tx, task: Task, placement: Placement | None = None) -> StoredResponse:
+    """Return the response to the first submission of a task; `placement` is known only while the task is stored.
 
     What the row does not hold comes from the first two events, which no retry changes.
     """
@@ -300,19 +300,24 @@ def _first_response(tx: Tx, task: Task, decision: RoutingDecision | None = None)
         details = denied["details"] | {"task_id": task.task_id, "provenance_id": task.provenance_id}
         error = {"code": denied["code"], "message": denied["message"], "details": details}
         return StoredResponse(_DENIALS_BY_CODE[denied["code"]].status, error)
-    if decision is not None:
-        online, agent_name = decision.online, decision.agent_name
+    if placement is not None and placement.decision is not None:
+        decision = placement.decision
+        can_start, agent_name = decision.online and not placement.is_unseen, decision.agent_name
     else:
         routing = read_task_events(tx, task.tenant, task.task_id, 2)[-1].metadata["routing"]
-        online, agent_name = routing.get("online", True), routing["agent_name"]
+        can_start, agent_name = routing.get("online", True) and not routing.get("unseen"), routing["agent_name"]
+    is_queued = task.submitted_status == "queued"
+    notice = describe_unused_session(task.runtime_kind, agent_name, task.metadata.session)
+    if is_queued and not can_start:
+        notice = describe_offline(task.runtime_kind, agent_name)
     result = SubmitResult(
         task.task_id,
         task.submitted_status,
         task.estimated_start,
         task.estimated_completion,
-        None if online or task.submitted_status != "queued" else describe_offline(task.runtime_kind, agent_name),
-        task.provenance_id,
-        task.metadata.priority,
+        provenance_id=task.provenance_id,
+        priority=task.metadata.priority,
+        **notice_fields(notice),
     )
     return StoredResponse(202, msgspec.structs.asdict(result))
 

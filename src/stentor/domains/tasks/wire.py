@@ -13,6 +13,7 @@ from stentor.core.clock import micros_from_datetime
 from stentor.domains.routing.ranking import Preference
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
+from stentor.domains.tasks.notices import NoticeCode
 from stentor.domains.tasks.progress import WaitingFor
 from stentor.domains.tasks.titles import MAX_TITLE_CHARACTERS
 from stentor.web.routes import RequestModel, example_config
@@ -175,11 +176,14 @@ class TaskAtp(ResponseModel):
 
 
 class SubmittedOut(ResponseModel):
+    """`notice` says why the task may have to wait for its agent; a program compares `notice_code`."""
+
     task_id: str
     status: TaskStatus
     estimated_start: Timestamp
     estimated_completion: Timestamp
     notice: str | None
+    notice_code: NoticeCode | None
     provenance_id: str
     atp: TaskAtp
 
@@ -200,8 +204,8 @@ class TaskWaitOut(ResponseModel):
 class TaskOut(ResponseModel):
     """A task. `duration_ms` is that of the last attempt, `total_duration_ms` the time from the first start to the end.
 
-    `notice` says why it is still queued, or that its agent is silent. `agent_name` and `waits_for`, at most 20 waits,
-    are only in the response that reads one task.
+    `notice` says why it is still queued, or that its agent is silent; a program compares `notice_code`. `agent_name`
+    and `waits_for`, at most 20 waits, are only in the response that reads one task.
     """
 
     task_id: str
@@ -225,6 +229,7 @@ class TaskOut(ResponseModel):
     provenance_id: str
     queue_timeout_seconds: int | None
     notice: str | None
+    notice_code: NoticeCode | None
     total_duration_ms: int | None
     agent_name: str | None = OmittedWhenNone
     waits_for: list[TaskWaitOut] | None = OmittedWhenNone

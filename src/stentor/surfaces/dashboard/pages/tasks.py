@@ -190,7 +190,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
 
 async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
     """Return the notice about a task, and what it waits for, of one that has neither without a further request."""
-    state: JsonObject = {"notice": None, "waits_for": []}
+    state: JsonObject = {"notice": None, "notice_code": None, "waits_for": []}
     if task is None:
         return state
     # The activity has neither.

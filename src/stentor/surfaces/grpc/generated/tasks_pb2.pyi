@@ -135,20 +135,22 @@ class TaskMetadata(_message.Message):
     def __init__(self, user_id: _Optional[str] = ..., priority: _Optional[_Union[Priority, str]] = ..., retry_count: _Optional[int] = ..., tags: _Optional[_Iterable[str]] = ..., parent_task_id: _Optional[str] = ..., grant_id: _Optional[str] = ..., prefer: _Optional[_Union[Prefer, str]] = ...) -> None: ...
 
 class SubmitTaskResponse(_message.Message):
-    __slots__ = ("task_id", "status", "estimated_start", "estimated_completion", "notice", "provenance_id")
+    __slots__ = ("task_id", "status", "estimated_start", "estimated_completion", "notice", "provenance_id", "notice_code")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     ESTIMATED_START_FIELD_NUMBER: _ClassVar[int]
     ESTIMATED_COMPLETION_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     PROVENANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_CODE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     status: TaskStatus
     estimated_start: _timestamp_pb2.Timestamp
     estimated_completion: _timestamp_pb2.Timestamp
     notice: str
     provenance_id: str
-    def __init__(self, task_id: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., estimated_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., estimated_completion: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., notice: _Optional[str] = ..., provenance_id: _Optional[str] = ...) -> None: ...
+    notice_code: str
+    def __init__(self, task_id: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., estimated_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., estimated_completion: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., notice: _Optional[str] = ..., provenance_id: _Optional[str] = ..., notice_code: _Optional[str] = ...) -> None: ...
 
 class GetTaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -157,7 +159,7 @@ class GetTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id", "queue_timeout_seconds", "notice", "title", "total_duration_ms")
+    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id", "queue_timeout_seconds", "notice", "title", "total_duration_ms", "notice_code")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +182,7 @@ class Task(_message.Message):
     NOTICE_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_CODE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     type: str
     status: TaskStatus
@@ -202,7 +205,8 @@ class Task(_message.Message):
     notice: str
     title: str
     total_duration_ms: int
-    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ..., queue_timeout_seconds: _Optional[int] = ..., notice: _Optional[str] = ..., title: _Optional[str] = ..., total_duration_ms: _Optional[int] = ...) -> None: ...
+    notice_code: str
+    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ..., queue_timeout_seconds: _Optional[int] = ..., notice: _Optional[str] = ..., title: _Optional[str] = ..., total_duration_ms: _Optional[int] = ..., notice_code: _Optional[str] = ...) -> None: ...
 
 class CancelTaskRequest(_message.Message):
     __slots__ = ("task_id",)
