@@ -94,6 +94,17 @@ async def test_a_claim_is_invalidated_and_restored(notes: Notes) -> None:
     assert (notes.root / "n.md").read_text() == f"---\ntags:\n  - x\n---\n{text}"
 
 
+@requirement("memory.invalidate-note")
+@pytest.mark.parametrize("text", ["zebra\n", "\ufeffzebra\r\nmore", "---\n# kept\n---\nzebra\n", "---\nzebra\n"])
+async def test_a_restored_note_has_the_bytes_that_it_had_before_its_mark(notes: Notes, text: str) -> None:
+    (notes.root / "plain.md").write_bytes(text.encode())
+    await notes.until_found("zebra", ["plain.md"])
+    await invalidate(notes, note="plain.md")
+    assert (notes.root / "plain.md").read_bytes() != text.encode()
+    assert paths((await restore(notes, note="plain.md"))["returned"]) == ["plain.md"]
+    assert (notes.root / "plain.md").read_bytes() == text.encode()
+
+
 @pytest.mark.parametrize(
     ("target", "status"),
     [

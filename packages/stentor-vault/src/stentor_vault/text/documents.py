@@ -140,7 +140,16 @@ def _replace_values(text: str, values: Mapping[str, Any], *, replace_all: bool) 
     if parts.block is None:
         return frontmatter.edit(frontmatter.escape_body(text), values) if values else text
     removed = frozenset(frontmatter.parse_values(parts)) - frozenset(values) if replace_all else frozenset[str]()
-    return frontmatter.edit(text, values, removed)
+    edited = frontmatter.edit(text, values, removed)
+    return edited if values or not removed else _drop_empty_block(edited)
+
+
+def _drop_empty_block(text: str) -> str:
+    """Return a file without its frontmatter block if that has no line, or only blank ones; with comments it stays."""
+    parts = frontmatter.split(text)
+    if parts.block is None or parts.block.strip():
+        return text
+    return frontmatter.escape_body(f"{_bom(parts.opening)}{parts.body}")
 
 
 def _replace_body(text: str, body: str, bom: str) -> str:
