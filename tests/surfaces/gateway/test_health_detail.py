@@ -21,3 +21,4 @@ async def test_without_a_key_there_are_statuses_and_no_detail(world: World) -> N
                 assert (component["detail"], component["latency_ms"]) == (None, None)
     known = (await world.clients["READER"].get(PATH)).json()["components"]
     assert known["agents"]["detail"] == "loaded", "no number, which would be that of all tenants"
+    assert known["webhooks"]["detail"] == "can be delivered", "nor here"

@@ -44,10 +44,9 @@ class WebhookParts:
     db: Database
 
     async def check(self) -> HealthComponent:
-        """Return the health of webhooks, which is public and therefore has only counts."""
-        counts = await self.db.read(queries.count_deliveries)
-        detail = "{enabled} enabled, {disabled} disabled, {waiting} waiting".format(**counts)
-        return HealthComponent("available", detail)
+        """Return the health of webhooks without counts, which would be those of all tenants; the metrics have them."""
+        await self.db.read(queries.count_deliveries)
+        return HealthComponent("available", "can be delivered")
 
     def collect_metrics(self, tx: Tx) -> list[Metric]:
         return queries.collect_metrics(tx, self.dispatcher.counts)
