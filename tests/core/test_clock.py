@@ -30,6 +30,8 @@ def test_a_time_is_told_by_its_distance_and_a_near_deadline_with_two_units(dista
 @pytest.mark.parametrize(
     ("ms", "text"),
     [
+        (0, "< 1 ms"),
+        (0.0004, "< 1 ms"),
         (0.42, "420 µs"),
         (12, "12 ms"),
         (3_400, "3.4 s"),

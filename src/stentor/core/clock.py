@@ -65,7 +65,12 @@ def micros_from_datetime(moment: datetime) -> int:
 
 
 def format_duration(ms: float) -> str:
-    """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s`, `2 min` or `3 h 5 min`."""
+    """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s`, `2 min` or `3 h 5 min`.
+
+    A duration of nothing is `< 1 ms`: recorded ones are whole milliseconds.
+    """
+    if ms < 0.0005:
+        return "< 1 ms"
     if ms < 1:
         return f"{ms * 1000:.0f} µs"
     if ms < 1_000:
