@@ -7,6 +7,7 @@ document that are printed, and a function that renders them.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -87,6 +88,7 @@ LIBRARIAN_QUESTIONS = (
     "Why are transactions plain functions?",
 )
 INDEX_TIMEOUT_SECONDS = 30
+_LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
 class Citation(msgspec.Struct, frozen=True):
@@ -108,8 +110,8 @@ def ask_librarian(call: ApiCall, wait: ApiCall) -> list[JsonObject]:
     """Write the documentation to notes and ask the questions; return the answers with citations."""
     runtime = {"kind": "builtin", "name": "librarian"}
     call("POST", "/registry/agents", {"name": "librarian", "capabilities": ["answer"], "runtime": runtime})
-    for name, text in read_documents():
-        document = {"path": f"docs/{name}.md", "content": text}
+    for path, text in read_documents():
+        document = {"path": path, "content": text}
         call("POST", "/memory/write", {"operation": "write", "document": document})
     _wait_until_indexed(call)
     return [_ask(call, wait, question) for question in LIBRARIAN_QUESTIONS]
@@ -134,13 +136,18 @@ def render_librarian(answers: list[LibrarianAnswer]) -> Panel:
     """Render questions and answers with the source of each passage."""
     parts: list[Text] = []
     for answer in answers:
-        parts += [Text(answer.question, style="bold"), Text(answer.answer.replace("\n", " "))]
+        parts += [Text(answer.question, style="bold"), Text(_plain(answer.answer))]
         parts += [
-            Text(f"[{citation.number}] {citation.path}: {citation.heading or citation.title}", style="dim")
+            Text(f"[{citation.number}] {citation.path}: {_plain(citation.heading or citation.title)}", style="dim")
             for citation in answer.citations
         ]
         parts.append(Text(""))
     return Panel(Group(*parts[:-1]), title="The librarian, citing this project's documentation", title_align="left")
+
+
+def _plain(markdown: str) -> str:
+    """Return a passage of Markdown as text of one line: links as their texts, without marks for bold and code."""
+    return " ".join(_LINK.sub(r"\1", markdown).replace("**", "").replace("`", "").split())
 
 
 CHAT_MODEL = "agent:answer"
@@ -176,5 +183,5 @@ def render_chat(chat: ChatAnswer) -> Panel:
     """Render the chat completion with the agent and the task behind it."""
     code = f'client.chat.completions.create(model="{chat.model}", ...)'
     agent = f"{chat.agent_name}, in task {chat.task_id}"
-    parts = [Text(code, style="cyan"), Text(chat.question, style="bold"), Text(chat.answer.replace("\n", " "))]
+    parts = [Text(code, style="cyan"), Text(chat.question, style="bold"), Text(_plain(chat.answer))]
     return Panel(Group(*parts, Text(agent, style="dim")), title="An agent as a model", title_align="left")

@@ -29,7 +29,7 @@ class DemoSection(msgspec.Struct, frozen=True):
 
 def read_sections() -> tuple[list[DemoSection], list[DemoSection]]:
     """Return the long and the short sections of the documentation, or of the package description outside a checkout."""
-    sections = [section for title, text in read_documents() for section in _split_sections(title, text)]
+    sections = [section for path, text in read_documents() for section in _split_sections(Path(path).stem, text)]
     long = [s for s in sections if s.is_long]
     short = [s for s in sections if not s.is_long]
     return long or short, short or long
@@ -41,7 +41,7 @@ def take_sections(pool: list[DemoSection], start: int, count: int) -> list[DemoS
 
 
 def read_documents() -> list[tuple[str, str]]:
-    """Return name and text of each page of the documentation."""
+    """Return the path and the text of each page of the documentation."""
     root = Path(__file__).parents[4]
     paths = [
         root / "README.md",
@@ -49,8 +49,8 @@ def read_documents() -> list[tuple[str, str]]:
         *sorted((root / "docs/decisions").glob("*.md")),
     ]
     if not (root / "pyproject.toml").exists():
-        return [("README", str(metadata.metadata("stentor")["Description"] or ""))]
-    return [(path.stem, path.read_text()) for path in paths if path.exists()]
+        return [("README.md", str(metadata.metadata("stentor")["Description"] or ""))]
+    return [(path.relative_to(root).as_posix(), path.read_text()) for path in paths if path.exists()]
 
 
 def _split_sections(document: str, text: str) -> list[DemoSection]:
