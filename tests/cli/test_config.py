@@ -36,7 +36,12 @@ def test_every_setting_is_listed_with_value_source_and_meaning(program: Program)
     assert all(s["doc"] for s in listed.values())
     text = program("config", "--data-dir", "/elsewhere").out
     assert "/elsewhere" in text
-    assert "option" in text
+    assert "(from the option)" in text
+    program.environ |= {"COLUMNS": "80"}
+    lines = [line.rstrip() for line in program("config").out.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert "SERVICE_GATEWAY_PORT = 8080  (default)" in lines
+    assert len(lines) < 4 * len(listed), "sentences are as wide as the terminal"
 
 
 @pytest.mark.parametrize(

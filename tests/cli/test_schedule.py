@@ -26,6 +26,10 @@ def test_a_schedule_is_made_run_paused_and_removed(serve: Callable[..., Any]) ->
     assert program("schedule", "pause", "morning").out == "morning is paused.\n"
     assert "paused" in program("schedule", "list").out
     assert program("schedule", "resume", "morning").out.startswith("morning runs ")
+    text = program("schedule", "show", "morning").out
+    assert "At 00:00 every day (@daily)" in text
+    assert "in 4 d" in text, "the fifth of the next times"
+    assert "{" not in text.replace('{"text"', ""), "no JSON but that of an input that is JSON"
     shown = program("schedule", "show", "morning", "--json").json
     assert (len(shown["next_times"]), shown["task"]["type"]) == (5, "summarize")
     assert program("schedule", "remove", "morning").out == "Deleted schedule morning.\n"

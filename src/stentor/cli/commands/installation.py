@@ -9,10 +9,12 @@ import os
 
 import msgspec
 import typer
+from rich.padding import Padding
+from rich.text import Text
 
 from stentor.cli import checks, output
 from stentor.cli.command import AsJson, DataDir
-from stentor.cli.inspection import ConfigInspection, inspect_config
+from stentor.cli.inspection import ConfigInspection, SettingStatus, inspect_config
 from stentor.cli.output import EXIT_FAILED, CommandFailed, console, print_json, print_notice, report_errors
 from stentor.core.jsontext import JsonObject
 from stentor.core.settings.config_file import DEFAULT_PATH, render_template
@@ -57,13 +59,23 @@ def settings_document(inspection: ConfigInspection) -> JsonObject:
 
 
 def _show_settings(inspection: ConfigInspection) -> None:
-    rows = [(f"{s.name}\n{s.env}", s.problem or s.value, s.source, s.doc) for s in inspection.settings]
-    console.print(output.render_table(("setting", "value", "source", "meaning"), rows))
+    # Not a table: the meanings are sentences, for which a terminal of 80 characters has no room beside the names.
+    for setting in inspection.settings:
+        _show_setting(setting)
     if inspection.keys:
         keys = [(k.variable, k.role, k.problem or ", ".join(k.permissions), k.tenant) for k in inspection.keys]
         console.print(output.render_table(("key", "role", "permissions", "tenant"), keys))
     if inspection.problem:
         print_notice(f"The service would not start: {inspection.problem}", "red")
+
+
+def _show_setting(setting: SettingStatus) -> None:
+    """Print a setting's variable and value, where that is from, its name by area and its meaning."""
+    is_changed = setting.source != "default"
+    head = Text.assemble((setting.env, "bold"), " = ", output.render_cell(setting.problem or setting.value))
+    head.append(f"  ({'from the ' if is_changed else ''}{setting.source})", "yellow" if is_changed else "dim")
+    console.print(head)
+    console.print(Padding(Text.assemble((f"{setting.name}: ", "dim"), setting.doc), (0, 0, 0, 4)))
 
 
 def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:

@@ -17,6 +17,7 @@ from stentor.cli.output import console, format_age
 from stentor.cli.responses import Response
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.view import SubmittedTask
+from stentor.core.clock import format_duration
 from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Submit tasks again and again, at the times of a cron expression.", no_args_is_help=True)
@@ -116,7 +117,7 @@ def show(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None,
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.get(_path(name), JsonObject),
-        lambda record: console.print(output.render_record(record)),
+        _show_schedule,
         as_json=as_json,
     )
 
@@ -215,6 +216,32 @@ def _show_list(page: ScheduleTable) -> None:
         for each in page.schedules
     ]
     console.print(output.render_table(["name", "times", "zone", "type", "next", "last"], rows))
+
+
+def _show_schedule(record: JsonObject) -> None:
+    """Print a schedule with its times and its task in words; --json has every field."""
+    task = record["task"]
+    paused = f"yes: {record['paused_reason']}" if record["paused_reason"] else "yes"
+    ends = {
+        "times": f"{record['description']} ({record['cron']})",
+        "time zone": record["timezone"],
+        "paused": paused if record["paused"] else None,
+        "next times": "\n".join(f"{at[:19].replace('T', ' ')} UTC, {format_age(at)}" for at in record["next_times"]),
+        "missed times": record["missed"],
+        "overlap": record["overlap"],
+        "runs as": record["runs_as"],
+        "title": task["title"],
+        "type": task["type"],
+        "capability": ", ".join(task["required_capabilities"]) or "any agent",
+        "agent": task["agent_preference"],
+        "input": task["input"],
+        "timeout": format_duration(1000 * task["timeout_seconds"]),
+        **{name: value for name, value in task["metadata"].items() if name != "title" and value not in (None, [])},
+        "created": f"{format_age(record['created_at'])} by {record['created_by']}",
+        "notice": record["notice"],
+    }
+    fields = {"name": record["name"]} | {name: value for name, value in ends.items() if value not in (None, "")}
+    console.print(output.render_record(fields))
 
 
 def _describe_next(schedule: ShownSchedule) -> str:
