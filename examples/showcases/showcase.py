@@ -58,13 +58,16 @@ class Showcase:
 
     def show(self, story: str, path: str) -> None:
         """Print where the story is told. At a terminal the service goes on until Ctrl-C."""
-        print(f"\n{story}\n\n  {self.dashboard}{path}\n  sign in with the key {PERSON_KEY}\n", flush=True)
-        if sys.stdin.isatty() and sys.stdout.isatty() and "--once" not in sys.argv:
-            print("Ctrl-C ends it and removes everything.", flush=True)
-            try:
-                threading.Event().wait()
-            except KeyboardInterrupt:
-                print()
+        print(f"\n{story}\n\n  {self.dashboard}{path}", flush=True)
+        if not sys.stdin.isatty() or not sys.stdout.isatty() or "--once" in sys.argv:
+            say("\nIt has ended, and the page with it: at a terminal, without --once, it stays open.")
+            return
+        print(f"  sign in with the key {PERSON_KEY}\n", flush=True)
+        print("Ctrl-C ends it and removes everything.", flush=True)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            print()
 
 
 def say(text: str, indent: str = "") -> None:
@@ -150,10 +153,17 @@ class QuietHandler(BaseHTTPRequestHandler):
         pass
 
 
+class QuietServer(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that was killed while it waited for its response is part of the story.
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(handler: type[QuietHandler]) -> Iterator[str]:
     """Serve requests in a thread; yield the address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = QuietServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

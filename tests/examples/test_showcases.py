@@ -70,6 +70,8 @@ def test_a_showcase_tells_its_story_and_ends(name: str, tmp_path: Path) -> None:
         timeout=300,
     )
     assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "It has ended, and the page with it" in run.stdout
     position = 0
     for told in TELLS[name]:
         found = re.compile(told).search(run.stdout, position)
