@@ -26,6 +26,21 @@ def test_register_takes_every_field_of_an_agent(served: Served) -> None:
     text = program("agent", "show", made["agent_id"]).out
     assert "unscored" in text
     assert "0.9" in text
+    assert "a, b" in text
+    assert not {"{", "null", "-  "} & set(text.split()), "no JSON, and no field that says nothing"
+    assert "archived_at" not in text
+
+
+def test_an_agent_with_a_typo_in_its_name_is_suggested(served: Served) -> None:
+    program, _ = served
+    agent = program("agent", "register", "ann keyworder", "--capability", "a", "--json").json["agent_id"]
+    done = program("agent", "show", "ann keywrder")
+    assert (done.code, "Did you mean 'ann keyworder'?" in done.err) == (3, True)
+    assert "To list them: stentor agent list" in program("agent", "show", "qqqqqqqqqqqq").err
+    words = ("task", "submit", "--type", "a", "--input", "x", "--id", "t", "--agent")
+    assert "Did you mean 'ann keyworder'?" in program(*words, "ann keyworde").err
+    assert program(*words, "ann keyworder").code == 0
+    assert program("task", "show", "t", "--json").json["agent_preference"] == agent
 
 
 def test_register_describes_the_runtime(served: Served) -> None:

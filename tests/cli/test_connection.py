@@ -43,6 +43,11 @@ def test_no_service_at_the_address_ends_with_4(program: Program) -> None:
     assert not program.data_dir.exists()
 
 
+def test_a_name_that_cannot_be_resolved_is_told_as_such(program: Program) -> None:
+    done = program("task", "list", "--url", "http://stentor.invalid:8080")
+    assert (done.code, "The name in http://stentor.invalid:8080 cannot be resolved." in done.err) == (4, True)
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://host", "http://", "http://[", "nonsense"])
 def test_an_address_that_is_none_is_wrong_usage(program: Program, address: str) -> None:
     done = program("task", "list", "--url", address)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -24,6 +25,13 @@ import msgspec
 from stentor.auth.api_keys import admin_key_file
 from stentor.cli.command import Access, ServiceTarget
 from stentor.cli.output import EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, print_notice
+from stentor.cli.references import (
+    MAX_COMPARED_REFERENCES,
+    MAX_LISTED_REFERENCES,
+    Referable,
+    ambiguous_error,
+    describe_unknown,
+)
 from stentor.cli.responses import Response
 from stentor.core import jsontext
 from stentor.core import settings as settings_module
@@ -40,8 +48,6 @@ MAX_LOCK_ATTEMPTS = 3
 """Failed starts without a visible lock holder before giving up: the failure then has another reason than the lock."""
 STREAM_READ_TIMEOUT_SECONDS = 45
 """Seconds without a byte after which a stream counts as broken; the service sends a heartbeat every 15."""
-MAX_LISTED_REFERENCES = 5
-"""Records that an error about an ambiguous reference names."""
 MAX_RETRY_AFTER_SECONDS = 60
 """Upper bound for Retry-After, in seconds; the window of the rate limit is not longer."""
 HINTS = {
@@ -217,26 +223,6 @@ class RequestFailed(CommandFailed):
         self.reason = reason
 
 
-class Referable(Protocol):
-    """A list of records that a user may refer to by a part of their id."""
-
-    path: ClassVar[str]
-    noun: ClassVar[str]
-    """What a record is, for an error: `task`."""
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Return a text for people by the id of each record."""
-        ...
-
-
-def ambiguous_error(text: str, labels: dict[str, str]) -> CommandFailed:
-    """Return the error for a text that refers to several records; `labels` has a text for people by their ids."""
-    shown = [f"{record_id} ({label})" for record_id, label in list(labels.items())[:MAX_LISTED_REFERENCES]]
-    more = ", and more" if len(labels) > MAX_LISTED_REFERENCES else ""
-    return CommandFailed(f"{text!r} is not unique. Use more of the id: {', '.join(shown)}{more}.", EXIT_USAGE)
-
-
 class ServiceClient:
     """A client of one service. With `in_process` the service runs in this process and ends with the command."""
 
@@ -285,26 +271,32 @@ class ServiceClient:
                 raise
             labels = await self._find_labels(kind, text)
             if labels is not None and not labels:
-                message = f"There is no {kind.noun} {text!r}, and no id begins or ends so. "
-                message += "Lists show the last group of an id."
-                raise RequestFailed(error.status, error.reason, message) from None
+                raise RequestFailed(error.status, error.reason, await self._describe_unknown(kind, text)) from None
             record_id = next(iter(labels or ()), text)
             # Nothing else was found, so the first error stands.
             if record_id == text:
                 raise
         return await call(record_id)
 
-    async def find_id(self, kind: type[Referable], text: str, *, unknown: str | None = None) -> str:
+    async def find_id(self, kind: type[Referable], text: str, *, must_exist: bool = False) -> str:
         """Return the id of the only record that `text` refers to.
 
-        Without one return `text` itself, or raise CommandFailed with the message `unknown`. Raises it for several, too.
+        Without one return `text` itself, or raise CommandFailed with `must_exist`. Raises it for several, too.
         """
         labels = await self._find_labels(kind, text)
         if labels is None:
             return text
-        if not labels and unknown:
-            raise CommandFailed(f"{unknown}: {text}", EXIT_REFUSED)
+        if not labels and must_exist:
+            raise CommandFailed(await self._describe_unknown(kind, text), EXIT_REFUSED)
         return next(iter(labels), text)
+
+    async def _describe_unknown(self, kind: type[Referable], text: str) -> str:
+        """Return that `text` refers to no record, with a record that has a similar name if there is one."""
+        try:
+            known = (await self.get(kind.path, kind, limit=MAX_COMPARED_REFERENCES)).value.labels
+        except CommandFailed:  # the suggestion is all that is missing then
+            known = {}
+        return describe_unknown(kind.noun, text, known)
 
     async def _find_labels(self, kind: type[Referable], text: str) -> dict[str, str] | None:
         """Return the record that `text` refers to, if any; None if the service does not say. Raises for several."""
@@ -341,6 +333,8 @@ class ServiceClient:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             problem = _describe_verification(str(error))
             return CommandFailed(f"The service at {self._where} has a certificate {problem}", EXIT_UNREACHABLE)
+        if _is_unresolved(error):
+            return CommandFailed(f"The name in {self._where} cannot be resolved. Check the address.", EXIT_UNREACHABLE)
         return CommandFailed(f"Cannot connect to a service at {self._where}. Is it running?", EXIT_UNREACHABLE)
 
     def _not_stentor_error(self) -> CommandFailed:
@@ -368,6 +362,13 @@ class ServiceClient:
             return RequestFailed(401, "UNAUTHORIZED", message)
         reason = str(body.get("code", f"HTTP_{response.status_code}"))
         return RequestFailed(response.status_code, reason, str(body.get("message", error)))
+
+
+def _is_unresolved(error: BaseException | None) -> bool:
+    """Return whether the name of the service's machine is the reason of an error."""
+    while error is not None and not isinstance(error, socket.gaierror):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _describe_verification(error: str) -> str:

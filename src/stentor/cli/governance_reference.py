@@ -6,8 +6,9 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from stentor.cli.client import RequestFailed, ServiceClient, ambiguous_error
+from stentor.cli.client import RequestFailed, ServiceClient
 from stentor.cli.commands.agent import AgentList
+from stentor.cli.references import ambiguous_error
 from stentor.core import ids
 
 T = TypeVar("T")
@@ -49,4 +50,4 @@ async def with_part_of_id(
 
 async def find_agent(api: ServiceClient, ref: str) -> str:
     """Return the id of an agent by its name, its id, or a part of the id. Raises CommandFailed."""
-    return ref if _UUID.fullmatch(ref) else await api.find_id(AgentList, ref, unknown="No agent has this name or id")
+    return ref if _UUID.fullmatch(ref) else await api.find_id(AgentList, ref, must_exist=True)

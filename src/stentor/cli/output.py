@@ -137,8 +137,16 @@ def render_record(record: Mapping[str, Any]) -> Table:
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in record.items():
-        grid.add_row(name, render_cell(value))
+        is_words = isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
+        grid.add_row(name, render_cell(", ".join(value) if is_words else value))
     return grid
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a value, or each field of an object, says nothing."""
+    if isinstance(value, Mapping):
+        return all(map(is_empty, value.values()))
+    return value in (None, "", [])
 
 
 def shorten_id(record_id: str) -> str:

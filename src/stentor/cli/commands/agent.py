@@ -362,8 +362,12 @@ def _show_list(page: AgentList) -> None:
 
 
 def _show(record: JsonObject) -> None:
+    """Print an agent without its empty fields; --json has all."""
     agent = read_fields(record, AgentPresence)
-    console.print(output.render_record(record | {"trust_score": _trust(agent.trust_score), "online": _presence(agent)}))
+    runtime = {name: value for name, value in record["runtime"].items() if name != "kind"}
+    fields = record | {"trust_score": _trust(agent.trust_score), "online": _presence(agent)}
+    fields |= {"runtime": record["runtime"]["kind"], **{f"runtime {name}": value for name, value in runtime.items()}}
+    console.print(output.render_record({name: value for name, value in fields.items() if not output.is_empty(value)}))
 
 
 def _read_json(path: Path) -> JsonObject:

@@ -97,7 +97,7 @@ def add(
     body = {"name": name, "cron": cron, "timezone": timezone, "missed": missed, "overlap": overlap, "paused": paused}
 
     async def send(api: ServiceClient) -> Response[ShownSchedule]:
-        preferred = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent)}
+        preferred = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent, must_exist=True)}
         return await api.post(BASE, ShownSchedule, body | {"task": task | preferred})
 
     run_command(ServiceTarget(data_dir, url, key), send, _show_state, as_json=as_json, access="create")

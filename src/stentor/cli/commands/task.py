@@ -46,6 +46,7 @@ def submit(
     text: Annotated[str | None, typer.Option("--input", help="The input as text.")] = None,
     input_json: Annotated[str | None, typer.Option(help="The input as JSON.")] = None,
     file: Annotated[Path | None, typer.Option(help="File with the input as text; - for standard input.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="AGENT", help="Only this agent: its name or id.")] = None,
     priority: Annotated[Priority | None, typer.Option(help="Priority in the queue.")] = None,
     prefer: Annotated[Prefer | None, typer.Option(help="What to optimize when choosing the agent.")] = None,
     timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
@@ -96,7 +97,9 @@ def submit(
         status_before = None if task_id is None else await _find_status(api, task_id)
         # Other commands take the beginning of an id, so this one does.
         found = [await api.find_id(TaskList, ref) for ref in after]
-        return await api.post("/tasks", SubmittedTask, body | ({"after": found} if found else {}))
+        preferred = None if agent is None else await api.find_id(AgentList, agent, must_exist=True)
+        chosen = omit_none({"after": found or None, "agent_preference": preferred})
+        return await api.post("/tasks", SubmittedTask, body | chosen)
 
     async def submit_and_follow(api: ServiceClient) -> Response[StoredTask]:
         submitted = (await send(api)).value
@@ -267,7 +270,7 @@ def rerun(
     """Submit a task again as a new one, with the same input, or from one of its steps on."""
 
     async def submit(api: ServiceClient, found: str) -> Response[SubmittedTask]:
-        preferred = None if agent is None else await api.find_id(AgentList, agent)
+        preferred = None if agent is None else await api.find_id(AgentList, agent, must_exist=True)
         body = omit_none({"agent_preference": preferred, "from_step": from_step})
         return await api.post(f"{task_path(found)}/rerun", SubmittedTask, body)
 
@@ -306,7 +309,7 @@ def list_tasks(
     params |= {"created_after": _parse_time(created_after), "limit": limit}
 
     async def work(api: ServiceClient) -> Response[TaskList]:
-        agent_id = agent and await api.find_id(AgentList, agent, unknown="No agent has this name or id")
+        agent_id = agent and await api.find_id(AgentList, agent, must_exist=True)
         return await api.get("/tasks", TaskList, agent_id=agent_id, **params)
 
     run_command(

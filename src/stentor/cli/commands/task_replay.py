@@ -57,7 +57,7 @@ def replay(
     """
 
     async def work(api: ServiceClient, found: str) -> Response[TaskReplay]:
-        agent_id = None if agent is None else await api.find_id(AgentList, agent)
+        agent_id = None if agent is None else await api.find_id(AgentList, agent, must_exist=True)
         return await api.get(f"{task_path(found)}/replay", TaskReplay, agent_id=agent_id, model=model)
 
     run_command(

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
-from stentor.cli.output import EXIT_FAILED, CommandFailed, print_notice, strip_controls
+from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice, strip_controls
 from stentor.cli.responses import AgentRecord, Response, StoredTask
 from stentor.cli.tasks.steps import StepList, StepRow
 from stentor.cli.tasks.view import SubmittedTask
@@ -44,18 +44,23 @@ async def follow_task(
     before = await api.get(path, StoredTask)
     if api.is_in_process and (obstacle := await _find_obstacle(api, before.value)):
         raise CommandFailed(obstacle)
-    async for event in read_events(api, f"{path}/stream"):
-        if event.kind == "token" and on_token is not None:
-            on_token(str(event.data.get("text", "")))
-        elif event.kind in ("activity", "routing"):
-            _print_event(event)
-            await _print_commands(api, task_id, event)
-    # Asked again: the last event says that the task ended, but not with what.
-    ended = await api.get(path, StoredTask)
+    resume = f"stentor task watch {shlex.quote(task_id)}"
+    try:
+        async for event in read_events(api, f"{path}/stream"):
+            if event.kind == "token" and on_token is not None:
+                on_token(str(event.data.get("text", "")))
+            elif event.kind in ("activity", "routing"):
+                _print_event(event)
+                await _print_commands(api, task_id, event)
+        # Asked again: the last event says that the task ended, but not with what.
+        ended = await api.get(path, StoredTask)
+    except CommandFailed as failure:
+        if failure.code == EXIT_UNREACHABLE:
+            print_notice(f"The task is stored, and goes on when the service runs again: {resume}", "yellow")
+        raise
     if ended.value.status not in TERMINAL_STATUSES:
         raise CommandFailed(
-            f"The stream of task {task_id} ended, but the task is still {ended.value.status}. "
-            f"Continue with: stentor task watch {task_id}",
+            f"The stream of task {task_id} ended, but the task is still {ended.value.status}. Continue with: {resume}",
             EXIT_FAILED,
         )
     return ended
@@ -105,7 +110,8 @@ async def read_events(api: ServiceClient, path: str) -> AsyncIterator[StreamEven
         empty_connections += 1
         if empty_connections >= MAX_EMPTY_CONNECTIONS:
             raise api.unreachable_error(transport_error or httpx.ConnectError("the stream ends at once"))
-        print_notice("Connection lost; resuming the stream.", "yellow")
+        if empty_connections == 1:
+            print_notice("Connection lost; resuming the stream.", "yellow")
         await asyncio.sleep(pause)
         pause = min(MAX_BACKOFF_SECONDS, pause * 2)
 
