@@ -329,3 +329,18 @@ async def test_the_link_to_the_next_page_keeps_any_id(world: World) -> None:
     assert first.status_code == 200, first.text
     second = await world.admin.get(first.links["next"]["url"])
     assert [value["key"] for value in second.json()["values"]] == ["two"]
+
+
+@requirement("sessions.builtin")
+async def test_a_builtin_agent_says_that_it_does_not_continue_the_session_of_its_task(world: World) -> None:
+    await create(world)
+    await world.register("sum", capabilities=["sum"], runtime={"kind": "builtin", "name": "summarizer"})
+    body = {"type": "sum", "input": "One. Two.", "required_capabilities": ["sum"], "session": "s", "id": "t"}
+    sent = (await world.admin.post("/api/v1/tasks", json=body)).json()
+    notice = "sum is a builtin agent, which neither reads nor extends the session 's'"
+    assert (sent["notice"], sent["notice_code"]) == (notice, "SESSION_UNUSED")
+    assert (await world.admin.post("/api/v1/tasks", json=body)).json() == sent
+    assert (await world.task("t"))["notice_code"] == "SESSION_UNUSED"
+    await world.register("ann")
+    other = (await world.admin.post("/api/v1/tasks", json=body | {"id": "u", "required_capabilities": ["echo"]})).json()
+    assert other["notice_code"] != "SESSION_UNUSED", "a worker may read the session"
