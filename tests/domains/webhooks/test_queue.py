@@ -218,8 +218,9 @@ async def test_metrics_and_health_report_backlog_and_deliveries(hooks: Hooks) ->
     assert samples["stentor_webhook_attempts_total{'result': 'delivered'}"] == 1
     assert samples["stentor_webhook_attempts_total{'result': 'retried'}"] == 1
     assert samples["stentor_webhooks{'state': 'enabled'}"] == 1
+    assert samples["stentor_webhooks{'state': 'disabled'}"] == 0
     health = (await hooks.world.admin.get("/api/v1/health/detailed")).json()["components"]["webhooks"]
-    assert health["detail"] == "1 enabled, 0 disabled, 1 waiting"
+    assert health["detail"] == "can be delivered"
 
 
 @pytest.mark.parametrize(
