@@ -118,10 +118,10 @@ class ProvenanceParts:
         self._runlog.append(tx, DEFAULT_TENANT, [draft])
 
     async def check(self) -> HealthComponent:
-        """Return the health: whether events are numbered and signed."""
+        """Return the health: whether events are in the Merkle tree and signed."""
         lag, age = await self._lag()
-        unnumbered = f"{lag} {'event is' if lag == 1 else 'events are'} not numbered yet"
-        waiting = unnumbered if lag else "all events are numbered"
+        outside = f"{lag} {'event is' if lag == 1 else 'events are'} not in the signed log yet"
+        waiting = outside if lag else "all events are in the signed log"
         if problem := self.sequencer.problem or self.checkpoints.problem or self.checkpoints.delivery_problem:
             return HealthComponent("unavailable", problem)
         if age > MAX_LAG_US and self._tasks:

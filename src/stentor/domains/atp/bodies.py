@@ -5,7 +5,7 @@ Source: core contract, "ATP message", and docs/atp.md. `messaging/actions` execu
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +18,7 @@ from pydantic import (
     ValidationError,
 )
 from pydantic import StringConstraints as Length
+from pydantic.fields import FieldInfo
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -246,6 +247,21 @@ BODY_TYPES: dict[tuple[str, str], type[ActionBody]] = {
     ("governance", "override"): OverrideRiskBody,
     ("governance", "rollback"): RollbackBody,
 }
+
+
+def describe_fields(body_type: type[BaseModel]) -> str:
+    """Return the fields of a body as text, such as `task {type, input, id?}`; `?` marks those that may be left out."""
+    return ", ".join(_describe_field(name, field) for name, field in body_type.model_fields.items())
+
+
+def _describe_field(name: str, field: FieldInfo) -> str:
+    text = name if field.is_required() else f"{name}?"
+    inner, is_list = field.annotation, get_origin(field.annotation) is list
+    types = [inner, *get_args(inner)]
+    body = next((each for each in types if isinstance(each, type) and issubclass(each, ActionBody)), None)
+    if body is None:
+        return text
+    return f"{text} [{{{describe_fields(body)}}}]" if is_list else f"{text} {{{describe_fields(body)}}}"
 
 
 CONTENT_FIELD = "payload.content"

@@ -96,6 +96,9 @@ async def test_a_message_is_composed_from_the_template_and_sent(site: Site) -> N
     await site.world.register("ann")
     page = await site.read("/messages/new")
     assert 'value="capability=summarize"' in page
+    assert "task {id?, type, input, required_capabilities?, timeout_seconds?, agent_preference?}" in page
+    assert "update_id, approved_by?, rationale?, override_risk?" in page
+    assert "docs/" not in page + await site.read("/messages"), "no file that a browser cannot open"
     answer = await site.send("/messages/new", **FORM)
     address = answer.headers["location"].partition("?")[0]
     assert "registry list" in await site.read(address)

@@ -276,6 +276,17 @@ async def test_the_playground_asks_a_model_and_shows_answer_cost_and_record(site
     assert "sea-large" in await site.read(call[1])
 
 
+@requirement("dashboard.page-playground")
+async def test_the_playground_without_a_provider_says_how_to_get_one_and_what_answers_now(
+    make_world: MakeWorld, make_board: Any
+) -> None:
+    site = Site(await make_board(await make_world()))
+    await site.world.register("ann", capabilities=["echo"])
+    page = await site.read("/models/playground")
+    assert 'No provider lists a model yet: <a href="/models/providers">set one up</a>.' in page
+    assert 'placeholder="agent:echo"' in page
+
+
 def history_of(page: str, number: int = 0) -> str:
     """What the form sends back of a side's conversation."""
     found = re.search(rf'name="history{number}" value="([^"]*)"', page)

@@ -170,7 +170,7 @@ class WitnessClient:
     def status(self) -> tuple[bool, str]:
         """Return whether the component is healthy and one line of detail, without addresses: health is public."""
         if not self.targets:
-            return True, "no witnesses"
+            return True, "no other server cosigns it"
         for target in self.targets:
             if target.has_conflict:
                 return False, f"the witness {target.name} has seen another history of this log: {target.problem}"

@@ -11,6 +11,7 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.domains.atp.bodies import BODY_TYPES, describe_fields
 from stentor.domains.atp.json_format import UUID_PATTERN
 from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES
 from stentor.domains.messaging import queries
@@ -115,6 +116,7 @@ def _render_composer(
         choices=FIELD_CHOICES,
         hints=FIELD_HINTS,
         notes={name.rpartition(".")[2]: note for name, note in template["annotations"].items()},
+        bodies=[(*key, describe_fields(body)) for key, body in sorted(BODY_TYPES.items())],
         flaws=field_errors or {},
         problem=problem,
         route=route,

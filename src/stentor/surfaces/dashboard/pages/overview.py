@@ -39,6 +39,13 @@ PENDING_ITEMS = (
     ("alerts", ("open oscillation alert", "open oscillation alerts"), "/agents?alert=open"),
     ("webhooks", ("disabled webhook", "disabled webhooks"), "/webhooks"),
 )
+COMPONENT_PAGES = {
+    "agents": "/agents",
+    "provenance": "/provenance",
+    "vault": "/memory",
+    "webhooks": "/webhooks",
+}
+"""The pages that explain a component."""
 
 
 async def show_overview(page: PageRequest) -> Response:
@@ -138,7 +145,10 @@ async def _read_components(page: PageRequest) -> list[JsonObject]:
         report = await page.read_health()
     except (GatewayError, StentorError) as error:
         report = {"components": {"gateway": {"status": "unavailable", "detail": error.message}}}
-    components = [{"name": name, **component} for name, component in report["components"].items()]
+    components = [
+        {"name": name, "url": COMPONENT_PAGES.get(name), **component}
+        for name, component in report["components"].items()
+    ]
     return sorted(components, key=lambda component: (component["status"] == "available", component["name"]))
 
 

@@ -161,6 +161,8 @@ async def _render(
         "playground.html",
         block="playground",
         known=known,
+        has_models=bool(models),
+        example=f"agent:{capabilities[0]}" if capabilities and not models else "auto",
         targets=[*targets, *[""] * MAX_TARGETS][:MAX_TARGETS],
         form=given,
         sides=sides,
