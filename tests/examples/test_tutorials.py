@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.patience import until
 from tests.readme.blocks import ROOT, Block, blocks
 from tests.readme.checkout import Checkout, running_checkout
 from tests.requirements import requirement
+from tests.stub import Answer, serving
 
 PAGES = ROOT / "docs" / "tutorials"
 
@@ -114,3 +117,14 @@ def test_a_link_of_a_page_leads_to_a_page_of_the_site(page: Path) -> None:
     broken = [link for link in links if not (page.parent / link).exists()]
     outside = [link for link in links if not (page.parent / link).resolve().is_relative_to(ROOT / "docs")]
     assert not broken + outside
+
+
+@requirement("execution.worker-agent")
+def test_a_worker_with_a_wrong_key_says_so_and_ends_without_a_traceback() -> None:
+    refusal = {"success": False, "error": "Authentication required", "message": "This service does not know the key."}
+    with serving(lambda asked, before: Answer(401, refusal)) as (address, _):
+        command = [sys.executable, str(ROOT / "examples" / "keywords_agent.py"), address, "wrong"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    assert f"worker: rejected by {address}" in done.stderr
+    assert "does not know the key" in done.stderr

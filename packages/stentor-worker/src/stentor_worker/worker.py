@@ -10,9 +10,9 @@ import inspect
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
@@ -82,18 +82,34 @@ class Worker:
     ) -> Worker:
         """Return a worker for the agent with this name and these capabilities; register it if there is none.
 
-        Needs an admin's key. `fields` are further fields of the registration.
+        Needs an admin's key. `fields` are further fields of the registration. A rejection is raised or ends the
+        program as that of `run` does.
         """
-        required = sorted(capabilities)
         worker = cls(url, key, "", concurrency=concurrency, lease_seconds=lease_seconds, ca_file=ca_file)
+        _set_up_logging()
+        with worker._reporting_rejection():
+            worker.agent_id = worker._find_or_register(name, sorted(capabilities), fields)
+        return worker
+
+    def _find_or_register(self, name: str, required: list[str], fields: dict[str, Any]) -> str:
         query = f"?capability={segment(required[0])}&limit=1000" if required else "?limit=1000"
-        agents = worker._client.call("GET", f"/registry/agents{query}")["agents"]
+        agents = self._client.call("GET", f"/registry/agents{query}")["agents"]
         # The service finds agents that have more capabilities too; this worker wants exactly its own.
         matches = [a for a in agents if a["name"] == name and sorted(a["capabilities"]) == required]
         body = {"name": name, "capabilities": required, "runtime": {"kind": "worker"}, **fields}
-        agent = matches[0] if matches else worker._client.call("POST", "/registry/agents", body)
-        worker.agent_id = agent["agent_id"]
-        return worker
+        agent = matches[0] if matches else self._client.call("POST", "/registry/agents", body)
+        return str(agent["agent_id"])
+
+    @contextmanager
+    def _reporting_rejection(self) -> Iterator[None]:
+        """Log an error of the service and end the program; in another thread than the main one raise it."""
+        try:
+            yield
+        except ServiceError as error:
+            if threading.current_thread() is not threading.main_thread():
+                raise
+            log.error("worker: rejected by %s error=%s", self._client.url, error)
+            raise SystemExit(1) from None
 
     def handler(self, function: Handler) -> Handler:
         """Register the function or coroutine function that runs a task and returns its result (a decorator)."""
@@ -107,9 +123,7 @@ class Worker:
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
         """
-        if not log.hasHandlers():
-            logging.getLogger("stentor_worker").addHandler(_stderr_handler())
-            logging.getLogger("stentor_worker").setLevel(logging.INFO)
+        _set_up_logging()
         # Python allows handlers of signals in no other thread.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -118,15 +132,10 @@ class Worker:
         heartbeats.start()
         try:
             # Twice the concurrency: a thread that reports a result is not available to a handler.
-            with ThreadPoolExecutor(2 * self._concurrency) as pool:
+            with self._reporting_rejection(), ThreadPoolExecutor(2 * self._concurrency) as pool:
                 while not self._stopping.is_set():
                     for task in self._claim():
                         pool.submit(self._run_task, task)
-        except ServiceError as error:
-            if threading.current_thread() is not threading.main_thread():
-                raise
-            log.error("worker: rejected by %s error=%s", self._client.url, error)
-            raise SystemExit(1) from None
         finally:
             self._ended.set()
             heartbeats.join()
@@ -264,6 +273,13 @@ class Worker:
             # A copy, because other threads add and remove tasks.
             for task in list(self._tasks):
                 task.heartbeat(self._lease_seconds)
+
+
+def _set_up_logging() -> None:
+    """Log to standard error if the program has not configured logging."""
+    if not log.hasHandlers():
+        logging.getLogger("stentor_worker").addHandler(_stderr_handler())
+        logging.getLogger("stentor_worker").setLevel(logging.INFO)
 
 
 def _stderr_handler() -> logging.Handler:
