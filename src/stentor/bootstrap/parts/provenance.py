@@ -129,7 +129,7 @@ class ProvenanceParts:
         witnessed, witnesses = self.witnesses.status()
         if not witnessed:
             return HealthComponent("unavailable", witnesses)
-        return HealthComponent("available", f"{waiting}, {witnesses}")
+        return HealthComponent("available", ", ".join(filter(None, (waiting, witnesses))))
 
     async def _lag(self) -> tuple[int, int]:
         lag = await self._db.read(store.numbering_lag)

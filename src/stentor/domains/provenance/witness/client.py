@@ -168,9 +168,12 @@ class WitnessClient:
         self._requested.set()
 
     def status(self) -> tuple[bool, str]:
-        """Return whether the component is healthy and one line of detail, without addresses: health is public."""
+        """Return whether the component is healthy and one line of detail, without addresses: health is public.
+
+        The detail is empty without witnesses.
+        """
         if not self.targets:
-            return True, "no other server cosigns it"
+            return True, ""
         for target in self.targets:
             if target.has_conflict:
                 return False, f"the witness {target.name} has seen another history of this log: {target.problem}"
