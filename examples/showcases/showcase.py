@@ -60,7 +60,8 @@ class Showcase:
         """Print where the story is told. At a terminal the service goes on until Ctrl-C."""
         print(f"\n{story}\n\n  {self.dashboard}{path}", flush=True)
         if not sys.stdin.isatty() or not sys.stdout.isatty() or "--once" in sys.argv:
-            say("\nIt has ended, and the page with it: at a terminal, without --once, it stays open.")
+            print()
+            say("It has ended, and the page with it: at a terminal, without --once, it stays open.")
             return
         print(f"  sign in with the key {PERSON_KEY}\n", flush=True)
         print("Ctrl-C ends it and removes everything.", flush=True)
