@@ -41,7 +41,12 @@ def ambiguous_error(text: str, labels: Mapping[str, str]) -> CommandFailed:
 def describe_unknown(noun: str, text: str, labels: Mapping[str, str]) -> str:
     """Return that no record is called `text`, with the one of `labels` whose name or id is most like it, if any is."""
     message = f"There is no {noun} {text!r}, and no id begins or ends so."
-    similar = difflib.get_close_matches(text, [*labels.values(), *labels], 1)
-    if similar:
-        return f"{message} Did you mean {shlex.quote(similar[0])}?"
+    similar = find_similar(text, labels)
+    if similar is not None:
+        return f"{message} Did you mean {shlex.quote(similar)}?"
     return f"{message} To list them: stentor {noun} list"
+
+
+def find_similar(text: str, labels: Mapping[str, str]) -> str | None:
+    """Return the name or the id that is most like `text`, None if none is like it."""
+    return next(iter(difflib.get_close_matches(text, [*labels.values(), *labels], 1)), None)

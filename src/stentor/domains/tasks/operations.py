@@ -17,7 +17,7 @@ from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.tasks import events, model
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.model import TaskFilter, TaskStatus
-from stentor.domains.tasks.notices import notice_fields
+from stentor.domains.tasks.progress import notice_fields
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 from stentor.domains.tasks.wire import (

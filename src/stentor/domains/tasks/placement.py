@@ -19,7 +19,7 @@ from stentor.domains.routing.model import Authority, RoutingDecision, RoutingReq
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
-from stentor.domains.tasks.notices import Notice, describe_archived, describe_offline
+from stentor.domains.tasks.progress import Notice, describe_archived, describe_offline
 
 
 class Room(Protocol):

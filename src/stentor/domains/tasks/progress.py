@@ -1,15 +1,39 @@
-"""What a task waits for, as the API, the pages and the commands say it. Pure; `notices` has what else they say."""
+"""What a task waits for, and notices about it, as the API, the pages and the commands say it. Pure.
+
+A program compares the code of a notice; its text is for people and may change.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
+from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Tx
-from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.notices import Notice
+from stentor.core.runlog import RunLogEvent
+from stentor.domains.tasks.model import Task, TaskLimit
+
+NoticeCode = Literal[
+    "NO_WORKER_ONLINE",
+    "ENDPOINT_UNREACHABLE",
+    "MODEL_UNSERVED",
+    "AGENT_ARCHIVED",
+    "LIMIT_REACHED",
+    "AGENT_SILENT",
+    "ATTEMPT_LOST",
+    "SESSION_UNUSED",
+]
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """What the reader of a task should know of it."""
+
+    code: NoticeCode
+    text: str
+
 
 WaitingFor = Literal["start", "task", "sleep", "signal", "question", "child", "limit", "agent", "approval"]
 MAX_WAITS = 20
@@ -38,3 +62,67 @@ class TaskState(msgspec.Struct, frozen=True):
     task: Task
     notice: Notice | None
     waits_for: list[TaskWait]
+
+
+def notice_fields(notice: Notice | None) -> dict[str, str | None]:
+    """Return a notice as the fields `notice` and `notice_code` of a response."""
+    text, code = (None, None) if notice is None else (notice.text, notice.code)
+    return {"notice": text, "notice_code": code}
+
+
+def describe_offline(runtime_kind: str | None, agent_name: str) -> Notice:
+    """Return the notice of a task whose agent is not online, or has not connected yet."""
+    if runtime_kind == "llm":
+        # It gets the task all the same.
+        show = f"`stentor agent show {shlex.quote(agent_name)}` says what to do"
+        text = f"no provider serves the model of {agent_name}, so it fails the task; {show}"
+        return Notice("MODEL_UNSERVED", text)
+    if runtime_kind == "http":
+        return Notice("ENDPOINT_UNREACHABLE", f"the endpoint of {agent_name} does not answer; it is tried again")
+    return Notice("NO_WORKER_ONLINE", "no worker online")
+
+
+def describe_archived(agent_name: str) -> Notice:
+    """Return the notice of a task whose agent is archived."""
+    text = f"its agent {agent_name} is archived: stentor agent restore {shlex.quote(agent_name)}"
+    return Notice("AGENT_ARCHIVED", text)
+
+
+def describe_unused_session(runtime_kind: str | None, agent_name: str | None, session: str | None) -> Notice | None:
+    """Return that the agent of a task does not continue its session, None for one that may, or without a session."""
+    if session is None or runtime_kind != "builtin":
+        return None
+    text = f"{agent_name} is a builtin agent, which neither reads nor extends the session {session!r}"
+    return Notice("SESSION_UNUSED", text)
+
+
+def describe_limit(limit: TaskLimit, used: int) -> Notice | None:
+    """Return what a queued task waits for if `used` tasks leave no room for it, else None."""
+    if used < limit.max:
+        return None
+    use = "run" if limit.per_seconds is None else f"started in {limit.per_seconds} s"
+    text = f"Waits for room: {used} of {limit.max} tasks with the key {limit.key!r} {use}."
+    return Notice("LIMIT_REACHED", text)
+
+
+def describe_silence(task: Task, now: int) -> Notice | None:
+    """Return that the agent of an executing task has been silent for more than half of its lease, else None.
+
+    `now` in microseconds. Workers send a heartbeat in each third of the lease.
+    """
+    if task.status != "executing" or task.heartbeat_at is None or task.lease_until is None:
+        return None
+    silence = now - task.heartbeat_at
+    if 2 * silence <= task.lease_until - task.heartbeat_at:
+        return None
+    moment = format_iso(task.lease_until)[11:19]
+    text = f"No heartbeat for {silence // SECOND} s. Without one, the task goes back to the queue at {moment} UTC."
+    return Notice("AGENT_SILENT", text)
+
+
+def describe_lost_attempt(task: Task, event: RunLogEvent) -> Notice | None:
+    """Return that a task is queued again because its attempt was lost, else None; `event` is the latest of the task."""
+    if event.event_type != "task_requeued":
+        return None
+    advice = " If its worker ended, start it again." if task.runtime_kind == "worker" else ""
+    return Notice("ATTEMPT_LOST", f"{event.message} The task is queued for another attempt.{advice}")

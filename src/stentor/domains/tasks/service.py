@@ -24,13 +24,6 @@ from stentor.domains.tasks import events, limit_store, model, queries, store, vi
 from stentor.domains.tasks.drafts import draft_rerun
 from stentor.domains.tasks.missing import missing_task, missing_task_of_tenant
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
-from stentor.domains.tasks.notices import (
-    Notice,
-    describe_limit,
-    describe_lost_attempt,
-    describe_silence,
-    describe_unused_session,
-)
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
@@ -39,7 +32,17 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
-from stentor.domains.tasks.progress import MAX_WAITS, TaskState, TaskWait, WaitReader
+from stentor.domains.tasks.progress import (
+    MAX_WAITS,
+    Notice,
+    TaskState,
+    TaskWait,
+    WaitReader,
+    describe_limit,
+    describe_lost_attempt,
+    describe_silence,
+    describe_unused_session,
+)
 from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]

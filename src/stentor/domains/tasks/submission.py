@@ -25,7 +25,6 @@ from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, missing, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
-from stentor.domains.tasks.notices import describe_offline, describe_unused_session, notice_fields
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
@@ -35,6 +34,7 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     start_or_enqueue,
 )
+from stentor.domains.tasks.progress import describe_offline, describe_unused_session, notice_fields
 from stentor.domains.tasks.titles import derive_title
 
 _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}

@@ -13,8 +13,7 @@ from stentor.core.clock import micros_from_datetime
 from stentor.domains.routing.ranking import Preference
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
-from stentor.domains.tasks.notices import NoticeCode
-from stentor.domains.tasks.progress import WaitingFor
+from stentor.domains.tasks.progress import NoticeCode, WaitingFor
 from stentor.domains.tasks.titles import MAX_TITLE_CHARACTERS
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
