@@ -10,9 +10,9 @@ import inspect
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
@@ -82,13 +82,14 @@ class Worker:
     ) -> Worker:
         """Return a worker for the agent with this name and these capabilities; register it if there is none.
 
-        Needs an admin's key. `fields` are further fields of the registration. A rejection is raised or ends the
-        program as that of `run` does.
+        Needs an admin's key. `fields` are further fields of the registration. Raises ServiceError.
         """
         worker = cls(url, key, "", concurrency=concurrency, lease_seconds=lease_seconds, ca_file=ca_file)
-        _set_up_logging()
-        with worker._reporting_rejection():
+        try:
             worker.agent_id = worker._find_or_register(name, sorted(capabilities), fields)
+        except ServiceError as error:
+            # Without the frames of the client: the first mistake with a worker is a wrong key.
+            raise error.with_traceback(None) from None
         return worker
 
     def _find_or_register(self, name: str, required: list[str], fields: dict[str, Any]) -> str:
@@ -99,17 +100,6 @@ class Worker:
         body = {"name": name, "capabilities": required, "runtime": {"kind": "worker"}, **fields}
         agent = matches[0] if matches else self._client.call("POST", "/registry/agents", body)
         return str(agent["agent_id"])
-
-    @contextmanager
-    def _reporting_rejection(self) -> Iterator[None]:
-        """Log an error of the service and end the program; in another thread than the main one raise it."""
-        try:
-            yield
-        except ServiceError as error:
-            if threading.current_thread() is not threading.main_thread():
-                raise
-            log.error("worker: rejected by %s error=%s", self._client.url, error)
-            raise SystemExit(1) from None
 
     def handler(self, function: Handler) -> Handler:
         """Register the function or coroutine function that runs a task and returns its result (a decorator)."""
@@ -123,7 +113,9 @@ class Worker:
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
         """
-        _set_up_logging()
+        if not log.hasHandlers():
+            logging.getLogger("stentor_worker").addHandler(_stderr_handler())
+            logging.getLogger("stentor_worker").setLevel(logging.INFO)
         # Python allows handlers of signals in no other thread.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -132,10 +124,15 @@ class Worker:
         heartbeats.start()
         try:
             # Twice the concurrency: a thread that reports a result is not available to a handler.
-            with self._reporting_rejection(), ThreadPoolExecutor(2 * self._concurrency) as pool:
+            with ThreadPoolExecutor(2 * self._concurrency) as pool:
                 while not self._stopping.is_set():
                     for task in self._claim():
                         pool.submit(self._run_task, task)
+        except ServiceError as error:
+            if threading.current_thread() is not threading.main_thread():
+                raise
+            log.error("worker: rejected by %s error=%s", self._client.url, error)
+            raise SystemExit(1) from None
         finally:
             self._ended.set()
             heartbeats.join()
@@ -273,13 +270,6 @@ class Worker:
             # A copy, because other threads add and remove tasks.
             for task in list(self._tasks):
                 task.heartbeat(self._lease_seconds)
-
-
-def _set_up_logging() -> None:
-    """Log to standard error if the program has not configured logging."""
-    if not log.hasHandlers():
-        logging.getLogger("stentor_worker").addHandler(_stderr_handler())
-        logging.getLogger("stentor_worker").setLevel(logging.INFO)
 
 
 def _stderr_handler() -> logging.Handler:
