@@ -54,6 +54,13 @@ $(VENV)/.frameworks: $(VENV)/.dev requirements/frameworks.txt
 	@$(VENV)/frameworks/bin/python requirements/install.py --no-deps --require-hashes -r requirements/frameworks.txt
 	@touch $@
 
+# A Ray cluster, for the test of agents on Ray: 20 packages, 230 MB.
+$(VENV)/.ray: $(VENV)/.dev requirements/ray.txt
+	@echo "Setting up Ray ..."
+	@$(PYTHON) -m venv --clear $(VENV)/ray
+	@$(VENV)/ray/bin/python requirements/install.py --no-deps --require-hashes -r requirements/ray.txt
+	@touch $@
+
 # Builds the documentation: 90 MB, most of it icons.
 $(VENV)/.docs: $(VENV)/.python requirements/docs.txt
 	@echo "Setting up what builds the documentation ..."
@@ -82,7 +89,7 @@ test: $(VENV)/.dev ## all checks, and the tests on SQLite, and on PostgreSQL whe
 	@$(BIN)/python -m tests.system
 	@$(TESTS) $(QUICK)
 
-test-all: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.docs $(VENV)/.identity ## everything on both databases, with a browser, deployments and a short soak
+test-all: $(VENV)/.dev $(VENV)/.frameworks $(VENV)/.ray $(VENV)/.docs $(VENV)/.identity ## everything on both databases, with a browser, deployments and a short soak
 	@$(BIN)/python -m tests.system all
 	@SERVICE_TEST_DATABASE=both $(TESTS)
 	@SOAK_SECONDS=120 SOAK_TASKS=2000 $(BIN)/python -m tests.faults.soak
@@ -138,7 +145,7 @@ screenshots: $(VENV)/.dev ## pictures of every page of the dashboard, into scree
 
 UV ?= uv
 lock: ## compile requirements/*.txt again (needs uv)
-	@for f in main postgres dev bench litellm uv docs frameworks; do \
+	@for f in main postgres dev bench litellm uv docs frameworks ray; do \
 	  $(UV) pip compile -q --generate-hashes --universal --no-emit-index-url --no-header --override requirements/overrides.txt \
 	    --python-version 3.11 requirements/$$f.in -o requirements/$$f.txt; done
 

@@ -19,6 +19,7 @@ from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
 from stentor.bootstrap.parts.notifications import WebhookParts, open_alerts, open_webhooks
 from stentor.bootstrap.parts.provenance import ProvenanceParts
+from stentor.bootstrap.parts.ray_agents import RayAgents, open_ray_agents
 from stentor.bootstrap.parts.retention import archive_check, open_archiver
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
@@ -44,6 +45,7 @@ from stentor.domains.people.service import PeopleService
 from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.model_checks import ModelChecks
+from stentor.domains.registry.operations import CheckRuntime
 from stentor.domains.registry.service import AgentDraft
 from stentor.domains.retention.service import TaskArchiver
 from stentor.domains.sessions.service import SessionService
@@ -79,6 +81,8 @@ class Kernel:
     keys: KeyService
     people: PeopleService
     command_agents: CommandAgents
+    ray_agents: RayAgents
+    check_runtime: CheckRuntime
     governance: GovernanceParts
     messaging: MessagingParts
     schedules: Schedules
@@ -117,6 +121,7 @@ class Kernel:
             # Second, so that its stop comes late: it numbers and signs the events that the other stops still write.
             await _start(stack, self.provenance)
             stack.push_async_callback(self.infra.outbound.close)
+            stack.push_async_callback(self.ray_agents.close)
             # Before the recovery of tasks, which routes and dispatches them by the agents in memory.
             await self._load()
             for tenant in tenants if self.infra.settings.tasks.builtin_agents else ():
@@ -290,6 +295,7 @@ def build(
     llm = open_llm(infra, agents.registry.agents.get)
     model_checks = open_model_checks(agents, llm.gateway)
     command_agents = open_command_agents(infra, agents, memory, llm)
+    ray_agents = open_ray_agents(infra)
     librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
     builtin = BuiltinDriver(librarian)
     sessions = SessionService(infra.db, infra.runlog)
@@ -299,10 +305,16 @@ def build(
         "http": HttpDriver(infra.outbound, agents.presence, steps),
         "llm": LlmDriver(llm.gateway, command_agents.tools, steps, sessions),
         "command": command_agents.driver,
+        "ray": ray_agents.driver,
     }
+
+    def check_runtime(runtime: Runtime) -> None:
+        command_agents.check_runtime(runtime)
+        ray_agents.check_runtime(runtime)
+
     find_reports = report_lookup(memory, settings.memory.tenant)
     tasks = open_tasks(infra, agents, drivers, steps, find_reports, llm.tracer.recorder)
-    governance = open_governance(infra, agents, builtin.names, command_agents.check_runtime)
+    governance = open_governance(infra, agents, builtin.names, check_runtime, ray_agents.probe)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)
     archiver = open_archiver(infra)
@@ -329,8 +341,10 @@ def build(
         keys=open_keys(infra, llm),
         people=open_people(infra),
         command_agents=command_agents,
+        ray_agents=ray_agents,
+        check_runtime=check_runtime,
         governance=governance,
-        messaging=open_messaging(infra, agents, tasks, memory, governance, command_agents.check_runtime),
+        messaging=open_messaging(infra, agents, tasks, memory, governance, check_runtime),
         schedules=open_schedules(infra, tasks.submission),
         sessions=sessions,
         webhooks=webhooks,

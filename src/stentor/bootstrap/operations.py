@@ -108,7 +108,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         registry.RegistryOperations(
             agents.registry,
             agents.trust_score,
-            kernel.command_agents.check_runtime,
+            kernel.check_runtime,
             agents.last_seen,
             kernel.model_checks,
             kernel.tasks.service.count_open,

@@ -38,9 +38,15 @@ class GovernanceParts:
 
 
 def open_governance(
-    infra: Infrastructure, agents: AgentServices, builtins: Collection[str], check_runtime: CheckRuntime
+    infra: Infrastructure,
+    agents: AgentServices,
+    builtins: Collection[str],
+    check_runtime: CheckRuntime,
+    probe_ray: probes.Probe,
 ) -> GovernanceParts:
-    """`builtins` are the names of the built-in agents; `check_runtime` checks the runtime of a registration."""
+    """`builtins` are the names of the built-in agents; `check_runtime` checks the runtime of a registration,
+    `probe_ray` an agent on Ray.
+    """
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     registry, trust = agents.registry, agents.trust
     checkpoints = CheckpointService(db, runlog, registry, trust, settings.governance.checkpoint_days)
@@ -57,6 +63,7 @@ def open_governance(
         "worker": probes.probe_worker,
         "llm": probes.registration_probe(check_runtime),
         "command": probes.registration_probe(check_runtime),
+        "ray": probe_ray,
     }
     deployer = Deployer(db, runlog, registry, checkpoints, reviewer, probes.probe_by_kind(by_kind))
     # After construction: the rollbacks need the runner's `wake`, and the runner needs the rollbacks.

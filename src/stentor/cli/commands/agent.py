@@ -89,10 +89,10 @@ def register(
         typer.Option(help="Trust tier; human: each of its tasks waits for a person's approval. Default: monitored."),
     ] = None,
     runtime: Annotated[
-        Literal["worker", "builtin", "http", "llm", "command"],
+        Literal["worker", "builtin", "http", "llm", "command", "ray"],
         typer.Option(
             help="worker: pulls tasks; builtin: runs in the service; http: is called; llm: a model with a prompt; "
-            "command: a program in a sandbox."
+            "command: a program in a sandbox; ray: a function on a Ray cluster."
         ),
     ] = "worker",
     builtin_name: Annotated[str | None, typer.Option(help="Name of the built-in agent, for --runtime builtin.")] = None,
@@ -109,6 +109,11 @@ def register(
     command: Annotated[
         str | None, typer.Option(help="Program and arguments, quoted as for a shell, for --runtime command.")
     ] = None,
+    entrypoint: Annotated[
+        str | None, typer.Option(help="Function on the cluster, module:function, for --runtime ray.")
+    ] = None,
+    num_cpus: Annotated[float | None, typer.Option(help="CPUs of each task, for --runtime ray; default: 1.")] = None,
+    num_gpus: Annotated[float | None, typer.Option(help="GPUs of each task, for --runtime ray; default: 0.")] = None,
     allow_list: Annotated[
         Path | None, typer.Option(help="JSON file with the tools and hosts that it may use; default: none.")
     ] = None,
@@ -119,11 +124,13 @@ def register(
     as_json: AsJson = False,
 ) -> None:
     """Register an agent; it is active immediately."""
+    options = {"repeat": repeat, "model": model, "system_prompt": prompt}
+    options |= {"entrypoint": entrypoint, "num_cpus": num_cpus, "num_gpus": num_gpus}
     runtime_fields = {
         "kind": runtime,
         "name": builtin_name,
         "endpoint": endpoint,
-        "options": omit_none({"repeat": repeat, "model": model, "system_prompt": prompt}) or None,
+        "options": omit_none(options) or None,
         "command": _split_command(command),
     }
     optional = {

@@ -38,6 +38,7 @@ from stentor.core.settings.parsers import SettingInfo
 from stentor.core.settings.sign_in import SignInSettings
 from stentor.core.settings.tasks import (
     GovernanceSettings,
+    RaySettings,
     RoutingSettings,
     SandboxSettings,
     TaskNoteSettings,
@@ -71,6 +72,7 @@ class Settings:
     mcp: McpSettings = McpSettings()
     llm: LlmSettings = LlmSettings()
     sandbox: SandboxSettings = SandboxSettings()
+    ray: RaySettings = RaySettings()
     provenance: ProvenanceSettings = ProvenanceSettings()
     webhooks: WebhookSettings = WebhookSettings()
     alerts: AlertSettings = AlertSettings()

@@ -1,4 +1,4 @@
-"""Settings of tasks: execution, routing, governance, the sandbox of command agents, webhooks and task notes."""
+"""Settings of tasks: execution, routing, governance, the sandbox of command agents, Ray, webhooks and task notes."""
 
 from __future__ import annotations
 
@@ -142,6 +142,29 @@ class SandboxSettings:
         "SERVICE_CAGE_TOOLS",
         None,
         "TOML file of commands that sandboxed agents may call as tools.",
+        parsers.optional_path,
+    )
+
+
+@dataclass(frozen=True)
+class RaySettings:
+    addresses: tuple[str, ...] = setting(
+        "SERVICE_RAY_ADDRESSES",
+        (),
+        "Ray clusters on which agents with a `ray` runtime may run: `host:port`, or `ray://host:port` for Ray's "
+        "client, comma separated; the first is the default. Empty means that there are no such agents.",
+        parsers.text_list,
+    )
+    entrypoints: tuple[str, ...] = setting(
+        "SERVICE_RAY_ENTRYPOINTS",
+        (),
+        "Functions that such agents may run, comma separated: `module:function`, with `*` for any text.",
+        parsers.text_list,
+    )
+    python: Path | None = setting(
+        "SERVICE_RAY_PYTHON",
+        None,
+        "Python in which the Ray of the clusters is installed; empty means the service's own.",
         parsers.optional_path,
     )
 

@@ -12,7 +12,7 @@ from stentor.core.jsontext import JsonObject
 
 TrustTier = Literal["auto", "monitored", "human"]
 AgentStatus = Literal["active", "suspended", "quarantined"]
-RuntimeKind = Literal["worker", "builtin", "http", "llm", "command"]
+RuntimeKind = Literal["worker", "builtin", "http", "llm", "command", "ray"]
 TRUST_TIERS: tuple[TrustTier, ...] = get_args(TrustTier)
 """From the one with the least review to the one with the most."""
 ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
@@ -75,11 +75,23 @@ class HttpOptions(msgspec.Struct, frozen=True):
     repeat: Literal["send", "hold"] = "send"
 
 
+class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of the runtime `ray`: the function `module:function` on the cluster's nodes, and what it needs there.
+
+    `address` is one of SERVICE_RAY_ADDRESSES, without it the first. CPUs and GPUs may be fractions.
+    """
+
+    entrypoint: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$", max_length=255)]
+    address: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    num_cpus: Annotated[float, msgspec.Meta(ge=0, le=10_000)] = 1.0
+    num_gpus: Annotated[float, msgspec.Meta(ge=0, le=10_000)] = 0.0
+
+
 class Runtime(msgspec.Struct, frozen=True):
     """How an agent runs its tasks.
 
-    `name` and `options` are for builtin, `endpoint` and `options` for http, `options` for llm, `command` and `options`
-    for command.
+    `name` and `options` are for builtin, `endpoint` and `options` for http, `options` for llm and ray, `command` and
+    `options` for command.
     """
 
     kind: RuntimeKind = "worker"

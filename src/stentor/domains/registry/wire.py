@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from pydantic import Field, StringConstraints, model_validator
@@ -17,6 +17,7 @@ from stentor.domains.registry.model import (
     AllowedTool,
     HttpOptions,
     LlmOptions,
+    RayOptions,
     Runtime,
     SandboxWhitelist,
     TrustTier,
@@ -27,6 +28,7 @@ from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Name, ResponseModel, Score, Text, Timestamp
 
 MAX_CAPABILITIES = 256
+Options = TypeVar("Options")
 Capability = Annotated[Name, StringConstraints(max_length=128)]
 Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
 
@@ -52,11 +54,12 @@ class RuntimeIn(RequestModel):
     """How an agent runs its tasks.
 
     `worker` pulls them, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a model with a system
-    prompt in `options`, `command` is a program in a sandbox. With `{"repeat": "hold"}` in `options`, the request of an
-    `http` agent is not sent again if it is not known whether the agent did it.
+    prompt in `options`, `command` is a program in a sandbox, `ray` is a function on a Ray cluster. With
+    `{"repeat": "hold"}` in `options`, the request of an `http` agent is not sent again if it is not known whether the
+    agent did it.
     """
 
-    kind: Literal["worker", "builtin", "http", "llm", "command"] = "worker"
+    kind: Literal["worker", "builtin", "http", "llm", "command", "ray"] = "worker"
     name: Name | None = None
     endpoint: Annotated[str, StringConstraints(max_length=2048)] | None = None
     options: JsonObject = {}
@@ -69,7 +72,9 @@ class RuntimeIn(RequestModel):
         if self.kind == "builtin" and not self.name:
             raise ValueError("a builtin runtime needs a name")
         if self.kind == "http":
-            _check_http(self.options)
+            _check_options(self.options, HttpOptions, "an http")
+        if self.kind == "ray":
+            _check_options(self.options, RayOptions, "a ray")
         if self.kind == "llm":
             _check_llm(self.options)
         if bool(self.command) != (self.kind == "command"):
@@ -77,18 +82,15 @@ class RuntimeIn(RequestModel):
         return self
 
 
-def _check_http(options: JsonObject) -> None:
+def _check_options(options: JsonObject, kind: type[Options], name: str) -> Options:
     try:
-        msgspec.convert(options, HttpOptions)
+        return msgspec.convert(options, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"the options of an http runtime are invalid: {error}") from None
+        raise ValueError(f"the options of {name} runtime are invalid: {error}") from None
 
 
 def _check_llm(options: JsonObject) -> None:
-    try:
-        llm_options = msgspec.convert(options, LlmOptions)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"the options of an llm runtime are invalid: {error}") from None
+    llm_options = _check_options(options, LlmOptions, "an llm")
     if llm_options.model is not None and llm_options.model.startswith("agent:"):
         raise ValueError("the model of an agent cannot be an agent")
     if llm_options.output_schema is not None:

@@ -35,7 +35,18 @@ SCORES = {
 }
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passwd|password|authorization|credentials?|cookie|signature)$")
 _redactor = Redactor()
-_OPTIONS = ("model", "max_tokens", "temperature", "top_p", "stop", "seed", "repeat")
+_OPTIONS = (
+    "model",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "stop",
+    "seed",
+    "repeat",
+    "entrypoint",
+    "num_cpus",
+    "num_gpus",
+)
 
 
 class SvgLine(msgspec.Struct, frozen=True):

@@ -1,0 +1,140 @@
+"""The program with the connection to one Ray cluster: reads orders from standard input, writes events as JSON lines.
+
+Imports nothing of Stentor, so that it can run with the Python and the Ray of the cluster. It ends when its input ends,
+and Ray then stops the tasks that it has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, TextIO
+
+MAX_RESULT_BYTES = 10 * 1024 * 1024
+JOB_FAILED = "CLUSTER_JOB_FAILED"
+Event = dict[str, Any]
+
+
+def run_function(entrypoint: str, payload: str) -> Iterator[str]:
+    """Call the function on a node of the cluster; yield events as JSON.
+
+    Text only: what the agent's code returns or raises is never unpickled in the program with the connection.
+    """
+    yield encode_event("started", "")
+    try:
+        module, _, name = entrypoint.partition(":")
+        value = getattr(importlib.import_module(module), name)(json.loads(payload))
+        if inspect.isgenerator(value):
+            try:
+                while True:
+                    yield encode_event("token", str(next(value)))
+            except StopIteration as end:
+                value = end.value
+        result = json.dumps(value, allow_nan=False)
+        if len(result) > MAX_RESULT_BYTES:
+            raise ValueError(f"the result has more than {MAX_RESULT_BYTES} bytes")
+        last = encode_event("result", result)
+    except Exception as error:  # noqa: BLE001 - whatever the agent's code raises is its failure
+        last = encode_event("failed", f"{type(error).__name__}: {error}", JOB_FAILED)
+    yield last
+
+
+def encode_event(kind: str, text: str, code: str = "") -> str:
+    # A text with half a surrogate pair is no Unicode: no reader of the event could decode it.
+    return json.dumps({"kind": kind, "text": text.encode("utf-8", "replace").decode(), "code": code})
+
+
+def collect_events(entrypoint: str, payload: str) -> list[str]:
+    """Return all events at the end: Ray's client, for addresses that begin with ray://, has no generators."""
+    return list(run_function(entrypoint, payload))
+
+
+class RayProgram:
+    """Starts and cancels Ray tasks. `ray` is the connected module, `is_client` says that it is Ray's client."""
+
+    def __init__(self, ray: Any, events: TextIO, *, is_client: bool) -> None:
+        self._ray, self._events, self._is_client = ray, events, is_client
+        # Not repeated by Ray: Stentor decides about attempts, and records each.
+        options = {"max_retries": 0} if is_client else {"max_retries": 0, "num_returns": "streaming"}
+        self._function = ray.remote(**options)(collect_events if is_client else run_function)
+        self._references: dict[str, Any] = {}
+
+    async def serve(self, orders: TextIO) -> None:
+        """Carry out orders until there are no more."""
+        loop = asyncio.get_running_loop()
+        self.write_event({"kind": "connected"})
+        jobs: set[asyncio.Task[None]] = set()
+        while line := await loop.run_in_executor(None, orders.readline):
+            order = json.loads(line)
+            if "cancel" in order:
+                self._cancel(order["cancel"])
+            else:
+                jobs.add(job := asyncio.create_task(self._run(order)))
+                job.add_done_callback(jobs.discard)
+
+    def write_event(self, event: Event) -> None:
+        self._events.write(json.dumps(event) + "\n")
+        self._events.flush()
+
+    def _cancel(self, job_id: str) -> None:
+        if (reference := self._references.pop(job_id, None)) is not None:
+            # With force the process on the node ends: without it, only code that is Python's would be interrupted.
+            with suppress(Exception):
+                self._ray.cancel(reference, force=True)
+
+    async def _run(self, order: Event) -> None:
+        job_id = order["job_id"]
+        try:
+            function = self._function.options(
+                num_cpus=order["num_cpus"], num_gpus=order["num_gpus"], name=f"stentor:{order['entrypoint']}"
+            )
+            reference = function.remote(order["entrypoint"], json.dumps(order["payload"]))
+            self._references[job_id] = reference
+            if self._is_client:
+                # When it starts is not known here: what it waits for is counted as its own time.
+                self.write_event({"kind": "started", "job_id": job_id})
+                for text in await reference:
+                    self.write_event({**json.loads(text), "job_id": job_id})
+            else:
+                async for part in reference:
+                    self.write_event({**json.loads(await part), "job_id": job_id})
+        except Exception as error:  # noqa: BLE001 - of Ray; the service decides
+            self.write_event({**describe_failure(self._ray, error), "job_id": job_id})
+        finally:
+            self._references.pop(job_id, None)
+
+
+def describe_failure(ray: Any, error: Exception) -> Event:
+    """Return the last event for an error of Ray. Only an exit of the agent's own code counts against the agent."""
+    text = f"{type(error).__name__}: {error}".strip()
+    if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.WorkerCrashedError):
+        return {"kind": "failed", "code": JOB_FAILED, "text": text}
+    return {"kind": "lost", "code": "CLUSTER_LOST", "text": text}
+
+
+def main(address: str) -> None:
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # What Ray and its libraries print must not get between the events.
+    os.dup2(2, 1)
+    try:
+        import ray
+
+        ray.init(address=address, namespace="stentor", log_to_driver=False, configure_logging=False)
+        program = RayProgram(ray, events, is_client=address.startswith("ray://"))
+    except Exception as error:  # noqa: BLE001 - the service reports why there is no connection
+        text = f"{type(error).__name__}: {error}"
+        events.write(json.dumps({"kind": "unavailable", "text": text}) + "\n")
+        events.flush()
+        return
+    asyncio.run(program.serve(sys.stdin))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
