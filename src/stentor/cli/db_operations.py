@@ -122,7 +122,8 @@ def read_schema_status(chosen: Settings) -> SchemaStatus:
 
 def _state(current: str | None, explanation: str | None) -> SchemaState:
     if explanation is not None:
-        return "unfinished copy" if str(current).startswith(migrations.COPYING_PREFIX) else "newer"
+        marks = migrations.COPYING_PREFIX, migrations.SPLITTING_PREFIX
+        return "unfinished copy" if str(current).startswith(marks) else "newer"
     if current is None:
         return "empty"
     return "current" if current == migrations.HEAD else "behind"
@@ -183,7 +184,7 @@ class CopyResult:
 def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path | None) -> CopyResult:
     """Copy all rows into an empty database, compare both sides and verify the run log. Raises CommandFailed."""
     chosen = load_offline_settings(data_dir)
-    ends = _parse_url("SOURCE", source), _parse_url("TARGET", target)
+    ends = parse_url("SOURCE", source), parse_url("TARGET", target)
     if (ends[0].path is None) == (ends[1].path is None):
         raise CommandFailed(
             "SOURCE and TARGET are databases of the same kind. Copy SQLite with `stentor db backup`, PostgreSQL with "
@@ -203,7 +204,8 @@ def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path
         raise CommandFailed(redactor.redact(error.message), EXIT_REFUSED) from None
 
 
-def _parse_url(name: str, text: str) -> DatabaseUrl:
+def parse_url(name: str, text: str) -> DatabaseUrl:
+    """Return the parsed URL; `name` says in messages where it is from. Raises CommandFailed."""
     try:
         return parse_database_url(text)
     except ValueError as error:
@@ -218,9 +220,9 @@ def _copy_and_verify(
     with copy.open():
         copy.begin()
         try:
-            with _table_progress_bar("Copying") as progress:
+            with table_progress_bar("Copying") as progress:
                 copied = copy.copy(progress)
-            with _table_progress_bar("Comparing") as progress:
+            with table_progress_bar("Comparing") as progress:
                 copy.verify(copied, progress)
             with provenance_view.progress_bar("Verifying the run log") as run_log_progress:
                 report = verification.verify_run_log(target.driver, keys, [], run_log_progress)
@@ -234,7 +236,8 @@ def _copy_and_verify(
 
 
 @contextmanager
-def _table_progress_bar(word: str) -> Iterator[TableProgress]:
+def table_progress_bar(word: str) -> Iterator[TableProgress]:
+    """Show the progress table by table; `word` says what is done."""
     columns = TextColumn(word), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=error_console, transient=True) as progress:
         task = progress.add_task("", total=None)

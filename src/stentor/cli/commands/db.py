@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from stentor.cli import db_operations
+from stentor.cli import db_operations, tenant_split
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.local_service import load_offline_settings
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
@@ -94,5 +94,31 @@ def copy(
             print_json(db_operations.copy_document(result))
         else:
             db_operations.show_copy(result)
+        if not result.report.is_intact:
+            raise typer.Exit(EXIT_FAILED)
+
+
+@app.command()
+def split(
+    tenant: Annotated[list[str], typer.Option(help="A tenant that moves; repeatable.")],
+    to: Annotated[str, typer.Option(metavar="URL", help="Empty database to move to: postgresql://USER@HOST/NAME.")],
+    verifier: Annotated[
+        list[str] | None,
+        typer.Option(help="Verifier key (or file) for checkpoints; repeatable. Default: the one of the data folder."),
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move tenants from SERVICE_DATABASE_URL to an empty PostgreSQL database. Stop all services on both first.
+
+    What was copied is read back and compared before it is deleted. The run log goes along as a whole and stays as a
+    whole. After an interruption, run the same command again.
+    """
+    with report_errors(as_json=as_json):
+        result = tenant_split.split_tenants(tenant, to, verifier or [], data_dir)
+        if as_json:
+            print_json(tenant_split.split_document(result))
+        else:
+            tenant_split.show_split(result)
         if not result.report.is_intact:
             raise typer.Exit(EXIT_FAILED)

@@ -25,6 +25,8 @@ HEAD = "0040"
 """The newest version; a test compares it with the scripts in `versions/`."""
 COPYING_PREFIX = "copying-"
 """Version prefix of a database that `stentor db copy` has not filled completely, so that no program uses it."""
+SPLITTING_PREFIX = "splitting-"
+"""Version prefix of a database into which `stentor db split` has copied tenants that the other one may still have."""
 UPGRADE_COMMAND = "`stentor db upgrade`"
 SQLITE_SCHEMA = Path(__file__).with_name("sqlite_schema.sql")
 """Written by `python -m tests.core.sqlite_schema`; a test compares it with what the scripts create."""
@@ -114,6 +116,11 @@ def require_supported(current: str | None) -> None:
         raise StartRefused(
             "A copy into this database is incomplete: run `stentor db copy SOURCE TARGET` again with the same "
             "addresses. It restarts from the beginning."
+        )
+    if current is not None and current.startswith(SPLITTING_PREFIX):
+        raise StartRefused(
+            "Tenants are being moved into this database: run `stentor db split` again with the same tenants and "
+            "addresses."
         )
     if current is not None and current not in revisions():
         raise StartRefused(

@@ -214,13 +214,14 @@ class RowValidator:
         return CopiedTable(self._table.name, self.count, digest)
 
 
-def require_current_schema(driver: Driver, display: str, *, write: bool) -> None:
+def require_current_schema(driver: Driver, display: str, *, write: bool, resumable: str | None = None) -> None:
     """Raise StartRefused if the schema is not the one of this program.
 
-    A target (`write`) may also be empty, and then gets its schema, or have the mark of an interrupted copy.
+    A target (`write`) may also be empty, and then gets its schema, or have the mark of an interrupted copy or the
+    version `resumable`.
     """
     current = migrations.current_version(driver)
-    if write and current == migrations.COPYING_PREFIX + migrations.HEAD:
+    if write and current in (migrations.COPYING_PREFIX + migrations.HEAD, resumable):
         return
     migrations.require_supported(current)
     if write and current is None:

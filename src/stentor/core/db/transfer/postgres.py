@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -43,6 +43,9 @@ order by a.backend_start
 class PostgresSide:
     """The `Side` for PostgreSQL; exclusive through the serving lock, which all writers share."""
 
+    _begin: ClassVar[LiteralString] = "begin isolation level repeatable read read only"
+    _resumable: ClassVar[str | None] = None
+
     def __init__(self, address: DatabaseUrl, *, write: bool) -> None:
         self.display = address.display
         self.driver = PostgresDriver(address.url)
@@ -52,7 +55,7 @@ class PostgresSide:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        with _errors(), psycopg.connect(self._url, autocommit=True, connect_timeout=10) as self._raw:
+        with translated_errors(), psycopg.connect(self._url, autocommit=True, connect_timeout=10) as self._raw:
             # The name appears in the messages of other processes that find the database in use.
             self._raw.execute("set application_name = 'stentor db copy'")
             # Rows arrive as they were: the trigger that gives a queued task its turn leaves them alone.
@@ -60,9 +63,9 @@ class PostgresSide:
             self._raw.execute("set statement_timeout = 0")
             self._raw.execute("set idle_in_transaction_session_timeout = 0")
             self._require_alone()
-            require_current_schema(self.driver, self.display, write=self._write)
+            require_current_schema(self.driver, self.display, write=self._write, resumable=self._resumable)
             if not self._write:
-                self._raw.execute("begin isolation level repeatable read read only")
+                self._raw.execute(self._begin)
             yield
 
     def _require_alone(self) -> None:
@@ -80,7 +83,7 @@ class PostgresSide:
 
     def tables(self) -> dict[str, Table]:
         columns: dict[str, list[tuple[str, str, int]]] = {}
-        with _errors():
+        with translated_errors():
             for table, name, kind, key_position in self._raw.execute(_TABLES):
                 columns.setdefault(table, []).append((name, kind, key_position))
             foreign_keys = self._raw.execute(_FOREIGN_KEYS).fetchall()
@@ -95,62 +98,68 @@ class PostgresSide:
         }
 
     def count_rows(self, table: Table) -> int:
-        with _errors():
-            row = self._raw.execute(sql.SQL("select count(*) from {}").format(_name(table))).fetchone()
+        with translated_errors():
+            row = self._raw.execute(sql.SQL("select count(*) from {}").format(table_name(table))).fetchone()
         assert row is not None
         return int(row[0])
 
     def read_rows(self, table: Table) -> Generator[Row]:
-        statement = sql.SQL("copy (select {} from {}) to stdout").format(_columns(table), _name(table))
-        with _errors(), self._raw.cursor().copy(statement) as copy:
+        return self._read(
+            table, sql.SQL("copy (select {} from {}) to stdout").format(column_list(table), table_name(table))
+        )
+
+    def _read(self, table: Table, statement: sql.Composed) -> Generator[Row]:
+        with translated_errors(), self._raw.cursor().copy(statement) as copy:
             copy.set_types([column.kind or "text" for column in table.columns])
             yield from copy.rows()
 
     def set_schema_version(self, version: str) -> None:
-        with _errors():
+        with translated_errors():
             self._raw.execute(f"update {VERSION_TABLE} set version_num = %s", (version,))  # noqa: S608 - the table name comes from the code
 
     @contextmanager
     def load_transaction(self) -> Iterator[None]:
-        with _errors(), self._raw.transaction():
+        with translated_errors(), self._raw.transaction():
             yield
 
     def clear(self, tables: Iterable[Table]) -> None:
         # All tables in one statement, because they reference each other; unlike delete it leaves no dead rows behind.
-        with _errors():
-            self._raw.execute(sql.SQL("truncate {}").format(sql.SQL(", ").join(map(_name, tables))))
+        with translated_errors():
+            self._raw.execute(sql.SQL("truncate {}").format(sql.SQL(", ").join(map(table_name, tables))))
 
     def load_rows(self, table: Table, rows: Iterable[Row]) -> None:
-        statement = sql.SQL("copy {} ({}) from stdin").format(_name(table), _columns(table))
-        with _errors(), self._raw.cursor().copy(statement) as copy:
+        statement = sql.SQL("copy {} ({}) from stdin").format(table_name(table), column_list(table))
+        with translated_errors(), self._raw.cursor().copy(statement) as copy:
             for row in rows:
                 copy.write_row(row)
 
     def finish_load(self, tables: Iterable[Table]) -> None:
-        with _errors():
+        with translated_errors():
             for table in tables:
                 for column in table.names:
                     self._reset_sequence(table, column)
-                self._raw.execute(sql.SQL("analyze {}").format(_name(table)))
+                self._raw.execute(sql.SQL("analyze {}").format(table_name(table)))
 
     def _reset_sequence(self, table: Table, column: str) -> None:
         # COPY writes ids without the sequence, so the next insert would start at 1 and fail.
-        row = self._raw.execute("select pg_get_serial_sequence(%s, %s)", (_name(table).as_string(), column)).fetchone()
+        row = self._raw.execute(
+            "select pg_get_serial_sequence(%s, %s)", (table_name(table).as_string(), column)
+        ).fetchone()
         if row is not None and row[0] is not None:
             statement = sql.SQL("select setval(%s, (select coalesce(max({}), 0) + 1 from {}), false)")
-            self._raw.execute(statement.format(sql.Identifier(column), _name(table)), (row[0],))
+            self._raw.execute(statement.format(sql.Identifier(column), table_name(table)), (row[0],))
 
 
-def _name(table: Table) -> sql.Identifier:
+def table_name(table: Table) -> sql.Identifier:
     return sql.Identifier(table.name)
 
 
-def _columns(table: Table) -> sql.Composed:
+def column_list(table: Table) -> sql.Composed:
     return sql.SQL(", ").join(map(sql.Identifier, table.names))
 
 
 @contextmanager
-def _errors() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Translate errors, with only the first line of PostgreSQL's message: the rest may contain data of rows."""
     try:
         yield
