@@ -44,6 +44,10 @@ def _module(cancelled: Path, address: str) -> ModuleType:
     def init(**_options: Any) -> None:
         if "down" in address:
             raise ConnectionError(f"no cluster at {address}")
+        if "slow" in address:
+            with cancelled.with_name("starts").open("a") as starts:
+                starts.write("start\n")
+            cancelled.with_name("pipe").read_text()  # waits for a writer
 
     module: Any = ModuleType("ray")
     module.init, module.shutdown = init, lambda: None

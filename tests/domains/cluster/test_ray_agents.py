@@ -17,7 +17,7 @@ from tests.domains.streams import watch, watched
 from tests.patience import soon
 from tests.requirements import requirement
 
-HEAD, CLIENT, DOWN = "head:6379", "ray://head:10001", "down:6379"
+HEAD, CLIENT, DOWN, SLOW = "head:6379", "ray://head:10001", "down:6379", "slow:6379"
 JOBS = "tests.domains.cluster.jobs"
 
 
@@ -25,7 +25,7 @@ JOBS = "tests.domains.cluster.jobs"
 async def world(make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("SERVICE_API_KEY_ADMIN", "secret")
     made: World = await make_world(
-        SERVICE_RAY_ADDRESSES=f"{HEAD},{CLIENT},{DOWN}",
+        SERVICE_RAY_ADDRESSES=f"{HEAD},{CLIENT},{DOWN},{SLOW}",
         SERVICE_RAY_ENTRYPOINTS=f"{JOBS}:*,other.module:one",
         SERVICE_RAY_PYTHON=str(write_interpreter(tmp_path)),
     )
@@ -99,6 +99,20 @@ async def test_after_a_lost_connection_the_next_task_makes_a_new_one(world: Worl
     await world.register("doubler", capabilities=["double"], runtime=runtime("double"))
     task = await world.ended(await world.submit(input=2, required_capabilities=["double"]))
     assert task["result"] == 4
+
+
+@requirement("execution.ray-errors")
+async def test_a_task_that_ends_before_the_connection_is_made_leaves_it_to_the_next(
+    world: World, tmp_path: Path
+) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    await world.register(runtime=runtime("double", address=SLOW))
+    first = await world.ended(await world.submit(timeout_seconds=1))
+    assert first["error"]["code"] == "CLUSTER_BUSY"
+    task_id = await world.submit(input=2)
+    await asyncio.to_thread(pipe.write_text, "go on")
+    assert (await world.ended(task_id))["result"] == 4
+    assert (tmp_path / "starts").read_text() == "start\n"
 
 
 @requirement("execution.cancel-reaches-runtime", "execution.ray-runtime")

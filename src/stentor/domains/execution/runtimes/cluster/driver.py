@@ -99,7 +99,7 @@ class ClusterDriver:
             raise ProviderFailed(
                 "CLUSTER_BUSY",
                 f"The job was not started within {start_seconds:g} s: the cluster has no node with "
-                f"{job.num_cpus:g} CPUs and {job.num_gpus:g} GPUs to spare.",
+                f"{job.num_cpus:g} CPUs and {job.num_gpus:g} GPUs to spare, or was not connected yet.",
             ) from None
         raise AssertionError("a job's last event was missing")
 

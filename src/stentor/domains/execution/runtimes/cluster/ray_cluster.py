@@ -122,6 +122,7 @@ class RayCluster:
     def __init__(self, address: str, python: Path) -> None:
         self._address, self._python = address, python
         self._connection: RayConnection | None = None
+        self._starting: asyncio.Task[RayConnection] | None = None
         self._connecting = asyncio.Lock()
         self._jobs: dict[str, RayConnection] = {}
 
@@ -141,14 +142,23 @@ class RayCluster:
 
     async def close(self) -> None:
         async with self._connecting:
+            if self._starting is not None:
+                self._starting.cancel()
+                await asyncio.gather(self._starting, return_exceptions=True)
             if self._connection is not None:
                 await self._connection.close()
-                self._connection = None
+            self._connection = self._starting = None
 
     async def _connected(self) -> RayConnection:
         async with self._connecting:
             if self._connection is None or self._connection.is_lost:
-                self._connection = await self._start()
+                self._starting = self._starting or asyncio.create_task(self._start())
+                try:
+                    # Shielded: a connection may take longer than a task may wait, and the next task continues it.
+                    self._connection = await asyncio.shield(self._starting)
+                finally:
+                    if self._starting.done():
+                        self._starting = None
             return self._connection
 
     async def _start(self) -> RayConnection:
