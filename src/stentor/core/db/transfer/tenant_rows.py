@@ -17,7 +17,7 @@ SHARED_TABLES = frozenset(
     "archived_events archives authority_uses clock_jumps events events_waiting provenance_checkpoints "
     "provenance_leaves provenance_tiles".split()
 )
-"""Copied as a whole and kept: the run log is one tree over the events of all tenants, with those that archives hold, and
+"""Copied as a whole and kept: the run log is one tree over the events of all tenants, with those in archives, and
 used receipts stay used.
 """
 STAYING_TABLES = frozenset(
