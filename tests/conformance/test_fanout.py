@@ -95,6 +95,17 @@ async def test_a_message_reaches_every_other_process_once_and_never_its_sender(t
     assert three[0].of(TaskQueued) == three[1].of(TaskChanged) == []
 
 
+async def test_a_message_for_one_process_reaches_it_alone(three: list[Process]) -> None:
+    to = three[2].fanout.own_id
+    three[0].fanout.send(TaskChanged("default", "one"), to)
+    three[0].fanout.send(TaskChanged("default", "all"))
+    three[0].fanout.send(TaskChanged("default", "two"), to)
+    await soon(lambda: len(three[2].of(TaskChanged)) == 3 and three[1].of(TaskChanged))
+    assert {message.task_id for message in three[2].of(TaskChanged)} == {"one", "two", "all"}
+    assert three[1].of(TaskChanged) == [TaskChanged("default", "all")]
+    assert three[0].of(TaskChanged) == []
+
+
 async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(three: list[Process]) -> None:
     words = [f"word{n} \U0001f600\n" for n in range(1, 3_001)]
     for n, word in enumerate(words, 1):
@@ -158,7 +169,7 @@ async def test_nats_is_ready_once_its_server_has_read_the_subscription() -> None
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         transport = nats.NatsTransport(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}", "test")
         known: list[str] = []
-        listening = asyncio.create_task(transport.listen(lambda payload: None, lambda: known.extend(read)))
+        listening = asyncio.create_task(transport.listen("me", lambda payload: None, lambda: known.extend(read)))
         await soon(lambda: known)
         await transport.close()
         await asyncio.gather(listening, return_exceptions=True)

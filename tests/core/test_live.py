@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from stentor.core import live
-from stentor.core.fanout import Fanout, fanout
+from stentor.core.fanout import Address, Fanout, fanout
 from stentor.core.live import INTEREST_SECONDS, Hub, RunLogChanged, StreamedToken, TaskWatcher
 
 KEY = ("default", "task")
 
 
 class Wire:
-    """Carries payloads from each to all at once, in this process."""
+    """Carries payloads at once, in this process; counts those that each receives."""
 
     limit = 7_900
 
     def __init__(self) -> None:
-        self.receivers: list[Callable[[bytes | str], None]] = []
+        self.receivers: dict[str, Callable[[bytes | str], None]] = {}
+        self.received: Counter[str] = Counter()
         self.cut = False
 
-    async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
-        self.receivers.append(receive)
+    async def listen(self, own_id: str, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
+        self.receivers[own_id] = receive
         ready()
         await asyncio.Event().wait()
 
-    async def publish(self, payloads: list[bytes]) -> None:
-        for payload in payloads if not self.cut else ():
-            for receive in self.receivers:
-                receive(payload)
+    async def publish(self, payloads: list[tuple[Address, bytes]]) -> None:
+        for to, payload in payloads if not self.cut else ():
+            for process in self.receivers if to is None else (to,):
+                self.received[process] += 1
+                self.receivers[process](payload)
 
     async def close(self) -> None:
         return None
@@ -98,6 +101,19 @@ async def test_a_change_elsewhere_makes_a_watcher_look_and_nobody_else_is_told(
         async with asyncio.timeout(60):  # by itself it would look later
             assert isinstance(await watcher.get(), RunLogChanged)
         assert other.is_empty
+
+
+async def test_changes_and_tokens_reach_only_the_processes_that_watch_the_task(pair: Pair) -> None:
+    with pair.watches.watch(*KEY) as watcher:
+        await asyncio.sleep(0.05)
+        before = pair.wire.received.copy()
+        pair.runs.append_token(*KEY, "attempt", "a")
+        assert await tokens(watcher, 1) == ["a"]
+        pair.runs.publish_events(*KEY, [])
+        async with asyncio.timeout(60):
+            assert isinstance(await watcher.get(), RunLogChanged)
+    received = pair.wire.received - before
+    assert set(received) == {pair.fanouts[1].own_id}
 
 
 async def test_without_messages_a_watcher_looks_by_itself(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 CONNECTIONS = 200
 _SETTINGS = {"max_connections": str(CONNECTIONS), "autovacuum": "off", "log_line_prefix": "%a|"}
 _STATEMENT = re.compile(r"^stentor[^|]*\|LOG:  (?:statement|execute [^:]*): (.*)$", re.MULTILINE)
+_NOTIFIED = re.compile(r"pg_notify.*\n[^|]*\|DETAIL:  [Pp]arameters: (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Server:
         self._folder = folder
         self.url = url
         self._asking = psycopg.connect(url, autocommit=True)
+        self.notified: list[str] = []
+        """The parameters of each NOTIFY in the last block of `statements`."""
 
     def close(self) -> None:
         self._asking.close()
@@ -88,7 +91,9 @@ class Server:
         self._log("none")
         with log.open("rb") as file:
             file.seek(start)
-            found += _STATEMENT.findall(file.read().decode(errors="replace"))
+            text = file.read().decode(errors="replace")
+        found += _STATEMENT.findall(text)
+        self.notified = _NOTIFIED.findall(text)
 
     def _log(self, what: str) -> None:
         self.run(f"alter system set log_statement = '{what}'", "select pg_reload_conf()", "select pg_sleep(0.3)")

@@ -50,10 +50,11 @@ def measured(server: Server, folder: Path, scale: Scale) -> Costs:
 
 
 @contextmanager
-def process(server: Server, folder: Path, number: int) -> Iterator[Service]:
+def process(server: Server, folder: Path, number: int, roles: str = "gateway,worker") -> Iterator[Service]:
     own = folder / f"process{number}"
     own.mkdir()
-    with serving(own / "data", {"SERVICE_DATABASE_URL": server.url, "SERVICE_MEMORY": "0"}) as service:
+    settings = {"SERVICE_DATABASE_URL": server.url, "SERVICE_MEMORY": "0", "SERVICE_ROLES": roles}
+    with serving(own / "data", settings) as service:
         yield service
 
 

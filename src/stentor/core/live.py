@@ -2,8 +2,8 @@
 
 Never the source of truth: events are in the run log and are only announced here; tokens are stored in memory while the
 attempt runs. A watcher that is too slow is dropped instead of delaying the others, and resumes from the run log. With
-several processes, each one announces what it watches for half a minute and the others send it the changes; a message
-that is lost on the way is made up for by polling.
+several processes, each one announces what it watches for half a minute and the others send the changes to it alone; a
+message that is lost on the way is made up for by polling.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from stentor.core.fanout import MAX_BATCH_CHARACTERS, Fanout, Reconnected, TaskChanged, TaskWatched, TokenBatch
+from stentor.core.fanout import (
+    MAX_BATCH_CHARACTERS,
+    Address,
+    Fanout,
+    Reconnected,
+    TaskChanged,
+    TaskWatched,
+    TokenBatch,
+)
 
 __all__ = ["MAX_QUEUED", "MAX_TOKENS", "TERMINAL_EVENTS", "Hub", "RunLogChanged", "StreamedToken", "TaskWatcher"]
 
@@ -191,8 +199,8 @@ class RemoteWatchers:
         self._fanout = fanout
         self._local = local
         self._clock = clock
-        self._interest: dict[TaskKey, float] = {}
-        """Until when other processes are interested in a task."""
+        self._interest: dict[TaskKey, dict[Address, float]] = {}
+        """Which other processes are interested in a task, and until when."""
         self._announced_at: dict[TaskKey, float] = {}
         """When this process last announced its interest in a task."""
         self._mirrored: set[TaskKey] = set()
@@ -205,7 +213,7 @@ class RemoteWatchers:
     def watch(self, key: TaskKey) -> None:
         """Announce that a task is watched in this process."""
         self._announced_at[key] = self._clock()
-        self._fanout.send(TaskWatched(*key))
+        self._fanout.send(TaskWatched(*key, process=self._fanout.own_id))
 
     def leave(self, key: TaskKey) -> None:
         """Forget a task that is no longer watched in this process."""
@@ -225,29 +233,32 @@ class RemoteWatchers:
         for key, announced_at in self._announced_at.items():
             if now - announced_at >= RENEW_SECONDS:
                 self._announced_at[key] = now
-                self._fanout.send(TaskWatched(*key, from_start=False))
-        for key in [key for key, until in self._interest.items() if until < now]:
-            del self._interest[key]
+                self._fanout.send(TaskWatched(*key, from_start=False, process=self._fanout.own_id))
+        for key, interested in list(self._interest.items()):
+            self._interest[key] = {process: until for process, until in interested.items() if until >= now}
+            if not self._interest[key]:
+                del self._interest[key]
 
     def changed(self, key: TaskKey) -> None:
         """Send a change of a task to the processes that watch it."""
-        if key in self._interest:
-            self._fanout.send(TaskChanged(*key))
+        for process in self._interest.get(key, ()):
+            self._fanout.send(TaskChanged(*key), process)
 
     def token(self, key: TaskKey, token: StreamedToken) -> None:
         """Send a token to the processes that watch the task."""
         self._mirrored.discard(key)  # the attempt now runs in this process
-        if key in self._interest:
-            self._fanout.send(TokenBatch(*key, token.attempt, token.n, (token.text,)))
+        for process in self._interest.get(key, ()):
+            self._fanout.send(TokenBatch(*key, token.attempt, token.n, (token.text,)), process)
 
     def _on_watched(self, message: TaskWatched) -> None:
         key = message.tenant, message.task_id
-        self._interest[key] = self._clock() + INTEREST_SECONDS
+        process = message.process or None
+        self._interest.setdefault(key, {})[process] = self._clock() + INTEREST_SECONDS
         # Only the process that runs the attempt sends the earlier tokens; one with copies would repeat them.
         if message.from_start and key not in self._mirrored:
-            self._send_all(key, self._local.tokens(*key))
+            self._send_all(key, self._local.tokens(*key), process)
 
-    def _send_all(self, key: TaskKey, tokens: list[StreamedToken]) -> None:
+    def _send_all(self, key: TaskKey, tokens: list[StreamedToken], to: Address) -> None:
         start = 0
         while start < len(tokens):
             end, size = start, 0
@@ -255,7 +266,8 @@ class RemoteWatchers:
                 size += len(tokens[end].text)
                 end += 1
             texts = tuple(token.text for token in tokens[start:end])
-            self._fanout.send(TokenBatch(*key, tokens[start].attempt, tokens[start].n, texts, is_complete=start == 0))
+            batch = TokenBatch(*key, tokens[start].attempt, tokens[start].n, texts, is_complete=start == 0)
+            self._fanout.send(batch, to)
             start = end
 
     def _on_tokens(self, message: TokenBatch) -> None:

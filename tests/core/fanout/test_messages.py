@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.core.fanout import Fanout, FanoutMessage, TaskChanged, TaskQueued, TokenBatch, fanout
+from stentor.core.fanout import Address, Fanout, FanoutMessage, TaskChanged, TaskQueued, TokenBatch, fanout
 from stentor.core.fanout import fanout as messages
 from tests.patience import soon
 
@@ -75,11 +75,11 @@ class Silent:
     def __init__(self) -> None:
         self.tries = 0
 
-    async def listen(self, receive: object, ready: object) -> None:
+    async def listen(self, own_id: str, receive: object, ready: object) -> None:
         self.tries += 1
         raise ConnectionError("away")
 
-    async def publish(self, payloads: list[bytes]) -> None:
+    async def publish(self, payloads: list[tuple[Address, bytes]]) -> None:
         raise ConnectionError("away")
 
     async def close(self) -> None:

@@ -74,7 +74,7 @@ def _open_presence(infra: Infrastructure) -> Presence:
     fanout = infra.fanout
 
     def announce(agent_id: str, at: int, *, left: bool = False) -> None:
-        fanout.send(WorkerSeen(agent_id, at, left))
+        fanout.send(WorkerSeen(agent_id, at, left, fanout.own_id))
 
     presence = Presence(infra.clock, infra.settings.routing.worker_offline_seconds, announce)
 

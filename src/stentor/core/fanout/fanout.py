@@ -30,10 +30,21 @@ class FanoutMessage(msgspec.Struct, frozen=True, tag_field="k", array_like=True)
 
 
 class TaskQueued(FanoutMessage, frozen=True, tag="q"):
-    """A task is queued for an agent; `in_process` if the service runs the agent itself."""
+    """A task is queued for an agent; `in_process` if the service runs the agent itself.
+
+    Sent to one process; `tried` are those that could not take it. Empty in a message to all, which none passes on.
+    """
 
     agent_id: str
     in_process: bool
+    tried: tuple[str, ...] = ()
+
+
+class ProcessWorks(FanoutMessage, frozen=True, tag="h"):
+    """The process runs agents inside the service, and says so again within `seconds`; 0 when it stops."""
+
+    process: str
+    seconds: float
 
 
 class TaskStopped(FanoutMessage, frozen=True, tag="s"):
@@ -44,11 +55,15 @@ class TaskStopped(FanoutMessage, frozen=True, tag="s"):
 
 
 class TaskWatched(FanoutMessage, frozen=True, tag="w"):
-    """A client of the sender watches a task, so send its changes for a while; `from_start`: with earlier tokens."""
+    """A client of `process` watches a task, so send it the changes for a while; `from_start`: with earlier tokens.
+
+    Earlier versions leave `process` empty and expect the changes in messages to all.
+    """
 
     tenant: str
     task_id: str
     from_start: bool = True
+    process: str = ""
 
 
 class TaskChanged(FanoutMessage, frozen=True, tag="c"):
@@ -74,11 +89,12 @@ class CacheInvalidated(FanoutMessage, frozen=True, tag="f"):
 
 
 class WorkerSeen(FanoutMessage, frozen=True, tag="p"):
-    """A worker contacted the sender at the time `at` (microseconds); with `left` the last one of its agent left."""
+    """A worker contacted `process` at the time `at` (microseconds); with `left` the last one of its agent left."""
 
     agent_id: str
     at: int
     left: bool = False
+    process: str = ""
 
 
 class Reconnected(FanoutMessage, frozen=True, tag="r"):
@@ -86,7 +102,11 @@ class Reconnected(FanoutMessage, frozen=True, tag="r"):
 
 
 M = TypeVar("M", bound=FanoutMessage)
-Sendable = TaskQueued | TaskStopped | TaskWatched | TaskChanged | TokenBatch | CacheInvalidated | WorkerSeen
+Sendable = (
+    TaskQueued | ProcessWorks | TaskStopped | TaskWatched | TaskChanged | TokenBatch | CacheInvalidated | WorkerSeen
+)
+Address = str | None
+"""Id of the process that a message is for; None for all."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(tuple[str, list[msgspec.Raw]])
 _message = msgspec.json.Decoder(Sendable)
@@ -127,7 +147,7 @@ def decode_payload(payload: bytes | str, own_id: str) -> Iterator[FanoutMessage]
 
 
 class FanoutTransport(Protocol):
-    """Carries payloads to all processes of the installation, which may include the sender.
+    """Carries payloads to one process of the installation or to all of them, which may include the sender.
 
     It may raise any exception; the operation is then retried.
     """
@@ -135,11 +155,14 @@ class FanoutTransport(Protocol):
     limit: int
     """Maximum size of a payload in bytes."""
 
-    async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
-        """Receive payloads until the connection is lost; calls `ready` once none is missed any more."""
+    async def listen(self, own_id: str, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
+        """Receive the payloads for all and for `own_id` until the connection is lost.
+
+        Calls `ready` once none is missed any more.
+        """
         ...
 
-    async def publish(self, payloads: list[bytes]) -> None: ...
+    async def publish(self, payloads: list[tuple[Address, bytes]]) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -149,9 +172,10 @@ class Fanout:
 
     def __init__(self, transport: FanoutTransport | None = None) -> None:
         self._transport = transport
-        self._own_id = ids.new_id()
+        self.own_id = ids.new_id()
+        """The address of this process."""
         self._handlers: dict[type[FanoutMessage], list[Callable[[Any], None]]] = {}
-        self._queued: dict[FanoutMessage, None] = {}
+        self._queued: dict[tuple[Address, FanoutMessage], None] = {}
         self._wake = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
         self.is_connected = False
@@ -166,15 +190,15 @@ class Fanout:
         """Call the handler on the event loop for every message of this type from another process."""
         self._handlers.setdefault(kind, []).append(handler)
 
-    def send(self, message: FanoutMessage) -> None:
-        """Queue a message; never waits. Drops it if the queue is full."""
+    def send(self, message: FanoutMessage, to: Address = None) -> None:
+        """Queue a message for one process or for all; never waits. Drops it if the queue is full."""
         if self._transport is None or not self._background:
             return
         # During an outage nothing is sent; a longer queue would only use memory for hints that polling replaces.
         if len(self._queued) >= MAX_QUEUED_MESSAGES:
             self.dropped_messages += 1
             return
-        self._queued[message] = None  # a dict as an ordered set: equal messages are sent once
+        self._queued[to, message] = None  # a dict as an ordered set: equal messages are sent once
         self._wake.set()
 
     async def start(self) -> None:
@@ -201,7 +225,7 @@ class Fanout:
         pause = PAUSE_SECONDS
         while True:
             try:
-                await transport.listen(self._receive, self._ready)
+                await transport.listen(self.own_id, self._receive, self._ready)
             except Exception as error:  # noqa: BLE001 - a transport raises anything
                 # One line for each outage, not one for each retry.
                 if self.is_connected or pause == PAUSE_SECONDS:
@@ -228,13 +252,22 @@ class Fanout:
     async def _flush(self, transport: FanoutTransport) -> None:
         # No await between the two lines: a message that is queued from now on sets the event again.
         self._wake.clear()
-        messages, self._queued = list(self._queued), {}
+        queued, self._queued = self._queued, {}
+        by_address: dict[Address, list[FanoutMessage]] = {}
+        for to, message in queued:
+            by_address.setdefault(to, []).append(message)
         # Not queued again if that fails: they are hints, and polling finds what they were about.
-        if messages:
-            await transport.publish(list(encode_payloads(self._own_id, _merge_tokens(messages), transport.limit)))
+        if by_address:
+            await transport.publish(
+                [
+                    (to, payload)
+                    for to, messages in by_address.items()
+                    for payload in encode_payloads(self.own_id, _merge_tokens(messages), transport.limit)
+                ]
+            )
 
     def _receive(self, payload: bytes | str) -> None:
-        for message in decode_payload(payload, self._own_id):
+        for message in decode_payload(payload, self.own_id):
             self._handle(message)
 
     def _handle(self, message: FanoutMessage) -> None:

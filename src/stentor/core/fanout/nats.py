@@ -9,9 +9,11 @@ from typing import Any
 import nats
 from nats.aio.client import Client
 
+from stentor.core.fanout.fanout import Address
+
 
 class NatsTransport:
-    """A `FanoutTransport`; all processes publish and subscribe to one subject."""
+    """A `FanoutTransport`; all processes subscribe to one subject, and each to one of its own below it."""
 
     limit = 200_000
     """NATS accepts a megabyte by default."""
@@ -21,7 +23,7 @@ class NatsTransport:
         self._subject = subject
         self._client: Client | None = None
 
-    async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
+    async def listen(self, own_id: str, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
         lost = asyncio.Event()
 
         async def on_message(message: Any) -> None:
@@ -45,8 +47,9 @@ class NatsTransport:
             error_cb=on_error,
         )
         try:
-            await client.subscribe(self._subject, cb=on_message)
-            # A round trip: after it the server has the subscription, and nothing is missed. Two, because nats-py writes
+            for to in (None, own_id):
+                await client.subscribe(self._subject_of(to), cb=on_message)
+            # A round trip: after it the server has the subscriptions and nothing is missed. Two, because nats-py writes
             # the first one's PING ahead of the subscription, which waits in a buffer; it has left before the second's.
             await client.flush()
             await client.flush()
@@ -57,11 +60,14 @@ class NatsTransport:
             await client.close()
             raise
 
-    async def publish(self, payloads: list[bytes]) -> None:
+    async def publish(self, payloads: list[tuple[Address, bytes]]) -> None:
         if self._client is None or not self._client.is_connected:
             raise ConnectionError("not connected")
-        for payload in payloads:
-            await self._client.publish(self._subject, payload)
+        for to, payload in payloads:
+            await self._client.publish(self._subject_of(to), payload)
+
+    def _subject_of(self, to: Address) -> str:
+        return self._subject if to is None else f"{self._subject}.{to}"
 
     async def close(self) -> None:
         if self._client is not None:

@@ -13,7 +13,10 @@ from typing import Any
 
 import psycopg
 
+from stentor.core.fanout.fanout import Address
+
 CHANNEL = "stentor"
+"""For all processes; each has one of its own besides, see `channel_of`."""
 _OPTIONS: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -22,6 +25,11 @@ _OPTIONS: dict[str, Any] = {
     "tcp_user_timeout": 30_000,
     "application_name": "stentor messages",
 }
+
+
+def channel_of(process: Address) -> str:
+    """Return the channel on which a process listens alone."""
+    return CHANNEL if process is None else f"{CHANNEL}_{process}"
 
 
 @contextmanager
@@ -49,9 +57,9 @@ class PostgresTransport:
         self._options = {name: value for name, value in _OPTIONS.items() if name not in in_url}
         self._sender: psycopg.AsyncConnection[Any] | None = None
 
-    async def listen(self, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
+    async def listen(self, own_id: str, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
         async with await self._connect() as connection:
-            await connection.execute(f"listen {CHANNEL}")
+            await connection.execute(f'listen "{channel_of(None)}"; listen "{channel_of(own_id)}"')
             ready()
             # psycopg's own generator polls ten times a second; this loop wakes only when data arrives.
             with _readable(connection.fileno()) as readable:
@@ -63,12 +71,16 @@ class PostgresTransport:
                     while message := connection.pgconn.notifies():
                         receive(message.extra)
 
-    async def publish(self, payloads: list[bytes]) -> None:
+    async def publish(self, payloads: list[tuple[Address, bytes]]) -> None:
         # One statement for all payloads, because each commit with NOTIFY takes the lock again.
         if self._sender is None or self._sender.closed:
             self._sender = await self._connect()
-        texts = [payload.decode() for payload in payloads]
-        await self._sender.execute("select pg_notify(%s, text) from unnest(%s::text[]) as text", (CHANNEL, texts))
+        channels = [channel_of(to) for to, _ in payloads]
+        texts = [payload.decode() for _, payload in payloads]
+        await self._sender.execute(
+            "select pg_notify(channel, text) from unnest(%s::text[], %s::text[]) as payload (channel, text)",
+            (channels, texts),
+        )
 
     async def close(self) -> None:
         if self._sender is not None:

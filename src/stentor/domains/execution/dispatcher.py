@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from prometheus_client.core import Metric
@@ -29,6 +30,18 @@ MAX_SKIPS = 3
 log = logging.getLogger(__name__)
 
 
+class TaskPoll(Protocol):
+    """A worker that asks for tasks of its agent, once or for a while."""
+
+    async def claim(self, limit: int, lease: int) -> list[TaskClaim]:
+        """Claim up to `limit` queued tasks; `lease` in microseconds."""
+        ...
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait at most `seconds` until the agent may have a queued task. Return False on a timeout."""
+        ...
+
+
 class Dispatcher(TaskQueue, Protocol):
     """Queue of tasks and hand-out to agents."""
 
@@ -45,12 +58,8 @@ class Dispatcher(TaskQueue, Protocol):
         """Return how many attempts run in this process."""
         ...
 
-    async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
-        """Claim up to `limit` queued tasks of an agent; `lease` in microseconds."""
-        ...
-
-    async def wait_for_task(self, agent_id: str, seconds: float) -> bool:
-        """Wait at most `seconds` until the agent may have a queued task. Return False on a timeout."""
+    def poll(self, agent_id: str) -> AbstractContextManager[TaskPoll]:
+        """Let a worker of the agent wait for tasks while the block runs."""
         ...
 
     def queue_depths(self) -> dict[str, int]:

@@ -7,13 +7,14 @@ started from here; workers claim theirs. `postgres_dispatcher.py` is the variant
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.agent_queues import AgentQueues
-from stentor.domains.execution.dispatcher import RunningTasks
+from stentor.domains.execution.dispatcher import RunningTasks, TaskPoll
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.reservation import Reservation
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
@@ -77,6 +78,10 @@ class InMemoryDispatcher:
     def count_running(self) -> int:
         return len(self._running)
 
+    @contextmanager
+    def poll(self, agent_id: str) -> Iterator[TaskPoll]:
+        yield _Poll(self, agent_id)
+
     async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
         """Claim queued tasks; puts them back if the store fails."""
         # A refill may enqueue again what was claimed while it read, so all taken tasks may be claimed already. Only an
@@ -138,3 +143,17 @@ class InMemoryDispatcher:
                 return
             queued = taken[0]
             self._running.start((queued.tenant, queued.task_id), agent_id, self._executor.claim_and_run(queued))
+
+
+class _Poll:
+    """A `TaskPoll`; it holds nothing, because the queue in memory knows whether it has tasks."""
+
+    def __init__(self, dispatcher: InMemoryDispatcher, agent_id: str) -> None:
+        self._dispatcher = dispatcher
+        self._agent_id = agent_id
+
+    async def claim(self, limit: int, lease: int) -> list[TaskClaim]:
+        return await self._dispatcher.claim(self._agent_id, limit, lease)
+
+    async def wait(self, seconds: float) -> bool:
+        return await self._dispatcher.wait_for_task(self._agent_id, seconds)

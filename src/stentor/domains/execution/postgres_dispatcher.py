@@ -1,23 +1,26 @@
 """Dispatcher for several processes on one PostgreSQL database: the task rows are the queue.
 
 A process claims the next tasks in one transaction and skips rows that another process has locked, so no task is handed
-out twice and a crashed process leaves nothing to repair. Fan-out messages wake the other processes; a poll of the queue
-depths each second finds what was missed. `in_memory_dispatcher.py` is the variant for one process.
+out twice and a crashed process leaves nothing to repair. A message wakes one other process (`task_hints.py`); a poll of
+the queue depths each second finds what was missed. `in_memory_dispatcher.py` is the variant for one process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
-from stentor.core.fanout import Fanout, Reconnected, TaskQueued, TaskStopped
-from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks
+from stentor.core.fanout import Fanout, Reconnected, TaskStopped
+from stentor.domains.execution.claim_polls import ClaimPolls
+from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks, TaskPoll
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.reservation import Reservation
+from stentor.domains.execution.task_hints import TaskHints
 from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
@@ -27,18 +30,6 @@ CLAIM_BATCH = 32
 MAX_ROUNDS = 100
 """How often one transaction reads the queue again because no task of the last read could be claimed."""
 log = logging.getLogger(__name__)
-
-
-class ArrivalEvent(asyncio.Event):
-    """Event that is set while an agent may have queued tasks; `set_count` detects a set() during a claim."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.set_count = 0
-
-    def set(self) -> None:
-        self.set_count += 1
-        super().set()
 
 
 class PostgresDispatcher:
@@ -64,25 +55,27 @@ class PostgresDispatcher:
         self._runs_agents = runs_agents
         self._depths: dict[str, int] = {}
         self._local_writes = ConcurrentWrites[str]()
-        self._arrivals: dict[str, ArrivalEvent] = {}
+        self._hints = TaskHints(fanout, self._take)
+        self._polls = ClaimPolls(self._look, lambda agent_id: self._hints.tell(agent_id, inside=False))
+        self._hinted: set[str] = set()
+        """Agents inside the service whose hints were taken since the last claim."""
+        self._unclaimed: set[str] = set()
+        """Agents inside the service that have more tasks than this process could take, and others know it."""
         self._wake = asyncio.Event()
         self._may_have_more = False
-        self._is_claiming = False
+        self._is_claiming = self._is_hinted = False
         self._running = RunningTasks(self._freed)
         self._pump_task: asyncio.Task[None] | None = None
         self._open = True
         self.offline_endpoints: Callable[[], list[str]] = list
         """Set by `bootstrap/parts/tasks.py`."""
-        fanout.subscribe(TaskQueued, lambda message: self._arrived(message.agent_id, inside=message.in_process))
         fanout.subscribe(TaskStopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
         # Messages were lost while the connection was down.
         fanout.subscribe(Reconnected, lambda _: self._wake.set())
 
     def enqueue(self, queued: QueuedTask) -> None:
-        inside = queued.runtime_kind != "worker"
         self._change_depth(queued.agent_id, 1)
-        self._arrived(queued.agent_id, inside=inside)
-        self._fanout.send(TaskQueued(queued.agent_id, inside))
+        self._hints.tell(queued.agent_id, inside=queued.runtime_kind != "worker")
 
     def reserve(self, agent_id: str, runtime_kind: str) -> Reservation | None:
         """Return room for a task that starts at once, None if it must be queued."""
@@ -92,9 +85,7 @@ class PostgresDispatcher:
         # what it leaves.
         if self._is_claiming or self._wake.is_set() or self._depths.get(agent_id):
             return None
-        if self._running.taken_by(agent_id) >= self._concurrency:
-            return None
-        if agent_id in self._freshness.skipped_agents or agent_id in self.offline_endpoints():
+        if not self._has_room(agent_id):
             return None
         return Reservation(
             agent_id, self._running, self._executor, lambda tx: self._freshness.are_current(tx, [agent_id])
@@ -129,45 +120,42 @@ class PostgresDispatcher:
     def count_running(self) -> int:
         return len(self._running)
 
-    async def claim(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim]:
-        arrival = self._arrivals.setdefault(agent_id, ArrivalEvent())
-        # Costs no query while nothing is queued, as the workers of all agents ask again and again.
-        if not self._open or not arrival.is_set():
+    @contextmanager
+    def poll(self, agent_id: str) -> Iterator[TaskPoll]:
+        self._hints.worker_waits(agent_id)
+        with self._polls.open(agent_id) as poll:
+            yield poll
+
+    async def _look(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim] | None:
+        if not self._open:
             return []
-        seen = arrival.set_count
+        # Only then it matters whether tasks are left over.
+        has_others = self._polls.count(agent_id) > 1 or self._hints.has_others(agent_id)
 
-        def work(tx: Tx) -> tuple[int | None, list[TaskClaim]]:
-            """Return how many tasks were read, and the claims; None if the tasks were not read."""
-            count, claims = None, list[TaskClaim]()
-            if self._freshness.are_current(tx, [agent_id]):
-                # Rounds, because all may be parked or denied; only an empty queue may give an empty result.
-                for _ in range(MAX_ROUNDS):
-                    tasks = queue_store.next_for_agent(tx, agent_id, limit)
-                    attempts = (self._executor.claim(tx, queued, lease) for queued in tasks)
-                    count, claims = len(tasks), [claim for claim in attempts if claim is not None]
-                    if claims or not tasks:
-                        break
-            return count, claims
+        def work(tx: Tx) -> tuple[int | None, list[TaskClaim], bool]:
+            """Return how many tasks were read, the claims, and whether more wait; None if the tasks were not read."""
+            if not self._freshness.are_current(tx, [agent_id]):
+                return None, [], False
+            count, claims = 0, list[TaskClaim]()
+            # Rounds, because all may be parked or denied; only an empty queue may give an empty result.
+            for _ in range(MAX_ROUNDS):
+                tasks = queue_store.next_for_agent(tx, agent_id, limit)
+                attempts = (self._executor.claim(tx, queued, lease) for queued in tasks)
+                count, claims = len(tasks), [claim for claim in attempts if claim is not None]
+                if claims or not tasks:
+                    break
+            return count, claims, has_others and count == limit and queue_store.has_queued(tx, agent_id)
 
-        count, claims = await self._db.write(work, NO_LOCKS)
+        count, claims, has_more = await self._db.write(work, NO_LOCKS)
         # After MAX_ROUNDS the transaction is committed and another one goes on, so that none holds its rows for long.
         while self._open and count and not claims:
-            count, claims = await self._db.write(work, NO_LOCKS)
+            count, claims, has_more = await self._db.write(work, NO_LOCKS)
         if claims:
             self._change_depth(agent_id, -len(claims))
-        # The queue is empty, unless a task arrived after the transaction had read it.
-        if count is not None and count < limit and arrival.set_count == seen:
-            arrival.clear()
-        return claims
-
-    async def wait_for_task(self, agent_id: str, seconds: float) -> bool:
-        arrival = self._arrivals.setdefault(agent_id, ArrivalEvent())
-        try:
-            async with asyncio.timeout(seconds):
-                await arrival.wait()
-        except TimeoutError:
-            return False
-        return True
+        if has_more:
+            # Hints of tasks that were queued together may have been sent as one.
+            self._hints.tell(agent_id, inside=False)
+        return None if count is None else claims
 
     def refill_query(self) -> PollQuery:
         return self._local_writes.start_poll(queue_store.read_queue_depths, self._refill)
@@ -176,12 +164,14 @@ class PostgresDispatcher:
         """Apply the polled depths. The first call starts the pump."""
         # Do not overwrite what this process changed while the poll was reading.
         self._depths = depths | {agent_id: self._depths[agent_id] for agent_id in changed}
+        self._hints.renew()
         for agent_id, depth in self._depths.items():
             if depth:
-                self._arrivals.setdefault(agent_id, ArrivalEvent()).set()
+                self._polls.wake_one(agent_id)
                 self._wake.set()
         if self._runs_agents and self._open and self._pump_task is None:
             self._pump_task = asyncio.create_task(self._pump())
+            self._hints.start_working()
 
     def registry_refreshed(self) -> None:
         if self._freshness.skipped_agents:
@@ -190,6 +180,7 @@ class PostgresDispatcher:
 
     async def close(self, seconds: float, hurry: asyncio.Event) -> list[TaskClaim]:
         self._open = False
+        self._hints.stop_working()
         if self._pump_task is not None:
             self._pump_task.cancel()
             await asyncio.gather(self._pump_task, return_exceptions=True)
@@ -199,11 +190,24 @@ class PostgresDispatcher:
         await self._running.stop_all()
         return claims
 
-    def _arrived(self, agent_id: str, *, inside: bool) -> None:
-        if inside:
-            self._wake.set()
-        else:
-            self._arrivals.setdefault(agent_id, ArrivalEvent()).set()
+    def _take(self, agent_id: str, inside: bool) -> bool:
+        """Have this process look for a task of the agent; False if it has no room for one."""
+        if not inside:
+            return self._polls.wake_one(agent_id)
+        if self._pump_task is None or not self._open or not self._has_room(agent_id):
+            # The next attempt that ends wakes the pump.
+            self._may_have_more = self._is_hinted = True
+            return False
+        self._hinted.add(agent_id)
+        self._wake.set()
+        return True
+
+    def _has_room(self, agent_id: str) -> bool:
+        return (
+            self._running.taken_by(agent_id) < self._concurrency
+            and agent_id not in self._freshness.skipped_agents
+            and agent_id not in self.offline_endpoints()
+        )
 
     def _freed(self, agent_id: str) -> None:
         if self._may_have_more:
@@ -229,33 +233,44 @@ class PostgresDispatcher:
 
     async def _claim_next(self) -> list[TaskClaim]:
         """Claim the next tasks of the agents that are below their concurrency in this process."""
-        excluded = [agent_id for agent_id, n in self._running.count_taken().items() if n >= self._concurrency]
-        excluded += [*self._freshness.skipped_agents, *self.offline_endpoints()]
+        excluded = {agent_id for agent_id, n in self._running.count_taken().items() if n >= self._concurrency}
+        excluded |= {*self._freshness.skipped_agents, *self.offline_endpoints()}
+        self._pass_on(self._hinted & excluded)
+        self._hinted.clear()
 
-        def work(tx: Tx) -> tuple[int, list[TaskClaim]]:
+        def work(tx: Tx) -> tuple[int, list[TaskClaim], set[str]]:
             running = self._running.count_taken()
-            claims: list[TaskClaim] = []
-            tasks = queue_store.next_in_process(tx, excluded, CLAIM_BATCH)
+            claims, left = list[TaskClaim](), set[str]()
+            tasks = queue_store.next_in_process(tx, list(excluded), CLAIM_BATCH)
             current = self._freshness.current_agents(tx, sorted({queued.agent_id for queued in tasks}))
             for queued in tasks:
                 if queued.agent_id not in current or running[queued.agent_id] >= self._concurrency:
-                    continue
-                if claim := self._executor.claim(tx, queued, self._executor.lease_us):
+                    left.add(queued.agent_id)
+                elif claim := self._executor.claim(tx, queued, self._executor.lease_us):
                     running[queued.agent_id] += 1
                     claims.append(claim)
-            return len(tasks), claims
+            if len(tasks) == CLAIM_BATCH:
+                left |= {agent_id for agent_id, n in running.items() if n >= self._concurrency} - excluded
+            return len(tasks), claims, left
 
         # An attempt that ends during the transaction must wake the pump, so assume until then that more tasks wait.
-        self._may_have_more = True
+        self._may_have_more, self._is_hinted = True, False
         self._is_claiming = True
         try:
-            count, claims = await self._db.write(work, NO_LOCKS)
+            count, claims, left = await self._db.write(work, NO_LOCKS)
         finally:
             self._is_claiming = False
         if count == CLAIM_BATCH:
             self._wake.set()
         # Tasks of excluded agents were not read, and some of those that were read could not be claimed.
-        self._may_have_more = bool(excluded) or count > len(claims)
+        self._may_have_more = bool(excluded) or count > len(claims) or self._is_hinted
+        # Only those that are new: the others are known to the processes that had no room for them.
+        self._pass_on(left - self._unclaimed)
+        self._unclaimed = left | (self._unclaimed & excluded)
         for claim in claims:
             self._change_depth(claim.agent_id, -1)
         return claims
+
+    def _pass_on(self, agent_ids: set[str]) -> None:
+        for agent_id in agent_ids:
+            self._hints.pass_on(agent_id, inside=True)

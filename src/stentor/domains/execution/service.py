@@ -15,7 +15,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, NotFound
 from stentor.core.live import Hub
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatcher import Dispatcher, TaskPoll
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.spans import TaskSpans
@@ -71,33 +71,46 @@ class WorkerService:
         `gone` returns whether the client has disconnected; then nothing is claimed.
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
-        waited = 0.0
         polls = self._polls.setdefault(agent_id, [])
         polls.append(gone)
         try:
-            while True:
-                # In each round: the agent may be suspended or deleted while the request waits.
-                agent = self.require_worker(principal, agent_id)
-                # Before the worker is recorded as seen: it may have left.
-                if self._hub.closing.is_set() or await gone():
-                    return []
-                await self._forget_departure(agent)
-                self._presence.record_seen(agent_id)
-                self._presence.record_poll(agent_id, limit)
-                if claims := await self._dispatcher.claim(agent_id, limit, lease * SECOND):
-                    for claim in claims:
-                        self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
-                    return claims if self._spans is None else [self._spans.with_trace(claim) for claim in claims]
-                if waited >= wait:
-                    return []
-                step = min(DISCONNECT_POLL_SECONDS, wait - waited)
-                if not await self._dispatcher.wait_for_task(agent_id, step):
-                    waited += step
+            with self._dispatcher.poll(agent_id) as poll:
+                return await self._claim(principal, agent_id, limit, wait, lease, gone, poll)
         finally:
             polls.remove(gone)
             if not polls:
                 self._polls.pop(agent_id, None)
             self._presence.record_poll(agent_id, 0)
+
+    async def _claim(
+        self,
+        principal: Principal,
+        agent_id: str,
+        limit: int,
+        wait: float,
+        lease: int,
+        gone: Callable[[], Awaitable[bool]],
+        poll: TaskPoll,
+    ) -> list[TaskClaim]:
+        waited = 0.0
+        while True:
+            # In each round: the agent may be suspended or deleted while the request waits.
+            agent = self.require_worker(principal, agent_id)
+            # Before the worker is recorded as seen: it may have left.
+            if self._hub.closing.is_set() or await gone():
+                return []
+            await self._forget_departure(agent)
+            self._presence.record_seen(agent_id)
+            self._presence.record_poll(agent_id, limit)
+            if claims := await poll.claim(limit, lease * SECOND):
+                for claim in claims:
+                    self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
+                return claims if self._spans is None else [self._spans.with_trace(claim) for claim in claims]
+            if waited >= wait:
+                return []
+            step = min(DISCONNECT_POLL_SECONDS, wait - waited)
+            if not await poll.wait(step):
+                waited += step
 
     async def leave(self, principal: Principal, agent_id: str) -> bool:
         """Record that a worker ends; return whether the agent is still online, because another worker polls or works.

@@ -22,6 +22,10 @@ _NEXT = f"""select {QUEUED_COLUMNS} from tasks
     order by priority, turn, queued_at limit :limit for update skip locked"""
 _NEXT_FOR_AGENT = Sql(_NEXT.format(which="assigned_agent = :agent_id"))
 _NEXT_IN_PROCESS = Sql(_NEXT.format(which="runtime_kind <> 'worker' and assigned_agent <> all(:full)"))
+_HAS_QUEUED = Sql(
+    """select 1 from tasks where status = 'queued' and parked = 0 and assigned_agent = :agent_id
+    order by priority limit 1"""
+)
 _FIRST_AGENT = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
 # A recursive "skip scan": steps through the index from one agent with queued tasks to the next, so that the cost
 # depends neither on the number of idle agents nor on the length of the queues.
@@ -50,6 +54,11 @@ _metadata_decoder = msgspec.json.Decoder(TaskMetadata)
 def next_for_agent(tx: Tx, agent_id: str, limit: int) -> list[QueuedTask]:
     """List the most urgent queued tasks of an agent that no other process is claiming; PostgreSQL only."""
     return [queued_from_row(row) for row in tx.rows(_NEXT_FOR_AGENT, agent_id=agent_id, limit=limit)]
+
+
+def has_queued(tx: Tx, agent_id: str) -> bool:
+    """Return whether the agent has queued tasks besides those that this transaction claimed."""
+    return bool(tx.rows(_HAS_QUEUED, agent_id=agent_id))
 
 
 def next_in_process(tx: Tx, full: list[str], limit: int) -> list[QueuedTask]:

@@ -1,0 +1,128 @@
+"""What a queued task costs by the number of processes that could take it: statements, claims in vain, wake-ups.
+
+Counts, not times: they are the same on a busy machine. Tasks come one at a time, so that none shares a commit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from bench.scale.costs.kept import Cost, Costs
+from bench.scale.costs.server import Server
+from bench.scale.costs.tasks import process
+from bench.service import Client, Service
+from bench.sizes import Scale
+
+NUMBERS = (1, 2, 4)
+"""Processes that could take a task."""
+CLAIM = "for update skip locked"
+LISTENING = "stentor messages"
+_CHANNEL = re.compile(r"\$1 = '\{?([^']*?)\}?'")
+INSIDE = {"type": "summarize", "input": "Hello world is here.", "required_capabilities": ["summarize"]}
+OUTSIDE = {"type": "x", "input": 1, "required_capabilities": ["outside"]}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """For one task: statements of its transactions, claims that found nothing, messages that a process received."""
+
+    statements: float
+    vain: float
+    wakes: float
+
+
+def measured(server: Server, folder: Path, scale: Scale) -> Costs:
+    count = scale.pick(60, 6)
+    costs: Costs = {}
+    for number in NUMBERS:
+        for name, how, run in (
+            ("inside", "run by one of them", _inside),
+            ("outside", "claimed at one of them", _outside),
+        ):
+            found = run(server, folder / f"{name}{number}", number, count)
+            method = f"{count} tasks one at a time, sent to a gateway of its own and {how}; processes: {number}"
+            costs[f"{name}_statements_{number}"] = Cost(found.statements, "statements", f"{method}; the server's log")
+            costs[f"{name}_vain_{number}"] = Cost(found.vain, "claims", f"that found no task; {method}")
+            costs[f"{name}_wakes_{number}"] = Cost(found.wakes, "messages", f"received by processes; {method}")
+    return costs
+
+
+def _inside(server: Server, folder: Path, number: int, count: int) -> Counts:
+    with _processes(server, folder, number, "worker") as services, services[0].connect() as client:
+
+        def one() -> None:
+            task = json.loads(client.send("POST", "/api/v1/tasks", json.dumps(INSIDE).encode()))["task_id"]
+            while client.get(f"/api/v1/tasks/{task}")["status"] != "completed":
+                time.sleep(0.02)
+
+        return _counted(server, one, count, number)
+
+
+def _outside(server: Server, folder: Path, number: int, count: int) -> Counts:
+    """Each of the processes has one worker of the same agent that waits."""
+    with ExitStack() as stack:
+        services = stack.enter_context(_processes(server, folder, number, "gateway"))
+        client = stack.enter_context(services[0].connect())
+        body = {"name": f"outside {number}", "capabilities": ["outside"], "runtime": {"kind": "worker"}}
+        agent = json.loads(client.send("POST", "/api/v1/registry/agents", json.dumps(body).encode()))["agent_id"]
+        time.sleep(2)  # until all processes know it
+        ended, leaving = Event(), Event()
+        pool = stack.enter_context(ThreadPoolExecutor(number))
+        stack.callback(leaving.set)
+        for service in services[1:]:
+            pool.submit(_work, service.connect(), agent, ended, leaving)
+
+        def one() -> None:
+            ended.clear()
+            client.send("POST", "/api/v1/tasks", json.dumps(OUTSIDE).encode())
+            ended.wait(60)
+
+        return _counted(server, one, count, number)
+
+
+def _work(client: Client, agent: str, ended: Event, leaving: Event) -> None:
+    with client:
+        while not leaving.is_set():
+            body = json.dumps({"max": 1, "wait_seconds": 5}).encode()
+            for task in json.loads(client.send("POST", f"/api/v1/agents/{agent}/claims", body))["tasks"]:
+                done = json.dumps({"epoch": task["epoch"], "result": 1}).encode()
+                client.send("POST", f"/api/v1/tasks/{task['task_id']}/complete", done)
+                ended.set()
+
+
+@contextmanager
+def _processes(server: Server, folder: Path, number: int, roles: str) -> Iterator[list[Service]]:
+    """A gateway, and `number` processes with the roles beside it."""
+    folder.mkdir()
+    with ExitStack() as stack:
+        first = stack.enter_context(process(server, folder, 0, "gateway"))
+        yield [first, *(stack.enter_context(process(server, folder, n, roles)) for n in range(1, number + 1))]
+
+
+def _counted(server: Server, one: Callable[[], None], count: int, number: int) -> Counts:
+    for _ in range(5):  # warm
+        one()
+    time.sleep(1)
+    with server.statements() as found:
+        for _ in range(count):
+            one()
+            time.sleep(0.05)
+    polls = sum(text.startswith("begin isolation") for text in found)
+    claims = sum(CLAIM in text for text in found)
+    wakes = sum(_wakes(text, number) for text in server.notified)
+    return Counts((len(found) - 4 * polls) / count, claims / count - 1, wakes / count)
+
+
+def _wakes(parameters: str, others: int) -> int:
+    """Messages that processes receive of one statement: those for all of them, and those for one."""
+    channels = _CHANNEL.findall(parameters)
+    names = channels[0].split(",") if channels else []
+    return sum(others if name == "stentor" else 1 for name in names)
