@@ -19,6 +19,7 @@ MORE = {
     "chromium": "chromium",
     "docker-compose": "docker-compose",
     "faketime": "faketime",
+    "pgbouncer": "pgbouncer",
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "systemd-analyze": "systemd",

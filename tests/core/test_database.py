@@ -11,6 +11,7 @@ import pytest
 
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Row
+from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 from stentor.testing import FixedClock
 
@@ -259,6 +260,9 @@ class FlakyDriver:
 
     def reader(self) -> DbConnection:
         return self._inner.reader()
+
+    def lock_session(self) -> LockSession:
+        return self._inner.lock_session()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), RuntimeError("a bug")], ids=["outage", "bug"])

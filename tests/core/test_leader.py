@@ -11,9 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stentor.core.db.driver import DbConnection
 from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres import PostgresConnection, PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from tests.patience import soon
 
@@ -52,19 +51,19 @@ async def test_a_process_that_leaves_while_it_asks_keeps_no_lead(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, goes_on, answered = threading.Event(), threading.Event(), threading.Event()
-    reader, query = PostgresDriver.reader, LeaderElection._query
+    connect, query = PostgresDriver._open_session, LeaderElection._query
 
-    def slow_reader(driver: PostgresDriver) -> DbConnection:
+    def slow_connect(driver: PostgresDriver) -> PostgresConnection:
         asked.set()
         goes_on.wait()
-        return reader(driver)
+        return connect(driver)
 
     def told_query(election: LeaderElection, held: bool) -> bool:
         is_held = query(election, held)
         answered.set()
         return is_held
 
-    monkeypatch.setattr(PostgresDriver, "reader", slow_reader)
+    monkeypatch.setattr(PostgresDriver, "_open_session", slow_connect)
     monkeypatch.setattr(LeaderElection, "_query", told_query)
     first, second = leader(postgres_url), leader(postgres_url)
     asking = asyncio.create_task(first.is_leader())
@@ -161,7 +160,6 @@ async def test_an_outage_is_no_lead_and_ends_by_itself(postgres_url: str) -> Non
 
 HOLDER = """
 import asyncio, sys
-from stentor.core.db.driver import DbConnection
 from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.db.postgres import PostgresDriver
 from tests.patience import soon

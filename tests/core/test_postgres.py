@@ -13,10 +13,14 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db import Database, Sql, Tx, postgres
+from stentor.core.db import database as module
 from stentor.core.db.database_url import parse_database_url
+from stentor.core.db.leader import LeaderElection
+from stentor.core.db.locks import SERVING_LOCK_ID
 from stentor.core.db.postgres import PostgresConnection, PostgresDriver
 from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import StoreConflict, StoreUnavailable
+from tests.requirements import requirement
 
 WHO = Sql("select pg_backend_pid()")
 READ = Sql("select n from task_counts where tenant = :tenant")
@@ -141,7 +145,7 @@ async def test_a_connection_that_breaks_in_a_transaction_costs_one_more_try(two:
 async def test_a_process_that_stands_still_does_not_hold_up_the_others(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "_SESSION", postgres._SESSION.replace("'10s'", "'200ms'"))
+    monkeypatch.setitem(postgres._SETTINGS, "idle_in_transaction_session_timeout", "'200ms'")
     migrations.upgrade(PostgresDriver(postgres_url))
     stopped, other = Database(PostgresDriver(postgres_url)), Database(PostgresDriver(postgres_url))
     go_on, inside = threading.Event(), threading.Event()
@@ -241,3 +245,68 @@ def test_a_copy_knows_every_column_of_a_key_in_its_order(postgres_url: str) -> N
         tables = side.tables()
     assert tables["tasks"].key == ("tenant", "task_id")
     assert tables["idempotency_keys"].key == ("tenant", "key_name", "route", "idempotency_key")
+
+
+@requirement("scale.pooler")
+def test_with_a_pooler_no_transaction_writes_while_the_database_is_copied(postgres_url: str) -> None:
+    driver = PostgresDriver(postgres_url, session_url=postgres_url)
+    writer = driver.writer()
+    writer.begin()
+    writer.rollback()
+    with psycopg.connect(postgres_url, autocommit=True) as copy:
+        copy.execute("select pg_advisory_lock(%s)", (SERVING_LOCK_ID,))
+        with pytest.raises(StoreUnavailable, match="is being copied"):
+            writer.begin()
+        assert not writer.in_transaction()
+    writer.begin()
+    writer.close()
+
+
+@requirement("scale.pooler")
+def test_with_a_pooler_a_transaction_leaves_no_setting_and_no_statement_on_its_connection(postgres_url: str) -> None:
+    driver = PostgresDriver(postgres_url, None, {"search_path": "elsewhere"}, session_url=postgres_url)
+    for connection in (driver.writer(), driver.reader()):
+        connection.begin()
+        for _ in range(10):
+            assert connection.rows(Sql("select current_setting('search_path'), :n"), {"n": "x"}) == [("elsewhere", "x")]
+        connection.rollback()
+        assert connection.rows(Sql("select current_setting('search_path')"), {}) != [("elsewhere",)]
+        assert connection.rows(Sql("select count(*) from pg_prepared_statements"), {}) == [(0,)]
+        connection.close()
+
+
+@requirement("scale.connections")
+async def test_readers_are_opened_for_reads_at_the_same_time_and_closed_when_they_are_idle(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(PostgresDriver(postgres_url))
+    together = threading.Barrier(3)
+    await asyncio.gather(*(database.read(lambda tx: together.wait(60)) for _ in range(3)))
+    assert len(database._idle_readers) == 3
+    await database.read(lambda tx: tx.now)
+    assert len(database._idle_readers) == 3
+    monkeypatch.setattr(module, "READER_IDLE_SECONDS", 0)
+    for _ in range(3):
+        await database.read(lambda tx: tx.now)
+    assert len(database._idle_readers) == 1
+    assert await database.read(lambda tx: tx.now)
+    database.close()
+
+
+@requirement("scale.connections")
+async def test_all_jobs_of_a_process_hold_their_locks_on_one_connection(postgres_url: str) -> None:
+    driver = PostgresDriver(postgres_url)
+    jobs = [LeaderElection(driver, number, "a job") for number in (1, 2, 3)]
+    assert [await job.is_leader() for job in jobs] == [True, True, True]
+    with psycopg.connect(postgres_url) as admin:
+        text = "select count(distinct pid), count(*) from pg_locks where locktype = 'advisory'"
+        text += " and database = (select oid from pg_database where datname = current_database())"
+        assert admin.execute(text.encode()).fetchall() == [(1, 3)]
+        await jobs[0].close()
+        assert admin.execute(text.encode()).fetchall() == [(1, 2)]
+        assert await jobs[1].is_leader()
+        for job in jobs[1:]:
+            await job.close()
+    other = LeaderElection(PostgresDriver(postgres_url), 1, "a job")
+    assert await other.is_leader()
+    await other.close()

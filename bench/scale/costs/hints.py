@@ -10,8 +10,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from threading import Event
 
@@ -69,16 +70,16 @@ def _inside(server: Server, folder: Path, number: int, count: int) -> Counts:
 def _outside(server: Server, folder: Path, number: int, count: int) -> Counts:
     """Each of the processes has one worker of the same agent that waits."""
     with ExitStack() as stack:
+        # Before the services, whose end ends the polls of the workers.
+        pool = stack.enter_context(ThreadPoolExecutor(number))
         services = stack.enter_context(_processes(server, folder, number, "gateway"))
         client = stack.enter_context(services[0].connect())
         body = {"name": f"outside {number}", "capabilities": ["outside"], "runtime": {"kind": "worker"}}
         agent = json.loads(client.send("POST", "/api/v1/registry/agents", json.dumps(body).encode()))["agent_id"]
         time.sleep(2)  # until all processes know it
-        ended, leaving = Event(), Event()
-        pool = stack.enter_context(ThreadPoolExecutor(number))
-        stack.callback(leaving.set)
+        ended = Event()
         for service in services[1:]:
-            pool.submit(_work, service.connect(), agent, ended, leaving)
+            pool.submit(_work, service.connect(), agent, ended)
 
         def one() -> None:
             ended.clear()
@@ -88,10 +89,11 @@ def _outside(server: Server, folder: Path, number: int, count: int) -> Counts:
         return _counted(server, one, count, number)
 
 
-def _work(client: Client, agent: str, ended: Event, leaving: Event) -> None:
-    with client:
-        while not leaving.is_set():
-            body = json.dumps({"max": 1, "wait_seconds": 5}).encode()
+def _work(client: Client, agent: str, ended: Event) -> None:
+    """Claims and completes tasks until the service is gone."""
+    body = json.dumps({"max": 1, "wait_seconds": 60}).encode()
+    with client, suppress(OSError, HTTPException, RuntimeError):
+        while True:
             for task in json.loads(client.send("POST", f"/api/v1/agents/{agent}/claims", body))["tasks"]:
                 done = json.dumps({"epoch": task["epoch"], "result": 1}).encode()
                 client.send("POST", f"/api/v1/tasks/{task['task_id']}/complete", done)
@@ -110,15 +112,30 @@ def _processes(server: Server, folder: Path, number: int, roles: str) -> Iterato
 def _counted(server: Server, one: Callable[[], None], count: int, number: int) -> Counts:
     for _ in range(5):  # warm
         one()
-    time.sleep(1)
-    with server.statements() as found:
+    time.sleep(2)
+    idle, began = _statements(server, lambda: time.sleep(10)), time.monotonic()
+
+    def all_of_them() -> None:
         for _ in range(count):
             one()
             time.sleep(0.05)
-    polls = sum(text.startswith("begin isolation") for text in found)
+
+    found = _statements(server, all_of_them)
+    background = _count_writing(idle) * (time.monotonic() - began) / 10.3
     claims = sum(CLAIM in text for text in found)
     wakes = sum(_wakes(text, number) for text in server.notified)
-    return Counts((len(found) - 4 * polls) / count, claims / count - 1, wakes / count)
+    return Counts((_count_writing(found) - background) / count, claims / count - 1, wakes / count)
+
+
+def _statements(server: Server, run: Callable[[], None]) -> list[str]:
+    with server.statements() as found:
+        run()
+    return found
+
+
+def _count_writing(found: list[str]) -> int:
+    """Without the read-only transactions of polls and of who waits for the end, which have four statements."""
+    return len(found) - 4 * sum(text.startswith("begin isolation") for text in found)
 
 
 def _wakes(parameters: str, others: int) -> int:

@@ -84,7 +84,9 @@ def _open_fanout(settings: Settings, db: Database) -> Fanout:
     if settings.process.nats_url:
         # The transports need extras that SQLite installations do not have, so they are imported by name.
         return Fanout(_transport("nats", "NatsTransport", settings.process.nats_url, settings.process.nats_subject))
-    return Fanout(_transport("postgres", "PostgresTransport", settings.storage.database_url or db.driver.url))  # pyrefly: ignore[missing-attribute] - only PostgresDriver is shared, whose module needs an extra
+    storage = settings.storage
+    url = storage.database_url or db.driver.url  # pyrefly: ignore[missing-attribute] - only PostgresDriver is shared, whose module needs an extra
+    return Fanout(_transport("postgres", "PostgresTransport", url, storage.session_url))
 
 
 def _transport(module: str, name: str, *arguments: str) -> FanoutTransport:

@@ -94,8 +94,9 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         # Before the database is opened, whose errors may name its URL.
         for secret in settings.secrets():
             redactor.add_secret(secret)
-        for secret in database_url.url_secrets(settings.storage.database_url):
-            redactor.add_secret(secret)
+        for url in (settings.storage.database_url, settings.storage.session_url):
+            for secret in database_url.url_secrets(url):
+                redactor.add_secret(secret)
         driver = open_driver(settings)
         # Under the lock of the folder: no other service may work on a SQLite database while its schema changes.
         migrations.prepare_schema(driver, migrate=settings.storage.migrate)
@@ -137,12 +138,19 @@ def open_driver(settings: Settings) -> Driver:
         module = importlib.import_module("stentor.core.db.postgres")
     except ImportError:
         raise StartRefused(f"PostgreSQL needs the extra: {install_command('postgres')}.") from None
-    try:
-        parsed = database_url.parse_postgres_url(settings.storage.database_url)
-    except ValueError as error:
-        raise StartRefused(f"SERVICE_DATABASE_URL {error}.") from None
-    driver: Driver = module.PostgresDriver(parsed.url)
+    url = _postgres_url("SERVICE_DATABASE_URL", settings.storage.database_url)
+    session_url = settings.storage.session_url and _postgres_url(
+        "SERVICE_DATABASE_SESSION_URL", settings.storage.session_url
+    )
+    driver: Driver = module.PostgresDriver(url, session_url=session_url)
     return driver
+
+
+def _postgres_url(name: str, text: str) -> str:
+    try:
+        return database_url.parse_postgres_url(text).url
+    except ValueError as error:
+        raise StartRefused(f"{name} {error}.") from None
 
 
 def application(kernel: Kernel, context: SurfaceContext) -> ASGIApp:

@@ -121,6 +121,7 @@ async def own_data_folder(
 @asynccontextmanager
 async def _open_read_only(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[ASGIApp]:
     redactor.add_secret(settings.storage.database_url)
+    redactor.add_secret(settings.storage.session_url)
     # Without a service no worker can be online: skip the grace period after which one counts as offline.
     settings = replace(settings, routing=replace(settings.routing, worker_offline_seconds=0.0))
     driver = LocalReadOnlyDriver(bootstrap.open_driver(settings))
@@ -139,8 +140,9 @@ def load_offline_settings(data_dir: Path | None) -> Settings:
     """Load the settings for a command that opens the database itself; keep secrets and passwords out of the log."""
     settings = settings_module.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
     redactor = Redactor()
-    for secret in (settings.storage.database_url, *database_url.url_secrets(settings.storage.database_url)):
-        redactor.add_secret(secret)
+    for url in (settings.storage.database_url, settings.storage.session_url):
+        for secret in (url, *database_url.url_secrets(url)):
+            redactor.add_secret(secret)
     redaction.configure_logging("warning", redactor)
     return settings
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stentor.core.db.driver import DbConnection, Driver
+from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 
 
@@ -70,6 +71,9 @@ class FailingDriver:
 
     def reader(self) -> Any:
         return FailingConnection(self._driver.reader(), self._plan)
+
+    def lock_session(self) -> LockSession:
+        return self._driver.lock_session()
 
 
 class FailingConnection:

@@ -40,13 +40,16 @@ MAX_GROUP_SIZE = 128
 """Maximum number of units that share one commit; bounds the wait of the first one."""
 
 READER_THREADS = 3
+"""Reads at a time: a slow list must not delay polls, pages and the health check."""
+READER_IDLE_SECONDS = 30.0
+"""How long a reader's connection may be unused, except the last one."""
 REMINDER_SECONDS = 30
 """Interval of the log lines during an outage."""
 _GROUP_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, MAX_GROUP_SIZE)
 
 
 class Database:
-    """One writer thread and a few read-only connections over a driver."""
+    """One writer thread and a few read-only connections over a driver, opened when they are needed."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -54,9 +57,9 @@ class Database:
         # A daemon: Python waits for other threads at its exit, so a program that forgot `close` would hang.
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="stentor-db-reader")
-        self._local = threading.local()
         self._poll_batch = PollBatch(self.read)
-        self._open_readers: list[DbConnection] = []
+        self._idle_readers: list[tuple[DbConnection, float]] = []
+        """Connections that no read uses and since when; the one that was used last is at the end, and taken first."""
         self._write_outages, self._read_outages = OutageLog("write"), OutageLog("read")
         self._write_durations = create_histogram(
             "stentor_database_write_duration_seconds",
@@ -117,7 +120,7 @@ class Database:
         """Finish the queued transactions, then close. Blocks until they are done."""
         self._closed = True
         self._readers.shutdown()
-        for connection in self._open_readers:
+        for connection, _ in self._idle_readers:
             connection.close()
         # The writer closes last: the last connection moves SQLite's WAL into the file, which a reader cannot.
         self._queue.put(None)
@@ -136,16 +139,28 @@ class Database:
         return result
 
     def _read_once(self, fn: Callable[[Tx], T]) -> T:
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            # One for each reader thread: a connection is for one thread at a time.
-            connection = self._local.connection = self.driver.reader()
-            self._open_readers.append(connection)
+        try:
+            connection, _ = self._idle_readers.pop()
+        except IndexError:
+            connection = self.driver.reader()
         try:
             return fn(Tx(connection, connection.begin()))
         finally:
             # An open snapshot would keep SQLite from truncating its WAL and PostgreSQL from vacuuming.
             connection.rollback()
+            self._idle_readers.append((connection, time.monotonic()))
+            self._close_idle_reader()
+
+    def _close_idle_reader(self) -> None:
+        # Taken out first, as other threads do the same. Polls read each second, so all come to their turn.
+        try:
+            connection, since = self._idle_readers.pop(0)
+        except IndexError:
+            return
+        if self._idle_readers and time.monotonic() - since >= READER_IDLE_SECONDS:
+            connection.close()
+        else:
+            self._idle_readers.insert(0, (connection, since))
 
     def _write_loop(self) -> None:
         connection: DbConnection | None = None

@@ -11,9 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import cache, cached_property
 from itertools import chain, zip_longest
 from operator import itemgetter
-from typing import Any, LiteralString, Protocol, cast
+from typing import TYPE_CHECKING, Any, LiteralString, Protocol, cast
 
 from stentor.core.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from stentor.core.db.lock_session import LockSession
 
 Params = Mapping[str, Any]
 Locks = Collection[str] | None
@@ -74,6 +77,10 @@ class Driver(Protocol):
     def writer(self) -> DbConnection: ...
 
     def reader(self) -> DbConnection: ...
+
+    def lock_session(self) -> LockSession:
+        """Return the session for locks that outlive a transaction; only of a shared database."""
+        ...
 
 
 _WRITING = re.compile(r"\b(?:insert|update|delete)\b")
@@ -258,3 +265,6 @@ class ReadOnlyDriver:
 
     def reader(self) -> DbConnection:
         return self._driver.reader()
+
+    def lock_session(self) -> LockSession:
+        raise StoreUnavailable("This process has opened the database read-only.")

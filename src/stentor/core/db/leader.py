@@ -1,4 +1,4 @@
-"""Leader election: one process runs a job, elected by an advisory lock on a connection of its own.
+"""Leader election: one process runs a job, elected by an advisory lock on the connection of `lock_session.py`.
 
 The server frees the lock when the connection ends, so another process takes over the jobs of one that died. A database
 that is not shared has one process, which is always the leader. After a lost connection there can be two leaders for a
@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from stentor.core.db.driver import DbConnection, Driver, Sql
+from stentor.core.db.driver import Driver
+from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 from stentor.core.timers import sleep_until_tick
 
@@ -26,15 +27,6 @@ QUERY_TIMEOUT_SECONDS = 5.0
 """Time for the database to respond; after it, leadership counts as lost."""
 log = logging.getLogger(__name__)
 
-_TRY_LOCK = Sql("select pg_try_advisory_lock(:lock)")
-_PING = Sql("select 1")
-# Have the server notice within about ten seconds that our machine is gone. By default it takes two hours, and for all
-# that time no other process could take over.
-_SET_KEEPALIVE = Sql(
-    """select set_config('tcp_keepalives_idle', '4', false), set_config('tcp_keepalives_interval', '2', false),
-    set_config('tcp_keepalives_count', '3', false)"""
-)
-
 
 class LeaderElection:
     """Leadership of one job; `job` is its name in the log."""
@@ -45,7 +37,8 @@ class LeaderElection:
         self._job = job
         self._poll_seconds = poll_seconds
         self._query_lock = asyncio.Lock()
-        self._connection: DbConnection | None = None
+        self._session: LockSession | None = None
+        """The session that this job has asked last."""
         self._is_closed = False
         self._queried_at = -poll_seconds
         self.was_leader = not driver.shared
@@ -70,27 +63,21 @@ class LeaderElection:
                 async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
                     self.was_leader = await asyncio.to_thread(self._query, self.was_leader)
             except (StoreUnavailable, TimeoutError):
-                # The connection is dropped and not closed: after a timeout the thread may still be using it.
-                self._connection, self.was_leader = None, False
+                if self._session is not None:
+                    self._session.abandon()
+                self.was_leader = False
             if self.was_leader != before:
                 log.debug("leader: %s job=%s", "elected" if self.was_leader else "lost", self._job)
         return self.was_leader
 
     def _query(self, held: bool) -> bool:
-        connection = self._connection
-        if connection is None:
-            connection, held = self._driver.reader(), False
-            connection.rows(_SET_KEEPALIVE, {})
-            self._connection = connection
-        try:
-            # A held lock lasts as long as its connection, so a ping is enough. Trying again would nest the lock.
-            is_held = bool(connection.rows(_PING if held else _TRY_LOCK, {"lock": self._lock})[0][0])
-        except StoreUnavailable:
-            connection.close()
-            raise
+        session = self._driver.lock_session()
+        held = held and session is self._session
+        self._session = session
+        is_held = session.hold(self._lock, held=held)
         # A cancelled question goes on in this thread. After `close` nobody else would give the lock back.
         if self._is_closed:
-            connection.close()
+            session.leave(self._lock)
         return is_held and not self._is_closed
 
     async def run_while_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -118,7 +105,7 @@ class LeaderElection:
         """Resign for good, so that another process can take over at once."""
         self._is_closed = True
         async with self._query_lock:
-            connection, self._connection = self._connection, None
+            session, self._session = self._session, None
             self.was_leader = not self._driver.shared
-            if connection is not None:
-                await asyncio.to_thread(connection.close)
+            if session is not None:
+                await asyncio.to_thread(session.leave, self._lock)

@@ -2,12 +2,16 @@
 
 A lost connection fails the open transaction; the next one reconnects. If a process hangs in a transaction, the server
 terminates its connection, so that other processes wait a few seconds at most for its locks.
+
+With `session_url`, `url` may lead to a pooler in transaction mode (PgBouncer): then a transaction may rely on nothing
+that an earlier one left on its connection, and locks that outlive a transaction are taken at `session_url`.
 """
 
 from __future__ import annotations
 
+import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,13 +29,14 @@ from stentor.core.db.driver import (
     as_literal,
     joint_insert_statements,
 )
+from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
 IDLE_IN_TRANSACTION_SECONDS = 10
 """How long a transaction may be idle before the server terminates its connection."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
-_BEGIN_SNAPSHOT = f"begin isolation level repeatable read read only; {_NOW}"
+_BEGIN, _BEGIN_SNAPSHOT = "begin; ", "begin isolation level repeatable read read only; "
 _CONNECT = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -42,15 +47,21 @@ _CONNECT = {
     "application_name": "stentor",
 }
 # No sequential scans: a plan made while a table is empty would read the complete table later, until it is analyzed.
-_SESSION = (
-    "set synchronous_commit = on; set statement_timeout = '60s'; set enable_seqscan = off; set jit = off; "
-    f"set idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_SECONDS}s'"
-)
+_SETTINGS = {
+    "synchronous_commit": "on",
+    "statement_timeout": "'60s'",
+    "enable_seqscan": "off",
+    "jit": "off",
+    "idle_in_transaction_session_timeout": f"'{IDLE_IN_TRANSACTION_SECONDS}s'",
+}
 _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
 # PostgreSQL keeps locks with one key and with two keys apart, so that no name can be the lock for everything.
 _EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
 """Advisory locks: the key of the lock for everything, and the first of the two keys of a named lock."""
+# Without a session of its own a writer shows in each transaction that it serves, and sees whether it may.
+_NOW_SERVING = f"{_NOW}, pg_try_advisory_xact_lock_shared({advisory.SERVING_LOCK_ID})"
+_COPY_RUNS = "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
 _TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, $1)")
 
 
@@ -65,16 +76,20 @@ class PostgresConnection:
         self,
         url: str,
         clock: Clock | None,
-        session_statements: Sequence[str] = (),
+        settings: Mapping[str, str] = _SETTINGS,
         lock_space: int = _EVERYTHING_LOCK,
         *,
         read_only: bool,
+        pooled: bool = False,
     ) -> None:
         self._url = url
         self._clock = clock
-        self._session_statements = session_statements
+        self._settings = settings
         self._lock_space = lock_space
         self._read_only = read_only
+        self._pooled = pooled
+        # The server behind a pooler is another one in each transaction, and so has the settings of others.
+        self._locally = _set_statements(settings, "set local") if pooled else ""
         self._raw = self._connect()
         self._cursor = self._raw.cursor()
         self._held_locks: set[int] | None = set()
@@ -88,11 +103,12 @@ class PostgresConnection:
                 cursor_factory=psycopg.RawCursor,
                 **_options(self._url),
             )
-            raw.execute(as_literal(_SESSION))
-            for statement in self._session_statements:
-                raw.execute(as_literal(statement))
-            if not self._read_only:
-                _take_serving_lock(raw)
+            if self._pooled:
+                raw.prepare_threshold = None
+            else:
+                raw.execute(as_literal(_set_statements(self._settings, "set")))
+                if not self._read_only:
+                    _take_serving_lock(raw)
         except psycopg.OperationalError as error:
             raise _unavailable(error) from error
         except psycopg.ProgrammingError as error:
@@ -108,14 +124,16 @@ class PostgresConnection:
             self._cursor = self._raw.cursor()
         with self._store_errors():
             # Not prepared, as psycopg would after five executions: several statements in one message cannot be.
-            cursor = self._cursor.execute(
-                as_literal(_BEGIN_SNAPSHOT if self._read_only else self._begin_statements(locks)), prepare=False
-            )
+            statements = _BEGIN_SNAPSHOT + self._locally + _NOW if self._read_only else self._begin_statements(locks)
+            cursor = self._cursor.execute(as_literal(statements), prepare=False)
             # The time is the result of the last statement.
             while cursor.nextset():
                 pass
             row = cursor.fetchone()
         assert row is not None
+        if row[1:] == (False,):
+            self.rollback()
+            raise StoreUnavailable(_COPY_RUNS)
         return int(row[0]) if self._clock is None else self._clock.now()
 
     def _begin_statements(self, locks: Locks) -> str:
@@ -125,13 +143,14 @@ class PostgresConnection:
         one message, not as a pipeline: after a pipeline PostgreSQL does not apply the idle in transaction timeout.
         """
         self._held_locks = None if locks is None else {_lock_number(name) for name in locks}
+        begin, now = _BEGIN + self._locally, _NOW_SERVING if self._pooled else _NOW
         if self._held_locks is None:
-            return f"begin; select pg_advisory_xact_lock({self._lock_space}); {_NOW}"
+            return f"{begin}select pg_advisory_xact_lock({self._lock_space}); {now}"
         # Sorted, so that all processes take the locks in the same order and cannot deadlock.
         named = "".join(
             f"select pg_advisory_xact_lock({_NAMED_LOCKS}, {number}); " for number in sorted(self._held_locks)
         )
-        return f"begin; select pg_advisory_xact_lock_shared({self._lock_space}); {named}{_NOW}"
+        return f"{begin}select pg_advisory_xact_lock_shared({self._lock_space}); {named}{now}"
 
     def lock(self, name: str) -> bool:
         number = _lock_number(name)
@@ -231,20 +250,23 @@ def _options(url: str) -> dict[str, Any]:
     return {name: value for name, value in _CONNECT.items() if name not in in_url}
 
 
+def _set_statements(settings: Mapping[str, str], how: str) -> str:
+    return "".join(f"{how} {name} = {value}; " for name, value in settings.items())
+
+
 def _take_serving_lock(raw: psycopg.Connection[Row]) -> None:
     """Mark the session as a writer, so that no copy of the database starts; fails while a copy is running."""
     row = raw.execute("select pg_try_advisory_lock_shared($1)", (advisory.SERVING_LOCK_ID,)).fetchone()
     if row is None or not row[0]:
         raw.close()
-        raise StoreUnavailable(
-            "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
-        )
+        raise StoreUnavailable(_COPY_RUNS)
 
 
 class PostgresDriver:
     """Opens connections to one PostgreSQL database.
 
-    Each new connection executes `session_statements`. `lock_space` is the key of the lock for everything: tables that
+    `session_url` is an address of the same database without a pooler between; empty if `url` is one already. The
+    connections use `settings` besides the usual ones. `lock_space` is the key of the lock for everything: tables that
     are never changed in one transaction with others, such as the search index, may have their own.
     """
 
@@ -255,16 +277,51 @@ class PostgresDriver:
         self,
         url: str,
         clock: Clock | None = None,
-        session_statements: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
         lock_space: int = _EVERYTHING_LOCK,
+        session_url: str = "",
     ) -> None:
         self.url = url
         self._clock = clock
-        self._session_statements = session_statements
+        self._settings = {**_SETTINGS, **(settings or {})}
         self._lock_space = lock_space
+        self._session_url = session_url
+        self._lock_session: LockSession | None = None
+        self._mutex = threading.Lock()
+
+    @property
+    def is_pooled(self) -> bool:
+        return bool(self._session_url)
+
+    @property
+    def session_url(self) -> str:
+        """The address without a pooler."""
+        return self._session_url or self.url
+
+    def with_settings(self, settings: Mapping[str, str], lock_space: int) -> PostgresDriver:
+        """Return a driver for the same database whose connections use these settings too."""
+        return PostgresDriver(self.url, None, settings, lock_space, self._session_url)
 
     def writer(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, self._session_statements, self._lock_space, read_only=False)
+        return self._open(read_only=False)
 
     def reader(self) -> PostgresConnection:
-        return PostgresConnection(self.url, self._clock, self._session_statements, self._lock_space, read_only=True)
+        return self._open(read_only=True)
+
+    def lock_session(self) -> LockSession:
+        """Return the session for locks that outlive a transaction: one for all of them in a process."""
+        with self._mutex:
+            if self._lock_session is None or not self._lock_session.is_usable:
+                self._lock_session = LockSession(self._open_session)
+            return self._lock_session
+
+    def _open(self, *, read_only: bool) -> PostgresConnection:
+        return PostgresConnection(
+            self.url, self._clock, self._settings, self._lock_space, read_only=read_only, pooled=self.is_pooled
+        )
+
+    def _open_session(self) -> PostgresConnection:
+        # A writer's connection marks the process as one that serves. With a pooler no other connection can.
+        return PostgresConnection(
+            self.session_url, self._clock, self._settings, self._lock_space, read_only=not self.is_pooled
+        )

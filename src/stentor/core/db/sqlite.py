@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
 from stentor.core.db.driver import Insert, Locks, Params, Row, Sql, insert_statements
+from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 
 BUSY_MS = 5_000
@@ -148,3 +149,6 @@ class SqliteDriver:
             )
             raw.execute("pragma cache_size=-4096")
         return SqliteConnection(raw, self._clock, "begin")
+
+    def lock_session(self) -> LockSession:
+        raise NotImplementedError("One process has the database to itself, so nothing is elected.")

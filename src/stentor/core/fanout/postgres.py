@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from stentor.core.fanout.fanout import Address
 
@@ -24,6 +25,8 @@ _OPTIONS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
     "application_name": "stentor messages",
+    # A pooler would send the next transaction to a server that has not prepared it.
+    "prepare_threshold": None,
 }
 
 
@@ -46,20 +49,23 @@ def _readable(fd: int) -> Iterator[asyncio.Event]:
 
 
 class PostgresTransport:
-    """A `FanoutTransport`; one connection listens, another one sends."""
+    """A `FanoutTransport`; one connection listens, another one sends.
+
+    `session_url` is the address to listen at if `url` leads to a pooler, where a session is gone with its transaction.
+    """
 
     limit = 7_900
     """PostgreSQL accepts up to 7,999 bytes."""
 
-    def __init__(self, url: str) -> None:
-        in_url = psycopg.conninfo.conninfo_to_dict(url)
+    def __init__(self, url: str, session_url: str = "") -> None:
         self._url = url
-        self._options = {name: value for name, value in _OPTIONS.items() if name not in in_url}
+        self._session_url = session_url or url
         self._sender: psycopg.AsyncConnection[Any] | None = None
 
     async def listen(self, own_id: str, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
-        async with await self._connect() as connection:
-            await connection.execute(f'listen "{channel_of(None)}"; listen "{channel_of(own_id)}"')
+        async with await _connect(self._session_url) as connection:
+            for process in (None, own_id):
+                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel_of(process))))
             ready()
             # psycopg's own generator polls ten times a second; this loop wakes only when data arrives.
             with _readable(connection.fileno()) as readable:
@@ -74,7 +80,7 @@ class PostgresTransport:
     async def publish(self, payloads: list[tuple[Address, bytes]]) -> None:
         # One statement for all payloads, because each commit with NOTIFY takes the lock again.
         if self._sender is None or self._sender.closed:
-            self._sender = await self._connect()
+            self._sender = await _connect(self._url)
         channels = [channel_of(to) for to, _ in payloads]
         texts = [payload.decode() for _, payload in payloads]
         await self._sender.execute(
@@ -86,6 +92,9 @@ class PostgresTransport:
         if self._sender is not None:
             await self._sender.close()
 
-    async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        # In a transaction LISTEN and NOTIFY would take effect only at its commit.
-        return await psycopg.AsyncConnection.connect(self._url, autocommit=True, **self._options)
+
+async def _connect(url: str) -> psycopg.AsyncConnection[Any]:
+    in_url = psycopg.conninfo.conninfo_to_dict(url)
+    options = {name: value for name, value in _OPTIONS.items() if name not in in_url}
+    # In a transaction LISTEN and NOTIFY would take effect only at its commit.
+    return await psycopg.AsyncConnection.connect(url, autocommit=True, **options)

@@ -60,7 +60,9 @@ def _engine(driver: Driver) -> Engine:
         # The driver's implicit transactions commit before a schema change, so a failure would leave half an upgrade.
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("begin immediate"))
         return engine
-    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(driver.url), poolclass=NullPool)  # pyrefly: ignore[missing-attribute] - only PostgresDriver is left, whose module needs an extra
+    # Only PostgresDriver is left, whose module needs an extra.
+    url = driver.session_url  # pyrefly: ignore[missing-attribute]
+    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(url), poolclass=NullPool)
 
 
 def _connect_sqlite(path: Path) -> sqlite3.Connection:

@@ -161,6 +161,11 @@ def _parse(info: SettingInfo, environ: Mapping[str, str]) -> Any:
 
 
 def _check_combinations(settings: Settings) -> None:
+    if settings.storage.session_url and not settings.storage.database_url:
+        raise StartRefused(
+            "SERVICE_DATABASE_SESSION_URL needs SERVICE_DATABASE_URL, the address of the pooler; without a pooler set "
+            "SERVICE_DATABASE_URL alone."
+        )
     if not settings.storage.database_url and not {"gateway", "worker"} <= set(settings.process.roles):
         raise StartRefused(
             "SERVICE_ROLES omits gateway or worker, but with SQLite one process must be both: set SERVICE_DATABASE_URL "

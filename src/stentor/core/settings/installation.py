@@ -23,6 +23,14 @@ class StorageSettings:
         parsers.text,
         secret=True,
     )
+    session_url: str = setting(
+        "SERVICE_DATABASE_SESSION_URL",
+        "",
+        "PostgreSQL URL of the same database without a pooler; set it if SERVICE_DATABASE_URL leads to a pooler in "
+        "transaction mode.",
+        parsers.text,
+        secret=True,
+    )
     refresh_seconds: float = setting(
         "SERVICE_SNAPSHOT_REFRESH_SECONDS",
         1.0,

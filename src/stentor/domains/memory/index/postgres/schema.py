@@ -222,7 +222,7 @@ def _session(driver: PostgresDriver, extension: PgvectorExtension, schema: str) 
         "max_parallel_workers_per_gather": "0",
         "hnsw.iterative_scan": "strict_order",
     }
-    return PostgresDriver(driver.url, None, [f"set {name} = {value}" for name, value in settings.items()], LOCK_SPACE)
+    return driver.with_settings(settings, LOCK_SPACE)
 
 
 def _prepare(driver: PostgresDriver, extension: PgvectorExtension, schema: str) -> None:
