@@ -58,14 +58,14 @@ class Installation:
     """SERVICE_SNAPSHOT_REFRESH_SECONDS."""
     refresh_overlap: float = 5.0
     """How far each refresh looks back."""
-    told: float = 1.0
-    """Share of the working processes that a task's hint has look for it; 0 is a single one."""
-    heard: float = 1.0
-    """Share of all messages that each process hears."""
+    told: float = 0.0
+    """Share of the working processes that a task's hint has look for it; 0 is a single one, as measured."""
     message_looks: float = 0.01
     """How often a second each process takes the lock on messages: when it has seen that one is due."""
-    fewer_connections: float = 0.0
-    """By how many each process has less than was measured."""
+    pooled: bool = False
+    """Whether all but the sessions of each process go through a pooler."""
+    pool: float = 200.0
+    """Connections of the poolers to a database."""
     days: float = 30.0
     """How long tasks are kept."""
     machine: Machine = Machine()

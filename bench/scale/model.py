@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bench.figures import number
 from bench.scale.installation import HOUR, Installation
+from stentor.domains.execution.task_hints import RENEW_SECONDS, RENEW_SECONDS_EACH
 
 FLUSH_SECONDS = 0.01
 """A process sends what waits for others at most this often."""
@@ -15,6 +16,8 @@ LOOK_TRIPS, END_TRIPS = 2, 16
 """Round trips to the server from taking a lock to its end: of a look, and of a task's last transaction."""
 MESSAGE_CONNECTIONS = 2
 """Of each process: one listens, one sends."""
+SESSIONS = 2
+"""Of each process beside a pooler: one listens, one holds locks."""
 Grow = Callable[[Installation, float], Installation]
 Units = Mapping[str, float]
 """The costs by name, without units: seconds, bytes, numbers."""
@@ -88,11 +91,24 @@ def limit(whole: Installation, costs: Units, name: str | None = None, grow: Grow
     return low
 
 
+def to_all(one: Installation) -> float:
+    """Payloads per second for all processes: who watches a task, and who runs agents."""
+    renewals = one.working / max(RENEW_SECONDS, RENEW_SECONDS_EACH * one.working)
+    return one.rate * one.watched + renewals
+
+
+def to_one(one: Installation, costs: Units) -> float:
+    """Payloads per second for one process each: hints of tasks, and what watchers are sent.
+
+    A process that runs agents starts its tasks itself while it has room.
+    """
+    hints = 1 - one.working / one.gateways
+    return one.rate * (hints + one.watched * (costs["task_commits"] + one.stream_messages))
+
+
 def notifies(one: Installation, costs: Units) -> float:
     """Payloads per second that processes send each other; each sends at most a hundred."""
-    of_watched = 1 + costs["task_commits"] + one.stream_messages
-    wanted = one.rate * (costs["task_notifies"] + one.watched * of_watched)
-    return min(wanted, one.gateways / FLUSH_SECONDS)
+    return min(to_all(one) + to_one(one, costs), one.gateways / FLUSH_SECONDS)
 
 
 def claims_in_vain(one: Installation, costs: Units) -> float:
@@ -109,8 +125,8 @@ def refreshed_rows(one: Installation) -> float:
 def postgres(one: Installation, costs: Units) -> Part:
     copies = 1 + one.replicas
     loads = (
-        Load("the tasks themselves", one.rate * (costs["task_pg_cpu"] + costs["task_vacuum_cpu"])),
-        Load("claims in vain: every process hears of every task", claims_in_vain(one, costs) * costs["vain_pg_cpu"]),
+        Load("the tasks themselves", one.rate * (_task_cpu(one, costs) + costs["task_vacuum_cpu"])),
+        Load("claims in vain", claims_in_vain(one, costs) * costs["vain_pg_cpu"]),
         Load("NOTIFY", 0.0 if one.nats else _notify_cpu(one, costs)),
         Load("refreshes of weights and trust", _refresh_cpu(one, costs) / copies),
         Load("polls of idle processes", one.gateways * costs["idle_pg_cpu"]),
@@ -118,8 +134,17 @@ def postgres(one: Installation, costs: Units) -> Part:
     return Part("CPU of PostgreSQL", "cores", one.machine.cores, loads)
 
 
+def _task_cpu(one: Installation, costs: Units) -> float:
+    return costs["pooled_task_pg_cpu" if one.pooled else "task_pg_cpu"]
+
+
 def _notify_cpu(one: Installation, costs: Units) -> float:
-    return notifies(one, costs) * (costs["notify_cpu"] + one.gateways * costs["notify_delivery_cpu"])
+    """The server wakes each connection that listens, whatever its channels, and sends to those of the channel."""
+    sent = notifies(one, costs)
+    share = to_all(one) / (to_all(one) + to_one(one, costs)) if sent else 0.0
+    woken, delivered = costs["notify_wake_cpu"], costs["notify_delivery_cpu"]
+    of_all, of_one = one.gateways * delivered, one.gateways * woken + delivered
+    return sent * (costs["notify_cpu"] + share * of_all + (1 - share) * of_one)
 
 
 def _refresh_cpu(one: Installation, costs: Units) -> float:
@@ -133,18 +158,22 @@ def wal(one: Installation, costs: Units) -> Part:
 
 def connections(one: Installation, costs: Units) -> Part:
     each = _connections(one, costs)
-    loads = (Load(f"{number(each)} of each process", one.gateways * each),)
-    return Part("connections", "connections", one.machine.connections, loads)
+    loads = [Load(f"{number(each)} of each process", one.gateways * each)]
+    if one.pooled:
+        loads.append(Load("poolers", one.pool))
+    return Part("connections", "connections", one.machine.connections, tuple(loads))
 
 
 def connection_memory(one: Installation, costs: Units) -> Part:
-    demand = one.gateways * _connections(one, costs) * costs["connection_bytes"]
+    demand = connections(one, costs).demand * costs["connection_bytes"]
     return Part("memory of connections", "GB", one.machine.memory_bytes / 1e9, (Load("backends", demand / 1e9),))
 
 
 def _connections(one: Installation, costs: Units) -> float:
-    """Of each process; with NATS those for messages are not there."""
-    return costs["connections"] - one.fewer_connections - (MESSAGE_CONNECTIONS if one.nats else 0)
+    """Of each process, past the pooler if there is one; with NATS those for messages are not there."""
+    if one.pooled:
+        return SESSIONS - one.nats
+    return costs["connections"] - (MESSAGE_CONNECTIONS if one.nats else 0)
 
 
 def everything(one: Installation, costs: Units) -> Part:
@@ -187,12 +216,16 @@ def process(one: Installation, costs: Units) -> Part:
     tries = claims_in_vain(one, costs) / one.working
     loads = (
         Load("its tasks", one.rate / one.gateways * costs["task_process_cpu"]),
-        Load("claims in vain: every process hears of every task", tries * costs["vain_process_cpu"]),
-        Load("messages of others", notifies(one, costs) * one.heard * costs["message_process_cpu"]),
+        Load("claims in vain", tries * costs["vain_process_cpu"]),
+        Load("messages of others", _received(one, costs) * costs["message_process_cpu"]),
         Load("refreshes of weights and trust", refreshed_rows(one) / one.refresh * costs["refresh_row_process_cpu"]),
         Load("its own polls", costs["idle_process_cpu"]),
     )
     return Part("CPU of a process", "cores", one.machine.process_cores, loads)
+
+
+def _received(one: Installation, costs: Units) -> float:
+    return to_all(one) + to_one(one, costs) / one.gateways
 
 
 def memory(one: Installation, costs: Units) -> Part:

@@ -13,7 +13,7 @@ Change = Callable[[Installation], Installation]
 
 @dataclass(frozen=True)
 class Remedy:
-    """`kind`: "settings" can be done today, "program" is a change of Stentor, "operation" of what stands around it.
+    """`kind`: "settings" are those of Stentor, "operation" is a change of what stands around it.
 
     `part`: the one that it relieves.
     """

@@ -200,6 +200,21 @@ async def test_a_burst_fills_all_processes_and_then_drains(together: Together, t
 
 
 @requirement("scale.one-process-is-told")
+async def test_what_a_process_finds_and_cannot_take_is_passed_on(together: Together, tasks: Tasks) -> None:
+    gateway = await together.start()
+    for _ in range(2):
+        await together.start("worker")
+    await together.register(gateway, "http")
+    hints = dispatcher_of(gateway)._hints
+    silent, tell = (lambda agent_id, inside: None), hints.tell
+    hints.tell = silent  # type: ignore[method-assign] # pyrefly: ignore
+    await gateway.submit(input=0)
+    hints.tell = tell  # type: ignore[method-assign]
+    await gateway.submit(input=1)
+    await tasks.until_started(2)
+
+
+@requirement("scale.one-process-is-told")
 async def test_a_process_that_joins_is_told_at_once_and_one_that_leaves_no_more(
     together: Together, tasks: Tasks
 ) -> None:
@@ -264,6 +279,17 @@ async def test_two_tasks_at_once_reach_two_workers_that_wait_at_two_processes(to
     agent_id = await together.register(one)
     together.looks.clear()
     async with running(*(world.claim(agent_id, wait_seconds=60) for world in (other, third))) as claims:
+        await soon(lambda: together.looks == [0, 0])
+        ids = await asyncio.gather(one.submit(), one.submit())
+        assert sorted([(await claim)["task_id"] for claim in claims]) == sorted(ids)
+
+
+@requirement("scale.one-process-is-told")
+async def test_two_tasks_at_once_reach_two_workers_that_wait_at_one_process(together: Together) -> None:
+    one, other = [await together.start() for _ in range(2)]
+    agent_id = await together.register(one)
+    together.looks.clear()
+    async with running(*(other.claim(agent_id, wait_seconds=60, max=1) for _ in range(2))) as claims:
         await soon(lambda: together.looks == [0, 0])
         ids = await asyncio.gather(one.submit(), one.submit())
         assert sorted([(await claim)["task_id"] for claim in claims]) == sorted(ids)

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.scale.costs import notify, registry, serial, tasks
+from bench.scale.costs import hints, notify, registry, serial, tasks
 from bench.scale.costs.kept import Costs
 from bench.scale.costs.server import Server, server
 from bench.sizes import Scale, say
@@ -16,6 +16,7 @@ from stentor.core.db.postgres import PostgresDriver
 _PARTS: dict[str, Callable[[Server, Path, Scale], Costs]] = {
     "tasks and idle processes": tasks.measured,
     "messages": notify.measured,
+    "queued tasks": hints.measured,
     "registry": lambda server, _, scale: registry.measured(server, scale),
     "commits and numbers": lambda server, _, scale: serial.measured(server, scale),
 }

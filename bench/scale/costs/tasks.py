@@ -13,6 +13,7 @@ from bench.scale.costs.server import Server, Work, cpu_of
 from bench.service import Service, serving
 from bench.sizes import Scale
 from bench.throughput import load
+from stentor.core.db.database import READER_IDLE_SECONDS
 
 PROCESSES = 3
 RATE = 10
@@ -38,7 +39,8 @@ def measured(server: Server, folder: Path, scale: Scale) -> Costs:
         grown, events = _size(server), _events(server)
         alone = _loaded(server, [first], count)
         costs |= _growth(server, grown, count)
-        how = "pg_stat_activity, one process after its work"
+        time.sleep(scale.pick(READER_IDLE_SECONDS + 5, 0))
+        how = "pg_stat_activity, one process some time after its work"
         costs["connections"] = Cost(server.connections(), "connections", how)
         costs["task_events"] = Cost((_events(server) - events) / count, "events", f"of the run log, {count} tasks")
         services = [first, *(stack.enter_context(process(server, folder, n)) for n in range(1, PROCESSES))]
@@ -46,14 +48,16 @@ def measured(server: Server, folder: Path, scale: Scale) -> Costs:
         idle = _idle(server, services, scale.pick(20.0, 3.0))
         together = _loaded(server, services, count)
         costs |= _of_idle(server, idle, services, scale)
-    return costs | _of_tasks(alone, idle, count) | _together(together, count)
+    costs |= _of_tasks(alone, idle, count)
+    costs["pooled_task_pg_cpu"] = _pooled(server, folder, idle, count)
+    return costs | _together(together, count)
 
 
 @contextmanager
-def process(server: Server, folder: Path, number: int, roles: str = "gateway,worker") -> Iterator[Service]:
+def process(server: Server, folder: Path, number: int, roles: str = "gateway,worker", **more: str) -> Iterator[Service]:
     own = folder / f"process{number}"
     own.mkdir()
-    settings = {"SERVICE_DATABASE_URL": server.url, "SERVICE_MEMORY": "0", "SERVICE_ROLES": roles}
+    settings = {"SERVICE_DATABASE_URL": server.url, "SERVICE_MEMORY": "0", "SERVICE_ROLES": roles, **more}
     with serving(own / "data", settings) as service:
         yield service
 
@@ -104,6 +108,17 @@ def _of_tasks(alone: Used, idle: Used, count: int) -> Costs:
         "task_process_cpu": Cost((alone.processes - idle_process * alone.seconds) / count, "s", how),
         "task_wal_bytes": Cost(alone.server.wal_bytes / count, "B", wal),
     }
+
+
+def _pooled(server: Server, folder: Path, idle: Used, count: int) -> Cost:
+    """As behind a pooler: statements are not prepared, and each transaction brings its settings."""
+    with process(server, folder, 8, SERVICE_DATABASE_SESSION_URL=server.url) as service:
+        load(service, "paced", count // 3, RATE)  # warm
+        used = _loaded(server, [service], count)
+    cpu = (used.server.cpu - _rates(idle)[0] * used.seconds) / count
+    return Cost(
+        cpu, "s", f"as task_pg_cpu, with transactions as behind a pooler, and without the pooler; {count} tasks"
+    )
 
 
 def _together(used: Used, count: int) -> Costs:

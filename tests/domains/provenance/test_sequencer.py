@@ -97,8 +97,7 @@ async def test_concurrent_sequencers_assign_each_number_once(log: Log) -> None:
 async def test_second_process_on_postgresql_takes_over_numbering(postgres_url: str, clock: FixedClock) -> None:
     from stentor.core.db.postgres import PostgresDriver
 
-    driver = PostgresDriver(postgres_url, clock)
-    first, second = Log(Database(driver), clock), Log(Database(driver), clock)
+    first, second = (Log(Database(PostgresDriver(postgres_url, clock)), clock) for _ in range(2))
     await first.write(3)
     assert await first.sequencer.number_batch() == 3
     await second.write(4)
