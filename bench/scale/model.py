@@ -125,7 +125,7 @@ def refreshed_rows(one: Installation) -> float:
 def postgres(one: Installation, costs: Units) -> Part:
     copies = 1 + one.replicas
     loads = (
-        Load("the tasks themselves", one.rate * (_task_cpu(one, costs) + costs["task_vacuum_cpu"])),
+        Load("the tasks themselves", one.rate * (task_cpu(one, costs) + costs["task_vacuum_cpu"])),
         Load("claims in vain", claims_in_vain(one, costs) * costs["vain_pg_cpu"]),
         Load("NOTIFY", 0.0 if one.nats else _notify_cpu(one, costs)),
         Load("refreshes of weights and trust", _refresh_cpu(one, costs) / copies),
@@ -134,17 +134,14 @@ def postgres(one: Installation, costs: Units) -> Part:
     return Part("CPU of PostgreSQL", "cores", one.machine.cores, loads)
 
 
-def _task_cpu(one: Installation, costs: Units) -> float:
+def task_cpu(one: Installation, costs: Units) -> float:
+    """CPU seconds of the server for a task."""
     return costs["pooled_task_pg_cpu" if one.pooled else "task_pg_cpu"]
 
 
 def _notify_cpu(one: Installation, costs: Units) -> float:
-    """The server wakes each connection that listens, whatever its channels, and sends to those of the channel."""
-    sent = notifies(one, costs)
-    share = to_all(one) / (to_all(one) + to_one(one, costs)) if sent else 0.0
-    woken, delivered = costs["notify_wake_cpu"], costs["notify_delivery_cpu"]
-    of_all, of_one = one.gateways * delivered, one.gateways * woken + delivered
-    return sent * (costs["notify_cpu"] + share * of_all + (1 - share) * of_one)
+    """The server wakes each connection that listens, whatever its channels are."""
+    return notifies(one, costs) * (costs["notify_cpu"] + one.gateways * costs["notify_delivery_cpu"])
 
 
 def _refresh_cpu(one: Installation, costs: Units) -> float:

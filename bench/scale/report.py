@@ -61,17 +61,17 @@ def simulation(installation: Installation, units: Units, seconds: float) -> Answ
     """Of one database; None when the background work alone leaves the server nothing."""
     one = installation.part
     server = model.named(installation, units, "CPU of PostgreSQL")
-    own = one.rate * units["task_pg_cpu"]
+    own = one.rate * model.task_cpu(one, units)
     left = 1 - (server.demand - own) / server.capacity
     if left <= 0 or own >= left * server.capacity:
         return None
     traffic = Traffic(one.tasks_per_hour / HOUR, seconds, one.peak, BURST)
-    return Simulation(traffic, _times(units, left), one.gateways, int(server.capacity)).run()
+    return Simulation(traffic, _times(one, units, left), one.gateways, int(server.capacity)).run()
 
 
-def _times(units: Units, left: float) -> Times:
+def _times(one: Installation, units: Units, left: float) -> Times:
     """The three transactions of a task share its CPU by their statements: about 9, 8 and 16 of them."""
-    cpu = units["task_pg_cpu"]
+    cpu = model.task_cpu(one, units)
     flush = MACHINE.flush + TRIPS * MACHINE.round_trip
     shares = (cpu * 0.27, cpu * 0.24, cpu * 0.49)
     return Times(shares, units["task_process_cpu"] / 3, flush, HINT_SECONDS, WORK_SECONDS, left)

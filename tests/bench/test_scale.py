@@ -63,18 +63,32 @@ def test_connections_and_disk_are_counted_as_one_would_by_hand() -> None:
     assert model.named(SMALL, costs, "disk").demand == pytest.approx(a_month)
 
 
-def test_a_hint_has_every_other_working_process_try_but_none_faster_than_it_commits() -> None:
-    costs = {**NONE, "commit_seconds": 0.01}
-    assert model.claims_in_vain(SMALL, costs) == pytest.approx(10 * 9)
+def test_a_hint_to_all_would_have_every_other_working_process_try_but_none_faster_than_it_commits() -> None:
+    costs, told = {**NONE, "commit_seconds": 0.01}, replace(SMALL, told=1.0)
+    assert model.claims_in_vain(told, costs) == pytest.approx(10 * 9)
     beside = replace(SMALL.machine, round_trip=0.0)
-    busy = replace(SMALL, tasks_per_hour=3_600_000, machine=beside)
+    busy = replace(told, tasks_per_hour=3_600_000, machine=beside)
     assert model.claims_in_vain(busy, costs) == pytest.approx(10 / 0.01)
-    assert model.claims_in_vain(replace(SMALL, told=0.0), costs) == 0
+    assert model.claims_in_vain(SMALL, costs) == 0
+
+
+def test_a_process_hears_what_all_are_told_and_its_share_of_the_rest() -> None:
+    costs = {**NONE, "task_commits": 3.0, "message_process_cpu": 1.0, "commit_seconds": 0.01}
+    part = model.named(replace(SMALL, watched=0.5, stream_messages=7.0), costs, "CPU of a process")
+    heard = next(load.demand for load in part.loads if load.cause == "messages of others")
+    assert heard == pytest.approx(10 * 0.5 + 10 / 5 + 10 * 0.5 * (3 + 7) / 10)
+
+
+def test_with_a_pooler_a_process_has_its_sessions_and_the_poolers_have_the_rest() -> None:
+    costs = {**NONE, "connections": 5.0, "commit_seconds": 0.001, "sequencer_event_cpu": 1}
+    assert model.named(replace(SMALL, pooled=True, pool=7.0), costs, "connections").demand == 10 * 2 + 7
+    assert model.named(replace(SMALL, pooled=True, pool=7.0, nats=True), costs, "connections").demand == 10 + 7
 
 
 def test_a_process_sends_at_most_a_hundred_payloads_a_second() -> None:
-    costs = {**NONE, "task_notifies": 1.0, "task_commits": 3.0}
-    assert model.notifies(replace(SMALL, watched=0.0), costs) == pytest.approx(10)
+    costs = {**NONE, "task_commits": 3.0}
+    renewals = 4 / 5
+    assert model.notifies(replace(SMALL, watched=0.0, working=4), costs) == pytest.approx(10 * 0.6 + renewals)
     assert model.notifies(replace(SMALL, tasks_per_hour=3.6e9), costs) == pytest.approx(1_000)
 
 

@@ -12,8 +12,7 @@ import psycopg
 import pytest
 
 from stentor.core import migrations
-from stentor.core.db import Database, Sql, Tx, postgres
-from stentor.core.db import database as module
+from stentor.core.db import Database, Sql, Tx, postgres, readers
 from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.leader import LeaderElection
 from stentor.core.db.locks import SERVING_LOCK_ID
@@ -282,13 +281,12 @@ async def test_readers_are_opened_for_reads_at_the_same_time_and_closed_when_the
     database = Database(PostgresDriver(postgres_url))
     together = threading.Barrier(3)
     await asyncio.gather(*(database.read(lambda tx: together.wait(60)) for _ in range(3)))
-    assert len(database._idle_readers) == 3
+    assert database._connections.count_idle() == 3
     await database.read(lambda tx: tx.now)
-    assert len(database._idle_readers) == 3
-    monkeypatch.setattr(module, "READER_IDLE_SECONDS", 0)
-    for _ in range(3):
-        await database.read(lambda tx: tx.now)
-    assert len(database._idle_readers) == 1
+    assert database._connections.count_idle() == 3
+    monkeypatch.setattr(readers, "IDLE_SECONDS", 0)
+    await database.read(lambda tx: tx.now)
+    assert database._connections.count_idle() == 1
     assert await database.read(lambda tx: tx.now)
     database.close()
 

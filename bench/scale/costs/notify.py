@@ -23,16 +23,13 @@ MESSAGES, HINTS = 200, 50
 
 
 def measured(server: Server, folder: Path, scale: Scale) -> Costs:
-    count = scale.pick(300, 30)
-    found = [_sent(server, number, count) for number in LISTENERS]
-    for_one, _ = _line([_sent(server, number, count, to_all=False)[0] for number in LISTENERS])
+    found = [_sent(server, number, scale.pick(300, 30)) for number in LISTENERS]
     slope, fixed = _line([cpu for cpu, _ in found])
     own_slope, own_fixed = _line([own for _, own in found])
     how = f"CPU of the server per NOTIFY at {', '.join(map(str, LISTENERS))} listeners that wait: a straight line"
     own = how.replace("the server", "the sender's connection")
     return {
         "notify_delivery_cpu": Cost(slope, "s", f"{how}, its slope"),
-        "notify_wake_cpu": Cost(for_one, "s", f"{how}, its slope; each listens to a channel of its own, one is told"),
         "notify_cpu": Cost(fixed, "s", f"{how}, its beginning"),
         "sender_delivery_cpu": Cost(own_slope, "s", f"{own}, its slope"),
         "sender_cpu": Cost(own_fixed, "s", f"{own}, its beginning"),
@@ -45,20 +42,18 @@ def _line(values: list[float]) -> tuple[float, float]:
     return max(0.0, float(slope)), max(0.0, float(fixed))
 
 
-def _sent(server: Server, number: int, count: int, *, to_all: bool = True) -> tuple[float, float]:
-    """CPU seconds of the server for one NOTIFY to all listeners or to one, and those of the sender's connection."""
+def _sent(server: Server, number: int, count: int) -> tuple[float, float]:
+    """CPU seconds of the server for one NOTIFY, and those of the connection that sends it."""
     with ExitStack() as stack:
         opened = [stack.enter_context(psycopg.connect(server.url, autocommit=True)) for _ in range(number + 1)]
         sender, listeners = opened[0], opened[1:]
-        for n, listener in enumerate(listeners):
-            listener.execute(f"listen bench{0 if to_all else n}".encode())
+        for listener in listeners:
+            listener.execute("listen bench")
         pid = sender.info.backend_pid
         before, own = server.cpu(), cpu_of(pid)
         for n in range(count):
-            sender.execute("select pg_notify('bench0', %s)", (f"{n} {'x' * 60}",))
-            _drain(listeners if to_all else listeners[:1])
-            # The server wakes the others too; one that is behind would be woken once for several.
-            time.sleep(0 if to_all else number * 50e-6)
+            sender.execute("select pg_notify('bench', %s)", (f"{n} {'x' * 60}",))
+            _drain(listeners)
         return (server.cpu() - before) / count, (cpu_of(pid) - own) / count
 
 

@@ -13,7 +13,7 @@ from bench.scale.costs.server import Server, Work, cpu_of
 from bench.service import Service, serving
 from bench.sizes import Scale
 from bench.throughput import load
-from stentor.core.db.database import READER_IDLE_SECONDS
+from stentor.core.db.readers import IDLE_SECONDS
 
 PROCESSES = 3
 RATE = 10
@@ -39,7 +39,7 @@ def measured(server: Server, folder: Path, scale: Scale) -> Costs:
         grown, events = _size(server), _events(server)
         alone = _loaded(server, [first], count)
         costs |= _growth(server, grown, count)
-        time.sleep(scale.pick(READER_IDLE_SECONDS + 5, 0))
+        time.sleep(scale.pick(IDLE_SECONDS + 5, 0))
         how = "pg_stat_activity, one process some time after its work"
         costs["connections"] = Cost(server.connections(), "connections", how)
         costs["task_events"] = Cost((_events(server) - events) / count, "events", f"of the run log, {count} tasks")

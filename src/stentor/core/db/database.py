@@ -24,6 +24,7 @@ from stentor.core.db.driver import DbConnection, Driver, Locks
 from stentor.core.db.group_commit import WriteUnit
 from stentor.core.db.polling import PollBatch
 from stentor.core.db.read_ahead import Ahead
+from stentor.core.db.readers import Readers
 from stentor.core.db.transaction import Tx
 from stentor.core.errors import StoreConflict, StoreUnavailable
 from stentor.core.metrics import (
@@ -41,8 +42,6 @@ MAX_GROUP_SIZE = 128
 
 READER_THREADS = 3
 """Reads at a time: a slow list must not delay polls, pages and the health check."""
-READER_IDLE_SECONDS = 30.0
-"""How long a reader's connection may be unused, except the last one."""
 REMINDER_SECONDS = 30
 """Interval of the log lines during an outage."""
 _GROUP_SIZE_BUCKETS = (1, 2, 4, 8, 16, 32, 64, MAX_GROUP_SIZE)
@@ -58,8 +57,7 @@ class Database:
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="stentor-db-reader")
         self._poll_batch = PollBatch(self.read)
-        self._idle_readers: list[tuple[DbConnection, float]] = []
-        """Connections that no read uses and since when; the one that was used last is at the end, and taken first."""
+        self._connections = Readers(driver)
         self._write_outages, self._read_outages = OutageLog("write"), OutageLog("read")
         self._write_durations = create_histogram(
             "stentor_database_write_duration_seconds",
@@ -120,8 +118,7 @@ class Database:
         """Finish the queued transactions, then close. Blocks until they are done."""
         self._closed = True
         self._readers.shutdown()
-        for connection, _ in self._idle_readers:
-            connection.close()
+        self._connections.close()
         # The writer closes last: the last connection moves SQLite's WAL into the file, which a reader cannot.
         self._queue.put(None)
         self._writer.join()
@@ -139,28 +136,13 @@ class Database:
         return result
 
     def _read_once(self, fn: Callable[[Tx], T]) -> T:
-        try:
-            connection, _ = self._idle_readers.pop()
-        except IndexError:
-            connection = self.driver.reader()
+        connection = self._connections.take()
         try:
             return fn(Tx(connection, connection.begin()))
         finally:
             # An open snapshot would keep SQLite from truncating its WAL and PostgreSQL from vacuuming.
             connection.rollback()
-            self._idle_readers.append((connection, time.monotonic()))
-            self._close_idle_reader()
-
-    def _close_idle_reader(self) -> None:
-        # Taken out first, as other threads do the same. Polls read each second, so all come to their turn.
-        try:
-            connection, since = self._idle_readers.pop(0)
-        except IndexError:
-            return
-        if self._idle_readers and time.monotonic() - since >= READER_IDLE_SECONDS:
-            connection.close()
-        else:
-            self._idle_readers.insert(0, (connection, since))
+            self._connections.give_back(connection)
 
     def _write_loop(self) -> None:
         connection: DbConnection | None = None

@@ -1,0 +1,59 @@
+"""The read-only connections of a process: usually one, more while reads are slow, so that they delay no others."""
+
+from __future__ import annotations
+
+import queue
+import time
+
+from stentor.core.db.driver import DbConnection, Driver
+
+OPEN_AFTER_SECONDS = 0.02
+"""How long a read waits for a connection that is open before it opens another one."""
+IDLE_SECONDS = 30.0
+"""How long a connection may be unused, except the last one."""
+
+
+class Readers:
+    """Connections that are taken and given back by any thread; as many are open as reads run at a time, or fewer."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        # Last in, first out: those that are not needed stay unused and are closed.
+        self._idle: queue.LifoQueue[tuple[DbConnection, float]] = queue.LifoQueue()
+        self._has_opened = False
+
+    def take(self) -> DbConnection:
+        """Return a connection for one read. Raises StoreUnavailable."""
+        try:
+            # The polls of a tick come together and are short: they need not have a connection each.
+            return self._idle.get(timeout=OPEN_AFTER_SECONDS if self._has_opened else 0)[0]
+        except queue.Empty:
+            self._has_opened = True
+            return self._driver.reader()
+
+    def give_back(self, connection: DbConnection) -> None:
+        """Give back a connection, which has no open transaction; close those that have become idle."""
+        now = time.monotonic()
+        kept = [(connection, now)]
+        # Each second at least one read comes by, so all idle ones come to their end.
+        while (older := self._take_idle()) is not None:
+            kept.append(older)
+        for one, since in reversed(kept):
+            if one is not connection and now - since >= IDLE_SECONDS:
+                one.close()
+            else:
+                self._idle.put((one, since))
+
+    def count_idle(self) -> int:
+        return self._idle.qsize()
+
+    def close(self) -> None:
+        """Close all connections; no read runs any more."""
+        while (idle := self._take_idle()) is not None:
+            idle[0].close()
+
+    def _take_idle(self) -> tuple[DbConnection, float] | None:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            return None
