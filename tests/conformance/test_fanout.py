@@ -17,6 +17,7 @@ import pytest
 
 from stentor.core.fanout import Fanout, FanoutMessage, FanoutTransport, Reconnected, TaskChanged, TaskQueued, TokenBatch
 from tests.patience import soon
+from tests.requirements import requirement
 
 Make = Callable[[], FanoutTransport]
 KINDS: tuple[type[FanoutMessage], ...] = (TaskQueued, TaskChanged, TokenBatch, Reconnected)
@@ -95,6 +96,7 @@ async def test_a_message_reaches_every_other_process_once_and_never_its_sender(t
     assert three[0].of(TaskQueued) == three[1].of(TaskChanged) == []
 
 
+@requirement("scale.own-messages")
 async def test_a_message_for_one_process_reaches_it_alone(three: list[Process]) -> None:
     to = three[2].fanout.own_id
     three[0].fanout.send(TaskChanged("default", "one"), to)

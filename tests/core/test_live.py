@@ -11,6 +11,7 @@ import pytest
 from stentor.core import live
 from stentor.core.fanout import Address, Fanout, fanout
 from stentor.core.live import INTEREST_SECONDS, Hub, RunLogChanged, StreamedToken, TaskWatcher
+from tests.requirements import requirement
 
 KEY = ("default", "task")
 
@@ -103,6 +104,7 @@ async def test_a_change_elsewhere_makes_a_watcher_look_and_nobody_else_is_told(
         assert other.is_empty
 
 
+@requirement("scale.own-messages")
 async def test_changes_and_tokens_reach_only_the_processes_that_watch_the_task(pair: Pair) -> None:
     with pair.watches.watch(*KEY) as watcher:
         await asyncio.sleep(0.05)

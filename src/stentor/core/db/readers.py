@@ -7,7 +7,7 @@ import time
 
 from stentor.core.db.driver import DbConnection, Driver
 
-OPEN_AFTER_SECONDS = 0.02
+OPEN_AFTER_SECONDS = 0.1
 """How long a read waits for a connection that is open before it opens another one."""
 IDLE_SECONDS = 30.0
 """How long a connection may be unused, except the last one."""
