@@ -74,6 +74,7 @@ def test_a_hint_to_all_would_have_every_other_working_process_try_but_none_faste
 
 def test_a_process_hears_what_all_are_told_and_its_share_of_the_rest() -> None:
     costs = {**NONE, "task_commits": 3.0, "message_process_cpu": 1.0, "commit_seconds": 0.01}
+    costs["sequencer_event_cpu"] = 1.0
     part = model.named(replace(SMALL, watched=0.5, stream_messages=7.0), costs, "CPU of a process")
     heard = next(load.demand for load in part.loads if load.cause == "messages of others")
     assert heard == pytest.approx(10 * 0.5 + 10 / 5 + 10 * 0.5 * (3 + 7) / 10)

@@ -52,6 +52,8 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
         ("SERVICE_OIDC_ROLES", "=admin"),
         ("SERVICE_OIDC_ROLES", "staff=agent"),
         ("SERVICE_OIDC_SCOPES", "email"),
+        # Without SERVICE_DATABASE_URL, the address of the pooler.
+        ("SERVICE_DATABASE_SESSION_URL", "postgresql://localhost/stentor"),
     ],
 )
 def test_a_value_that_cannot_be_read_names_its_variable(name: str, value: str) -> None:
