@@ -257,6 +257,7 @@ def test_with_a_pooler_no_transaction_writes_while_the_database_is_copied(postgr
         with pytest.raises(StoreUnavailable, match="is being copied"):
             writer.begin()
         assert not writer.in_transaction()
+        copy.execute("select pg_advisory_unlock(%s)", (SERVING_LOCK_ID,))
     writer.begin()
     writer.close()
 
@@ -280,7 +281,7 @@ async def test_readers_are_opened_for_reads_at_the_same_time_and_closed_when_the
 ) -> None:
     database = Database(PostgresDriver(postgres_url))
     together = threading.Barrier(3)
-    await asyncio.gather(*(database.read(lambda tx: together.wait(60)) for _ in range(3)))
+    await asyncio.gather(*(database.read(lambda tx: together.wait(200)) for _ in range(3)))
     assert database._connections.count_idle() == 3
     await database.read(lambda tx: tx.now)
     assert database._connections.count_idle() == 3

@@ -40,7 +40,7 @@ async def test_a_poll_looks_when_it_begins_and_then_at_each_hint() -> None:
             await look(poll)
         assert queue.looks == ["ann"]
         assert queue.polls.wake_one("ann")
-        assert await poll.wait(60)
+        assert await poll.wait(200)
         for _ in range(2):
             await look(poll)
         assert queue.looks == ["ann", "ann"]
@@ -65,7 +65,7 @@ async def test_a_hint_that_comes_during_a_look_causes_another() -> None:
         queue.during = lambda: queue.polls.wake_one("ann")
         await look(poll)
         queue.during = lambda: None
-        assert await poll.wait(60)
+        assert await poll.wait(200)
         await look(poll)
         assert len(queue.looks) == 2
 

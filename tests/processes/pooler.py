@@ -57,7 +57,7 @@ def pooling(url: str) -> Iterator[str]:
         yield f"postgresql://{database.get('user', 'postgres')}@127.0.0.1:{port}/{name}"
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(200)
         shutil.rmtree(folder)
 
 

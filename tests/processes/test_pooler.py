@@ -52,7 +52,7 @@ def test_tasks_are_done_and_followed_through_a_pooler_with_fewer_connections_tha
     stream = Stream(one, task_id)
     post(other, f"/api/v1/tasks/{task_id}/tokens", epoch=taken["epoch"], tokens=["a", "b"])
     post(other, f"/api/v1/tasks/{task_id}/complete", epoch=taken["epoch"], result="done")
-    stream.join(60)
+    stream.join(200)
     assert stream.steps[-1][1]["result"] == "done"
     with psycopg.connect(direct) as admin:
         text = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
@@ -74,7 +74,7 @@ def test_a_copy_is_refused_while_processes_serve_through_a_pooler(
     three: list[Service], direct: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "stentor", "db", "copy", direct, f"sqlite:///{tmp_path}/copy.db"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode != 0
     assert "in use" in ran.stderr, ran.stderr
     assert three
