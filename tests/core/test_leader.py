@@ -58,8 +58,8 @@ async def test_a_process_that_leaves_while_it_asks_keeps_no_lead(
         goes_on.wait()
         return connect(driver)
 
-    def told_query(election: LeaderElection, held: bool) -> bool:
-        is_held = query(election, held)
+    def told_query(election: LeaderElection) -> bool:
+        is_held = query(election)
         answered.set()
         return is_held
 
@@ -96,6 +96,19 @@ async def test_different_jobs_have_leads_of_their_own(postgres_url: str) -> None
     assert [await job.is_leader() for job in jobs] == [True, True]
     for job in jobs:
         await job.close()
+
+
+async def test_two_in_one_process_do_not_lead_the_same_job(postgres_url: str) -> None:
+    driver = PostgresDriver(postgres_url)
+    first, second = (LeaderElection(driver, VAULT_LOCK_ID, "the job", poll_seconds=EVERY) for _ in range(2))
+    assert await first.is_leader()
+    assert not await second.is_leader()
+    await second.close()
+    elsewhere = leader(postgres_url)
+    assert not await elsewhere.is_leader()
+    await first.close()
+    await soon(elsewhere.is_leader)
+    await elsewhere.close()
 
 
 async def test_a_database_of_ones_own_needs_no_lead(tmp_path: Path) -> None:

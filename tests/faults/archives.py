@@ -19,6 +19,7 @@ from typing import Any
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import DbConnection, Driver
+from stentor.core.db.lock_session import LockSession
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
@@ -62,6 +63,9 @@ class MortalDriver:
     def __init__(self, driver: Driver, deadline: Deadline) -> None:
         self.name, self.shared = driver.name, driver.shared
         self._driver, self._deadline = driver, deadline
+
+    def lock_session(self) -> LockSession:
+        return self._driver.lock_session()
 
     def reader(self) -> DbConnection:
         return self._driver.reader()

@@ -61,7 +61,7 @@ class LeaderElection:
             self._queried_at = now
             try:
                 async with asyncio.timeout(QUERY_TIMEOUT_SECONDS):
-                    self.was_leader = await asyncio.to_thread(self._query, self.was_leader)
+                    self.was_leader = await asyncio.to_thread(self._query)
             except (StoreUnavailable, TimeoutError):
                 if self._session is not None:
                     self._session.abandon()
@@ -70,14 +70,12 @@ class LeaderElection:
                 log.debug("leader: %s job=%s", "elected" if self.was_leader else "lost", self._job)
         return self.was_leader
 
-    def _query(self, held: bool) -> bool:
-        session = self._driver.lock_session()
-        held = held and session is self._session
-        self._session = session
-        is_held = session.hold(self._lock, held=held)
+    def _query(self) -> bool:
+        session = self._session = self._driver.lock_session()
+        is_held = session.hold(self, self._lock)
         # A cancelled question goes on in this thread. After `close` nobody else would give the lock back.
         if self._is_closed:
-            session.leave(self._lock)
+            session.leave(self, self._lock)
         return is_held and not self._is_closed
 
     async def run_while_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -108,4 +106,4 @@ class LeaderElection:
             session, self._session = self._session, None
             self.was_leader = not self._driver.shared
             if session is not None:
-                await asyncio.to_thread(session.leave, self._lock)
+                await asyncio.to_thread(session.leave, self, self._lock)

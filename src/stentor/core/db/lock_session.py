@@ -31,36 +31,39 @@ class LockSession:
         self._connect = connect
         self._connection: DbConnection | None = None
         self._mutex = threading.Lock()
-        self._users: set[int] = set()
+        self._users: set[object] = set()
+        self._holders: dict[int, object] = {}
+        """Who in this process has a lock: the server would give it to the same session again."""
         self.is_usable = True
 
-    def hold(self, lock: int, *, held: bool) -> bool:
-        """Take a lock if it is free; with `held` only check that the connection, and so the lock, is still there.
-
-        Raises StoreUnavailable.
-        """
+    def hold(self, user: object, lock: int) -> bool:
+        """Take a lock for a user if it is free; one that the user has is only checked. Raises StoreUnavailable."""
         with self._mutex:
+            holder = self._holders.get(lock)
             try:
                 # A held lock lasts as long as its connection, so a ping is enough. Trying again would nest the lock.
-                rows = self._open(lock).rows(_PING if held else _TRY_LOCK, {"lock": lock})
+                rows = self._open(user).rows(_TRY_LOCK if holder is None else _PING, {"lock": lock})
             except StoreUnavailable:
                 self.abandon()
                 if self._connection is not None:
                     self._connection.close()
                 raise
-            return bool(rows[0][0])
+            if holder is None and rows[0][0]:
+                self._holders[lock] = holder = user
+            return holder is user
 
-    def leave(self, lock: int) -> None:
-        """Give a lock back. The last one that leaves closes the connection."""
+    def leave(self, user: object, lock: int) -> None:
+        """Give a lock back if the user has it. The last one that leaves closes the connection."""
         has_mutex = self._mutex.acquire(timeout=WAIT_SECONDS)
         try:
-            self._users.discard(lock)
+            self._users.discard(user)
             if self._connection is None or not self.is_usable:
                 return
             if not has_mutex or not self._users:
                 self.abandon()
                 self._connection.close()
-            else:
+            elif self._holders.get(lock) is user:
+                del self._holders[lock]
                 self._connection.rows(_UNLOCK, {"lock": lock})
         except StoreUnavailable:
             self.abandon()
@@ -72,11 +75,11 @@ class LockSession:
         """Give up a connection that does not answer; a thread may still be using it."""
         self.is_usable = False
 
-    def _open(self, lock: int) -> DbConnection:
+    def _open(self, user: object) -> DbConnection:
         if not self.is_usable:
             raise StoreUnavailable("The session was given up.")
         if self._connection is None:
             self._connection = self._connect()
             self._connection.rows(_SET_KEEPALIVE, {})
-        self._users.add(lock)
+        self._users.add(user)
         return self._connection
