@@ -73,6 +73,7 @@ WHERE_THEY_DIFFER = (
     "tests/domains/test_learning.py",
     "tests/domains/test_reconciler.py",
     "tests/domains/test_rerouting.py",
+    "tests/domains/test_damaged_rows.py",
     "tests/domains/test_fairness.py",
     "tests/domains/test_immediate_starts.py",
     "tests/domains/test_limits.py",

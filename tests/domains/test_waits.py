@@ -9,6 +9,7 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.errors import StoreUnavailable
+from stentor.domains.steps import store
 from stentor.domains.steps.wait_endings import BATCH_SIZE
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
@@ -282,7 +283,11 @@ async def test_a_damaged_wait_stops_no_other(world: World) -> None:
     await world.kernel.infra.db.write(lambda tx: tx.run(damage, task_id=attempts[0].task_id))
     world.clock.advance(seconds=2)
     await world.kernel.tasks.wakeups.tick()
-    assert [await status(attempt) for attempt in attempts] == ["waiting", "queued"]
+    assert [await status(attempt) for attempt in attempts] == ["aborted", "queued"]
+    assert (await world.task(attempts[0].task_id))["error"]["code"] == "RECORD_CORRUPT"
+    # No look comes back to it.
+    due = await world.kernel.infra.db.read(store.next_due_at)
+    assert due is None
 
 
 @requirement("steps.waits")

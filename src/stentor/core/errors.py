@@ -131,6 +131,17 @@ class CorruptRecord(StentorError):
     code = "RECORD_CORRUPT"
 
 
+class CorruptRow(CorruptRecord):
+    """A row that jobs read is malformed. The part that owns the table sets it aside, so that the jobs go on.
+
+    `key` identifies the row in its table.
+    """
+
+    def __init__(self, message: str, table: str, key: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.table, self.key = table, key
+
+
 class RegistryRecordError(CorruptRecord):
     """A stored agent is malformed; it is never returned as raw data."""
 

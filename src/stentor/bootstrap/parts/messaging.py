@@ -15,7 +15,7 @@ from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
 from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.service import ActivityService
-from stentor.domains.messaging import operations
+from stentor.domains.messaging import operations, store
 from stentor.domains.messaging.actions import memory as memory_actions
 from stentor.domains.messaging.actions.governance import GovernanceZone
 from stentor.domains.messaging.actions.kernel import KernelZone, SandboxZone
@@ -59,6 +59,7 @@ def open_messaging(
         zones |= MemoryZone(db, memory.registry(), settings.memory.tenant).actions()
     actions = memory_actions.unavailable_actions() | zones
     lifecycle = MessageLifecycle(db, runlog, tasks.service)
+    db.set_aside[store.TABLE] = lifecycle.set_aside
     processor = MessageProcessor(
         db, lifecycle, infra.hub, actions, settings.tasks.lease_seconds * SECOND, shared=not infra.is_single_process
     )

@@ -24,7 +24,7 @@ from stentor.domains.alerts.model import Thresholds
 from stentor.domains.alerts.service import AlertService
 from stentor.domains.monitoring.service import HealthComponent, HealthService
 from stentor.domains.tasks.store import read_result
-from stentor.domains.webhooks import queries
+from stentor.domains.webhooks import queries, store
 from stentor.domains.webhooks.delivery_log import DeliveryLog
 from stentor.domains.webhooks.dispatcher import DeliveryDispatcher
 from stentor.domains.webhooks.outbox import SubscriptionIndex, WebhookOutbox
@@ -82,6 +82,7 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
         shared=not infra.is_single_process,
         retention_us=settings.webhooks.retention_days * DAY,
     )
+    db.set_aside[store.TABLE] = dispatcher.set_aside
     # In the transaction of the event, unlike the hub's listeners: a delivery must not be lost in a crash after it.
     runlog.append_hooks.append(WebhookOutbox(subscriptions, dispatcher.wake_workers).record)
     service = WebhookService(
@@ -90,7 +91,7 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
         sealer,
         outbound.check_url,
         subscriptions,
-        dispatcher.deliver,
+        dispatcher.deliver_now,
         dispatcher.lease_us,
         dispatcher.start_deletion,
     )

@@ -26,15 +26,18 @@ from stentor.domains.execution.spans import TaskSpans, caller_trace
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.service import LoadLookup
+from stentor.domains.schedules import store as schedule_store
 from stentor.domains.schedules.scheduler import Scheduler
 from stentor.domains.schedules.service import ScheduleService
+from stentor.domains.steps import store as step_store
 from stentor.domains.steps.service import StepService
 from stentor.domains.steps.starts import StartWaits
 from stentor.domains.steps.wait_endings import WaitEndings
 from stentor.domains.steps.wait_text import read_waits
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.steps.wakeups import WaitScheduler
-from stentor.domains.tasks import queries
+from stentor.domains.tasks import queries, rows
+from stentor.domains.tasks.damaged import DamagedTasks
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.placement import TaskRouter
@@ -95,6 +98,7 @@ def open_tasks(
     )
     freshness = RegistryFreshness(registry)
     dispatcher = _open_dispatcher(infra, executor, freshness)
+    damaged = DamagedTasks(db, runlog, dispatcher)
     # The dispatcher and the routing engine need each other: routing asks how busy an agent is.
     routing.agent_load = _load_lookup(dispatcher, presence)
     routing.is_unseen = presence.is_unseen
@@ -104,6 +108,8 @@ def open_tasks(
     starts = StartWaits(runlog)
     service = TaskService(db, runlog, router, dispatcher, grants, search, starts, read_waits)
     endings = WaitEndings(runlog, service, dispatcher)
+    wakeups = WaitScheduler(db, endings, hub, damaged)
+    db.set_aside |= {rows.TABLE: damaged.set_aside, step_store.TABLE: wakeups.set_aside}
     waits = WaitService(db, runlog, registry, endings, presence)
     return TaskServices(
         submission=SubmissionService(db, runlog, router, dispatcher, grants, starts),
@@ -115,7 +121,7 @@ def open_tasks(
         workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence, spans),
         steps=steps,
         waits=waits,
-        wakeups=WaitScheduler(db, endings, hub),
+        wakeups=wakeups,
         dispatcher=dispatcher,
         reconciler=Reconciler(db, clock, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
@@ -173,6 +179,6 @@ class Schedules:
 
 def open_schedules(infra: Infrastructure, submission: SubmissionService) -> Schedules:
     """Return the use cases of schedules, and the job that runs them."""
-    return Schedules(
-        ScheduleService(infra.db, infra.runlog, submission), Scheduler(infra.db, infra.runlog, infra.roles, submission)
-    )
+    scheduler = Scheduler(infra.db, infra.runlog, infra.roles, submission)
+    infra.db.set_aside[schedule_store.TABLE] = scheduler.set_aside
+    return Schedules(ScheduleService(infra.db, infra.runlog, submission), scheduler)

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -26,7 +26,7 @@ from stentor.core.db.polling import PollBatch
 from stentor.core.db.read_ahead import Ahead
 from stentor.core.db.readers import Readers
 from stentor.core.db.transaction import Tx
-from stentor.core.errors import StoreConflict, StoreUnavailable
+from stentor.core.errors import CorruptRow, StoreConflict, StoreUnavailable
 from stentor.core.metrics import (
     REQUEST_BUCKETS_S,
     create_histogram,
@@ -35,6 +35,8 @@ from stentor.core.metrics import (
 )
 
 T = TypeVar("T")
+SetAside = Callable[[CorruptRow], Awaitable[object]]
+"""Takes a malformed row out of the way of the jobs, unless that was done already."""
 log = logging.getLogger(__name__)
 
 MAX_GROUP_SIZE = 128
@@ -67,6 +69,8 @@ class Database:
         self._group_sizes = create_histogram(
             "stentor_database_commit_group_size", "Transactions that shared a commit.", _GROUP_SIZE_BUCKETS
         )
+        self.set_aside: dict[str, SetAside] = {}
+        """By table; called with a malformed row that a write or a poll met. Set by `bootstrap`."""
         self._closed = False
         self.commits, self.write_event = 0, asyncio.Event()
         """Count of this process's writes, and an event set by each: pollers skip a poll when nothing was written."""
@@ -87,6 +91,7 @@ class Database:
         correct whatever other processes write between two of them.
 
         `ahead` is what `fn` reads first, with `Tx.rows_ahead`: one statement reads it for all that share the commit.
+        If `fn` meets a malformed row, and the part that owns the table sets that aside, it runs again.
         `ended` is called once on the event loop, after the commit and its hooks or after the failure, also if the
         caller was cancelled meanwhile.
         """
@@ -95,9 +100,17 @@ class Database:
                 ended()
             raise StoreUnavailable("The service is shutting down.")
         loop = asyncio.get_running_loop()
-        unit = WriteUnit(fn, locks, loop, loop.create_future(), ahead=ahead, ended=ended)
-        self._queue.put(unit)
-        result: T = await unit.future
+        met: list[CorruptRow] = []
+        while True:
+            unit = WriteUnit(fn, locks, loop, loop.create_future(), ahead=ahead, ended=ended)
+            self._queue.put(unit)
+            try:
+                result: T = await unit.future
+                break
+            except CorruptRow as error:
+                # Not a second time with `ended`, which is called once.
+                if ended is not None or not await self._set_row_aside(error, met):
+                    raise
         # On the event loop, after the commit: whoever reads the count first and then the rows misses nothing.
         self.commits += 1
         self.write_event.set()
@@ -111,8 +124,14 @@ class Database:
 
     async def poll(self, fn: Callable[[Tx], T]) -> T:
         """Like `read`, for periodic polls: all polls of the same tick share one transaction."""
-        result: T = await self._poll_batch.poll(fn)
-        return result
+        met: list[CorruptRow] = []
+        while True:
+            try:
+                result: T = await self._poll_batch.poll(fn)
+                return result
+            except CorruptRow as error:
+                if not await self._set_row_aside(error, met):
+                    raise
 
     def close(self) -> None:
         """Finish the queued transactions, then close. Blocks until they are done."""
@@ -122,6 +141,15 @@ class Database:
         # The writer closes last: the last connection moves SQLite's WAL into the file, which a reader cannot.
         self._queue.put(None)
         self._writer.join()
+
+    async def _set_row_aside(self, error: CorruptRow, met: list[CorruptRow]) -> bool:
+        """Return whether the transaction may run again: not if it met this row before, in `met`."""
+        set_aside = self.set_aside.get(error.table)
+        if set_aside is None or any(error.key == other.key for other in met):
+            return False
+        met.append(error)
+        await set_aside(error)
+        return True
 
     def _read(self, fn: Callable[[Tx], T]) -> T:
         try:

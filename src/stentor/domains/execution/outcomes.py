@@ -163,7 +163,8 @@ class OutcomeRecorder:
         """Strengthen the connections from the agent of the parent task and from the sending agent."""
         others = {attempt.sender_agent}
         if attempt.parent_task_id is not None:
-            parent = store.find(tx, eligible.tenant, attempt.parent_task_id)
+            ref = eligible.tenant, attempt.parent_task_id
+            parent = store.find_all(tx, [ref]).get(ref)
             others.add(parent.assigned_agent if parent else None)
         delta = learning_model.weight_delta(success=True, performance=eligible.performance)
         # Sorted, so that two transactions lock the same rows in the same order.

@@ -113,7 +113,7 @@ class Reconciler:
             await self._db.write(limit_store.purge_starts)
 
     async def _relearn(self) -> None:
-        for task in await self._db.read(lambda tx: store.list_unlearned(tx, tx.now - SECOND, BATCH_SIZE)):
+        for task in await self._db.poll(lambda tx: store.list_unlearned(tx, tx.now - SECOND, BATCH_SIZE)):
             try:
                 await self._db.write(partial(self._outcomes.retry_learning, task=task))
             except StoreUnavailable:

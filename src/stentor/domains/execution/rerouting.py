@@ -128,7 +128,7 @@ class TaskRerouter:
         unroutable: set[RoutingRequest] = set()
         after: Task | None = None
         while True:
-            page = await self._db.read(partial(self._read_page, agent=agent, after=after))
+            page = await self._db.poll(partial(self._read_page, agent=agent, after=after))
             moves = self._decide_moves(page, unroutable)
             if moves:
                 count, page_until = await self._db.write(partial(self._move, agent=agent, moves=moves), NO_LOCKS)

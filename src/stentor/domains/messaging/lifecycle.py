@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stentor.core.db import Database, Tx
-from stentor.core.errors import StoreUnavailable, Timeout
+from stentor.core.errors import CorruptRow, StoreUnavailable, Timeout
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.messaging import store
@@ -80,6 +80,20 @@ class MessageLifecycle:
             return False
         self._runlog.append(tx, stored.tenant, [event], parent=stored.head_id)
         return True
+
+    async def set_aside(self, error: CorruptRow) -> None:
+        """Fail a message whose row is malformed, so that others have their turn, unless it has ended."""
+
+        def work(tx: Tx) -> None:
+            tenant, message_id = error.key
+            response = error_response(error)
+            event = EventDraft("message_failed", "messaging", error.message, {"message_id": message_id, **response})
+            head = store.fail_malformed(tx, tenant, message_id, response, event.event_id)
+            if head is not None:
+                self._runlog.append(tx, tenant, [event], parent=head)
+                log.error("messaging: malformed record set aside error=%s", error.message)
+
+        await self._db.write(work)
 
     def record_result(self, tx: Tx, stored: StoredMessage, result: ActionResult) -> None:
         """Record the result of an action. Raises StaleEpoch, which also rolls back the effects of the action."""
@@ -152,7 +166,10 @@ class MessageLifecycle:
 
     def _complete_waiting(self, tx: Tx, tenant: str, task_id: str) -> bool:
         """Complete the messages that wait for a task; return False while the task has not ended."""
-        task = task_store.find(tx, tenant, task_id)
+        try:
+            task = task_store.find(tx, tenant, task_id)
+        except CorruptRow as error:
+            return self._fail_waiting(tx, tenant, task_id, error)
         if task is None:
             return True
         if task.completion_time is None:
@@ -160,6 +177,14 @@ class MessageLifecycle:
         status: MessageStatus = "completed" if task.status == "completed" else "failed"
         for stored in store.list_waiting_for_task(tx, tenant, task_id):
             self._finish(tx, stored, status, task_to_json(task), None, task.assigned_agent)
+        return True
+
+    def _fail_waiting(self, tx: Tx, tenant: str, task_id: str, error: CorruptRow) -> bool:
+        """Fail the messages that wait for a task whose row is malformed. Raises the error if the task has not ended."""
+        if (tenant, task_id) not in store.list_ended_tasks(tx, MAX_AWAITED):
+            raise error  # so that the task is set aside
+        for stored in store.list_waiting_for_task(tx, tenant, task_id):
+            self._finish(tx, stored, "failed", error_response(error) | {"task_id": task_id}, None)
         return True
 
     def poll(self, tx: Tx, *, overdue: bool, ended: bool) -> MissedEndings:
@@ -185,7 +210,8 @@ class MessageLifecycle:
         """Fail an overdue message. Its task is cancelled unless it runs: then its own timeout ends it."""
 
         def fail(tx: Tx) -> None:
-            task = task_store.find(tx, stored.tenant, stored.task_id or "")
+            ref = stored.tenant, stored.task_id or ""
+            task = task_store.find_all(tx, [ref]).get(ref)
             if task is not None and task.status in ("queued", "pending_approval"):
                 metadata = {"message_id": stored.message_id, "caused_by": stored.head_id}
                 self._tasks.cancel_in_tx(tx, stored.principal, task.task_id, metadata)

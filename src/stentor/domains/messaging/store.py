@@ -15,12 +15,13 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
-from stentor.core.errors import CorruptRecord
+from stentor.core.errors import CorruptRow
 from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import gauge_family
 from stentor.domains.atp.model import PRIORITIES, AtpHeader
 from stentor.domains.messaging.model import MessageStatus, QueueSnapshot, StoredMessage
 
+TABLE = "atp_messages"
 _FIELDS = StoredMessage.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _KEY = "tenant = :tenant and message_id = :message_id"
@@ -59,6 +60,16 @@ _FINISH = Sql(
 _REQUEUE = Sql(
     f"""update atp_messages set status = 'queued', lease_until = null, updated_at = :now, head_id = :head_id
     where {_CLAIMED} and task_id is null"""
+)
+_OPEN = f"{_KEY} and status in ('queued', 'executing')"
+_OPEN_HEAD = Sql(f"select head_id from atp_messages where {_OPEN}")
+_FAIL_MALFORMED = Sql(
+    f"""update atp_messages set status = 'failed', response = :response, lease_until = null, deadline_at = null,
+        updated_at = :now, head_id = :head_id where {_KEY} and status = 'executing'"""
+)
+_CLAIM_MALFORMED = Sql(
+    f"""update atp_messages set status = 'executing', epoch = epoch + 1, lease_until = :now
+    where {_KEY} and status = 'queued'"""
 )
 _RENEW = Sql(f"update atp_messages set lease_until = :lease_until where {_CLAIMED} and task_id is null")
 # A lease that ends later than one of now was written while the clock was ahead.
@@ -160,6 +171,18 @@ def requeue(tx: Tx, stored: StoredMessage, head_id: str) -> bool:
     return tx.run(_REQUEUE, **_claim_key(stored), now=tx.now, head_id=head_id) == 1
 
 
+def fail_malformed(tx: Tx, tenant: str, message_id: str, response: JsonObject, head_id: str) -> str | None:
+    """End a message that cannot be read; return its last event before, None if it has ended."""
+    row = tx.row(_OPEN_HEAD, tenant=tenant, message_id=message_id)
+    if row is None:
+        return None
+    key = {"tenant": tenant, "message_id": message_id, "now": tx.now}
+    # Only a claimed message may end.
+    tx.run(_CLAIM_MALFORMED, **key)
+    tx.run(_FAIL_MALFORMED, **key, response=jsontext.dump(response), head_id=head_id)
+    return str(row[0])
+
+
 def renew_leases(tx: Tx, messages: list[StoredMessage], lease: int) -> None:
     """Renew the leases of claimed messages to `lease` microseconds from now."""
     tx.many(_RENEW, [_claim_key(stored) | {"lease_until": tx.now + lease} for stored in messages])
@@ -249,4 +272,5 @@ def _stored(row: tuple[Any, ...]) -> StoredMessage:
                 values[optional] = jsontext.load(values[optional])
         return StoredMessage(**values)
     except (msgspec.MsgspecError, TypeError) as error:
-        raise CorruptRecord(f"The stored message {values['message_id']!r} is malformed: {error}.") from error
+        text = f"The stored message {values['message_id']!r} is malformed: {error}."
+        raise CorruptRow(text, TABLE, (values["tenant"], values["message_id"])) from error

@@ -45,6 +45,10 @@ ALIASES = {
 }
 
 
+MALFORMED_TASK = TaskDraft(type="malformed", input=None)
+"""Stands for a stored task that cannot be read."""
+
+
 class Schedule(msgspec.Struct, frozen=True):
     """A task that is submitted at the times of a cron expression. Times in microseconds.
 

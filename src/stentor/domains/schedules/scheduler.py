@@ -16,7 +16,7 @@ from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core import ids
 from stentor.core.clock import SECOND, ClockWatch
 from stentor.core.db import Database, Tx, locks
-from stentor.core.errors import InvalidRequest, StentorError, StoreUnavailable
+from stentor.core.errors import CorruptRow, InvalidRequest, StentorError, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.schedules import model, store
@@ -52,11 +52,23 @@ class Scheduler:
         await self._clock_watch.look(now, self._bring_back)
         # A list and not any(): every schedule of the batch gets its turn before the next look.
         while [schedule for schedule in due if await self._run(schedule, now)]:
-            now, due = await self._db.read(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+            now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+
+    async def set_aside(self, error: CorruptRow) -> None:
+        """Pause a schedule whose row is malformed."""
+        tenant, name = error.key
+
+        def work(tx: Tx) -> None:
+            schedule = store.pause_malformed(tx, tenant, name, f"{error.message} Set its task, or delete it.")
+            if schedule is not None:
+                record_change(tx, self._runlog, schedule, "paused", "scheduler")
+                log.error("schedules: malformed record, schedule paused error=%s", error.message)
+
+        await self._db.write(work, (locks.schedule_lock(tenant, name),))
 
     async def _bring_back(self) -> None:
         """Bring back the times that were set while the clock was ahead: else a schedule rests for as long as it was."""
-        for schedule in await self._db.read(store.list_waiting):
+        for schedule in await self._db.poll(store.list_waiting):
             try:
                 await self._write(schedule, partial(_bring_back, schedule=schedule))
             except StoreUnavailable:
@@ -166,7 +178,10 @@ def _record_failure(tx: Tx, schedule: Schedule, occurrence: Occurrence, text: st
 
 def _find_running(tx: Tx, schedule: Schedule) -> str | None:
     """Return the last task of a schedule if it has not ended."""
-    task = None if schedule.last_task_id is None else tasks.find(tx, schedule.tenant, schedule.last_task_id)
+    if schedule.last_task_id is None:
+        return None
+    ref = schedule.tenant, schedule.last_task_id
+    task = tasks.find_all(tx, [ref]).get(ref)
     return None if task is None or task.status in TERMINAL_STATUSES else task.task_id
 
 

@@ -91,6 +91,8 @@ class ScheduleService:
 
         def work(tx: Tx) -> Schedule:
             schedule = _require(tx, caller, name)
+            if "task" not in changes:
+                _refuse_malformed(schedule)
             updated = msgspec.structs.replace(schedule, **changes, updated_at=tx.now, version=schedule.version + 1)
             is_retimed = (schedule.cron, schedule.timezone) != (updated.cron, updated.timezone)
             fields: dict[str, Any] = {"paused_reason": None} if "paused" in changes else {}
@@ -130,6 +132,7 @@ class ScheduleService:
         Raises NotFound, and RoutingDenied after storing the task as failed.
         """
         schedule = await self.get(caller, name)
+        _refuse_malformed(schedule)
         task_id = ids.new_id()
         draft = msgspec.structs.replace(task_of(schedule), id=task_id)
         try:
@@ -166,6 +169,11 @@ def record_change(tx: Tx, runlog: RunLog, schedule: Schedule, change: str, by: s
         meta["reason"] = schedule.paused_reason
     text = f"Schedule {schedule.name} ({schedule.cron}) {change}."
     runlog.append(tx, schedule.tenant, [EventDraft("schedule_changed", "schedules", text, meta)])
+
+
+def _refuse_malformed(schedule: Schedule) -> None:
+    if schedule.task is model.MALFORMED_TASK:
+        raise Conflict("The stored task of the schedule is malformed. Set its task, or delete the schedule.")
 
 
 def _require(tx: Tx, caller: Principal, name: str) -> Schedule:

@@ -8,9 +8,11 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.domains.schedules.model import RUNS_KEPT, Schedule, ScheduleRun
+from stentor.core.errors import CorruptRow
+from stentor.domains.schedules.model import MALFORMED_TASK, RUNS_KEPT, Schedule, ScheduleRun
 from stentor.domains.tasks.model import TaskDraft
 
+TABLE = "schedules"
 _FIELDS = Schedule.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _ONE = Sql(f"select {_COLUMNS} from schedules where tenant = :tenant and name = :name")
@@ -32,6 +34,11 @@ _UPDATE = Sql(
 _ADVANCE = Sql(
     """update schedules set next_at = :next_at, version = version + 1, last_task_id = coalesce(:task_id, last_task_id)
     where tenant = :tenant and name = :name"""
+)
+_PAUSE_MALFORMED = Sql(
+    """update schedules set paused = 1, paused_reason = :reason, next_at = null, updated_at = :now,
+        version = version + 1
+    where tenant = :tenant and name = :name and paused = 0"""
 )
 _DELETE = Sql("delete from schedules where tenant = :tenant and name = :name")
 
@@ -97,6 +104,12 @@ def advance(tx: Tx, schedule: Schedule, next_at: int, task_id: str | None) -> No
     tx.run(_ADVANCE, tenant=schedule.tenant, name=schedule.name, next_at=next_at, task_id=task_id)
 
 
+def pause_malformed(tx: Tx, tenant: str, name: str, reason: str) -> Schedule | None:
+    """Pause a schedule that cannot be read, and return it; None if it is paused."""
+    paused = tx.run(_PAUSE_MALFORMED, tenant=tenant, name=name, reason=reason, now=tx.now)
+    return find(tx, tenant, name) if paused else None
+
+
 def delete(tx: Tx, tenant: str, name: str) -> None:
     """Delete a schedule with its runs; the tasks stay."""
     tx.run(_DELETE_RUNS, tenant=tenant, name=name)
@@ -127,6 +140,14 @@ def _row(schedule: Schedule) -> dict[str, Any]:
 
 
 def _schedule(row: tuple[Any, ...]) -> Schedule:
+    """Raises CorruptRow; once the scheduler has paused it, its task is MALFORMED_TASK."""
     values = dict(zip(_FIELDS, row, strict=True))
-    values |= {"task": msgspec.json.decode(values["task"], type=TaskDraft), "paused": bool(values["paused"])}
+    values["paused"] = bool(values["paused"])
+    try:
+        values["task"] = msgspec.json.decode(values["task"], type=TaskDraft)
+    except msgspec.MsgspecError as error:
+        if not values["paused"]:
+            text = f"The task of the schedule {values['name']!r} is malformed: {error}."
+            raise CorruptRow(text, TABLE, (values["tenant"], values["name"])) from error
+        values["task"] = MALFORMED_TASK
     return Schedule(**values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
 from stentor.core.deflate import deflate, inflate
-from stentor.core.errors import CorruptRecord
+from stentor.core.errors import CorruptRecord, CorruptRow
 from stentor.domains.contents import store as contents
 from stentor.domains.steps.model import (
     MAX_INLINE_BYTES,
@@ -21,11 +20,11 @@ from stentor.domains.steps.model import (
     decode_value,
     replaced_event,
 )
-from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.rows import COLUMNS_OF_TASK, task_from_row
 from stentor.domains.tasks.store import TaskRef
 
-log = logging.getLogger(__name__)
+TABLE = "task_steps"
 OpenStep = tuple[str, str, Step]
 """Tenant, task and a step that has no outcome."""
 StepRef = tuple[str, str, str]
@@ -38,10 +37,10 @@ _TASK = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key = :key")
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
 _FIND_LAST = Sql(f"select max(event_id) from task_steps where {_TASK}")
-_STEPS = AppendOnlyTable("task_steps", ("tenant", "task_id", *_STORED))
+_STEPS = AppendOnlyTable(TABLE, ("tenant", "task_id", *_STORED))
 _FIND_TASK = RowsSql(
     ("tenant", "task_id", "key"),
-    f"""select given.tenant, given.task_id, given.key, task_steps.key, {tasks.COLUMNS_OF_TASK}
+    f"""select given.tenant, given.task_id, given.key, task_steps.key, {COLUMNS_OF_TASK}
     from given join tasks on tasks.tenant = given.tenant and tasks.task_id = given.task_id
         left join task_steps on task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
             and task_steps.key = given.key""",
@@ -77,6 +76,10 @@ _END = RowsSql(
     from given where task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
         and task_steps.key = given.key and task_steps.state = 'started'
     returning task_steps.tenant, task_steps.task_id, task_steps.key""",
+)
+_FAIL_MALFORMED = Sql(
+    f"update task_steps set state = 'failed', error = :error, wake_at = null, ended_at = :now "
+    f"where {_TASK} and key = :key and state = 'started'"
 )
 # By itself: in a statement for many rows PostgreSQL would have to be told the type of a column that is often null.
 _SET_DEFLATED = Sql(f"update task_steps set deflated = :deflated where {_TASK} and key = :key")
@@ -143,7 +146,7 @@ def task_ahead(step: StepRef) -> Ahead:
 def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool]:
     """Return the task of a step, None if there is none, and whether the step is in its journal."""
     rows = tx.rows_ahead(_FIND_TASK, step)
-    return (tasks.task_from_row(rows[0][4:]), rows[0][3] is not None) if rows else (None, False)
+    return (task_from_row(rows[0][4:]), rows[0][3] is not None) if rows else (None, False)
 
 
 def find_last_event(tx: Tx, tenant: str, task_id: str) -> str | None:
@@ -252,6 +255,12 @@ def list_orphans_of(tx: Tx, parents: list[TaskRef]) -> list[OpenStep]:
     return _open_from_rows(tx.rows_for(_LIST_ORPHANS_OF, parents))
 
 
+def fail_malformed(tx: Tx, tenant: str, task_id: str, key: str, message: str) -> None:
+    """End a step that cannot be read, unless it has ended."""
+    error = jsontext.dump({"type": CorruptRow.code, "message": message})
+    tx.run(_FAIL_MALFORMED, tenant=tenant, task_id=task_id, key=key, error=error, now=tx.now)
+
+
 def has_open_children(tx: Tx) -> bool:
     """Return whether any task waits for a child."""
     return tx.row(_HAS_OPEN_CHILDREN) is not None
@@ -353,13 +362,14 @@ def _store_outcome(tx: Tx, tenant: str, outcome: StepOutcome) -> dict[str, Any]:
 
 
 def _open_from_rows(rows: list[tuple[Any, ...]]) -> list[OpenStep]:
-    """Return the steps of all rows but the damaged ones, which must not stop the waits of other tasks."""
+    """Return the steps of all rows. Raises CorruptRow."""
     steps: list[OpenStep] = []
     for row in rows:
         try:
             steps.append((row[0], row[1], step_from_row(row[2:])))
         except CorruptRecord as error:
-            log.error("steps: damaged wait task_id=%s error=%s", row[1], error)
+            text = f"Task {row[1]!r} waits, and its wait cannot be read. {error.message}"
+            raise CorruptRow(text, TABLE, (row[0], row[1], row[2])) from error
     return steps
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from stentor.core import ids
 from stentor.core.db import Tx, locks
+from stentor.core.errors import CorruptRecord
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLog
 from stentor.domains.steps import model, store
@@ -120,7 +121,10 @@ def lock_waits(tx: Tx, tenant: str, task_id: str) -> None:
 
 def child_outcome(tx: Tx, tenant: str, step: Step) -> StepOutcome:
     """Return the end of a child: its status with its result, or an error with its status and its error."""
-    child = tasks.find(tx, tenant, step.reference or "")
+    try:
+        child = tasks.find(tx, tenant, step.reference or "")
+    except CorruptRecord as error:
+        return StepOutcome(error={"type": model.CHILD_FAILED, "message": error.message})
     if child is None:
         return StepOutcome(error={"type": "ChildGone", "message": "The child was deleted."})
     if child.status == "completed":

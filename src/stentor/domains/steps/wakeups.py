@@ -15,12 +15,13 @@ from typing import Any
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.db.locks import waits_lock
-from stentor.core.errors import StoreUnavailable
+from stentor.core.errors import CorruptRow, StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
 from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
+from stentor.domains.tasks.damaged import DamagedTasks
 from stentor.domains.tasks.store import TaskRef
 
 INTERVAL_SECONDS = 1.0
@@ -36,8 +37,8 @@ End = Callable[[Tx, list[OpenStep]], None]
 class WaitScheduler:
     """Background job that ends waits."""
 
-    def __init__(self, db: Database, endings: WaitEndings, hub: Hub) -> None:
-        self._db, self._endings = db, endings
+    def __init__(self, db: Database, endings: WaitEndings, hub: Hub, damaged: DamagedTasks) -> None:
+        self._db, self._endings, self._damaged = db, endings, damaged
         self._wake = asyncio.Event()
         self._ended: set[TaskRef] = set()
         """Tasks that ended in this process since the last look, while a task waited for a child."""
@@ -77,6 +78,16 @@ class WaitScheduler:
             await self._scan_children()
         return INTERVAL_SECONDS if due_at is None else max(PAUSE_SECONDS, (due_at - now) / SECOND)
 
+    async def set_aside(self, error: CorruptRow) -> None:
+        """End a wait whose row is malformed, and its task."""
+
+        def work(tx: Tx) -> None:
+            tenant, task_id, key = error.key
+            store.fail_malformed(tx, tenant, task_id, key, error.message)
+            self._damaged.set_aside_in_tx(tx, error)
+
+        await self._db.write(work, [waits_lock(*error.key[:2])])
+
     async def _end_for_ended(self) -> None:
         if self._ended:
             ended, self._ended = sorted(self._ended), set()
@@ -92,7 +103,7 @@ class WaitScheduler:
 
     async def _end_each(self, list_open: List, end: End) -> None:
         """End all waits of a list, a batch at a time."""
-        while waits := (await self._db.read(list_open))[:BATCH_SIZE]:
+        while waits := (await self._db.poll(list_open))[:BATCH_SIZE]:
             refs = {(tenant, task_id) for tenant, task_id, _ in waits}
 
             def work(tx: Tx, refs: set[TaskRef] = refs) -> None:

@@ -11,7 +11,8 @@ import msgspec
 
 from stentor.core import ids
 from stentor.core.db import Sql, Tx
-from stentor.domains.tasks.model import QueuedTask, TaskMetadata
+from stentor.domains.tasks.model import QueuedTask
+from stentor.domains.tasks.rows import corrupt_task, decode_metadata
 
 QUEUED_COLUMNS = (
     "tenant, task_id, priority, queued_at, assigned_agent, runtime_kind, epoch, head_id, submitted_by, metadata"
@@ -48,7 +49,6 @@ _OLDEST_QUEUED_AT = Sql(
         order by queued_at limit 1
     ) as oldest"""
 )
-_metadata_decoder = msgspec.json.Decoder(TaskMetadata)
 
 
 def next_for_agent(tx: Tx, agent_id: str, limit: int) -> list[QueuedTask]:
@@ -81,11 +81,14 @@ def find_oldest_queued_at(tx: Tx) -> int | None:
 
 
 def queued_from_row(row: tuple[Any, ...]) -> QueuedTask:
-    """Return a row of `QUEUED_COLUMNS`."""
+    """Return a row of `QUEUED_COLUMNS`. Raises CorruptRow."""
     submitted_by, metadata = row[-2:]
     queued = QueuedTask(*row[:-2])
     # The next event of the task must sort after its last one, even if another process with a faster clock wrote that.
     ids.advance_past(queued.head_id)
     # A text search first: without a grant or a limit the key is not in the JSON; a false positive only adds a check.
-    limit = _metadata_decoder.decode(metadata).limit if '"limit"' in metadata else None
+    try:
+        limit = decode_metadata(metadata).limit if '"limit"' in metadata else None
+    except msgspec.MsgspecError as error:
+        raise corrupt_task(queued.tenant, queued.task_id, error) from error
     return msgspec.structs.replace(queued, granted='"grant_id"' in metadata, submitted_by=submitted_by, limit=limit)

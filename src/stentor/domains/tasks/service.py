@@ -21,6 +21,7 @@ from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agents
 from stentor.domains.tasks import events, limit_store, model, queries, store, visibility_queries
+from stentor.domains.tasks.damaged import refuse_damaged
 from stentor.domains.tasks.drafts import draft_rerun
 from stentor.domains.tasks.missing import missing_task, missing_task_of_tenant
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
@@ -254,6 +255,7 @@ class TaskService:
     ) -> Callable[[Tx], Task]:
         """Route a retry now and return the write for the caller's transaction."""
         task = await self.get(principal, task_id)
+        refuse_damaged(task)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
         placement = self._router.route(principal, task, granted)

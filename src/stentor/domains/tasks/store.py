@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import ids, jsontext
+from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import RowsSql, Sql, Tx
-from stentor.core.errors import CorruptRecord
+from stentor.core.errors import CorruptRow
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (
+    TERMINAL_STATUSES,
     Grade,
     OutcomeClass,
     QueuedTask,
@@ -26,14 +27,14 @@ from stentor.domains.tasks.model import (
     TaskMetadata,
     TaskStatus,
 )
+from stentor.domains.tasks.rows import COLUMNS_OF_TASK, FIELDS, decode_claimed, task_from_row
 
 TaskRef = tuple[str, str]
 """Tenant and id of a task."""
-_FIELDS = Task.__struct_fields__
-_COLUMNS = ", ".join(_FIELDS)
+_COLUMNS = ", ".join(FIELDS)
+_STATUS = FIELDS.index("status")
 _KEY = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
-COLUMNS_OF_TASK = ", ".join(f"tasks.{name}" for name in _FIELDS)
 _FIND_ALL = RowsSql(
     ("tenant", "task_id"),
     f"""select {COLUMNS_OF_TASK} from given join tasks
@@ -42,7 +43,7 @@ _FIND_ALL = RowsSql(
 _RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(
     f
-    for f in _FIELDS
+    for f in FIELDS
     if f not in ("lease_until", "deadline_at", "performance", "result", "first_started_at", "heartbeat_at")
 )
 _INSERT = Sql(
@@ -135,8 +136,6 @@ _INSERT_GRADE = Sql(
     f"insert into task_grades (tenant, {_GRADE_COLUMNS})"
     f" values (:tenant, {', '.join(':' + name for name in _GRADE_FIELDS)})"
 )
-_capabilities_decoder = msgspec.json.Decoder(tuple[str, ...])
-_metadata_decoder = msgspec.json.Decoder(TaskMetadata)
 
 
 def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
@@ -161,13 +160,25 @@ def find(tx: Tx, tenant: str, task_id: str) -> Task | None:
 
 
 def find_all(tx: Tx, refs: Iterable[TaskRef]) -> dict[TaskRef, Task]:
-    """Return those of the tasks that exist."""
-    tasks = [task_from_row(row) for row in tx.rows_for(_FIND_ALL, sorted(set(refs)))]
-    return {(task.tenant, task.task_id): task for task in tasks}
+    """Return those of the tasks that exist, without malformed ones that have ended. Raises CorruptRow."""
+    tasks: dict[TaskRef, Task] = {}
+    for row in tx.rows_for(_FIND_ALL, sorted(set(refs))):
+        try:
+            task = task_from_row(row)
+        except CorruptRow:
+            # An open one is set aside. One that has ended stays as it is, and must not stop those who look for it.
+            if row[_STATUS] not in TERMINAL_STATUSES:
+                raise
+        else:
+            tasks[task.tenant, task.task_id] = task
+    return tasks
 
 
 def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | None:
-    """Claim a queued task for `lease` microseconds; None if it was claimed, reassigned or cancelled already."""
+    """Claim a queued task for `lease` microseconds; None if it was claimed, reassigned or cancelled already.
+
+    Raises CorruptRow.
+    """
     rows = tx.rows(
         _CLAIM,
         tenant=queued.tenant,
@@ -180,13 +191,14 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
     )
     if not rows:
         return None
-    epoch, task_type, input_json, runtime_kind, created_at, timeout, capabilities, metadata, *last = rows[0]
+    epoch, task_type, input_json, runtime_kind, created_at, timeout, *structured, submitted_by, retry_epoch = rows[0]
+    content, capabilities, metadata = decode_claimed(queued, input_json, *structured)
     return TaskClaim(
         queued.tenant,
         queued.task_id,
         epoch,
         task_type,
-        content_for_agent(jsontext.load(input_json)),
+        content_for_agent(content),
         queued.agent_id,
         runtime_kind,
         created_at,
@@ -194,9 +206,10 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
         timeout,
         tx.now + lease,
         new_head,
-        tuple(jsontext.load(capabilities)),
-        _metadata_decoder.decode(metadata),
-        *last,
+        capabilities,
+        metadata,
+        submitted_by,
+        retry_epoch,
     )
 
 
@@ -379,22 +392,3 @@ def find_grade(tx: Tx, tenant: str, task_id: str) -> Grade | None:
 
 def insert_grade(tx: Tx, tenant: str, grade: Grade) -> None:
     tx.run(_INSERT_GRADE, **(msgspec.structs.asdict(grade) | {"tenant": tenant, "learned": int(grade.learned)}))
-
-
-def task_from_row(row: tuple[Any, ...]) -> Task:
-    """Return the task of a row with the columns COLUMNS_OF_TASK. Raises CorruptRecord."""
-    values = dict(zip(_FIELDS, row, strict=True))
-    values["title"] = values["title"] or values["type"]  # a task from before there were titles
-    ids.advance_past(values["head_id"])  # see queue_store.queued_from_row
-    try:
-        values["required_capabilities"] = _capabilities_decoder.decode(values["required_capabilities"])
-        values["metadata"] = _metadata_decoder.decode(values["metadata"])
-        for optional in ("error", "result"):
-            if values[optional] is not None:
-                values[optional] = jsontext.load(values[optional])
-        if values["learning_eligible"] is not None:
-            values["learning_eligible"] = bool(values["learning_eligible"])
-        values["learning_pending"] = bool(values["learning_pending"])
-        return msgspec.convert(values, Task)
-    except msgspec.MsgspecError as error:
-        raise CorruptRecord(f"The stored record of task {values['task_id']!r} is malformed: {error}.") from error

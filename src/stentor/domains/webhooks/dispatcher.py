@@ -18,7 +18,7 @@ from stentor.core import ids
 from stentor.core.clock import DAY, ClockWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.db.polling import PollQuery
-from stentor.core.errors import ServiceUnavailable, StoreUnavailable
+from stentor.core.errors import CorruptRecord, CorruptRow, ServiceUnavailable, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.security.sealing import Sealer
 from stentor.core.timers import sleep_until_tick
@@ -35,6 +35,7 @@ PURGE_EVERY_POLLS = 3_600
 BATCH = 500
 MAX_TIME = 2**62
 COUNT_NAMES = {"waiting": "retried"}
+UNREADABLE = "Its event in the run log is malformed or gone."
 log = logging.getLogger(__name__)
 
 ReadTaskResult = Callable[[Tx, str, str], str | None]
@@ -126,6 +127,18 @@ class DeliveryDispatcher:
                 self._workers[subscription_id] = worker
             worker.wake()
 
+    async def set_aside(self, error: CorruptRow) -> None:
+        """Disable a webhook whose row is malformed."""
+
+        def work(tx: Tx) -> None:
+            if not store.disable(tx, error.key[1], f"{error.message} Set its events."):
+                return
+            log.error("webhooks: malformed record, webhook disabled error=%s", error.message)
+            subscriptions = store.list_all_subscriptions(tx)
+            tx.after_commit(lambda: self._index.replace_all(subscriptions))
+
+        await self._db.write(work)
+
     def start_deletion(self, subscription_id: str) -> None:
         """Delete a subscription's deliveries in the background, as there may be many.
 
@@ -179,23 +192,29 @@ class DeliveryDispatcher:
             if not self._workers[subscription_id].sending:
                 self._workers.pop(subscription_id).close()
 
+    async def deliver_now(self, subscription: WebhookSubscription, delivery: Delivery) -> DeliveryOutcome | None:
+        """Read the body of a leased delivery, then do the same as `deliver`."""
+        return await self.deliver(subscription, delivery, (await self.read_bodies([delivery]))[0])
+
     async def deliver(
-        self, subscription: WebhookSubscription, delivery: Delivery, body: bytes | None = None
+        self, subscription: WebhookSubscription, delivery: Delivery, body: bytes | None
     ) -> DeliveryOutcome | None:
-        """Make one attempt at a leased delivery and record it.
+        """Make one attempt at a leased delivery and record it; without a body record that it failed.
 
         Returns None if no attempt could be made, if its outcome could not be written before shutdown, or if another
         process holds the lease by now.
         """
         try:
             secrets = self._open_secrets(subscription)
-            body = body or (await self.read_bodies([delivery]))[0]
         except ServiceUnavailable as error:
             log.warning(
                 "webhooks: delivery postponed webhook=%s reason=%s", subscription.subscription_id, error.message
             )
             return None  # the delivery is requeued when its lease expires
-        result = await self._sender.send(subscription.url, delivery.event_id, body, secrets)
+        if body is None:
+            result = AttemptResult(self._sender.now(), 0, error=UNREADABLE, is_final=True)
+        else:
+            result = await self._sender.send(subscription.url, delivery.event_id, body, secrets)
         outcome = await self._record_outcome(delivery, result)
         if outcome is not None:
             self.counts[COUNT_NAMES.get(outcome.decision.status, outcome.decision.status)] += 1
@@ -243,14 +262,18 @@ class DeliveryDispatcher:
         tx.after_commit(lambda: self._index.replace_all(subscriptions))
         tx.after_commit(lambda: self.counts.update(disabled=1))
 
-    async def read_bodies(self, deliveries: list[Delivery]) -> list[bytes]:
-        """Return the request body of each delivery. Raises ServiceUnavailable if the run log lacks an event."""
+    async def read_bodies(self, deliveries: list[Delivery]) -> list[bytes | None]:
+        """Return the request body of each delivery, None for one whose event is malformed or gone."""
         return await self._db.read(lambda tx: [self._build_body(tx, delivery) for delivery in deliveries])
 
-    def _build_body(self, tx: Tx, delivery: Delivery) -> bytes:
-        event = queries.find_event(tx, delivery.event_id)
+    def _build_body(self, tx: Tx, delivery: Delivery) -> bytes | None:
+        try:
+            event = queries.find_event(tx, delivery.event_id)
+        except CorruptRecord as error:
+            log.error("webhooks: event not readable delivery=%s error=%s", delivery.delivery_id, error.message)
+            event = None
         if event is None:
-            raise ServiceUnavailable(f"the event {delivery.event_id} is not in the run log")
+            return None
         wants_result = delivery.event == "task.completed" and event.task_id is not None
         result = self._read_task_result(tx, event.tenant, event.task_id or "") if wants_result else None
         return payloads.build_payload(delivery.event, event, result)

@@ -32,8 +32,8 @@ class DeliveryOutcome(msgspec.Struct, frozen=True):
     has_released_next: bool
 
 
-ReadBodies = Callable[[list[Delivery]], Awaitable[list[bytes]]]
-Deliver = Callable[[WebhookSubscription, Delivery, bytes], Awaitable[DeliveryOutcome | None]]
+ReadBodies = Callable[[list[Delivery]], Awaitable[list[bytes | None]]]
+Deliver = Callable[[WebhookSubscription, Delivery, bytes | None], Awaitable[DeliveryOutcome | None]]
 
 
 class AttemptSlots:
@@ -116,7 +116,7 @@ class EndpointWorker:
         # Reset before the claim: a wake-up during it may be for a delivery that the claim did not see.
         self._has_more = False
         claimed: tuple[WebhookSubscription, list[Delivery]] | None = None
-        bodies: list[bytes] = []
+        bodies: list[bytes | None] = []
         try:
             claimed = await self._db.write(lambda tx: self._claim(tx, acquired), (locks.webhook_lock(self._id),))
             bodies = await self._bodies(claimed[1]) if claimed and claimed[1] else []
@@ -144,7 +144,7 @@ class EndpointWorker:
         return subscription, store.claim_due(tx, self._id, self._lease_us, limit)
 
     async def _deliver_one(
-        self, subscription: WebhookSubscription, delivery: Delivery, body: bytes, slots: AttemptSlots
+        self, subscription: WebhookSubscription, delivery: Delivery, body: bytes | None, slots: AttemptSlots
     ) -> None:
         try:
             outcome = await self._deliver(subscription, delivery, body)

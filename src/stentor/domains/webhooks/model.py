@@ -106,7 +106,10 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class AttemptResult(msgspec.Struct, frozen=True):
-    """The result of an attempt: a status, or an error without a response. `retry_after` is in microseconds."""
+    """The result of an attempt: a status, or an error without a response. `retry_after` is in microseconds.
+
+    `is_final`: no attempt was made, and none can be.
+    """
 
     started_at: int
     duration_ms: int
@@ -114,6 +117,7 @@ class AttemptResult(msgspec.Struct, frozen=True):
     error: str | None = None
     response: str | None = None
     retry_after: int | None = None
+    is_final: bool = False
 
     @property
     def is_success(self) -> bool:
@@ -156,7 +160,7 @@ def decide_delivery(delivery: Delivery, result: AttemptResult, now: int, jitter:
     """Return what happens to a delivery after an attempt. `jitter` is a random number from 0 to 1."""
     if result.is_success:
         return DeliveryDecision("delivered")
-    if delivery.event == PING:
+    if delivery.event == PING or result.is_final:
         return DeliveryDecision("failed")
     if result.status_code == GONE_STATUS:
         return DeliveryDecision("failed", disable_reason="The receiver responded with 410 Gone.")

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from stentor.core import ids
 from stentor.core.clock import HOUR, SECOND, format_iso
 from stentor.core.db import Sql, Tx
+from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import RunLogEvent, decode_event
 from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, DeliveryFilter
 from stentor.domains.webhooks.payloads import EVENT_NAMES
@@ -137,8 +138,12 @@ def count_disabled(tx: Tx, tenant: str) -> int:
 
 
 def find_event(tx: Tx, event_id: str) -> RunLogEvent | None:
+    """Raises CorruptRecord."""
     row = tx.row(_EVENT, event_id=event_id)
-    return decode_event(row) if row else None
+    try:
+        return decode_event(row) if row else None
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"The event {event_id!r} of the run log is malformed: {error}.") from error
 
 
 def list_events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: int) -> list[RunLogEvent]:

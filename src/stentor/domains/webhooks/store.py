@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import AppendOnlyTable, Sql, Tx
-from stentor.core.errors import CorruptRecord
+from stentor.core.errors import CorruptRow
 from stentor.domains.webhooks.model import (
     JITTER_RATIO,
     RETRY_DELAYS_US,
@@ -18,6 +19,8 @@ from stentor.domains.webhooks.model import (
     WebhookSubscription,
 )
 
+TABLE = "webhook_subscriptions"
+log = logging.getLogger(__name__)
 _FIELDS = WebhookSubscription.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _ONE = Sql(
@@ -139,7 +142,14 @@ def list_subscriptions(tx: Tx, tenant: str) -> list[WebhookSubscription]:
 
 
 def list_all_subscriptions(tx: Tx) -> list[WebhookSubscription]:
-    return [_subscription(row) for row in tx.rows(_ALL)]
+    """Return the subscriptions of all tenants, without malformed ones."""
+    subscriptions: list[WebhookSubscription] = []
+    for row in tx.rows(_ALL):
+        try:
+            subscriptions.append(_subscription(row))
+        except CorruptRow as error:
+            log.error("webhooks: webhook ignored error=%s", error.message)
+    return subscriptions
 
 
 def insert_delivery(tx: Tx, delivery: Delivery, lease_until: int | None = None) -> None:
@@ -226,10 +236,14 @@ def _row(subscription: WebhookSubscription) -> dict[str, Any]:
 
 
 def _subscription(row: tuple[Any, ...]) -> WebhookSubscription:
+    """Raises CorruptRow; a disabled one whose events cannot be read has none."""
     values = dict(zip(_FIELDS, row, strict=True))
+    values["enabled"] = bool(values["enabled"])
     try:
-        values["events"] = jsontext.load(values["events"])
-        values["enabled"] = bool(values["enabled"])
-        return msgspec.convert(values, WebhookSubscription)
+        events = jsontext.load(values["events"])
+        return msgspec.convert(values | {"events": events}, WebhookSubscription)
     except msgspec.MsgspecError as error:
-        raise CorruptRecord(f"The stored webhook {values['subscription_id']!r} is malformed: {error}.") from error
+        if not values["enabled"]:
+            return msgspec.convert(values | {"events": []}, WebhookSubscription)
+        text = f"The stored webhook {values['subscription_id']!r} is malformed: {error}."
+        raise CorruptRow(text, TABLE, (values["tenant"], values["subscription_id"])) from error
