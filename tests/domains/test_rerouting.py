@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+import pytest
 from aiohttp import web
 
-from stentor.core.db import Tx
+from stentor.core.db import Sql, Tx
 from stentor.domains.execution import rerouting
 from stentor.domains.routing import explain
 from stentor.domains.tasks import store
@@ -343,3 +344,27 @@ async def test_tasks_in_line_for_an_endpoint_that_breaks_are_done_by_another_age
     ends = [(await world.ended(task_id))["error"]["code"] for task_id in ids[:4]]
     assert ends == ["ENDPOINT_FAILED", *["ENDPOINT_UNREACHABLE"] * 3]
     assert len((await world.admin.get(f"/api/v1/hebbian/history/{breaks}")).json()["history"]) == 4
+
+
+@requirement("routing.offline-again")
+async def test_the_most_urgent_move_first_and_no_page_misses_or_repeats_a_task(world: World) -> None:
+    agent = await world.register()
+    ids = [(await world.submit(metadata={"priority": name}), name) for name in ("low", "normal", "high") * 4]
+    listed: list[store.Task] = []
+
+    def page(tx: Tx) -> list[store.Task]:
+        return store.list_reassignable(tx, "default", agent, listed[-1] if listed else None, 5)
+
+    while part := await world.kernel.infra.db.read(page):
+        listed += part
+    urgency = ("high", "normal", "low")
+    assert [task.task_id for task in listed] == [one for name in urgency for one, given in ids if given == name]
+
+
+@requirement("tasks.long-queues")
+@pytest.mark.only("sqlite", reason="the plan of PostgreSQL depends on its statistics")
+async def test_a_page_of_the_tasks_that_may_move_sorts_no_queue(world: World) -> None:
+    sql = Sql(f"explain query plan {store._LIST_REASSIGNABLE.text}")
+    params = {"tenant": "t", "agent_id": "a", "priority": 2, "created_at": 0, "after": "", "limit": 200}
+    plan = await world.kernel.infra.db.read(lambda tx: tx.rows(sql, **params))
+    assert ["INDEX tasks_by_agent_status" in row[-1] for row in plan] == [True]

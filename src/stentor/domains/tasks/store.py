@@ -17,6 +17,7 @@ from stentor.core.db import RowsSql, Sql, Tx
 from stentor.core.errors import CorruptRow
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (
+    PRIORITIES,
     TERMINAL_STATUSES,
     Grade,
     OutcomeClass,
@@ -108,12 +109,12 @@ _RECORD_PROGRESS = Sql(
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
+# By age, as an index has them; that costs one pass over the queue for each priority, and no sorting of it.
 _LIST_REASSIGNABLE = Sql(
     f"""select {_COLUMNS} from tasks
     where tenant = :tenant and assigned_agent = :agent_id and status = 'queued' and agent_preference is null
-        and pinned_agent is null
-        and (priority, queued_at, task_id) > (:priority, :queued_at, :after)
-    order by priority, queued_at, task_id limit :limit"""
+        and pinned_agent is null and priority = :priority and (created_at, task_id) > (:created_at, :after)
+    order by created_at, task_id limit :limit"""
 )
 _LIST_OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
@@ -349,17 +350,22 @@ def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pen
 
 def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
     """List an agent's queued tasks whose submitter did not name an agent, most urgent first, following `after`."""
-    priority, queued_at, task_id = (-1, 0, "") if after is None else (after.priority, after.queued_at, after.task_id)
-    rows = tx.rows(
-        _LIST_REASSIGNABLE,
-        tenant=tenant,
-        agent_id=agent_id,
-        priority=priority,
-        queued_at=queued_at,
-        after=task_id,
-        limit=limit,
-    )
-    return [task_from_row(row) for row in rows]
+    priority, *position = (0, 0, "") if after is None else (after.priority, after.created_at, after.task_id)
+    tasks: list[Task] = []
+    while len(tasks) < limit and priority <= max(PRIORITIES.values()):
+        created_at, task_id = position
+        rows = tx.rows(
+            _LIST_REASSIGNABLE,
+            tenant=tenant,
+            agent_id=agent_id,
+            priority=priority,
+            created_at=created_at,
+            after=task_id,
+            limit=limit - len(tasks),
+        )
+        tasks += [task_from_row(row) for row in rows]
+        priority, position = priority + 1, [0, ""]
+    return tasks
 
 
 def list_overdue(tx: Tx, limit: int) -> list[Task]:
