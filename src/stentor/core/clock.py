@@ -128,25 +128,27 @@ class JumpWatch:
     All times are in microseconds.
     """
 
-    def __init__(self, monotonic: Callable[[], int]) -> None:
+    def __init__(self, monotonic: Callable[[], int], last: tuple[int, int] | None = None) -> None:
         self._monotonic = monotonic
-        self._last: tuple[int, int] | None = None
-        """The monotonic time before the last look, and what the clock said then."""
+        self.last = last if last is not None and last[0] <= monotonic() else None
+        """The monotonic time before the last look, and what the clock said then; at first of the process before."""
 
     def begin(self) -> int:
         """Return the monotonic time to give to `look`. Call it before the time is read from the database."""
         return self._monotonic()
 
     async def look(self, begun: int, now: int, follow: Callable[[int, int, int], Awaitable[object]]) -> None:
-        """Await `follow` if the clock jumped ahead by more than a second since the last look.
+        """Await `follow` if the clock jumped ahead by more than a second, and a thousandth, since the last look.
 
         It gets the time of the last look, that of this one, and the length of the jump. One that fails is awaited again
         at the next look.
         """
-        if self._last is not None:
-            last_begun, last_now = self._last
+        if self.last is not None:
+            last_begun, last_now = self.last
             # The longest that may have passed: a process that was stopped, or an answer that was late, is no jump.
-            jump = now - last_now - (self._monotonic() - last_begun)
-            if jump > SECOND:
+            passed = self._monotonic() - last_begun
+            jump = now - last_now - passed
+            # After a long time two clocks differ that nobody has set, those of two machines above all.
+            if jump > max(SECOND, passed // 1000):
                 await follow(last_now, now, jump)
-        self._last = begun, now
+        self.last = begun, now

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
+from stentor.core.clock_mark import ClockMark
 from stentor.core.db import Tx
 from stentor.core.errors import Conflict
 from stentor.core.spans import SpanRecorder
@@ -93,6 +94,7 @@ def open_tasks(
     if spans is not None:
         runlog.append_hooks.append(spans.record_events)
     trace = caller_trace if spans is None else spans.attempt_trace
+    mark = ClockMark(settings.storage.data_dir / "clock.json")
     executor = TaskExecutor(
         db, runlog, routing, registry, outcomes, hub, dict(drivers), grants, limits, lease_us, trace
     )
@@ -123,7 +125,7 @@ def open_tasks(
         waits=waits,
         wakeups=wakeups,
         dispatcher=dispatcher,
-        reconciler=Reconciler(db, clock, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts),
+        reconciler=Reconciler(db, clock, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts, mark),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
         freshness=freshness,
         room=RoomFinder(db, limits, dispatcher, hub),

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
+from stentor.core.clock_mark import ClockMark
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
@@ -28,6 +29,7 @@ from stentor.domains.tasks.service import require_task
 
 INTERVAL_SECONDS = 1.0
 RELEARN_TICKS = 10
+MARK_TICKS = 10
 PURGE_TICKS = 3_600
 BATCH_SIZE = 200
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class Reconciler:
         executor: TaskExecutor,
         outcomes: OutcomeRecorder,
         max_attempts: int,
+        clock_mark: ClockMark,
     ) -> None:
         self._db = db
         self._runlog = runlog
@@ -54,7 +57,8 @@ class Reconciler:
         self._max_attempts = max_attempts
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = executor.lease_us // (3 * SECOND)
-        self._clock_watch, self._jump_watch = ClockWatch(), JumpWatch(clock.monotonic)
+        self._clock_watch, self._jump_watch = ClockWatch(), JumpWatch(clock.monotonic, clock_mark.read())
+        self._clock_mark = clock_mark
 
     async def recover(self, *, is_single_process: bool) -> int:
         """Recover the tasks that the previous process left executing, if no other process runs tasks.
@@ -97,6 +101,8 @@ class Reconciler:
         # Before the repairs, which read each task again: what a jump seems to end has only run for seconds.
         await self._clock_watch.look(now, self._bring_back_leases)
         await self._jump_watch.look(begun, now, self._follow_jump)
+        if tick % MARK_TICKS == 0:
+            self._clock_mark.write(begun, now)
         for task in overdue:
             await self._db.write(self._repair(task))
         for task in expired:
