@@ -99,16 +99,24 @@ class RateWindow(msgspec.Struct):
 
 
 class RateLimiter:
-    """A fixed-window rate limiter per key, counted in this process only. `per_minute` 0 disables it."""
+    """A fixed-window rate limiter per key, counted in this process only. `per_minute` 0 disables it.
 
-    def __init__(self, per_minute: int, clock: Callable[[], float] = time.time) -> None:
+    `clock` in seconds is one that nobody can set, or a window could last for years; `wall_clock` is for the header.
+    """
+
+    def __init__(
+        self,
+        per_minute: int,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
         self.per_minute = per_minute
-        self._clock = clock
+        self._clock, self._wall_clock = clock, wall_clock
         self._windows: dict[tuple[str, str], RateWindow] = {}
 
     def copy(self) -> RateLimiter:
         """Return a limiter with the same limit that has counted nothing."""
-        return RateLimiter(self.per_minute, self._clock)
+        return RateLimiter(self.per_minute, self._clock, self._wall_clock)
 
     def find_rejection(self, principal: Principal) -> dict[str, str] | None:
         """Return the headers of a rejection if the next request would be rejected, without counting it."""
@@ -130,7 +138,7 @@ class RateLimiter:
         headers = {
             "X-RateLimit-Limit": str(self.per_minute),
             "X-RateLimit-Remaining": str(remaining),
-            "X-RateLimit-Reset": str(int(window.ends + 0.999)),
+            "X-RateLimit-Reset": str(int(self._wall_clock() + window.ends - now + 0.999)),
             "RateLimit-Policy": f'"default";q={self.per_minute};w={WINDOW_SECONDS}',
             "RateLimit": f'"default";r={remaining};t={wait_s}',
         }

@@ -55,6 +55,20 @@ async def test_a_hundred_requests_a_minute_pass_and_the_next_does_not(seconds: S
 
 
 @requirement("http.rate-limit-window")
+async def test_a_clock_that_is_set_back_makes_no_window_longer(seconds: Seconds) -> None:
+    wall = Seconds()
+    app = build(RateLimiter(2, seconds, wall))
+    assert await statuses(app, 3) == [200, 200, 429]
+    wall.now -= 365 * 86_400
+    seconds.now += 10
+    async with client(app, "key-one") as http:
+        headers = (await http.get(THINGS)).headers
+    assert (headers["Retry-After"], headers["X-RateLimit-Reset"]) == ("50", str(int(wall.now) + 51))
+    seconds.now += 50.1
+    assert await statuses(app, 1) == [200]
+
+
+@requirement("http.rate-limit-window")
 async def test_the_window_is_fixed_and_begins_with_its_first_request(seconds: Seconds) -> None:
     app = build(RateLimiter(2, seconds))
     assert await statuses(app, 1) == [200]
@@ -66,7 +80,7 @@ async def test_the_window_is_fixed_and_begins_with_its_first_request(seconds: Se
 
 @requirement("http.rate-limit-headers")
 async def test_a_counted_answer_says_what_is_left_and_until_when(seconds: Seconds) -> None:
-    async with client(build(RateLimiter(3, seconds))) as http:
+    async with client(build(RateLimiter(3, seconds, seconds))) as http:
         await http.get(THINGS)
         seconds.now += 20
         headers = (await http.get("/api/v1/nothing")).headers

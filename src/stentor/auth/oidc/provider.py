@@ -155,9 +155,9 @@ class OidcProvider:
 
     async def _describe(self) -> ProviderDescription:
         async with self._lock:
-            if self._description is None or self._clock.now() > self._described_at + KEEP_US:
+            if self._description is None or self._clock.monotonic() > self._described_at + KEEP_US:
                 self._description = await self._discover()
-                self._described_at = self._clock.now()
+                self._described_at = self._clock.monotonic()
         return self._description
 
     async def _discover(self) -> ProviderDescription:
@@ -179,11 +179,11 @@ class OidcProvider:
     async def _find_keys(self, url: str, key_id: str | None) -> list[Key]:
         """Return the keys that may have signed a token; read them again for an unknown one, now and then."""
         async with self._lock:
-            age = self._clock.now() - self._keys_read_at
+            age = self._clock.monotonic() - self._keys_read_at
             is_unknown = not _matching(self._keys, key_id)
             if age > KEEP_US or (is_unknown and (age > MIN_REFRESH_US or not self._keys)):
                 self._keys = await self._read_keys(url)
-                self._keys_read_at = self._clock.now()
+                self._keys_read_at = self._clock.monotonic()
         return _matching(self._keys, key_id)
 
     async def _read_keys(self, url: str) -> list[Key]:

@@ -200,7 +200,7 @@ class AutoModelRouter:
     def _is_busy(self, key: tuple[str, str]) -> bool:
         """Return whether the provider's last response asked to wait with this model."""
         until = self._busy_until.get(key)
-        if until is not None and until <= self._clock.now():
+        if until is not None and until <= self._clock.monotonic():
             del self._busy_until[key]
             until = None
         return until is not None
@@ -234,7 +234,7 @@ class AutoModelRouter:
                         raise
                 elif isinstance(fault, ProviderBusy):
                     wait = (fault.retry_after or 1) * SECOND
-                    self._busy_until[run.caller.tenant, target.name] = self._clock.now() + wait
+                    self._busy_until[run.caller.tenant, target.name] = self._clock.monotonic() + wait
                 # An open circuit rejects without a call, which says nothing new about the model.
                 elif fault.was_called:
                     await self._outcomes.record(run.caller, outcome)

@@ -184,7 +184,7 @@ class PeopleService:
 
     async def _record_refusal(self, claims: JsonObject, address: str, refusal: SignInRefused) -> None:
         """Record a refusal, at most once a minute for an account: everybody whom the provider knows can cause one."""
-        subject, now = str(claims["sub"]), self._clock.now()
+        subject, now = str(claims["sub"]), self._clock.monotonic()
         if self._refusals.get(subject, -MINUTE) > now - MINUTE:
             return
         if len(self._refusals) >= REFUSALS_KEPT:
