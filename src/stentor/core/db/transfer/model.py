@@ -221,7 +221,7 @@ def require_current_schema(driver: Driver, display: str, *, write: bool, resumab
     version `resumable`.
     """
     current = migrations.current_version(driver)
-    if write and current in (migrations.COPYING_PREFIX + migrations.HEAD, resumable):
+    if write and current is not None and current in (migrations.COPYING_PREFIX + migrations.HEAD, resumable):
         return
     migrations.require_supported(current)
     if write and current is None:
