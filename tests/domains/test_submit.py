@@ -31,7 +31,16 @@ async def test_a_submit_answers_202_with_an_id_a_status_and_estimates(world: Wor
     answer = await post(world)
     assert answer.status_code == 202
     body = answer.json()
-    expected = {"task_id", "status", "estimated_start", "estimated_completion", "notice", "provenance_id", "atp"}
+    expected = {
+        "task_id",
+        "status",
+        "estimated_start",
+        "estimated_completion",
+        "notice",
+        "notice_code",
+        "provenance_id",
+        "atp",
+    }
     assert set(body) == expected
     assert body["status"] == "queued"
     assert body["estimated_start"] <= body["estimated_completion"]
