@@ -112,6 +112,27 @@ def check_both(installation: Installation, target: str, tmp_path: Path) -> None:
     }
 
 
+@requirement("scale.split", "retention.proofs")
+def test_archived_tasks_of_a_tenant_are_known_where_it_went(
+    installation: Installation, bare_url: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(installation.url) as session:
+        session.execute("delete from webhook_deliveries")  # a task with one that is open stays
+    archived = installation.program("archive", "run", "--older-than", "0d", "--json").json
+    assert archived["tasks"] == 2
+    moved(installation.split(with_password(bare_url), "other"))
+    folder = tmp_path / "data" / "archive"
+    for name, url, own in (("data", installation.url, installation.key), ("elsewhere", bare_url, OTHER)):
+        program = Program(tmp_path / name, {"SERVICE_DATABASE_URL": url})
+        verified = program("archive", "verify", "--folder", str(folder), "--json").json
+        assert (verified["intact"], verified["events"]) == (True, archived["events"])
+        service = installation.serve(tmp_path / name, SERVICE_DATABASE_URL=url, SERVICE_BUILTIN_AGENTS="0", **ENVIRON)
+        for key, (ended, _) in installation.tasks.items():
+            with service.client(key) as api:
+                assert api.get(f"/api/v1/tasks/{ended}").status_code == (410 if key == own else 404)
+        stop(service)
+
+
 @requirement("scale.split")
 def test_a_tenant_moves_with_its_tasks_and_each_side_goes_on_with_its_own(
     installation: Installation, bare_url: str, tmp_path: Path

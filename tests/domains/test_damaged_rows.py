@@ -167,6 +167,14 @@ async def test_a_damaged_webhook_is_disabled_until_its_events_are_set(hooks: Hoo
     assert (await world.admin.patch(f"{path}/{bad['id']}", json=fixed)).status_code == 200
 
 
+@requirement("webhooks.damaged-rows")
+@pytest.mark.only("postgresql", reason="one process reads its webhooks again only when it changes them")
+async def test_a_damaged_webhook_is_disabled_although_nothing_happens(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("task.submitted")
+    await damage(hooks.world, webhook["id"], "events", "webhook_subscriptions")
+    await soon(lambda: is_disabled(hooks.world, webhook["id"]))
+
+
 async def is_disabled(world: World, webhook: str) -> bool:
     answer = await world.admin.get(f"/api/v1/webhooks/{webhook}")
     return answer.status_code == 200 and "malformed" in answer.json()["disabled_reason"]

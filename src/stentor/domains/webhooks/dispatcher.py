@@ -76,6 +76,7 @@ class DeliveryDispatcher:
         self._workers: dict[str, EndpointWorker] = {}
         self._watch: asyncio.Task[None] | None = None
         self._deletions: set[asyncio.Task[None]] = set()
+        self._malformed: list[CorruptRow] = []
         self._closing = asyncio.Event()
         self.counts: Counter[str] = Counter()
 
@@ -159,18 +160,24 @@ class DeliveryDispatcher:
         generation = self._index.generation
 
         def read(tx: Tx) -> Callable[[], None]:
-            subscriptions = store.list_all_subscriptions(tx)
-            return lambda: self._replace_index(subscriptions, generation)
+            subscriptions, malformed = store.read_all_subscriptions(tx)
+            return lambda: self._replace_index(subscriptions, malformed, generation)
 
         return read
 
-    def _replace_index(self, subscriptions: list[WebhookSubscription], generation: int) -> None:
+    def _replace_index(
+        self, subscriptions: list[WebhookSubscription], malformed: list[CorruptRow], generation: int
+    ) -> None:
+        # Set aside by the next poll: without one that is due, no delivery would meet them.
+        self._malformed = malformed
         # Another generation means that a local write replaced the index after this read began: the read is stale.
         if generation == self._index.generation:
             self._index.replace_all(subscriptions)
 
     async def poll(self) -> None:
         """Wake the workers with due deliveries, requeue expired leases, and close the workers of disabled webhooks."""
+        while self._malformed:
+            await self.set_aside(self._malformed.pop())
         sending = {delivery.delivery_id for worker in self._workers.values() for delivery in worker.sending.values()}
         enabled = self._index.enabled_ids
 

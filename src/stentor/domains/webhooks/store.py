@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from stentor.domains.webhooks.model import (
 )
 
 TABLE = "webhook_subscriptions"
-log = logging.getLogger(__name__)
 _FIELDS = WebhookSubscription.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _ONE = Sql(
@@ -143,13 +141,19 @@ def list_subscriptions(tx: Tx, tenant: str) -> list[WebhookSubscription]:
 
 def list_all_subscriptions(tx: Tx) -> list[WebhookSubscription]:
     """Return the subscriptions of all tenants, without malformed ones."""
+    return read_all_subscriptions(tx)[0]
+
+
+def read_all_subscriptions(tx: Tx) -> tuple[list[WebhookSubscription], list[CorruptRow]]:
+    """Return the subscriptions of all tenants, and the errors of those that are malformed."""
     subscriptions: list[WebhookSubscription] = []
+    malformed: list[CorruptRow] = []
     for row in tx.rows(_ALL):
         try:
             subscriptions.append(_subscription(row))
         except CorruptRow as error:
-            log.error("webhooks: webhook ignored error=%s", error.message)
-    return subscriptions
+            malformed.append(error)
+    return subscriptions, malformed
 
 
 def insert_delivery(tx: Tx, delivery: Delivery, lease_until: int | None = None) -> None:
