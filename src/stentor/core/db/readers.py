@@ -8,7 +8,7 @@ import time
 from stentor.core.db.driver import DbConnection, Driver
 
 OPEN_AFTER_SECONDS = 0.1
-"""How long a read waits for a connection that is open before it opens another one."""
+"""How long a read of a shared database waits for a connection that is open before it opens another one."""
 IDLE_SECONDS = 30.0
 """How long a connection may be unused, except the last one."""
 
@@ -20,15 +20,17 @@ class Readers:
         self._driver = driver
         # Last in, first out: those that are not needed stay unused and are closed.
         self._idle: queue.LifoQueue[tuple[DbConnection, float]] = queue.LifoQueue()
-        self._has_opened = False
+        # The first one is opened at once. To a file all are: there a connection costs next to nothing.
+        self._wait_seconds = 0.0
 
     def take(self) -> DbConnection:
         """Return a connection for one read. Raises StoreUnavailable."""
         try:
             # The polls of a tick come together and are short: they need not have a connection each.
-            return self._idle.get(timeout=OPEN_AFTER_SECONDS if self._has_opened else 0)[0]
+            return self._idle.get(block=self._wait_seconds > 0, timeout=self._wait_seconds)[0]
         except queue.Empty:
-            self._has_opened = True
+            if self._driver.shared:
+                self._wait_seconds = OPEN_AFTER_SECONDS
             return self._driver.reader()
 
     def give_back(self, connection: DbConnection) -> None:

@@ -98,7 +98,7 @@ class TaskArchiver:
         result = ArchiveResult()
         async with self._exclusive():
             await self.forget_unfinished()
-            for tenant in await self._db.read(lambda tx: list(task_queries.iter_tenants(tx))):
+            for tenant in await self._list_tenants():
                 # A task can leave after its subtasks only, so a tree takes as many passes as it has levels.
                 while await self._archive_pass(tenant, before, result, progress):
                     pass
@@ -110,7 +110,7 @@ class TaskArchiver:
     async def count_archivable(self, before: int, progress: Callable[[int], None] | None = None) -> dict[str, int]:
         """Return how many tasks of each tenant would be archived in the first pass, without subtasks' parents."""
         counts: dict[str, int] = {}
-        for tenant in await self._db.read(lambda tx: list(task_queries.iter_tenants(tx))):
+        for tenant in await self._list_tenants():
             position: store.Position | None = store.START
             while position is not None:
                 chosen, position = await self._db.read(
@@ -120,6 +120,9 @@ class TaskArchiver:
                 if progress is not None:
                     progress(sum(counts.values()))
         return {tenant: count for tenant, count in counts.items() if count}
+
+    async def _list_tenants(self) -> list[str]:
+        return await self._db.read(lambda tx: list(task_queries.iter_tenants(tx)))
 
     async def forget_unfinished(self) -> list[str]:
         """Forget archives whose process was killed before the rows were deleted, and remove their files."""
