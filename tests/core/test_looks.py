@@ -32,8 +32,9 @@ def gone(tx: Tx) -> Any:
     raise StoreUnavailable("The table is gone.")
 
 
-async def test_those_who_look_at_the_same_pulse_share_one_transaction() -> None:
+async def test_those_who_look_at_the_same_pulse_share_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = Reads()
+    now = asyncio.get_running_loop().time()
     looks = PollBatch(reads.read)
 
     async def looking(answer: int) -> int:
@@ -44,7 +45,12 @@ async def test_those_who_look_at_the_same_pulse_share_one_transaction() -> None:
         await timers.wait_until_tick(asyncio.Event(), 0.05)
         return int(await looks.poll(lambda tx: answer))
 
-    assert list(await asyncio.gather(looking(1), waiting(2), looking(3))) == [1, 2, 3]
+    with monkeypatch.context() as patch:
+        # They begin to wait at one moment: with a clock that goes on, a beat can lie between two of them.
+        patch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+        those = [asyncio.ensure_future(poll) for poll in (looking(1), waiting(2), looking(3))]
+        await asyncio.sleep(0)
+    assert await asyncio.gather(*those) == [1, 2, 3]
     assert reads.number == 1
     assert await looking(4) == 4
     assert reads.number == 2
