@@ -50,6 +50,10 @@ COMMANDS = {
         "stentor.cli.commands.memory:verify",
         "Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.",
     ),
+    "search": Target(
+        "stentor.cli.commands.search:search",
+        "Find notes by word and by meaning, the best first; the exit code is 1 if none is found.",
+    ),
     "history": Target(
         "stentor.cli.commands.memory:history",
         "List the stored versions of a note, newest first, even if it was deleted; or restore one.",
