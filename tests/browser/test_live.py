@@ -65,3 +65,16 @@ def test_what_happens_while_a_page_loads_is_on_it_soon(tab: Tab, installation: I
     page.wait_for_timeout(1_500)  # nobody reads: the service no longer looks for what is new
     waiting[0].continue_()
     expect(page.get_by_role("link", name="latecomer")).to_be_visible()
+
+
+@requirement("dashboard.page-overview")
+def test_the_legend_of_a_chart_has_values_only_under_the_pointer(tab: Tab) -> None:
+    page = tab.open("/").page
+    chart = page.locator("[data-chart=outcomes]")
+    expect(chart.locator(".u-legend .u-label").last).to_be_visible()
+    value = chart.locator(".u-legend .u-value")
+    expect(value.last).to_be_hidden()
+    chart.locator(".u-over").hover()
+    expect(value.first).to_be_visible()
+    page.mouse.move(0, 0)
+    expect(value.last).to_be_hidden()

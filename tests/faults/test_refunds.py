@@ -22,7 +22,7 @@ from tests.patience import until
 from tests.requirements import requirement
 from tests.service import Service
 
-REFUNDS = int(os.environ.get("STENTOR_REFUNDS", "64" if thorough() else "4"))
+REFUNDS = int(os.environ.get("STENTOR_REFUNDS", "64" if thorough() else "2"))
 ONE = pytest.mark.only("sqlite", reason="where the bank takes keys both are tried")
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(60 + 5 * REFUNDS)]
 Start = Callable[..., Service]

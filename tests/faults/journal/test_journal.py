@@ -24,7 +24,7 @@ from tests.faults.journal.installation import Installation
 from tests.faults.journal.programs import Node
 from tests.requirements import requirement
 
-FAULTS = int(os.environ.get("STENTOR_JOURNAL_FAULTS", "400" if thorough() else "24"))
+FAULTS = int(os.environ.get("STENTOR_JOURNAL_FAULTS", "400" if thorough() else "12"))
 MANY = int(os.environ.get("STENTOR_JOURNAL_MANY", FAULTS))
 SEED = int(os.environ.get("STENTOR_JOURNAL_SEED", "1"))
 DIES = Fault(is_done=False, kills_worker=True)

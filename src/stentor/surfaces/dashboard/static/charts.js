@@ -27,12 +27,14 @@
     durations: (data) => data.durations.p50.some((one) => one != null) ? lines([{ label: "median", ink: "--accent", values: data.durations.p50, show: seconds }, { label: "95th percentile", ink: "--term-hebbian", values: data.durations.p95, show: seconds }]) : [],
     cost: (data) => data.cost.dollars.some((one) => one) ? stacked([{ label: "dollars", ink: "--term-trust", values: data.cost.dollars, show: money }]) : [],
   };
+  // Without a pointer on it the legend has no values, only names.
+  const mark = (plot) => plot.root.classList.toggle("unread", plot.cursor.idx == null);
   const bars = uPlot.paths.bars({ size: [0.7, 32] });
   const drawn = new Map();
 
   const options = (box, series) => ({
     width: box.clientWidth, height: 168, cursor: { y: false }, padding: [8, 8, 0, 0],
-    legend: { live: true },
+    legend: { live: true }, hooks: { ready: [mark], setLegend: [mark] },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     axes: [
       { stroke: colour("--faint"), grid: { show: false }, ticks: { stroke: colour("--line") }, size: 28, space: 64, values: (_, found) => found.map(clock) },
