@@ -6,8 +6,8 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from stentor.cli.agents import AgentList
 from stentor.cli.client import RequestFailed, ServiceClient
-from stentor.cli.commands.agent import AgentList
 from stentor.cli.references import ambiguous_error
 from stentor.core import ids
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import typer
 
 from stentor.cli import output
+from stentor.cli.agents import AGENTS_PATH, AgentList, show_agent, show_agents
 from stentor.cli.client import omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.input_files import reading
-from stentor.cli.output import console
-from stentor.cli.responses import read_fields
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
@@ -26,7 +25,6 @@ Score = Annotated[float | None, typer.Option(min=0, max=1, help="Declared score 
 NewScore = Annotated[float | None, typer.Option(min=0, max=1, help="New declared score, from 0 to 1.")]
 Tier = Literal["auto", "monitored", "human"]
 Status = Literal["active", "suspended", "quarantined"]
-BASE = "/registry/agents"
 
 
 class AgentStatus(msgspec.Struct, frozen=True):
@@ -45,36 +43,6 @@ class RegisteredAgent(AgentStatus, frozen=True):
 
     name: str
     notice: str | None = None
-
-
-class AgentPresence(msgspec.Struct, frozen=True):
-    """The computed fields of an agent; an older service does not report `online`."""
-
-    trust_score: float | None
-    online: bool | None = None
-    last_seen: str | None = None
-    offline_reason: str | None = None
-
-
-class ListedAgent(AgentPresence, frozen=True, kw_only=True):
-    agent_id: str
-    name: str
-    capabilities: list[str]
-    status: str
-    archived_at: str | None = None
-    notice: str | None = None
-
-
-class AgentList(msgspec.Struct, frozen=True):
-    path: ClassVar[str] = BASE
-    noun: ClassVar[str] = "agent"
-
-    agents: list[ListedAgent]
-    total: int
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return {agent.agent_id: agent.name for agent in self.agents}
 
 
 @app.command()
@@ -144,7 +112,7 @@ def register(
     body = {"name": name, "capabilities": list(capability), "runtime": omit_none(runtime_fields), **omit_none(optional)}
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(BASE, RegisteredAgent, body),
+        lambda api: api.post(AGENTS_PATH, RegisteredAgent, body),
         _show_registered,
         as_json=as_json,
         access="create",
@@ -166,9 +134,9 @@ def list_agents(
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.get(
-            BASE, AgentList, capability=capability, status=status, archived=archived or None, limit=limit
+            AGENTS_PATH, AgentList, capability=capability, status=status, archived=archived or None, limit=limit
         ),
-        _show_list,
+        show_agents,
         as_json=as_json,
     )
 
@@ -181,7 +149,7 @@ def show(
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.with_id(AgentList, agent_id, lambda found: api.get(_path(found), JsonObject)),
-        _show,
+        show_agent,
         as_json=as_json,
     )
 
@@ -325,56 +293,7 @@ def _split_command(command: str | None) -> list[str] | None:
 
 
 def _path(agent_id: str) -> str:
-    return f"{BASE}/{quote_segment(agent_id)}"
-
-
-def _trust(score: float | None) -> str:
-    return "unscored" if score is None else f"{score:.3f}"
-
-
-def _presence(agent: AgentPresence) -> str:
-    """Return `online` or `offline`, and when a worker was last seen; `-` if an older service does not report it."""
-    if agent.online is None:
-        return "-"
-    word = "online" if agent.online else agent.offline_reason or "offline"
-    return f"{word}, seen {output.format_age(agent.last_seen)}" if agent.last_seen else word
-
-
-def _word(agent: ListedAgent) -> str:
-    """Return `online` or `offline`; why an agent is offline, unless its notice below the list says it."""
-    if agent.online is None or agent.archived_at:
-        return "-"
-    return "online" if agent.online else (None if agent.notice else agent.offline_reason) or "offline"
-
-
-def _show_list(page: AgentList) -> None:
-    rows = [
-        (
-            a.name,
-            ", ".join(a.capabilities),
-            _trust(a.trust_score),
-            f"archived, {a.status}" if a.archived_at else a.status,
-            _word(a),
-            output.format_age(a.last_seen),
-            output.shorten_id(a.agent_id),
-        )
-        for a in page.agents
-    ]
-    console.print(output.render_table(("name", "capabilities", "trust", "status", "presence", "seen", "id"), rows))
-    for agent in page.agents:
-        if agent.notice:
-            output.print_notice(f"Notice: {agent.name}: {agent.notice}", "yellow")
-    if page.total > len(rows):
-        console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
-
-
-def _show(record: JsonObject) -> None:
-    """Print an agent without its empty fields; --json has all."""
-    agent = read_fields(record, AgentPresence)
-    runtime = {name: value for name, value in record["runtime"].items() if name != "kind"}
-    fields = record | {"trust_score": _trust(agent.trust_score), "online": _presence(agent)}
-    fields |= {"runtime": record["runtime"]["kind"], **{f"runtime {name}": value for name, value in runtime.items()}}
-    console.print(output.render_record({name: value for name, value in fields.items() if not output.is_empty(value)}))
+    return f"{AGENTS_PATH}/{quote_segment(agent_id)}"
 
 
 def _read_json(path: Path) -> JsonObject:

@@ -9,9 +9,9 @@ import msgspec
 import typer
 
 from stentor.cli import output
+from stentor.cli.agents import AgentList
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.commands.agent import AgentList
 from stentor.cli.commands.task import Prefer, Priority, read_input
 from stentor.cli.output import console, format_age
 from stentor.cli.responses import Response

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from stentor.cli.agents import AgentList
 from stentor.cli.client import RequestFailed, ServiceClient, omit_none
 from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands import task_replay, task_steps
-from stentor.cli.commands.agent import AgentList
 from stentor.cli.input_files import read_file_or_stdin
 from stentor.cli.output import print_notice
 from stentor.cli.responses import Response, StoredTask, TaskActivity

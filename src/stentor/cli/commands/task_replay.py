@@ -8,9 +8,9 @@ import msgspec
 import typer
 
 from stentor.cli import output
+from stentor.cli.agents import AgentList
 from stentor.cli.client import ServiceClient
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.commands.agent import AgentList
 from stentor.cli.output import console, strip_controls
 from stentor.cli.responses import Response
 from stentor.cli.tasks.reference import TaskId, on_task, task_path

@@ -1,0 +1,94 @@
+"""How commands list and show agents, and find one by its name."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from stentor.cli import output
+from stentor.cli.output import console
+from stentor.cli.responses import read_fields
+from stentor.core.jsontext import JsonObject
+
+AGENTS_PATH = "/registry/agents"
+
+
+class AgentPresence(msgspec.Struct, frozen=True):
+    """The computed fields of an agent; an older service does not report `online`."""
+
+    trust_score: float | None
+    online: bool | None = None
+    last_seen: str | None = None
+    offline_reason: str | None = None
+
+
+class ListedAgent(AgentPresence, frozen=True, kw_only=True):
+    agent_id: str
+    name: str
+    capabilities: list[str]
+    status: str
+    archived_at: str | None = None
+    notice: str | None = None
+
+
+class AgentList(msgspec.Struct, frozen=True):
+    path: ClassVar[str] = AGENTS_PATH
+    noun: ClassVar[str] = "agent"
+
+    agents: list[ListedAgent]
+    total: int
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {agent.agent_id: agent.name for agent in self.agents}
+
+
+def _trust(score: float | None) -> str:
+    return "unscored" if score is None else f"{score:.3f}"
+
+
+def _presence(agent: AgentPresence) -> str:
+    """Return `online` or `offline`, and when a worker was last seen; `-` if an older service does not report it."""
+    if agent.online is None:
+        return "-"
+    word = "online" if agent.online else agent.offline_reason or "offline"
+    return f"{word}, seen {output.format_age(agent.last_seen)}" if agent.last_seen else word
+
+
+def _word(agent: ListedAgent) -> str:
+    """Return `online` or `offline`; why an agent is offline, unless its notice below the list says it."""
+    if agent.online is None or agent.archived_at:
+        return "-"
+    return "online" if agent.online else (None if agent.notice else agent.offline_reason) or "offline"
+
+
+def show_agents(page: AgentList) -> None:
+    """Print a page of agents, and below it what hinders one of them."""
+    rows = [
+        (
+            a.name,
+            ", ".join(a.capabilities),
+            _trust(a.trust_score),
+            f"archived, {a.status}" if a.archived_at else a.status,
+            _word(a),
+            output.format_age(a.last_seen),
+            output.shorten_id(a.agent_id),
+        )
+        for a in page.agents
+    ]
+    console.print(output.render_table(("name", "capabilities", "trust", "status", "presence", "seen", "id"), rows))
+    for agent in page.agents:
+        if agent.notice:
+            output.print_notice(f"Notice: {agent.name}: {agent.notice}", "yellow")
+    if page.total > len(rows):
+        console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
+
+
+def show_agent(record: JsonObject) -> None:
+    """Print an agent without its empty fields; --json has all."""
+    agent = read_fields(record, AgentPresence)
+    runtime = {name: value for name, value in record["runtime"].items() if name != "kind"}
+    fields = record | {"trust_score": _trust(agent.trust_score), "online": _presence(agent)}
+    fields |= {"runtime": record["runtime"]["kind"], **{f"runtime {name}": value for name, value in runtime.items()}}
+    console.print(output.render_record({name: value for name, value in fields.items() if not output.is_empty(value)}))
