@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alembic import command
 from alembic.config import Config
@@ -17,7 +17,13 @@ from stentor.core.db import locks
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
+from stentor.core.lazy_import import lazy_module
 from stentor.core.migrations import pending_revisions, revisions, scripts_folder
+
+if TYPE_CHECKING:
+    import psycopg
+else:
+    psycopg = lazy_module("psycopg")  # an extra: only where the database is PostgreSQL
 
 LOCK_SECONDS = 60
 """How long a script waits for a table lock before the upgrade fails and is rolled back."""
@@ -70,8 +76,6 @@ def _connect_sqlite(path: Path) -> sqlite3.Connection:
 
 
 def _connect_postgres(url: str) -> Any:
-    import psycopg  # an extra: only where the database is PostgreSQL
-
     return psycopg.connect(url, connect_timeout=10)
 
 

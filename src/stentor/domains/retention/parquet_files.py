@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,8 +19,15 @@ from stentor.core.db.driver import Row
 from stentor.core.errors import StartRefused
 from stentor.core.extras import install_command
 from stentor.core.filesystem import fsync_path
+from stentor.core.lazy_import import lazy_module
 from stentor.core.runlog import EVENT_COLUMNS
 from stentor.domains.retention.model import EVENTS, TABLES, ArchivedTable
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import parquet
+else:
+    pyarrow, parquet = lazy_module("pyarrow"), lazy_module("pyarrow.parquet")
 
 PART_SUFFIX = ".part"
 """Ends the name of a folder that is being written."""
@@ -94,8 +101,6 @@ def hash_file(path: Path) -> str:
 
 def read_events(path: Path, event_id: str | None = None) -> list[Row]:
     """Return number and EVENT_COLUMNS of the archived events of a file, or of one of them. Raises READ_ERRORS."""
-    from pyarrow import parquet  # an extra
-
     filters = None if event_id is None else [("event_id", "=", event_id)]
     table = parquet.read_table(path, columns=["number", *EVENT_COLUMNS], filters=filters)
     # An exact conversion back: the hash of an event is over the integer that the database had.
@@ -104,8 +109,6 @@ def read_events(path: Path, event_id: str | None = None) -> list[Row]:
 
 
 def _plain(column: Any) -> list[Any]:
-    import pyarrow  # an extra
-
     values: list[Any] = (
         column.cast(pyarrow.int64()) if pyarrow.types.is_timestamp(column.type) else column
     ).to_pylist()
@@ -113,9 +116,6 @@ def _plain(column: Any) -> list[Any]:
 
 
 def _write_file(path: Path, table: ArchivedTable, rows: Iterable[Row]) -> None:
-    import pyarrow  # an extra
-    from pyarrow import parquet
-
     types = {
         "text": pyarrow.string(),
         "integer": pyarrow.int64(),
