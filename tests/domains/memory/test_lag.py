@@ -18,6 +18,7 @@ from stentor.domains.memory.index.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import Stat
+from stentor_vault.text.markdown import split_chunks
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
@@ -143,6 +144,24 @@ async def test_a_fresh_edit_is_measured_from_its_change_and_a_file_that_arrives_
     assert kept.indexer.lag.last == 0
     await kept.meanings.embed_pending()
     assert kept.meanings.lag.last == 1
+
+
+@pytest.mark.parametrize("jump", [-YEARS, YEARS], ids=["back", "ahead"])
+async def test_unused_vectors_are_deleted_after_ten_minutes_whatever_the_clock_is_set_to(kept: Kept, jump: int) -> None:
+    async def embed(name: str) -> None:
+        await kept.indexer.check_files([kept.put(name)], kept.indexer.start_window())
+        await kept.meanings.embed_pending()
+
+    await embed("gone.md")
+    (unused,) = split_chunks("gone", "gone.md", Letters.max_tokens, len)
+    (kept.root / "gone.md").unlink()
+    await kept.indexer.check_files(["gone.md"], kept.indexer.start_window())
+    kept.clock.jump(jump / SECOND)
+    await embed("a.md")
+    assert await kept.index.vectors.find_by_hash([unused.hash])
+    kept.clock.advance(seconds=600)
+    await embed("b.md")
+    assert not await kept.index.vectors.find_by_hash([unused.hash])
 
 
 @requirement("memory.health", "memory.lag-since-noticed")

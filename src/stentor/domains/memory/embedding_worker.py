@@ -72,7 +72,7 @@ class EmbeddingWorker:
         """When this process last knew of no pending document."""
         self._seconds_per_document = MIN_SECONDS_PER_DOCUMENT
         # Not at once: an index that is being rebuilt has vectors of notes that are not in it yet.
-        self._sweep_at = clock.now() + SWEEP_INTERVAL_US
+        self._sweep_at = clock.monotonic() + SWEEP_INTERVAL_US
         self.floors = floors
         self.lag = SyncLag("stentor_memory_vector_lag_seconds", "semantic")
         self.problem: str | None = None if embedder else "no embedding model is set up: keyword search only"
@@ -148,9 +148,9 @@ class EmbeddingWorker:
         self._pending_since.clear()
         self._idle_at = checked_at
         self.problem = None
-        if done and self._clock.now() >= self._sweep_at:
+        if done and self._clock.monotonic() >= self._sweep_at:
             await self._index.vectors.delete_orphans()
-            self._sweep_at = self._clock.now() + SWEEP_INTERVAL_US
+            self._sweep_at = self._clock.monotonic() + SWEEP_INTERVAL_US
         return done
 
     async def query_vector(self, query: str, embedding: Sequence[float] | None) -> Vectors:
