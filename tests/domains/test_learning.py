@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor.domains.tasks.service import require_task
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -171,6 +172,26 @@ async def test_a_failed_lesson_leaves_the_outcome_standing_and_is_learned_later(
     await world.kernel.tasks.reconciler.tick(0)
     assert await world.kernel.infra.db.read(lambda tx: tx.row(LEARNED)) == (1,)
     assert '"error":null' in (await world.admin.get(f"/api/v1/tasks/{task_id}/stream")).text
+
+
+@requirement("learning.failed-update-keeps-outcome")
+async def test_a_lesson_that_waits_is_learned_once_and_forbids_a_retry_until_then(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    await spoil_learning(world, task_id)
+    claim = await world.claim(agent)
+    failed = {"epoch": claim["epoch"], "error": {"message": "no"}}
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/fail", json=failed)).status_code == 200
+    early = await world.admin.post(f"/api/v1/tasks/{task_id}/retry")
+    assert early.status_code == 409
+    assert early.json()["error"]["message"] == "The outcome of the task is still being learned. Retry in a few seconds."
+    await world.kernel.infra.db.write(lambda tx: tx.run(MEND))
+    db, reconciler = world.kernel.infra.db, world.kernel.tasks.reconciler
+    seen = await db.read(lambda tx: require_task(tx, "default", task_id))
+    for _ in range(2):  # this process and another one have seen it
+        await db.write(lambda tx: reconciler._learn_again(tx, seen))
+    assert await db.read(lambda tx: tx.row(LEARNED)) == (1,)
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/retry")).status_code == 202
 
 
 @requirement("learning.failed-update-keeps-outcome")

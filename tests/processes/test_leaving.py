@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+import psycopg
 import pytest
 
 from tests.conftest import KEYS, Service
@@ -75,6 +76,38 @@ def test_a_task_that_ends_in_time_is_waited_for_when_its_process_is_asked_to_lea
         assert asked_to_leave(worker) == 0
     found = task(gateway, task_id)
     assert (found["status"], found["attempts"]) == ("completed", 1)
+
+
+@requirement("scale.drain")
+def test_an_attempt_keeps_its_lease_while_its_process_leaves(start: Start) -> None:
+    gateway, first = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="600")
+    begun, released = threading.Event(), threading.Event()
+
+    def answer(asked: Asked, _: int) -> Answer:
+        begun.set()
+        released.wait(200)
+        return Answer(body={"result": "late"})
+
+    with serving(answer) as (address, asked):
+        register(gateway, "slow", runtime={"kind": "http", "endpoint": f"{address}/do"})
+        task_id = submit(gateway, type="x", required_capabilities=["slow"])
+        assert begun.wait(60)
+        start("worker")  # it would take the task over
+        first.process.send_signal(signal.SIGTERM)
+        until(lambda: not is_ready(first))
+        leases = set[tuple[int, int]]()
+        with psycopg.connect(gateway.environ["SERVICE_DATABASE_URL"], autocommit=True) as database:
+
+            def is_renewed_or_lost() -> bool:
+                query = "select epoch, lease_until from tasks where task_id = %s"
+                leases.add(database.execute(query, (task_id,)).fetchone() or (0, 0))
+                return len(leases) == 4 or len(asked) > 1
+
+            until(is_renewed_or_lost)
+        released.set()
+        assert first.process.wait(200) == 0
+    found = task(gateway, task_id)
+    assert (found["status"], found["attempts"], len(asked)) == ("completed", 1, 1)
 
 
 @requirement("scale.drain")

@@ -136,6 +136,7 @@ class Kernel:
             await _start(stack, self.webhooks)
             # Everything above is needed by a task that runs, everything below may start new work.
             # Tasks that end while they are drained still call models, write notes and queue deliveries.
+            self._start_lease_renewal(stack)
             stack.push_async_callback(self._drain)
             await self.governance.runner.start(is_only_process=self.infra.is_single_process)
             stack.push_async_callback(self.governance.runner.stop)
@@ -148,6 +149,16 @@ class Kernel:
     async def stop(self) -> None:
         """Take no more work, end what runs, close the database. Nothing that was acknowledged is lost."""
         await self._exit_stack.aclose()
+
+    def _start_lease_renewal(self, stack: AsyncExitStack) -> None:
+        renewal = asyncio.create_task(self.tasks.lease_renewer.run())
+
+        async def cancel() -> None:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+
+        # Stopped after the drain: an attempt that may still end must keep its lease.
+        stack.push_async_callback(cancel)
 
     def _start_background(self, stack: AsyncExitStack) -> None:
         jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [

@@ -16,6 +16,7 @@ from stentor.domains.activity.service import ActivityService, ReportLookup
 from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
 from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
+from stentor.domains.execution.lease_renewal import LeaseRenewer
 from stentor.domains.execution.limits import LimitGate, RoomFinder
 from stentor.domains.execution.outcomes import LearningEligibility, OutcomeRecorder
 from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
@@ -66,6 +67,7 @@ class TaskServices:
     wakeups: WaitScheduler
     dispatcher: Dispatcher
     reconciler: Reconciler
+    lease_renewer: LeaseRenewer
     rerouting: TaskRerouter
     freshness: RegistryFreshness
     room: RoomFinder
@@ -125,7 +127,8 @@ def open_tasks(
         waits=waits,
         wakeups=wakeups,
         dispatcher=dispatcher,
-        reconciler=Reconciler(db, clock, runlog, dispatcher, executor, outcomes, settings.tasks.max_attempts, mark),
+        reconciler=Reconciler(db, clock, runlog, dispatcher, outcomes, settings.tasks.max_attempts, mark),
+        lease_renewer=LeaseRenewer(db, dispatcher, executor),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
         freshness=freshness,
         room=RoomFinder(db, limits, dispatcher, hub),

@@ -69,7 +69,7 @@ class TaskExecutor:
         self.lease_us = lease_us
         self._trace = trace
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
-        """Claims whose attempt runs in this process, by tenant and task id. The reconciler renews their leases."""
+        """Claims whose attempt runs in this process, by tenant and task id. `LeaseRenewer` renews their leases."""
 
     async def claim_and_run(self, queued: QueuedTask) -> None:
         """Claim a task and run it; return after the attempt, whatever its outcome, or if another claim was faster."""

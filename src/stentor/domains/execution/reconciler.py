@@ -20,7 +20,6 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.execution import model
 from stentor.domains.execution.dispatcher import Dispatcher
-from stentor.domains.execution.executor import TaskExecutor
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.tasks import lease_store, limit_store, queries, store
@@ -44,7 +43,6 @@ class Reconciler:
         clock: Clock,
         runlog: RunLog,
         dispatcher: Dispatcher,
-        executor: TaskExecutor,
         outcomes: OutcomeRecorder,
         max_attempts: int,
         clock_mark: ClockMark,
@@ -52,11 +50,8 @@ class Reconciler:
         self._db = db
         self._runlog = runlog
         self._dispatcher = dispatcher
-        self._executor = executor
         self._outcomes = outcomes
         self._max_attempts = max_attempts
-        # A third of the lease, so that one renewal may fail or be late.
-        self._renew_every = executor.lease_us // (3 * SECOND)
         self._clock_watch, self._jump_watch = ClockWatch(), JumpWatch(clock.monotonic, clock_mark.read())
         self._clock_mark = clock_mark
 
@@ -88,7 +83,7 @@ class Reconciler:
             log.warning(text, jump / SECOND, prolonged)
 
     async def tick(self, tick: int) -> None:
-        """Repair once. `tick` counts the seconds since the start; rare jobs run at multiples of it."""
+        """Repair once. `tick` counts the calls, about one a second; rare jobs run at multiples of it."""
         # Made before the read: what this process changes from here on counts more than what the poll finds.
         refill_query = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
@@ -107,8 +102,6 @@ class Reconciler:
             await self._db.write(self._repair(task))
         for task in expired:
             await self._db.write(self._expire(task))
-        if tick % self._renew_every == 0 and self._executor.held_claims:
-            await self._renew(list(self._executor.held_claims.values()))
         if refill is not None:
             refill()
         if tick % RELEARN_TICKS == 0:
@@ -121,21 +114,17 @@ class Reconciler:
     async def _relearn(self) -> None:
         for task in await self._db.poll(lambda tx: store.list_unlearned(tx, tx.now - SECOND, BATCH_SIZE)):
             try:
-                await self._db.write(partial(self._outcomes.retry_learning, task=task))
+                await self._db.write(partial(self._learn_again, seen=task))
             except StoreUnavailable:
                 return  # retried later; a start must not fail because only the learning tables are unavailable
             except Exception:
                 log.exception("reconciler: learning failed again task_id=%s", task.task_id)
 
-    async def _renew(self, claims: list[TaskClaim]) -> None:
-        def work(tx: Tx) -> list[TaskClaim]:
-            # The lease is already another claim's: stop the attempt that still runs here.
-            return [
-                c for c in claims if not store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._executor.lease_us)
-            ]
-
-        for claim in await self._db.write(work, NO_LOCKS):
-            self._dispatcher.stop(claim.tenant, claim.task_id)
+    def _learn_again(self, tx: Tx, seen: Task) -> None:
+        # Read again: another process may have learned from it, or it is retried, since `seen`.
+        task = require_task(tx, seen.tenant, seen.task_id)
+        if task.learning_pending and task.epoch == seen.epoch:
+            self._outcomes.retry_learning(tx, task)
 
     async def release_claims(self, claims: list[TaskClaim]) -> None:
         """Requeue the claims that this process will not finish, so that others can take them at once."""
@@ -186,7 +175,7 @@ class Reconciler:
             if store.end_without_learning(tx, task, "aborted", "timeout", error, head):
                 changes = ("queued", task.assigned_agent, -1), ("aborted", task.assigned_agent, 1)
                 queries.update_counts(tx, task.tenant, task.created_at, *changes)
-                tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
+                tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id, task.epoch))
 
         return work
 
@@ -205,7 +194,7 @@ class Reconciler:
                 self._outcomes.record(tx, task, task.assigned_agent, task.start_time or tx.now, outcome)
         except LeaseLost:
             return  # the attempt has recorded its own outcome
-        tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id))
+        tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id, task.epoch))
 
     def _requeue(self, tx: Tx, task: Task, reason: str) -> QueuedTask:
         drafts = [EventDraft("task_requeued", "execution", reason, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
@@ -218,5 +207,5 @@ class Reconciler:
 
     def _restart(self, queued: QueuedTask) -> None:
         # Stop first: stop() would also remove the new queue entry.
-        self._dispatcher.stop(queued.tenant, queued.task_id)
+        self._dispatcher.stop(queued.tenant, queued.task_id, queued.epoch)
         self._dispatcher.enqueue(queued)
