@@ -77,7 +77,7 @@ async def test_a_refill_from_the_rows_sets_a_damaged_task_aside(world: World) ->
     dispatcher = world.kernel.tasks.dispatcher
     if hasattr(dispatcher, "_queues"):  # as in a process that has just started
         for task_id in tasks:
-            dispatcher.stop("default", task_id)
+            dispatcher.stop("default", task_id, None)
     await world.kernel.tasks.reconciler.tick(0)
     assert await claimed(world, agent) == tasks[1:]
     await is_set_aside(world, tasks[0])

@@ -158,7 +158,7 @@ class Queues:
         await self.stop(-1)
 
     def _stop(self, queued: QueuedTask) -> None:
-        self.dispatcher.stop("default", queued.task_id)
+        self.dispatcher.stop("default", queued.task_id, queued.epoch)
         self.model.remove(("default", queued.task_id))
 
     async def move(self, number: int) -> None:

@@ -48,10 +48,14 @@ class ProcessWorks(FanoutMessage, frozen=True, tag="h"):
 
 
 class TaskStopped(FanoutMessage, frozen=True, tag="s"):
-    """A task has ended; stop working on it."""
+    """A task has ended or is queued again; stop working on it in an attempt of this epoch or an earlier one.
+
+    Earlier versions leave out the epoch and mean every attempt.
+    """
 
     tenant: str
     task_id: str
+    epoch: int | None = None
 
 
 class TaskWatched(FanoutMessage, frozen=True, tag="w"):

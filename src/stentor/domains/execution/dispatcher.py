@@ -99,6 +99,7 @@ class RunningTasks:
     def __init__(self, freed: Callable[[str], None]) -> None:
         self._freed = freed
         self._tasks: dict[TaskRef, asyncio.Task[None]] = {}
+        self._epochs: dict[TaskRef, int] = {}
         self._reserved: Counter[str] = Counter()
         self.count_by_agent: Counter[str] = Counter()
 
@@ -128,13 +129,18 @@ class RunningTasks:
             del self._reserved[agent_id]
         self._freed(agent_id)
 
-    def start(self, key: TaskRef, agent_id: str, attempt: Coroutine[Any, Any, None]) -> None:
+    def start(self, key: TaskRef, agent_id: str, epoch: int, attempt: Coroutine[Any, Any, None]) -> None:
+        """Run the attempt of a task whose claim has this epoch."""
         self.count_by_agent[agent_id] += 1
         task = self._tasks[key] = asyncio.create_task(attempt)
+        self._epochs[key] = epoch
         task.add_done_callback(lambda done: self._after(key, agent_id, done))
 
-    def stop(self, key: TaskRef) -> None:
-        if (task := self._tasks.get(key)) is not None:
+    def stop(self, key: TaskRef, epoch: int | None) -> None:
+        """Cancel the attempt of a task, unless its epoch is later; None stops any."""
+        task = self._tasks.get(key)
+        # A message that is late must not end the attempt that came after the one it is about.
+        if task is not None and (epoch is None or self._epochs[key] <= epoch):
             task.cancel()
 
     async def wait_until_done(self, seconds: float, hurry: asyncio.Event) -> None:
@@ -160,7 +166,7 @@ class RunningTasks:
             del self.count_by_agent[agent_id]
         # After a requeue a newer attempt of the same task may already have this key.
         if self._tasks.get(key) is task:
-            del self._tasks[key]
+            del self._tasks[key], self._epochs[key]
         if not task.cancelled() and (error := task.exception()):
             # In an outage this would be one line per task, and the database already logs the outage.
             level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR

@@ -50,10 +50,10 @@ class InMemoryDispatcher:
         # No other process changes the registry.
         return Reservation(agent_id, self._running, self._executor, lambda _: True)
 
-    def stop(self, tenant: str, task_id: str) -> None:
+    def stop(self, tenant: str, task_id: str, epoch: int | None) -> None:
         """Cancel the attempt of a task. If the task still waits, its queue entry is skipped later."""
         self._queues.remove((tenant, task_id))
-        self._running.stop((tenant, task_id))
+        self._running.stop((tenant, task_id), epoch)
 
     def count_ahead(self, agent_id: str) -> int:
         return self._queues.depth(agent_id) + self._running.count_by_agent.get(agent_id, 0)
@@ -142,7 +142,8 @@ class InMemoryDispatcher:
             if not (taken := self._queues.take(agent_id, 1)):
                 return
             queued = taken[0]
-            self._running.start((queued.tenant, queued.task_id), agent_id, self._executor.claim_and_run(queued))
+            key = (queued.tenant, queued.task_id)
+            self._running.start(key, agent_id, queued.epoch + 1, self._executor.claim_and_run(queued))
 
 
 class _Poll:

@@ -25,6 +25,8 @@ from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 RETRY_SECONDS = 1.0
+LAST_CLAIM_SECONDS = 10.0
+"""How long a process that stops waits for a claim that is under way."""
 CLAIM_BATCH = 32
 """Maximum number of tasks claimed in one transaction."""
 MAX_ROUNDS = 100
@@ -69,7 +71,7 @@ class PostgresDispatcher:
         self._open = True
         self.offline_endpoints: Callable[[], list[str]] = list
         """Set by `bootstrap/parts/tasks.py`."""
-        fanout.subscribe(TaskStopped, lambda stopped: self._running.stop((stopped.tenant, stopped.task_id)))
+        fanout.subscribe(TaskStopped, self._stop_here)
         # Messages were lost while the connection was down.
         fanout.subscribe(Reconnected, lambda _: self._wake.set())
 
@@ -91,9 +93,13 @@ class PostgresDispatcher:
             agent_id, self._running, self._executor, lambda tx: self._freshness.are_current(tx, [agent_id])
         )
 
-    def stop(self, tenant: str, task_id: str) -> None:
-        self._running.stop((tenant, task_id))
-        self._fanout.send(TaskStopped(tenant, task_id))
+    def stop(self, tenant: str, task_id: str, epoch: int | None) -> None:
+        stopped = TaskStopped(tenant, task_id, epoch)
+        self._stop_here(stopped)
+        self._fanout.send(stopped)
+
+    def _stop_here(self, stopped: TaskStopped) -> None:
+        self._running.stop((stopped.tenant, stopped.task_id), stopped.epoch)
 
     def count_ahead(self, agent_id: str) -> int:
         """Return the queued and running tasks of the agent, as far as this process knows."""
@@ -182,8 +188,12 @@ class PostgresDispatcher:
         self._open = False
         self._hints.stop_working()
         if self._pump_task is not None:
+            self._wake.set()
+            # Not cancelled at once: a claim that is under way is committed all the same, and nobody would know of it.
+            await asyncio.wait([self._pump_task], timeout=LAST_CLAIM_SECONDS)
             self._pump_task.cancel()
             await asyncio.gather(self._pump_task, return_exceptions=True)
+            await asyncio.sleep(0)  # the attempts of that claim begin, and so are held
         await self._running.wait_until_done(seconds, hurry)
         # Before the attempts are cancelled: each removes its own claim when it ends.
         claims = list(self._executor.held_claims.values())
@@ -220,10 +230,13 @@ class PostgresDispatcher:
     async def _pump(self) -> None:
         while True:
             await self._wake.wait()
+            if not self._open:
+                return
             self._wake.clear()
             try:
                 for claim in await self._claim_next():
-                    self._running.start((claim.tenant, claim.task_id), claim.agent_id, self._executor.run_claim(claim))
+                    key = (claim.tenant, claim.task_id)
+                    self._running.start(key, claim.agent_id, claim.epoch, self._executor.run_claim(claim))
             except StoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)  # the database logs the outage
                 self._wake.set()

@@ -42,4 +42,5 @@ class Reservation:
         self._running.release(self._agent_id)
 
     def _start(self, claim: TaskClaim) -> None:
-        self._running.start((claim.tenant, claim.task_id), claim.agent_id, self._executor.run_claim(claim))
+        key = (claim.tenant, claim.task_id)
+        self._running.start(key, claim.agent_id, claim.epoch, self._executor.run_claim(claim))

@@ -50,7 +50,7 @@ class DamagedTasks:
                 return
             changes = (stub.status, stub.assigned_agent, -1), (stub.end, stub.assigned_agent, 1)
             queries.update_counts(tx, stub.tenant, stub.created_at, *changes)
-            tx.after_commit(lambda: self._dispatch.stop(stub.tenant, stub.task_id))
+            tx.after_commit(lambda: self._dispatch.stop(stub.tenant, stub.task_id, None))
         elif not stub.learning_pending or not damage_store.learn_nothing(tx, stub, head):
             return
         self._runlog.append(tx, stub.tenant, drafts, task_id=stub.task_id, parent=stub.head_id)

@@ -43,8 +43,8 @@ class TaskQueue(Protocol):
 
     def enqueue(self, queued: QueuedTask) -> None: ...
 
-    def stop(self, tenant: str, task_id: str) -> None:
-        """Stop the execution of a task that was cancelled or aborted."""
+    def stop(self, tenant: str, task_id: str, epoch: int | None) -> None:
+        """Stop the attempt of a task that ended or was queued again, unless its epoch is later; None stops any."""
         ...
 
     def count_ahead(self, agent_id: str) -> int:

@@ -1,0 +1,76 @@
+"""What runs in a process, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from stentor.core.fanout import TaskStopped
+from stentor.domains.execution.dispatcher import RunningTasks
+from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
+from stentor.domains.tasks.model import TaskClaim
+from tests.conftest import World
+from tests.requirements import requirement
+
+KEY = ("default", "a-task")
+
+
+@requirement("execution.lost-lease")
+@pytest.mark.parametrize(("epoch", "is_stopped"), [(1, False), (2, True), (3, True), (None, True)])
+async def test_an_attempt_is_stopped_by_its_epoch_and_not_by_what_was_said_of_an_earlier_one(
+    epoch: int | None, is_stopped: bool
+) -> None:
+    running = RunningTasks(lambda _: None)
+    over = asyncio.Event()
+
+    async def attempt() -> None:
+        await over.wait()
+
+    running.start(KEY, "ann", 2, attempt())
+    task = running._tasks[KEY]
+    running.stop(KEY, epoch)
+    over.set()
+    await asyncio.wait([task])
+    assert task.cancelled() == is_stopped
+    assert not running.has(KEY)
+
+
+@requirement("execution.lost-lease")
+def test_a_stop_from_an_earlier_version_is_of_every_attempt() -> None:
+    earlier = msgspec.json.decode(b'["s", "default", "a-task"]', type=TaskStopped)
+    assert earlier == TaskStopped("default", "a-task", None)
+
+
+@pytest.mark.only("postgresql", reason="a process alone leaves its tasks to its next start")
+@requirement("scale.drain")
+async def test_what_is_claimed_while_a_process_stops_is_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = world.kernel.tasks.dispatcher
+    assert isinstance(dispatcher, PostgresDispatcher)
+    claim_next = dispatcher._claim_next
+    claimed, let_go = asyncio.Event(), asyncio.Event()
+
+    async def claim_slowly() -> list[TaskClaim]:
+        claims = await claim_next()
+        if claims:
+            claimed.set()
+            await let_go.wait()
+        return claims
+
+    async def stay(claim: TaskClaim) -> None:
+        dispatcher._executor.held_claims[claim.tenant, claim.task_id] = claim
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(dispatcher, "_claim_next", claim_slowly)
+    monkeypatch.setattr(dispatcher, "reserve", lambda *_: None)
+    monkeypatch.setattr(dispatcher._executor, "run_claim", stay)
+    await world.register(capabilities=["sum"], runtime={"kind": "builtin", "name": "summarizer"})
+    task_id = await world.submit(required_capabilities=["sum"])
+    await claimed.wait()
+    closing = asyncio.ensure_future(dispatcher.close(0, asyncio.Event()))
+    await asyncio.sleep(0)
+    let_go.set()
+    assert [claim.task_id for claim in await closing] == [task_id]
