@@ -89,10 +89,27 @@ def test_a_process_where_a_worker_polls_contradicts_one_where_the_last_left() ->
     clock, told = FixedClock(), list[tuple[str, bool]]()
     presence = Presence(clock, INTERVAL, lambda agent_id, at, left=False: told.append((agent_id, left)))
     worker = agent("worker", runtime=Runtime(kind="worker"))
-    presence.record_poll(worker.agent_id, 1)
+    presence.record_poll(worker.agent_id, "a poll", 1)
     presence.record_left_elsewhere(worker.agent_id, clock.now())
     assert presence.is_online(worker)
     assert told == [(worker.agent_id, False)]
     assert presence.departed == {worker.agent_id}, "the next poll deletes what the other process stored"
     presence.record_left(worker.agent_id)
     assert told[1:] == [(worker.agent_id, True)]
+
+
+@requirement("execution.worker-leaves")
+def test_each_poll_of_an_agent_counts_until_it_ends(known: Known) -> None:
+    presence, clock, worker = known
+    presence.record_poll(worker.agent_id, "one", 2)
+    presence.record_poll(worker.agent_id, "other", 3)
+    assert presence.concurrency(worker.agent_id) == 5
+    presence.remove_poll(worker.agent_id, "other")
+    assert presence.concurrency(worker.agent_id) == 2
+    presence.record_left_elsewhere(worker.agent_id, clock.now())
+    assert presence.is_online(worker)
+    presence.remove_poll(worker.agent_id, "one")
+    presence.remove_poll("unknown", "one")
+    presence.record_left_elsewhere(worker.agent_id, clock.now())
+    assert not presence.is_online(worker)
+    assert presence._slots == {}

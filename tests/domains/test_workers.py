@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from stentor.core.clock import SECOND, format_iso
+from stentor.domains.tasks import store
+from stentor.domains.tasks.model import TaskClaim
 from tests.conftest import World
 from tests.domains.streams import watch, watched
 from tests.patience import soon
@@ -347,3 +350,45 @@ async def test_an_id_with_a_slash_is_reached_by_the_fast_routes_and_labelled_by_
     metrics = (await world.admin.get("/metrics")).text
     assert 'route="/api/v1/tasks/{task_id}/heartbeat"' in metrics
     assert "a/b" not in metrics
+
+
+@requirement("execution.agent-key-bound-to-agent")
+async def test_who_may_not_claim_changes_nothing_of_what_is_known_of_an_agent(world: World) -> None:
+    agent = await world.register(key_name="SECOND")
+    presence = world.kernel.agents.presence
+    presence.record_poll(agent, "a poll", 3)
+    assert (await claims(world, NOBODY, "BOB")).status_code == 404
+    assert (await claims(world, agent, "BOB")).status_code == 403
+    assert presence.concurrency(agent) == 3
+    assert set(presence._slots) == {agent}
+
+
+class Busy:
+    """A queue of an agent from which others take each task."""
+
+    async def claim(self, limit: int, lease: int) -> list[TaskClaim]:
+        return []
+
+    async def wait(self, seconds: float) -> bool:
+        await asyncio.sleep(0)
+        return True
+
+
+@requirement("execution.claim-long-poll")
+async def test_a_poll_ends_in_time_however_often_it_is_woken_for_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await world.register()
+    monkeypatch.setattr(world.kernel.tasks.dispatcher, "poll", lambda _: nullcontext(Busy()))
+    async with asyncio.timeout(200):
+        assert (await claims(world, agent, wait_seconds=0.2)).json() == {"tasks": []}
+
+
+@requirement("execution.stale-epoch-409")
+async def test_a_lease_that_could_not_be_renewed_is_told_as_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await world.register()
+    await world.submit()
+    claim = await world.claim(agent)
+    monkeypatch.setattr(store, "renew_lease", lambda *_: False)
+    answer = await tell(world, claim["task_id"], "heartbeat", epoch=claim["epoch"])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "LEASE_LOST")

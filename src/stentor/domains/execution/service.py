@@ -6,6 +6,7 @@ inside the service go through `executor.py`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, NotFound
+from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
 from stentor.core.live import Hub
 from stentor.domains.execution.dispatcher import Dispatcher, TaskPoll
 from stentor.domains.execution.model import AttemptOutcome
@@ -71,6 +72,8 @@ class WorkerService:
         `gone` returns whether the client has disconnected; then nothing is claimed.
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
+        # Before anything is recorded: the agent may be another caller's, or be none.
+        self.require_worker(principal, agent_id)
         polls = self._polls.setdefault(agent_id, [])
         polls.append(gone)
         try:
@@ -80,7 +83,7 @@ class WorkerService:
             polls.remove(gone)
             if not polls:
                 self._polls.pop(agent_id, None)
-            self._presence.record_poll(agent_id, 0)
+            self._presence.remove_poll(agent_id, gone)
 
     async def _claim(
         self,
@@ -92,7 +95,9 @@ class WorkerService:
         gone: Callable[[], Awaitable[bool]],
         poll: TaskPoll,
     ) -> list[TaskClaim]:
-        waited = 0.0
+        loop = asyncio.get_running_loop()
+        # By the clock and not by the waits: one poll may be woken again and again for tasks that others take.
+        deadline = loop.time() + wait
         while True:
             # In each round: the agent may be suspended or deleted while the request waits.
             agent = self.require_worker(principal, agent_id)
@@ -101,16 +106,15 @@ class WorkerService:
                 return []
             await self._forget_departure(agent)
             self._presence.record_seen(agent_id)
-            self._presence.record_poll(agent_id, limit)
+            self._presence.record_poll(agent_id, gone, limit)
             if claims := await poll.claim(limit, lease * SECOND):
                 for claim in claims:
                     self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
                 return claims if self._spans is None else [self._spans.with_trace(claim) for claim in claims]
-            if waited >= wait:
+            left = deadline - loop.time()
+            if left <= 0:
                 return []
-            step = min(DISCONNECT_POLL_SECONDS, wait - waited)
-            if not await poll.wait(step):
-                waited += step
+            await poll.wait(min(DISCONNECT_POLL_SECONDS, left))
 
     async def leave(self, principal: Principal, agent_id: str) -> bool:
         """Record that a worker ends; return whether the agent is still online, because another worker polls or works.
@@ -148,7 +152,8 @@ class WorkerService:
 
         def work(tx: Tx) -> int:
             task = require_held(tx, self._agents, principal, task_id, epoch)
-            store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND)
+            if not store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND):
+                raise LeaseLost("The task changed at the same moment.")
             until = tx.now + lease * SECOND
             # After the commit: a lease that was not renewed is not to be held in memory either.
             tx.after_commit(lambda: self._record_activity(task, until))

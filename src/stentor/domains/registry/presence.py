@@ -55,7 +55,8 @@ class Presence:
         self._failures: dict[str, int] = {}
         self._paused_until: dict[str, int] = {}
         self._unserved: set[str] = set()
-        self._slots: dict[str, int] = {}
+        self._slots: dict[str, dict[object, int]] = {}
+        """For each agent how many tasks each of its polls asks for."""
         self._leases: dict[str, dict[str, int]] = {}
         self.arrival_count = 0
         """How often an agent became available for waiting tasks: it came online, is new, or was changed."""
@@ -110,7 +111,7 @@ class Presence:
         """Record that another process saw no worker of an agent any more, unless one polls or works here."""
         now = self._now()
         self.departed.add(agent_id)
-        if self._slots.get(agent_id) or self.count_held(agent_id):
+        if agent_id in self._slots or self.count_held(agent_id):
             self._announce(agent_id, now)
         elif at >= self._seen.get(agent_id, 0):
             self._leave(agent_id, min(at, now))
@@ -181,9 +182,16 @@ class Presence:
             self.notify_arrival()
         return resumed
 
-    def record_poll(self, agent_id: str, slots: int) -> None:
-        """Record how many tasks a worker polls for; 0 after it has stopped waiting."""
-        self._slots[agent_id] = max(0, slots)
+    def record_poll(self, agent_id: str, poll: object, slots: int) -> None:
+        """Record how many tasks a worker polls for. An agent may have several workers, each with a poll."""
+        self._slots.setdefault(agent_id, {})[poll] = slots
+
+    def remove_poll(self, agent_id: str, poll: object) -> None:
+        """Record that a poll has ended, if it was recorded."""
+        polls = self._slots.get(agent_id, {})
+        polls.pop(poll, None)
+        if not polls:
+            self._slots.pop(agent_id, None)
 
     def record_lease(self, agent_id: str, task_id: str, until: int) -> None:
         """Record the lease of a worker on a task; `until` in microseconds."""
@@ -207,7 +215,7 @@ class Presence:
 
     def concurrency(self, agent_id: str) -> int:
         """Return how many tasks a worker runs at a time: those it holds and those it polls for."""
-        return max(1, self.count_held(agent_id) + self._slots.get(agent_id, 0))
+        return max(1, self.count_held(agent_id) + sum(self._slots.get(agent_id, {}).values()))
 
     def _now(self) -> int:
         now, monotonic = self._clock.now(), self._clock.monotonic()
