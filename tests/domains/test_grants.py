@@ -82,6 +82,17 @@ async def test_work_within_a_grant_is_admitted_below_its_task_and_work_beyond_it
     assert code(await crew.use(grant, "read", "write")) == (403, "ROUTING_AUTHORITY_DENIED")
 
 
+@requirement("tasks.same-id-same-body-replays")
+async def test_work_that_is_submitted_again_after_its_grant_ended_is_the_work_that_was_admitted(crew: Crew) -> None:
+    grant = (await crew.granted())["grant_id"]
+    first = await crew.use(grant, "read", id="a-part")
+    assert first.status_code == 202
+    suspended = await crew.world.admin.post(f"/api/v1/registry/agents/{crew.planner}/suspend", json={"reason": "x"})
+    assert suspended.status_code == 200
+    again = await crew.use(grant, "read", id="a-part")
+    assert (again.status_code, again.json()["task_id"]) == (first.status_code, "a-part")
+
+
 @requirement("governance.grants", "routing.authority-denied-403")
 async def test_only_the_agent_that_it_was_handed_to_may_use_it(crew: Crew) -> None:
     bob = (await crew.granted())["grant_id"]

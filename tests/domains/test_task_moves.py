@@ -188,6 +188,27 @@ async def test_a_retry_is_routed_anew_and_counts(world: World) -> None:
     assert (await post(world, task_id, "retry")).json()["metadata"]["retry_count"] == 2
 
 
+@requirement("tasks.retry-makes-new-attempt")
+async def test_a_retry_that_was_denied_while_the_task_still_ran_is_denied(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    claim = await world.claim(agent)
+    await world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "ill"})
+    prepare = world.kernel.tasks.service.prepare_retry
+
+    async def prepare_and_let_it_fail(*args: Any) -> Any:
+        work = await prepare(*args)
+        await post(world, task_id, "fail", epoch=claim["epoch"], error={"message": "no"})
+        return work
+
+    monkeypatch.setattr(world.kernel.tasks.service, "prepare_retry", prepare_and_let_it_fail)
+    denied = await post(world, task_id, "retry")
+    assert (denied.status_code, denied.json()["error"]["code"]) == (409, "ROUTING_AGENT_UNAVAILABLE")
+    assert (await world.task(task_id))["status"] == "failed"
+
+
 @requirement("tasks.only-listed-moves")
 @pytest.mark.parametrize("source", TASK_STATUSES)
 async def test_the_database_refuses_every_move_that_is_not_listed(world: World, source: str) -> None:

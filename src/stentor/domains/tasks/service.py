@@ -259,7 +259,7 @@ class TaskService:
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
         placement = self._router.route(principal, task, granted)
-        # In another status the task cannot be retried at all, which `work` says.
+        # In another status the task cannot be retried at all, or it has one by then, which `work` says.
         if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
             raise placement.denial
 
@@ -267,8 +267,12 @@ class TaskService:
             task = require_task(tx, principal.tenant, task_id)
             # Read again: the task may have changed since it was routed. While its outcome is still to be learned, a
             # retry would overwrite the row that the learning needs.
-            if task.status not in model.RETRYABLE_STATUSES or task.learning_pending:
+            if task.status not in model.RETRYABLE_STATUSES:
                 raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
+            if task.learning_pending:
+                raise Conflict("The outcome of the task is still being learned. Retry in a few seconds.")
+            if placement.denial is not None:
+                raise placement.denial
             count = (task.metadata.retry_count or 0) + 1
             metadata = msgspec.structs.replace(task.metadata, retry_count=count)
             drafts = events.placement_events(
@@ -317,7 +321,7 @@ class TaskService:
             raise Conflict("The task was changed by another request. Read it again.")
         self._recount(tx, task, status, task.assigned_agent)
         # Only after the commit: a rollback would leave an executing task whose execution was stopped.
-        tx.after_commit(lambda: self._dispatch.stop(task.tenant, task.task_id))
+        tx.after_commit(lambda: self._dispatch.stop(task.tenant, task.task_id, task.epoch))
 
     def _recount(self, tx: Tx, task: Task, status: TaskStatus, agent_id: str | None) -> None:
         queries.update_counts(

@@ -89,12 +89,16 @@ class SubmissionService:
     ) -> StoredResponse:
         # Read it here: the transaction runs in the writer's thread, which has another context.
         trace = trace_context.current_traceparent()
+        # Of what the client sent: the authority of its grant may have changed when it repeats the submission.
+        body_hash = model.compute_body_hash(draft)
         with self._exclusive(key):
             draft, placement = await self._route(principal, draft)
             room = self._reserve(draft, placement)
             return await self._db.write(
                 # Locks are taken inside, by id and by key, so that other submissions need not wait.
-                lambda tx: self._submit(tx, principal, draft, placement, key, header=header, trace=trace, room=room),
+                lambda tx: self._submit(
+                    tx, principal, draft, body_hash, placement, key, header=header, trace=trace, room=room
+                ),
                 NO_LOCKS,
                 # Not when this function ends, which a caller may cancel while the transaction goes on.
                 ended=None if room is None else room.release,
@@ -129,13 +133,15 @@ class SubmissionService:
         The response is 202 with the fields of a SubmitResult, or the status of a denial and `{code, message, details}`.
         """
         placement = self._router.route(principal, draft)
-        return lambda tx: self._submit(tx, principal, draft, placement, None, cause, header)
+        body_hash = model.compute_body_hash(draft)
+        return lambda tx: self._submit(tx, principal, draft, body_hash, placement, None, cause, header)
 
     def _submit(
         self,
         tx: Tx,
         principal: Principal,
         draft: TaskDraft,
+        body_hash: str,
         placement: Placement,
         key: IdempotencyKey | None,
         cause: str | None = None,
@@ -145,7 +151,6 @@ class SubmissionService:
     ) -> StoredResponse:
         if key is not None and (stored := idempotency.find_response(tx, key)):
             return _add_provenance(tx, principal.tenant, stored)
-        body_hash = model.compute_body_hash(draft)
         if draft.id is not None:
             # Two submissions with one id at two processes: the second must find the first one's row.
             tx.lock(locks.task_lock(principal.tenant, draft.id))
