@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -210,3 +211,23 @@ async def test_a_start_beside_other_processes_takes_up_only_what_lost_its_lease(
         later.clock.advance(seconds=61)
         await later.kernel.tasks.reconciler.tick(0)
     assert (await later.ended(task_id))["status"] == "completed"
+
+
+@requirement("scale.drain")
+async def test_what_a_leaving_process_gives_back_is_no_attempt_that_its_agent_lost(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_TASK_MAX_ATTEMPTS="2")
+    agent = await world.register()
+    task_id = await world.submit()
+    reconciler = world.kernel.tasks.reconciler
+    for _ in range(3):
+        claim = await world.claim(agent)
+        held = SimpleNamespace(tenant="default", task_id=task_id, epoch=claim["epoch"])
+        await reconciler.release_claims([held])
+    await world.claim(agent, lease_seconds=5)
+    world.clock.advance(seconds=6)
+    await reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "queued", "one of two attempts is lost"
+    await world.claim(agent, lease_seconds=5)
+    world.clock.advance(seconds=6)
+    await reconciler.tick(0)
+    assert (await world.task(task_id))["error"]["code"] == "LEASE_LOST"

@@ -132,8 +132,10 @@ class InMemoryDispatcher:
         self._open = False
         await self._queues.close()
         await self._running.wait_until_done(seconds, hurry)
+        # Before the attempts are cancelled: each removes its own claim when it ends.
+        claims = list(self._executor.held_claims.values())
         await self._running.stop_all()
-        return []  # cancelled tasks stay executing; the next start recovers them
+        return claims
 
     def _pump(self, agent_id: str) -> None:
         if agent_id in self.offline_endpoints():

@@ -127,14 +127,18 @@ class Reconciler:
             self._outcomes.retry_learning(tx, task)
 
     async def release_claims(self, claims: list[TaskClaim]) -> None:
-        """Requeue the claims that this process will not finish, so that others can take them at once."""
+        """Requeue the claims that this process will not finish, so that others or its next start can take them at once.
+
+        They do not count as attempts that the agent has lost.
+        """
 
         def work(tx: Tx) -> None:
             for claim in claims:
                 task = require_task(tx, claim.tenant, claim.task_id)
                 # Only our own claim: the outcome may be recorded already, or the task be claimed by another process.
                 if task.status == "executing" and task.epoch == claim.epoch:
-                    queued = self._requeue(tx, task, "The process that ran it is shutting down.")
+                    reason = "The process that ran it is shutting down."
+                    queued = self._requeue(tx, task, reason, attempt_epoch=task.attempt_epoch + 1)
                     tx.after_commit(partial(self._dispatcher.enqueue, queued))
 
         if claims:
@@ -196,10 +200,10 @@ class Reconciler:
             return  # the attempt has recorded its own outcome
         tx.after_commit(lambda: self._dispatcher.stop(task.tenant, task.task_id, task.epoch))
 
-    def _requeue(self, tx: Tx, task: Task, reason: str) -> QueuedTask:
+    def _requeue(self, tx: Tx, task: Task, reason: str, attempt_epoch: int | None = None) -> QueuedTask:
         drafts = [EventDraft("task_requeued", "execution", reason, {"epoch": task.epoch}, agent_id=task.assigned_agent)]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-        if not store.requeue(tx, task, "queued", head):
+        if not store.requeue(tx, task, "queued", head, attempt_epoch=attempt_epoch):
             raise LeaseLost("The task changed at the same moment.")
         changes = ("executing", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
