@@ -22,11 +22,11 @@ def test_a_note_a_passage_and_a_source_leave_and_come_back(served: tuple[Program
     assert program("invalidate").out == "Nothing is invalid.\n"
     left = program("invalidate", "a.md", "--reason", "it was wrong")
     lines = ["a.md: it was wrong (by admin)", "b.md <- [[a]]: it was wrong (by admin)"]
-    assert left.out.splitlines() == [*lines, "2 notes left the searches."]
+    assert left.out.splitlines() == [*lines, "2 notes are excluded from search."]
     assert program("invalidate").out.splitlines() == lines
-    assert program("invalidate", "a.md", "--restore").out.splitlines()[-1] == "2 notes are found again."
+    assert program("invalidate", "a.md", "--restore").out.splitlines()[-1] == "2 notes are searchable again."
 
-    assert program("invalidate", "a.md#Costs", "--reason", "old").out == "0 notes left the searches.\n"
+    assert program("invalidate", "a.md#Costs", "--reason", "old").out == "0 notes are excluded from search.\n"
     assert "#Costs | old | admin" in (service.data_dir / "vault/a.md").read_text()
     assert program("invalidate", "a.md#Costs", "--restore").code == 0
 
@@ -34,7 +34,7 @@ def test_a_note_a_passage_and_a_source_leave_and_come_back(served: tuple[Program
     assert [(note["path"], note["cause"]["kind"]) for note in gone["left"]] == [("b.md", "source")]
     assert program("invalidate").out.startswith("source https://x.example: old (by admin, ")
     back = program("invalidate", "https://x.example", "--source", "--restore")
-    assert back.out.splitlines()[-1] == "1 note is found again."
+    assert back.out.splitlines()[-1] == "1 note is searchable again."
 
 
 def test_a_mark_needs_a_reason_and_something_to_mark(served: tuple[Program, Any]) -> None:

@@ -172,7 +172,7 @@ def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(served: Served
     missing = program("task", "show", "nope", "--json")
     assert missing.code == 3
     assert missing.json["details"] == {"code": "NOT_FOUND", "status": 404}
-    assert missing.json["error"].startswith("NOT_FOUND: There is no task 'nope', and no id begins or ends so.")
+    assert "No task has the name or id 'nope', or an id that begins or ends with it." in missing.json["error"]
     denied = program("task", "submit", "--type", "x", "--capability", "unheard-of", "--input", "x", "--json")
     assert denied.code == 3
     assert denied.json["details"]["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"

@@ -64,7 +64,7 @@ def test_explain_works_on_the_folder_of_a_stopped_service_and_finds_a_changed_de
     task_id = submitted["task_id"]
     same = program("task", "explain", task_id)
     assert same.code == 0
-    assert "summarizer was chosen as the only agent that was admitted." in same.out
+    assert "summarizer was chosen as the only eligible agent." in same.out
     _change(program, task_id, lambda routing: routing["candidates"][0].update(expected=0.9))
     done = program("task", "explain", task_id)
     assert done.code == 1

@@ -48,7 +48,7 @@ async def test_of_one_key_no_more_tasks_run_than_its_limit_says(world: World) ->
     assert await claim(world, agent) == []
     third = await world.task(tasks[2])
     assert third["status"] == "queued"
-    assert third["notice"] == "Waits for room: 2 of 2 tasks with the key 'customer-42' run."
+    assert third["notice"] == "Waits for a free slot: 2 of 2 tasks with the key 'customer-42' run."
     await end(world, claimed[0])
     await look(world)
     assert [task["task_id"] for task in await claim(world, agent)] == [tasks[2]]

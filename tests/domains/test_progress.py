@@ -49,7 +49,7 @@ async def test_a_task_that_has_not_started_says_what_it_waits_for(world: World) 
     ]
     await world.claim(agent)
     second = await world.submit(limit={"key": "k", "max": 1})
-    text = "Waits for room: 1 of 1 tasks with the key 'k' run"
+    text = "Waits for a free slot: 1 of 1 tasks with the key 'k' run"
     assert await waits(world, second) == [("limit", text, None)]
     await world.register("boss", capabilities=["judge"], trust_tier="human")
     pending = await world.submit(required_capabilities=["judge"])

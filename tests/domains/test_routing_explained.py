@@ -249,7 +249,7 @@ def test_the_sentence_names_what_decided() -> None:
         "ann was chosen among 2 candidates with the highest score, "
     )
     assert "its expected result is better (expected 0.9" in explain.explain_decision(recorded(strong, weak))
-    assert explain.explain_decision(recorded(strong)) == "ann was chosen as the only agent that was admitted."
+    assert explain.explain_decision(recorded(strong)) == "ann was chosen as the only eligible agent."
     unknown = explain.explain_decision(recorded(candidate("ann"), candidate("bob", 25, 50)))
     assert "less is known about it, so it is explored" in unknown
     tie = explain.explain_decision(recorded(candidate("ann"), candidate("bob")))

@@ -98,12 +98,12 @@ async def test_a_schedule_in_a_zone_that_the_system_no_longer_has_is_paused_says
         lost = await read(world, "lost")
         assert (
             lost["description"]
-            == "No times: timezone: 'Europe/Atlantis' is no time zone; expected one such as Europe/Rome or UTC"
+            == "No times: timezone: 'Europe/Atlantis' is not a time zone; expected one such as Europe/Rome or UTC"
         )
         assert lost["next_times"] == []
         await later(world, MINUTE)
     assert len(await runs(world, "other")) == 2
-    assert lost["paused_reason"].startswith("Its next time cannot be computed: timezone: 'Europe/Atlantis' is no time")
+    assert lost["paused_reason"].startswith("Its next run cannot be computed: timezone: 'Europe/Atlantis' is not")
     assert "timezone" in (await change(world, "lost", status=400, paused=False))["error"]["message"]
     assert (await change(world, "lost", missed="skip"))["paused"] is True
     assert (await change(world, "lost", timezone="Europe/Rome", paused=False))["next_at"] is not None

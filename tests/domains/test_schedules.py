@@ -127,7 +127,7 @@ async def test_a_run_is_skipped_while_the_task_before_has_not_ended(world: World
     await later(world, MINUTE)
     skipped, first = await runs(world)
     assert (first["outcome"], skipped["outcome"], skipped["task_id"]) == ("submitted", "skipped", None)
-    assert skipped["reason"] == f"The task of the run before, {first['task_id']}, has not ended."
+    assert skipped["reason"] == f"The task of the previous run, {first['task_id']}, has not ended."
     claim = await world.claim(agent)
     ok(
         await world.admin.post(
@@ -208,7 +208,7 @@ async def test_a_schedule_whose_key_was_revoked_is_paused_and_says_why(world: Wo
     await later(world, 2 * MINUTE)
     paused = await read(world)
     assert (paused["paused"], paused["next_at"], paused["next_times"]) == (True, None, [])
-    assert paused["paused_reason"] == "The key 'nightly', as which it runs, is not valid or may not write."
+    assert paused["paused_reason"] == "It runs as the key 'nightly', which is invalid or lacks the permission write."
     assert [each["task_id"] for each in await tasks(world)] == [task["task_id"]]
     # Whoever says anew what is submitted is whose task it becomes.
     assert (await change(world, task=TASK, paused=False))["runs_as"] == "admin"

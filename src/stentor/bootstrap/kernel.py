@@ -195,7 +195,7 @@ class Kernel:
         """Let running tasks end; those that take too long are handed to other processes, if there are any."""
         dispatcher, drain_seconds = self.tasks.dispatcher, self.infra.settings.process.drain_seconds
         if (running := dispatcher.count_running()) and drain_seconds:
-            text = "%d tasks run here and have %g s to end; one more signal stops them at once"
+            text = "shutdown: draining tasks=%d timeout_s=%g; a second signal stops them at once"
             log.warning(text, running, drain_seconds)
         unfinished = await dispatcher.close(drain_seconds, self.skip_drain)
         try:

@@ -60,7 +60,7 @@ COMMANDS = {
     ),
     "invalidate": Target(
         "stentor.cli.commands.invalidation:invalidate",
-        "Take a note, a passage or a source out of all searches with what was derived from it; without one, list.",
+        "Exclude a note, a passage or a source, and all that derives from it, from search; without one, list them.",
     ),
     "init": Target(
         "stentor.cli.commands.installation:init",
@@ -74,11 +74,9 @@ COMMANDS = {
         "stentor.cli.commands.installation:doctor", "Check the installation; the exit code is 1 if there is a problem."
     ),
     "task": Target("stentor.cli.commands.task:app", "Submit, list, follow and grade tasks."),
-    "schedule": Target(
-        "stentor.cli.commands.schedule:app", "Submit tasks again and again, at the times of a cron expression."
-    ),
+    "schedule": Target("stentor.cli.commands.schedule:app", "Submit tasks on a cron schedule."),
     "session": Target(
-        "stentor.cli.commands.session:app", "Make, read, extend and delete conversations that outlive tasks."
+        "stentor.cli.commands.session:app", "Create, read, extend and delete conversations that outlive tasks."
     ),
     "agent": Target("stentor.cli.commands.agent:app", "Register, list, edit, suspend and archive agents."),
     "governance": Target("stentor.cli.commands.governance:app", "Propose, review and roll back updates of agents."),
@@ -104,7 +102,7 @@ COMMANDS = {
         "stentor.cli.commands.call:call",
         "Call any operation of the HTTP API by its name, and print the response as JSON.",
     ),
-    "keys": Target("stentor.cli.commands.keys:app", "Make, limit, rotate and revoke API keys."),
+    "keys": Target("stentor.cli.commands.keys:app", "Create, limit, rotate and revoke API keys."),
 }
 """The commands in the order of the help. A test compares the lines with the help of the commands themselves."""
 

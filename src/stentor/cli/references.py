@@ -40,7 +40,7 @@ def ambiguous_error(text: str, labels: Mapping[str, str]) -> CommandFailed:
 
 def describe_unknown(noun: str, text: str, labels: Mapping[str, str]) -> str:
     """Return that no record is called `text`, with the one of `labels` whose name or id is most like it, if any is."""
-    message = f"There is no {noun} {text!r}, and no id begins or ends so."
+    message = f"No {noun} has the name or id {text!r}, or an id that begins or ends with it."
     similar = find_similar(text, labels)
     if similar is not None:
         return f"{message} Did you mean {shlex.quote(similar)}?"

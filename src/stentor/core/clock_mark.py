@@ -47,7 +47,7 @@ class ClockMark:
             new.write_bytes(msgspec.json.encode(ClockLook(self._boot_id, begun, now)))
             new.replace(self._path)
         except OSError as error:
-            log.warning("clock: the time was not noted path=%s error=%s", self._path, error)
+            log.warning("clock: mark not written path=%s error=%s", self._path, error)
 
 
 def _read_boot_id() -> str | None:

@@ -42,7 +42,7 @@ def check_schema(schema: JsonObject) -> None:
         for keyword, content in _walk(schema):
             _check_keyword(keyword, content, schema)
     except jsonschema.exceptions.SchemaError as error:
-        raise InvalidRequest(f"no JSON Schema: {error.message[:MAX_MESSAGE_CHARACTERS]}.") from None
+        raise InvalidRequest(f"not a JSON Schema: {error.message[:MAX_MESSAGE_CHARACTERS]}.") from None
     except RecursionError:
         raise InvalidRequest("the schema is too deep.") from None
 
@@ -97,9 +97,9 @@ def _check_unique(validator: Any, wanted: bool, instance: Any, _: JsonObject) ->
 def _check_keyword(keyword: str, content: Any, schema: JsonObject) -> None:
     if keyword in ("$ref", "$dynamicRef") and isinstance(content, str):
         if not content.startswith("#"):
-            raise InvalidRequest(f"the reference {content!r} leads out of the schema.")
+            raise InvalidRequest(f"the reference {content!r} points outside the schema.")
         if content.startswith("#/") and not _has_place(schema, content):
-            raise InvalidRequest(f"the reference {content!r} leads nowhere.")
+            raise InvalidRequest(f"the reference {content!r} cannot be resolved.")
     if keyword == "patternProperties":
         raise InvalidRequest("patternProperties is not supported; name the properties.")
     if keyword == "pattern" and isinstance(content, str):

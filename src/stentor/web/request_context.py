@@ -126,7 +126,7 @@ class GrpcCallDurations:
     """Histogram of the seconds of gRPC calls until the response, or until a stream begins."""
 
     def __init__(self) -> None:
-        text = "Seconds from a gRPC call's head to its response, or to the begin of its stream, by method."
+        text = "Seconds from a gRPC call's head to its response, or to the start of its stream, by method."
         self._histogram = create_histogram(
             "stentor_grpc_call_duration_seconds", text, REQUEST_BUCKETS_S, "method", "code"
         )

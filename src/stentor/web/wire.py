@@ -177,7 +177,7 @@ def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         # InvalidRequest too: its text is about a body, and the error below about the cursor.
         parts = None
     if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds) or not all(map(_storable, parts)):
-        raise InvalidRequest("The cursor is not one that this service gave out.")
+        raise InvalidRequest("The cursor was not issued by this service: pass `next_cursor` of a page.")
     return tuple(parts)
 
 

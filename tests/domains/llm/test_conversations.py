@@ -169,7 +169,7 @@ async def test_one_task_at_a_time_continues_a_session(world: World, upstream: Up
     assert first in busy["error"]["message"]
     second = await world.submit(**SAY, input="3")
     waits = await soon(lambda: _notice(world, second))
-    assert waits == "Waits for room: 1 of 1 tasks with the key 'session/s' run."
+    assert waits == "Waits for a free slot: 1 of 1 tasks with the key 'session/s' run."
     go.set()
     await soon(lambda: _is_completed(world, second))
     assert [content for _, content in await conversation(world)] == ["1", "one", "3", "two"]

@@ -76,7 +76,7 @@ async def test_alone_it_gets_the_task_and_the_answer_says_why_it_will_fail(world
     assert (task["status"], task["error"]["code"]) == ("failed", "MODEL_NOT_FOUND")
     routing = (await world.admin.get(f"/api/v1/tasks/{task['task_id']}/activity")).json()["routing"]
     assert explain_decision(routing) == (
-        "helper was chosen as the only agent that was admitted. "
+        "helper was chosen as the only eligible agent. "
         "No provider serves its model, so helper fails the task: `stentor agent show helper`."
     )
 

@@ -121,7 +121,7 @@ def test_without_its_packages_the_service_starts_with_a_warning_when_a_port_was_
     with ready(without, "--grpc-port", "0") as line:
         assert "grpc" not in line
         assert line["warnings"] == [
-            "gRPC is not served, because the package grpc is missing: pip install '.[grpc]' in a checkout."
+            "gRPC is not served: the package grpc is missing. Install it: pip install '.[grpc]' in a checkout."
         ]
 
 

@@ -59,7 +59,7 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
     if not now - MAX_AGE_US <= _time(claims, "iat") <= now + LEEWAY_US:
         raise SignInFailed("The ID token was not issued just now: compare the clocks of the provider and this machine.")
     if not isinstance(claims.get("sub"), str) or not claims["sub"]:
-        raise SignInFailed("The ID token names nobody.")
+        raise SignInFailed("The ID token has no subject (claim sub).")
     return claims
 
 

@@ -25,7 +25,7 @@ from stentor.domains.sandbox.broker.model import Tool
 from stentor.domains.sandbox.broker.service import LIST_TOOLS, ToolBroker, ToolDispatcher
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox
 
-DISABLED = "Command agents run programs on this machine, so they are off: SERVICE_COMMAND_AGENTS=true allows them."
+DISABLED = "Command agents, which run programs on this machine, are disabled: set SERVICE_COMMAND_AGENTS=true."
 log = logging.getLogger(__name__)
 
 

@@ -152,7 +152,7 @@ def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTr
         tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_tracer(endpoint, add_secret)
     except ModuleNotFoundError:
         # The variable may be set for every program of the machine, so it does not stop the start.
-        log.warning("otel: a collector is configured; to send spans: %s", install_command("otel"))
+        log.warning("otel: spans not sent, the extra otel is missing: %s", install_command("otel"))
         return NoopTracer()
     except (ValueError, OSError) as error:
         raise StartRefused(f"A variable of OpenTelemetry (OTEL_...) is invalid: {error}.") from None

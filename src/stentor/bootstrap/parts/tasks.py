@@ -141,7 +141,7 @@ def refuse_running(tx: Tx, agent: Agent) -> None:
         tasks = "1 task" if count == 1 else f"{count} tasks"
         raise Conflict(
             f"The agent {agent.name!r} has {tasks} running or waiting. Suspend it and archive it when they have ended, "
-            "or force it: they go on, and no others start."
+            "or archive it with force: they continue, and no new ones start."
         )
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
     from stentor.web.server.certificate import ServedCertificate
 
-MISSING = "gRPC is not served, because the package {} is missing: {}."
-FAULTY = "gRPC is not served, because anybody could end it with one call to grpcio {}: {}."
+MISSING = "gRPC is not served: the package {} is missing. Install it: {}."
+FAULTY = "gRPC is not served: in grpcio {} one request can crash the service. Install a safe version: {}."
 WRONG_KEY = "gRPC clients cannot connect: gRPC needs a certificate with a key of RSA, P-256 or P-384."
 
 

@@ -181,7 +181,7 @@ def _check_files(settings: Settings) -> Iterator[CheckFinding]:
 def check_provider(context: CheckContext) -> Iterator[CheckFinding]:
     settings = context.settings.oidc
     if not settings.issuer:
-        yield CheckFinding("ok", "sign-in", "With keys; SERVICE_OIDC_ISSUER adds an identity provider.")
+        yield CheckFinding("ok", "sign-in", "People sign in with keys. SERVICE_OIDC_ISSUER adds an identity provider.")
         return
     try:
         keys = asyncio.run(_count_keys(settings))
@@ -191,7 +191,7 @@ def check_provider(context: CheckContext) -> Iterator[CheckFinding]:
     if not keys:
         yield CheckFinding("problem", "sign-in", f"{settings.issuer} has no key with which it could sign ID tokens.")
     else:
-        text = f"{settings.issuer} answers. Register there: <URL of the dashboard>/sign-in/callback"
+        text = f"{settings.issuer} responds. Redirect URI to register there: <URL of the dashboard>/sign-in/callback"
         yield CheckFinding("ok", "sign-in", text)
 
 

@@ -279,8 +279,8 @@ def restore(
 def _show_archived(agent: ArchivedAgent) -> None:
     output.print_line(f"Agent {agent.agent_id} is archived.")
     if agent.open_tasks:
-        tasks = "1 task of it has" if agent.open_tasks == 1 else f"{agent.open_tasks} tasks of it have"
-        notice = f"Notice: {tasks} not ended. Those that wait go on after: stentor agent restore {agent.agent_id}"
+        tasks = "1 task has" if agent.open_tasks == 1 else f"{agent.open_tasks} tasks have"
+        notice = f"Notice: {tasks} not ended. To resume waiting tasks: stentor agent restore {agent.agent_id}"
         output.print_notice(notice, "yellow")
 
 

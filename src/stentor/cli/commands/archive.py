@@ -29,7 +29,7 @@ def run(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Archive now the tasks that ended so long ago. It can be interrupted and run again.
+    """Archive tasks that ended at least --older-than ago. It can be interrupted and run again.
 
     PostgreSQL: the service may be running. SQLite: it must be stopped; a running one archives by its settings.
     """

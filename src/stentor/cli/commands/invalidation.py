@@ -73,7 +73,7 @@ def invalidate(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a note, a passage or a source out of all searches with what was derived from it; without one, list."""
+    """Exclude a note, a passage or a source, and all that derives from it, from search; without one, list them."""
     service = ServiceTarget(data_dir, url, key)
     if target is None:
         run_command(service, lambda api: _list(api, vault), _show_list, as_json=as_json, access="memory")
@@ -91,7 +91,7 @@ def invalidate(
 
 async def _mark(api: ServiceClient, body: JsonObject, *, is_restored: bool) -> Response[MarkOutcome]:
     if not is_restored and "reason" not in body:
-        raise CommandFailed("Say with --reason what is wrong.", EXIT_USAGE)
+        raise CommandFailed("Pass --reason TEXT: what is wrong.", EXIT_USAGE)
     return await api.post(f"/memory/{'restore' if is_restored else 'invalidate'}", MarkOutcome, body)
 
 
@@ -116,8 +116,8 @@ def _show_outcome(outcome: MarkOutcome, *, is_restored: bool) -> None:
         _print_note(note)
     if outcome.total > len(notes):
         console.print(f"and {outcome.total - len(notes)} more")
-    what = "note is found again" if is_restored else "note left the searches"
-    several = "notes are found again" if is_restored else "notes left the searches"
+    what = "note is searchable again" if is_restored else "note is excluded from search"
+    several = "notes are searchable again" if is_restored else "notes are excluded from search"
     console.print(f"{outcome.total} {what if outcome.total == 1 else several}.")
 
 

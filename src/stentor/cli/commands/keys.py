@@ -22,7 +22,7 @@ from stentor.core.errors import StartRefused
 from stentor.core.security.sealing import Sealer
 from stentor.domains.provenance import keyfile
 
-app = typer.Typer(help="Make, limit, rotate and revoke API keys.", no_args_is_help=True)
+app = typer.Typer(help="Create, limit, rotate and revoke API keys.", no_args_is_help=True)
 
 BASE = "/keys"
 DURATION = re.compile(r"(\d{1,5})([hdw])")

@@ -20,7 +20,7 @@ from stentor.cli.tasks.view import SubmittedTask
 from stentor.core.clock import format_duration
 from stentor.core.jsontext import JsonObject
 
-app = typer.Typer(help="Submit tasks again and again, at the times of a cron expression.", no_args_is_help=True)
+app = typer.Typer(help="Submit tasks on a cron schedule.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 Missed = Literal["skip", "one", "all"]
@@ -77,7 +77,7 @@ def add(
     timeout: Annotated[int | None, typer.Option(help="Maximum run time in seconds.")] = None,
     title: Annotated[str | None, typer.Option(help="Title of the tasks; default: derived from the input.")] = None,
     missed: Annotated[
-        Missed, typer.Option(help="Runs missed while no service ran: none, one for all, or each.")
+        Missed, typer.Option(help="What to do with runs missed while the service was down: none, one for all, or each.")
     ] = "one",
     overlap: Annotated[Overlap, typer.Option(help="skip: no run while the task before has not ended.")] = "allow",
     paused: Annotated[bool, typer.Option("--paused", help="Make it without starting it.")] = False,

@@ -19,7 +19,7 @@ from stentor.cli.sessions import transcript, view
 from stentor.cli.sessions.view import ListedItems, MadeSession, RemovedSession, SessionList, SessionRow
 from stentor.core.jsontext import JsonObject
 
-app = typer.Typer(help="Make, read, extend and delete conversations that outlive tasks.", no_args_is_help=True)
+app = typer.Typer(help="Create, read, extend and delete conversations that outlive tasks.", no_args_is_help=True)
 
 T = TypeVar("T")
 SessionRef = Annotated[

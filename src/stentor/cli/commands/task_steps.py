@@ -74,7 +74,7 @@ def answer(
     run_command(
         ServiceTarget(data_dir, url, key),
         on_task(task_id, work),
-        lambda row: output.print_line(f"Answered {row.name!r}: {value}. The task goes on."),
+        lambda row: output.print_line(f"Answered {row.name!r}: {value}. The task resumes."),
         as_json=as_json,
         access="change",
     )

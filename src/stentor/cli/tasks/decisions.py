@@ -147,19 +147,19 @@ SUMMARY_COLUMNS = ("expected", "uncertainty", "time", "cost", "trust", "score")
 """The terms that add up to the score; `stentor task explain` has all."""
 TERMS = {
     "declared": "what it declares about itself, 0 to 1",
-    "elsewhere": "mean result at other task types, of so many",
-    "prior": "result to expect before its first task of this type",
-    "outcomes": "sum of its results at this task type, of so many",
-    "expected": "result to expect, from prior and outcomes",
-    "uncertainty": "bonus for what is not known yet",
-    "ahead": "tasks that it has to do before",
-    "ready": "when it can be done with this one",
+    "elsewhere": "mean and number of its results at other task types",
+    "prior": "expected result before its first task of this type",
+    "outcomes": "sum and number of its results at this task type",
+    "expected": "expected result, from prior and outcomes",
+    "uncertainty": "exploration bonus for little evidence",
+    "ahead": "tasks ahead of this one in its queue",
+    "ready": "estimated time until this task is done",
     "time": "penalty for being slower than the fastest",
-    "cost in $": "what a task of this type costs with it",
+    "cost in $": "expected cost of a task of this type",
     "cost": "penalty for being more expensive than the cheapest",
     "trust": "trust score, weighted by beta",
     "score": "expected + uncertainty - time - cost",
-    "online": "whether it can take work now",
+    "online": "whether it can accept work now",
 }
 """Every term of a score, with its meaning."""
 MAX_COMPARED = 4

@@ -136,7 +136,7 @@ def _print_hint(text: str) -> None:
 
 def show_signal(result: SignalResult) -> None:
     """Print whether the task waited for the signal."""
-    effect = "got the signal" if result.received else "does not wait for it yet, and gets it when it does"
+    effect = "got the signal" if result.received else "is not waiting for it yet; the signal is kept until it does"
     output.print_line(f"Task {result.task_id} {effect}.")
 
 
@@ -168,7 +168,7 @@ def _describe_times(step: StepRow) -> str:
     if step.duration_ms is not None:
         took = format_duration(step.duration_ms) if step.duration_ms else "under 1 ms"
         parts.append(f"{'took' if step.kind in ('step', 'effect') else 'waited'} {took}")
-    parts.append(f"attempt {step.epoch}" if step.epoch else "taken over")
+    parts.append(f"attempt {step.epoch}" if step.epoch else "copied")
     return ", ".join(parts)
 
 

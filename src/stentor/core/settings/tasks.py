@@ -33,7 +33,7 @@ class TaskSettings:
     search: bool = setting(
         "SERVICE_TASK_SEARCH",
         True,
-        "Whether the words of tasks are indexed, so that tasks can be found by a text in input, result or error.",
+        "Whether tasks are indexed for full-text search in title, type, input, result and error.",
         parsers.boolean,
     )
     builtin_agents: bool = setting(
@@ -49,8 +49,8 @@ class RoutingSettings:
     alpha: float = setting(
         "SERVICE_HEBBIAN_ROUTING_ALPHA",
         0.2,
-        "Weight of recorded outcomes after an agent's first one for a task type, from 0 to 1; its declaration "
-        "has the rest.",
+        "Weight of an agent's first outcome for a task type, from 0 to 1; declared scores and results at other task "
+        "types make up the rest.",
         parsers.number(0, 1, float),
     )
     beta: float = setting(

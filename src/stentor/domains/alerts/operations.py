@@ -54,7 +54,7 @@ class AlertOperations:
     async def list_alerts(self, caller: Caller, state: State = "open", limit: Limit = 100) -> AlertList:
         """List what is wrong, or was: open alerts first, the newest first. Without `admin` not what others spend."""
         if caller.is_bound_agent:
-            raise Forbidden("Alerts are for people: they say what is wrong with other agents.")
+            raise Forbidden("Keys with the role agent may not read alerts, which describe other agents.")
         is_admin = caller.may("admin")
         alerts = await self._alerts.list_alerts(caller.tenant, state, limit)
         return AlertList(

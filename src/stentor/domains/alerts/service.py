@@ -91,8 +91,8 @@ class AlertService:
     async def send_test(self) -> tuple[str, ...]:
         """Send a test e-mail and return the recipients. Raises Conflict without a mail server, ServiceUnavailable."""
         if self._mailer is None:
-            raise Conflict("No e-mail is set up: set SERVICE_SMTP_URL and SERVICE_ALERT_EMAILS, and start again.")
-        text = "This is a test: alerts of this Stentor reach you here.\n"
+            raise Conflict("E-mail is not configured: set SERVICE_SMTP_URL and SERVICE_ALERT_EMAILS, and restart.")
+        text = "This is a test. Alerts of this Stentor installation are sent to this address.\n"
         try:
             await asyncio.to_thread(self._mailer.send, "Stentor: test of alerts", text)
         except MailError as error:

@@ -175,7 +175,7 @@ class WorkerService:
         """
         task = await self._db.read(lambda tx: require_writable(tx, self._agents, principal, task_id))
         if task.status != "executing":
-            raise Conflict(f"The task is {task.status}; only calls for a task in execution can name it.")
+            raise Conflict(f"The task is {task.status}; a model call can only name a task that is executing.")
         trace = None if self._spans is None else self._spans.traceparent_of(task)
         return LlmCaller(task.tenant, principal.name, task.assigned_agent, task_id, task.head_id, trace)
 

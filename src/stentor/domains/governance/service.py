@@ -114,8 +114,8 @@ class UpdateService:
         relation = self._find_relation(tx, principal, update, approval.claimed)
         if relation is not None and not self._may_self_approve(principal, update, relation):
             raise SelfApproval(
-                "The proposer of an update and the agent that it changes may not approve it, nor a key made or changed "
-                "for it since. Ask another person who may approve.",
+                "Neither the proposer of an update, nor the agent that it changes, nor a key created or changed for it "
+                "since may approve it. Ask another person with the permission approve.",
                 {"proposed_by": update.proposed_by},
             )
         if relation is not None and not approval.rationale:

@@ -119,7 +119,7 @@ class KeyService:
             model.check_expiry(draft.expires_at, tx.now)
             # Also for a revoked key: its name stands in records, and must not mean somebody else later.
             if store.find(tx, draft.name) is not None:
-                raise Conflict(f"A key named {draft.name!r} exists already, or existed: rotate it, or choose another.")
+                raise Conflict(f"A key named {draft.name!r} exists or was revoked: rotate it, or use another name.")
             if store.count_active(tx, caller.tenant) >= model.MAX_ACTIVE_KEYS:
                 raise Conflict(f"This tenant has {model.MAX_ACTIVE_KEYS} keys, which is the most allowed: revoke one.")
             key = ApiKey(

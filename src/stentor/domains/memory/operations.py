@@ -87,7 +87,7 @@ class MemoryOperations:
 
     def _identify(self, caller: Principal, task_id: str | None = None, agent_id: str | None = None) -> MemoryCaller:
         if caller.tenant != self._tenant:
-            raise Forbidden(f"The memory belongs to the tenant {self._tenant!r}; this key is another's.")
+            raise Forbidden(f"The memory belongs to the tenant {self._tenant!r}; this key belongs to another tenant.")
         return MemoryCaller(caller, agent_id, task_id)
 
     async def write(

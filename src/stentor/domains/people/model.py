@@ -119,5 +119,5 @@ def read_name(claims: JsonObject, claim: str) -> str:
     if "@" not in name:
         name = f"{name}@{urlsplit(str(claims.get('iss'))).hostname}"
     if len(name) > 200 or not name.isprintable() or any(c.isspace() or c in _SEPARATORS for c in name):
-        raise SignInRefused(f"The claim {claim!r} is no name that can be recorded: name another claim.")
+        raise SignInRefused(f"The claim {claim!r} is not a valid name: set SERVICE_OIDC_NAME_CLAIM to another claim.")
     return name

@@ -24,7 +24,7 @@ from stentor.core.settings.sign_in import SignInSettings
 from stentor.domains.people import model, store
 from stentor.domains.people.model import Granted, Person, PersonSession
 
-NOT_CONFIGURED = "Nobody signs in with a provider here: set SERVICE_OIDC_ISSUER."
+NOT_CONFIGURED = "Single sign-on is not configured: set SERVICE_OIDC_ISSUER."
 REFUSALS_KEPT = 1_000
 _LOCK = "people"
 
@@ -134,7 +134,7 @@ class PeopleService:
         Raises Forbidden, NotFound, and Conflict for oneself.
         """
         if name == caller.name:
-            raise Conflict("Nobody can block themselves: another admin must do it.")
+            raise Conflict("You cannot block your own account. Ask another admin.")
         changes = {"sessions": (), "blocked_at": self._clock.now(), "blocked_by": caller.name}
         return await self._change(caller, name, "blocked", changes)
 

@@ -75,7 +75,7 @@ class RegistryOperations:
         if cursor is not None:
             (offset,) = decode_cursor(cursor, int)
             if offset < 0:
-                raise InvalidRequest("The cursor is not one that this service gave out.")
+                raise InvalidRequest("The cursor was not issued by this service: pass `next_cursor` of a page.")
         agents = self._registry.list_matching(
             caller.tenant,
             capability=capability,

@@ -356,5 +356,5 @@ def _describe(fields: dict[str, Any]) -> str:
     if "trust_tier" in fields:
         parts.append(f"Tier set to {fields['trust_tier']}.")
     if "key_name" in fields:
-        parts.append(f"Key set to {fields['key_name']}." if fields["key_name"] else "Key taken away.")
+        parts.append(f"Key set to {fields['key_name']}." if fields["key_name"] else "Key removed.")
     return " ".join(parts)

@@ -257,7 +257,7 @@ def explain_decision(record: JsonObject) -> str:
     if record.get("preferred"):
         return f"{name} was chosen because the task requested it.{offline_note}"
     if total == 1:
-        return f"{name} was chosen as the only agent that was admitted.{offline_note}"
+        return f"{name} was chosen as the only eligible agent.{offline_note}"
     if len(listed) < 2:
         return f"{name} was chosen among {total} candidates.{offline_note}"
     first, second = listed[0], listed[1]

@@ -57,7 +57,7 @@ ADMISSION_CHECKS: tuple[type[RoutingDenied], ...] = (
 DENIAL_MESSAGES: dict[type[RoutingDenied], str] = {
     CapabilityUnavailable: "No registered agent has all the required capabilities.",
     TenantDenied: "The agents with these capabilities belong to another tenant.",
-    AgentUnavailable: "Every agent with these capabilities is suspended or quarantined.",
+    AgentUnavailable: "Every agent with these capabilities is suspended, quarantined or archived.",
     DelegationDenied: "The caller has no authority to delegate these capabilities.",
     TrustFloorExcludedAll: "Every agent with these capabilities is below the trust floor.",
     PolicyDenied: "The policy of this service permits no agent with these capabilities for this task.",
@@ -67,7 +67,7 @@ DENIAL_REASONS = {
     CapabilityUnavailable.code: "lacks a capability",
     TenantDenied.code: "belongs to another tenant",
     AgentUnavailable.code: "is suspended, quarantined or archived",
-    DelegationDenied.code: "needs an authority that the caller has not",
+    DelegationDenied.code: "requires authority that the caller lacks",
     TrustFloorExcludedAll.code: "has too little trust",
     PolicyDenied.code: "is denied by the policy of this service",
     MODEL_UNSERVED: "has a model that no provider serves",

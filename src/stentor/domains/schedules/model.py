@@ -121,7 +121,7 @@ class CronTimes:
             self._zone = ZoneInfo(timezone)
         except (ValueError, OSError, KeyError):  # a text that is no name, the name of a folder, an unknown name
             raise InvalidRequest(
-                f"timezone: {timezone!r} is no time zone; expected one such as Europe/Rome or UTC"
+                f"timezone: {timezone!r} is not a time zone; expected one such as Europe/Rome or UTC"
             ) from None
         if len(self._cron.split()) != 5:
             raise InvalidRequest(
@@ -131,12 +131,12 @@ class CronTimes:
         try:
             self._parsed = CronSim(self._cron, _EPOCH)
         except CronSimError as error:
-            raise InvalidRequest(f"cron: {cron!r} is no cron expression: {str(error).lower()}") from None
+            raise InvalidRequest(f"cron: {cron!r} is not a cron expression: {str(error).lower()}") from None
         try:
             # Raises StopIteration for a date such as 30 February.
             self.after(0)
         except StopIteration:
-            raise InvalidRequest(f"cron: {cron!r} names no time that ever comes") from None
+            raise InvalidRequest(f"cron: {cron!r} never matches a date") from None
 
     @property
     def description(self) -> str:

@@ -85,12 +85,12 @@ class Scheduler:
             occurrence = model.find_occurrence(schedule, now)
         except InvalidRequest as error:
             # The system has lost its time zone. It must not stop the schedules behind it.
-            reason = f"Its next time cannot be computed: {error.message}. Change its times."
+            reason = f"Its next run cannot be computed: {error.message}. Change its cron expression or time zone."
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
             return True
         except Exception:
             log.exception("schedules: times cannot be computed tenant=%s schedule=%s", schedule.tenant, schedule.name)
-            reason = "Its next time cannot be computed; the log of the service has the reason. Change its times."
+            reason = "Its next run cannot be computed; see the service log. Change its cron expression or time zone."
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
             return True
         try:
@@ -116,7 +116,7 @@ class Scheduler:
         # `next_at` stays, so the run is made up for as soon as the key is known.
         if schedule.next_at is None or now - schedule.next_at < patience:
             return False
-        reason = f"The key {schedule.runs_as!r}, as which it runs, is not valid or may not write."
+        reason = f"It runs as the key {schedule.runs_as!r}, which is invalid or lacks the permission write."
         await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
         return True
 
@@ -144,7 +144,7 @@ class Scheduler:
             submitted = None
             if submit is not None and due_at is not None:
                 if schedule.overlap == "skip" and (running := _find_running(tx, schedule)):
-                    text = f"The task of the run before, {running}, has not ended."
+                    text = f"The task of the previous run, {running}, has not ended."
                     _record(tx, schedule, due_at, "skipped", None, text)
                 else:
                     response, submitted = submit(tx), task_id

@@ -170,7 +170,7 @@ class SessionOperations:
         """
         if ref is not None:
             if cursor is not None:
-                raise InvalidRequest("ref: does not go with cursor.")
+                raise InvalidRequest("ref: cannot be combined with cursor.")
             found = await self._sessions.list_by_reference(caller, ref, limit)
             return SessionPage(sessions=[SessionOut.of(session) for session in found], next_cursor=None)
         before = None if cursor is None else decode_cursor(cursor, int, str)

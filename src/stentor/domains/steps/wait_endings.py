@@ -98,7 +98,7 @@ class WaitEndings:
         """Return whether the task goes on now that this step has ended."""
         step = end.step
         if end.outcome.error is not None and is_start(step.key):
-            message = f"It comes {step.name!r}, which did not complete."
+            message = f"Not started: the task {step.name.removeprefix('after ')!r}, which must complete first, did not."
             self._tasks.abort_unstarted(tx, end.tenant, end.task_id, message)
             return False
         # A person has resolved it; the task goes on when it is retried.
@@ -138,5 +138,5 @@ def _timeout_outcome(task: Task | None, step: Step) -> StepOutcome:
     """Return how a wait ends whose time is over."""
     # A failed or aborted task may still be retried.
     if task is None or task.status in ("completed", "cancelled"):
-        return StepOutcome(error={"type": "TaskEnded", "message": "The task has ended before."})
+        return StepOutcome(error={"type": "TaskEnded", "message": "The task had already ended."})
     return model.timeout_outcome(step)

@@ -160,7 +160,7 @@ class WaitService:
         def work(tx: Tx) -> JournalEntry:
             task, step = _require_step(tx, principal, task_id, key)
             if step.kind != "question":
-                raise Conflict(f"The step {step.name!r} is no question.")
+                raise Conflict(f"The step {step.name!r} is not a question.")
             if step.state != "started":
                 return _said_before(tx, task, step, outcome, said)
             # One that failed may be retried, and then has the answer; these never ask again.
@@ -188,7 +188,7 @@ class WaitService:
         def work(tx: Tx) -> JournalEntry:
             task, step = _require_step(tx, principal, task_id, key)
             if step.kind != "effect":
-                raise Conflict(f"The step {step.name!r} is no effect.")
+                raise Conflict(f"The step {step.name!r} is not an effect.")
             if step.state != "started":
                 return _said_before(tx, task, step, outcome, said)
             if task.status == "executing":

@@ -78,23 +78,23 @@ class GrantOperations:
         self._grants, self._agents = grants, agents
 
     async def grant(self, caller: Caller, task_id: TaskId, body: GrantIn) -> GrantOut:
-        """Hand a part of the authority for a task to another agent; `epoch` is that of the claim."""
+        """Delegate part of the authority for a task to another agent; `epoch` is that of the claim."""
         return GrantOut.of(await self._grants.create(caller, task_id, body.epoch, body.to_request()))
 
     async def of_task(self, caller: Caller, task_id: TaskId) -> GrantList:
-        """All that was handed on for a task, the first one first."""
+        """List the grants of a task, oldest first."""
         return GrantList.of(grants=await self._grants.list_for_task(caller, task_id))
 
     async def read(self, caller: Caller, grant_id: GrantId) -> GrantOut:
-        """One grant, whether it holds or not."""
+        """Return a grant, active or not."""
         return GrantOut.of(await self._grants.get(caller.tenant, grant_id))
 
     async def revoke(self, caller: Caller, grant_id: GrantId) -> GrantOut:
-        """Take authority back, with all that came from it. Repeating it is no error."""
+        """Revoke a grant and all grants derived from it. Idempotent."""
         return GrantOut.of(await self._grants.revoke(caller, grant_id))
 
     async def whoami(self, caller: Caller) -> Who:
-        """The caller's key, its agents, and the authority that was handed to them."""
+        """The caller's key, its agents, and the authority delegated to them."""
         agents = self._agents.list_of_key(caller.tenant, caller.name)
         grants = await self._grants.list_for_agents(caller.tenant, [agent.agent_id for agent in agents])
         return Who.of(caller, permissions=sorted(caller.permissions), agents=agents, grants=grants)

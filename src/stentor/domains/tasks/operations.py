@@ -91,7 +91,7 @@ class TaskOperations:
         names = [name for name, value in (("ref", ref), ("parent_task_id", parent_task_id)) if value is not None]
         others = (status, agent_id, type, submitted_by, session, text, after, cursor, offset or None)
         if len(names) > 1 or (names and any(value is not None for value in others)):
-            raise InvalidRequest(f"{names[0]}: goes with no other filter.")
+            raise InvalidRequest(f"{names[0]}: cannot be combined with other filters.")
         task_filter = TaskFilter(
             status,
             agent_id,
@@ -105,7 +105,7 @@ class TaskOperations:
         following: str | None
         if text is not None:
             if offset:
-                raise InvalidRequest("offset: does not go with text; use the cursor.")
+                raise InvalidRequest("offset: cannot be combined with text; use the cursor.")
             position = None if cursor is None else decode_cursor(cursor, int)[0]
             page, before = await self._tasks.search_page(caller, task_filter, text, position, limit)
             following = None if before is None else encode_cursor(before)

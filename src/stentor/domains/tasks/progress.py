@@ -101,7 +101,7 @@ def describe_limit(limit: TaskLimit, used: int) -> Notice | None:
     if used < limit.max:
         return None
     use = "run" if limit.per_seconds is None else f"started in {limit.per_seconds} s"
-    text = f"Waits for room: {used} of {limit.max} tasks with the key {limit.key!r} {use}."
+    text = f"Waits for a free slot: {used} of {limit.max} tasks with the key {limit.key!r} {use}."
     return Notice("LIMIT_REACHED", text)
 
 

@@ -292,7 +292,7 @@ class DeliveryDispatcher:
             sealed.append(subscription.old_secret)
         secrets = [self._sealer.open(secret, *subscription.seal_context) for secret in sealed]
         if None in secrets:
-            raise ServiceUnavailable("its secret was sealed under another master key: rotate it")
+            raise ServiceUnavailable("its secret was encrypted with another master key: rotate it")
         return [secret for secret in secrets if secret is not None]
 
     async def _run(self) -> None:

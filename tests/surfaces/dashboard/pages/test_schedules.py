@@ -46,7 +46,7 @@ async def test_a_schedule_is_made_and_shown(site: Site) -> None:
     ("fields", "message"),
     [
         ({"cron": "every day"}, "cron: must have five fields"),
-        ({"timezone": "Rome"}, "timezone: &#39;Rome&#39; is no time zone"),
+        ({"timezone": "Rome"}, "timezone: &#39;Rome&#39; is not a time zone"),
         ({"name": "Morning"}, "name: must be 1 to 63 characters"),
         ({"type": ""}, "type: "),
         ({"input": '{"text": '}, "The input begins like JSON and is none"),
@@ -76,7 +76,7 @@ async def test_a_schedule_is_run_paused_resumed_changed_and_deleted(site: Site) 
     changed = await stored(site)
     assert (changed["cron"], changed["task"]["title"], changed["paused"]) == ("@daily", "The day", False)
     wrong = await change(site, 400, **FORM | {"cron": "61 * * * *"})
-    assert "is no cron expression: bad minute" in wrong.text
+    assert "is not a cron expression: bad minute" in wrong.text
     assert (await site.send("/schedules/morning/delete")).headers["location"] == "/schedules?notice=schedule-deleted"
     await site.read("/schedules/morning", 404)
 

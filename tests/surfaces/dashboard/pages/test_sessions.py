@@ -172,7 +172,7 @@ async def test_the_page_of_a_task_says_that_it_waits_for_room_under_its_limit(si
         await site.world.claim(agent)
     waiting = await site.world.submit(limit=limit)
     page = await site.read(f"/tasks/{waiting}")
-    assert "Waits for room: 2 of 2 tasks with the key &#39;&lt;crm&gt;&#39; run." in page
+    assert "Waits for a free slot: 2 of 2 tasks with the key &#39;&lt;crm&gt;&#39; run." in page
     assert "2 at a time with the key <code>&lt;crm&gt;</code>" in page
     rate = await site.world.submit(limit={"key": "sms", "max": 1, "per_seconds": 60})
     page = await site.read(f"/tasks/{rate}")

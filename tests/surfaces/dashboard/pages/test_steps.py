@@ -102,7 +102,7 @@ async def test_a_page_says_that_a_worker_is_silent_and_how_long_all_attempts_too
     assert "No heartbeat" not in await site.read(path)
     await attempt.post("complete", result=1)
     page = await site.read(path)
-    assert '<dt>Took</dt><dd class="n">20.0 s</dd>' in page
+    assert '<dt>Duration</dt><dd class="n">20.0 s</dd>' in page
     assert "the last one took 3.0 s" in page
     assert 'title="2 attempts, the last one took 3.0 s">×2' in await site.read("/tasks")
 

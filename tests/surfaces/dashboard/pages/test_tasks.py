@@ -99,7 +99,7 @@ async def test_a_task_shows_its_decision_its_trail_and_its_result_as_markdown(si
     assert "<h1>Found</h1>" in page
     assert "&lt;script&gt;alert(1)" in page
     assert 'href="javascript:' not in page
-    assert "ann was chosen as the only agent that was admitted." in page
+    assert "ann was chosen as the only eligible agent." in page
     assert "Score = expected + uncertainty − time − cost." in page
     terms = ("Declared", "Elsewhere", "Outcomes", "Expected", "Uncertainty", "Wait", "Cost", "Trust", "Score")
     for term in terms:

@@ -269,7 +269,7 @@ class ToolLoop:
         if options.max_cost_usd is not None and unpriced is not None:
             raise AgentFailed(
                 "PRICE_UNKNOWN",
-                f"{unpriced} has no price, so that max_cost_usd cannot be kept: set SERVICE_LLM_PRICES, or remove it.",
+                f"max_cost_usd needs a price of {unpriced}: set SERVICE_LLM_PRICES, or remove max_cost_usd.",
             )
         if len(self._own_turns) >= options.max_calls:
             reached = f"max_calls ({options.max_calls} calls of the model)"

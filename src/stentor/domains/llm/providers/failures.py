@@ -129,7 +129,7 @@ class CircuitBreaker:
             return
         remaining = self._remaining(state)
         if remaining > 0 or state.is_probing:
-            fault = ProviderUnreachable(f"The provider {name} failed {state.failures} times; its circuit is open.")
+            fault = ProviderUnreachable(f"The provider {name} is paused after {state.failures} failures. Retry later.")
             fault.retry_after = max(1, remaining // SECOND)
             # The model `auto` counts a failure as evidence only if the provider was really called.
             fault.was_called = False

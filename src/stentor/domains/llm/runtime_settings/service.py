@@ -171,7 +171,7 @@ class RuntimeSettings:
             if route is None:
                 kind, _, name = route_id.partition(":")
                 self._require_own(kind, name)
-                raise NotFound("There are no such group or fallbacks.")
+                raise NotFound("No group and no fallbacks have this id.")
             routes = tuple(other for other in settings.routes if other.route_id != route_id)
             event = _route_event(route, caller, "removed", removed=True)
             self._save(tx, msgspec.structs.replace(settings, routes=routes), event)

@@ -84,7 +84,7 @@ class MarkGuard:
             derived = await self._index.list_derived(path, anchors) if anchors else []
         if foreign := [other for other in derived if not caller.may_write(other)]:
             raise Forbidden(
-                f"This would take {len(foreign)} notes out of searches that this caller may not write. "
+                f"This would hide {len(foreign)} notes, which this caller may not write, from searches. "
                 f"Ask a person to mark {path!r}."
             )
 

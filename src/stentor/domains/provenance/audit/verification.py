@@ -119,7 +119,7 @@ def _check_quorum(checker: ClaimChecker, policy: WitnessPolicy) -> list[AuditFin
     if len(checker.witnessed) >= policy.quorum:
         return []
     missing = ", ".join(key.name for key in policy.witnesses if key.text not in checker.witnessed)
-    text = f"{len(checker.witnessed)} witnesses signed a valid checkpoint, {policy.quorum} must; missing: {missing}"
+    text = f"{len(checker.witnessed)} witnesses signed a valid checkpoint, {policy.quorum} required; missing: {missing}"
     return [AuditFinding("witness", text)]
 
 

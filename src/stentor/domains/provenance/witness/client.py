@@ -180,7 +180,7 @@ class WitnessClient:
         missing_since = self._missing_since
         is_healthy = missing_since is None or self._clock.now() - missing_since < UNAVAILABLE_AFTER_US
         signing = sum(target.problem is None for target in self.targets)
-        return is_healthy, f"{signing} of {len(self.targets)} witnesses sign, {self._quorum} must"
+        return is_healthy, f"{signing} of {len(self.targets)} witnesses sign, {self._quorum} required"
 
     async def _request_signature(self, target: WitnessTarget) -> None:
         """Request one signature and record the result in `target`."""

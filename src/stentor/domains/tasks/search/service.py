@@ -128,7 +128,7 @@ class TaskSearch:
 
     def _require_index(self) -> TaskIndex:
         if self._index is None:
-            raise Conflict("The search in tasks is switched off: set SERVICE_TASK_SEARCH=true and start again.")
+            raise Conflict("Task search is disabled: set SERVICE_TASK_SEARCH=true and restart the service.")
         return self._index
 
 

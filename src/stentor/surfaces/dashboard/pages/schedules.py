@@ -101,7 +101,7 @@ async def change_schedule(page: PageRequest) -> Response:
     schedule = await page.call("schedules.get", name=name)
     # The form sends all fields, so it would undo what somebody else changed since it was opened.
     if form.get("seen") != schedule["updated_at"]:
-        return await _render_schedule(page, "Somebody has changed it meanwhile. Look at it, and change it again.", 409)
+        return await _render_schedule(page, "Someone else changed this schedule. Review it, then change it again.", 409)
     before = _fields(schedule)
     # The form comes without the space around its texts.
     changed = {field: form[field] for field in before if field in form and form[field] != before[field].strip()}
@@ -176,7 +176,7 @@ def _read_input(text: str) -> object:
     try:
         return jsontext.decode(text.encode())
     except InvalidRequest as error:
-        raise InvalidRequest(f"The input begins like JSON and is none: {error}") from None
+        raise InvalidRequest(f"The input looks like JSON but is not valid: {error}") from None
 
 
 def _fields(schedule: JsonObject) -> dict[str, str]:

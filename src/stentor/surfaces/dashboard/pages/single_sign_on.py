@@ -18,7 +18,7 @@ from stentor.surfaces.dashboard.site.sessions import is_https_request
 from stentor.surfaces.dashboard.site.single_sign_on import PENDING_COOKIE, PENDING_SECONDS, PendingSignIn, SingleSignOn
 
 BEGIN_PATH, CALLBACK_PATH = "/sign-in/provider", "/sign-in/callback"
-EXPIRED_MESSAGE = "This sign-in is not under way in this browser any more. Start again."
+EXPIRED_MESSAGE = "This sign-in has expired, or began in another browser. Start again."
 log = logging.getLogger(__name__)
 
 

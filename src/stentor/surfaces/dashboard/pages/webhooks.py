@@ -51,8 +51,8 @@ EVENT_GROUPS = {
         "update.rolled_back": "it was undone",
     },
     "rollback": {
-        "rollback.completed": "an agent was set back and verified",
-        "rollback.failed": "an agent could not be set back",
+        "rollback.completed": "an agent was rolled back and verified",
+        "rollback.failed": "an agent could not be rolled back",
     },
     "alert": {
         "alert.opened": "something needs attention",

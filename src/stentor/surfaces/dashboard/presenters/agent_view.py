@@ -24,7 +24,7 @@ SVG_WIDTH, SVG_HEIGHT = 600, 100
 MAX_DOTS = 40
 """With more points only the line is drawn."""
 TIERS: dict[TrustTier, str] = {
-    "auto": "Its tasks run at once. Only rules of a policy file tell it from monitored.",
+    "auto": "Its tasks run at once. It differs from monitored only in rules of a policy file.",
     "monitored": "Its tasks run at once. The default.",
     "human": "Each of its tasks waits until a person approves it.",
 }

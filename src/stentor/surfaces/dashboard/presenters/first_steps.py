@@ -32,14 +32,14 @@ STEPS = (
     FirstStep(
         "agent",
         "Add an agent of your own",
-        "A worker, an HTTP endpoint, a model or a program. Tasks go to the best one that may have them.",
+        "A worker, an HTTP endpoint, a model or a program. Each task goes to the best eligible agent.",
         "stentor agent register writer --capability write",
         "/agents",
     ),
     FirstStep(
         "grade",
         "Grade a result",
-        "On the task's page. Routing learns from it who does a task best.",
+        "On the task's page. Routing learns from it which agent does a task best.",
         "stentor task grade TASK 0.9",
         "/tasks?status=completed",
     ),

@@ -16,8 +16,8 @@ SUMMARIES = {
 LABELS = {"taken_over": "taken over", "no_outcome": "no outcome", "not_reached": "no longer reached"}
 """Words for the verdicts that are not words themselves."""
 EXPLANATIONS = {
-    "same": "asks the same; the recorded outcome was used",
-    "differs": "asks something else; the recorded outcome was used all the same",
+    "same": "same request; the recorded outcome was used",
+    "differs": "different request; the recorded outcome was used anyway",
     "unknown": "the run did not record what it asked",
     "taken_over": "a step of another task, not compared",
     "new": "not recorded; the replay stops here",

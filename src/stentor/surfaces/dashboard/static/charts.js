@@ -61,7 +61,7 @@
     if (!series.length) {
       const none = document.createElement("p");
       none.className = "none";
-      none.textContent = "Nothing in this time.";
+      none.textContent = "No data in this period.";
       box.append(none);
       drawn.set(box, { shape, plot: null });
       return;

@@ -42,7 +42,7 @@ class ClusterDriver:
         except msgspec.ValidationError as error:
             raise InvalidRequest(f"The options of a ray runtime are invalid: {error}.") from None
         if not self._clusters:
-            raise InvalidRequest("Agents on Ray are off: SERVICE_RAY_ADDRESSES names the clusters that they may use.")
+            raise InvalidRequest("Agents on Ray are disabled: set SERVICE_RAY_ADDRESSES to the clusters they may use.")
         if options.address is not None and options.address not in self._clusters:
             raise InvalidRequest(
                 f"SERVICE_RAY_ADDRESSES does not list {options.address!r}. It lists: {', '.join(self._clusters)}."
