@@ -149,7 +149,8 @@ def _open_dispatcher(infra: Infrastructure, executor: TaskExecutor, freshness: R
     settings = infra.settings
     if infra.is_single_process:
         return InMemoryDispatcher(infra.db, executor, settings.tasks.concurrency)
-    # Every process accepts and queues tasks; only those with the role worker execute them.
+    # The process role runs the agents inside the service. Tasks of agents with the runtime `worker` are claimed over
+    # HTTP, from any process.
     runs_agents = "worker" in settings.process.roles
     return PostgresDispatcher(
         infra.db, executor, freshness, infra.fanout, settings.tasks.concurrency, runs_agents=runs_agents

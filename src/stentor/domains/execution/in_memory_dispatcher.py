@@ -91,6 +91,7 @@ class InMemoryDispatcher:
                 if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), NO_LOCKS):
                     return claims
             except Exception:
+                # Not on cancellation: the transaction still runs and may commit. If it does not, the refill finds them.
                 self._put_back(taken)
                 raise
         return []

@@ -65,7 +65,7 @@ class PostgresDispatcher:
         """Agents inside the service that have more tasks than this process could take, and others know it."""
         self._wake = asyncio.Event()
         self._may_have_more = False
-        self._is_claiming = self._is_hinted = False
+        self._is_claiming = self._has_refused_hint = False
         self._running = RunningTasks(self._freed)
         self._pump_task: asyncio.Task[None] | None = None
         self._open = True
@@ -206,7 +206,7 @@ class PostgresDispatcher:
             return self._polls.wake_one(agent_id)
         if self._pump_task is None or not self._open or not self._has_room(agent_id):
             # The next attempt that ends wakes the pump.
-            self._may_have_more = self._is_hinted = True
+            self._may_have_more = self._has_refused_hint = True
             return False
         self._hinted.add(agent_id)
         self._wake.set()
@@ -267,7 +267,7 @@ class PostgresDispatcher:
             return len(tasks), claims, left
 
         # An attempt that ends during the transaction must wake the pump, so assume until then that more tasks wait.
-        self._may_have_more, self._is_hinted = True, False
+        self._may_have_more, self._has_refused_hint = True, False
         self._is_claiming = True
         try:
             count, claims, left = await self._db.write(work, NO_LOCKS)
@@ -276,7 +276,7 @@ class PostgresDispatcher:
         if count == CLAIM_BATCH:
             self._wake.set()
         # Tasks of excluded agents were not read, and some of those that were read could not be claimed.
-        self._may_have_more = bool(excluded) or count > len(claims) or self._is_hinted
+        self._may_have_more = bool(excluded) or count > len(claims) or self._has_refused_hint
         # Only those that are new: the others are known to the processes that had no room for them.
         self._pass_on(left - self._unclaimed)
         self._unclaimed = left | (self._unclaimed & excluded)

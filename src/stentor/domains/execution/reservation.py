@@ -27,7 +27,7 @@ class Reservation:
         self._is_current = is_current
         running.reserve(agent_id)
 
-    def claim(self, tx: Tx, queued: QueuedTask) -> bool:
+    def try_start(self, tx: Tx, queued: QueuedTask) -> bool:
         """Claim a task that was just stored, to start after the commit; False if it must be queued instead."""
         if not self._is_current(tx):
             return False

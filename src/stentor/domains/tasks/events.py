@@ -51,7 +51,7 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
     assert decision is not None
     record = msgspec.to_builtins(decision)
     if not decision.online:
-        # Why it is offline depends on it.
+        # The notice about an offline agent depends on the runtime, and a repeated submission reads it here.
         record["runtime_kind"] = placement.runtime_kind
     elif placement.is_unseen:
         record["unseen"] = True

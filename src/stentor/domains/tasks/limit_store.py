@@ -26,7 +26,7 @@ _PARK = Sql(
     """update tasks set parked = 1, limit_key = :key, limit_max = :max
     where tenant = :tenant and task_id = :task_id and status = 'queued' and epoch = :epoch"""
 )
-# Of two times the earlier one stays.
+# Keep the earlier of two times.
 _SCHEDULE_CHECK = Sql(
     """insert into parked_limits (tenant, limit_key, check_at) values (:tenant, :key, :check_at)
     on conflict (tenant, limit_key) do update set check_at = excluded.check_at

@@ -25,8 +25,11 @@ from stentor.domains.tasks.progress import Notice, describe_archived, describe_o
 class Room(Protocol):
     """Room of an agent in this process for a task that starts at once."""
 
-    def claim(self, tx: Tx, queued: QueuedTask) -> bool:
-        """Claim a task that was just stored, to start after the commit; False if it must be queued instead."""
+    def try_start(self, tx: Tx, queued: QueuedTask) -> bool:
+        """Claim a task that was just stored, to start after the commit; False if it must be queued instead.
+
+        Also True if the claim denied it or found its limit reached: it then has its next status.
+        """
         ...
 
     def release(self) -> None:
@@ -168,7 +171,7 @@ class TaskRouter:
 
 def start_or_enqueue(tx: Tx, task: Task, dispatch: TaskQueue, room: Room | None) -> None:
     """Claim a queued task that was just stored if there is room for it at once, else enqueue it after the commit."""
-    if task.status == "queued" and (room is None or not room.claim(tx, model.to_queued_task(task))):
+    if task.status == "queued" and (room is None or not room.try_start(tx, model.to_queued_task(task))):
         enqueue_after_commit(tx, task, dispatch)
 
 

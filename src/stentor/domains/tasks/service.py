@@ -176,7 +176,7 @@ class TaskService:
         task = _require_not_ended(tx, principal, task_id)
         meta = {"by": principal.name, "from": task.status, "status": "cancelled", **event_extra}
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
-        self._end_without_outcome(tx, task, "cancelled", None, event)
+        self._end_as_cancelled(tx, task, "cancelled", None, event)
         return tx.now
 
     def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> None:
@@ -186,7 +186,7 @@ class TaskService:
             return
         meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent_task_id}
         event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
-        self._end_without_outcome(tx, task, "cancelled", None, event)
+        self._end_as_cancelled(tx, task, "cancelled", None, event)
 
     def abort_unstarted(self, tx: Tx, tenant: str, task_id: str, message: str) -> None:
         """Abort a task that waits for its first attempt, because a task that it comes after did not complete."""
@@ -195,7 +195,7 @@ class TaskService:
             return
         error = {"code": "DEPENDENCY_FAILED", "message": message}
         event = EventDraft("task_aborted", "tasks", message, {"code": error["code"], "status": "aborted"})
-        self._end_without_outcome(tx, task, "aborted", error, event)
+        self._end_as_cancelled(tx, task, "aborted", error, event)
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Approve a task that waits for approval; it is queued."""
@@ -228,7 +228,7 @@ class TaskService:
         task = _require_pending(tx, principal.tenant, task_id)
         error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was rejected."}
         meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **event_extra}
-        self._end_without_outcome(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
+        self._end_as_cancelled(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
         return require_task(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
@@ -310,10 +310,13 @@ class TaskService:
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
-    def _end_without_outcome(self, tx: Tx, task: Task, status: TaskStatus, error: Any, draft: EventDraft) -> None:
-        """End a task on request, with outcome class cancelled and without learning."""
+    def _end_as_cancelled(self, tx: Tx, task: Task, status: TaskStatus, error: Any, draft: EventDraft) -> None:
+        """End a task with the outcome class cancelled, also an aborted one.
+
+        A person or a dependency ended it, so it is no evidence about its agent.
+        """
         if status == "cancelled":
-            # A submission of a subtask takes it too.
+            # A submission of a subtask takes it too; only a cancelled task gets no more of them.
             tx.lock(locks.task_lock(task.tenant, task.task_id))
         drafts = [draft, learning_skipped_event("cancelled")]
         head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)

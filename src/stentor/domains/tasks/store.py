@@ -43,15 +43,16 @@ _FIND_ALL = RowsSql(
 )
 _RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(
-    f
-    for f in FIELDS
-    if f not in ("lease_until", "deadline_at", "performance", "result", "first_started_at", "heartbeat_at")
+    field
+    for field in FIELDS
+    if field not in ("lease_until", "deadline_at", "performance", "result", "first_started_at", "heartbeat_at")
 )
 _INSERT = Sql(
     f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, session_id, input) "
     f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :session_id, :input)"
 )
-# The fence of claims: of two that have read the same row only one finds its epoch, and raises it.
+# Fencing: of two claims that read the same row, one finds the epoch that it read and increments it; the other updates
+# nothing.
 _CLAIM = Sql(
     f"""update tasks set status = 'executing', epoch = epoch + 1, start_time = :now, lease_until = :lease_until,
         first_started_at = coalesce(first_started_at, :now), heartbeat_at = :now,

@@ -91,7 +91,7 @@ class SubmissionService:
         trace = trace_context.current_traceparent()
         # Of what the client sent: the authority of its grant may have changed when it repeats the submission.
         body_hash = model.compute_body_hash(draft)
-        with self._exclusive(key):
+        with self._reject_concurrent(key):
             draft, placement = await self._route(principal, draft)
             room = self._reserve(draft, placement)
             return await self._db.write(
@@ -255,8 +255,8 @@ class SubmissionService:
         )
 
     @contextmanager
-    def _exclusive(self, key: IdempotencyKey | None) -> Iterator[None]:
-        """Raises Conflict if another request with the same Idempotency-Key is running in this process."""
+    def _reject_concurrent(self, key: IdempotencyKey | None) -> Iterator[None]:
+        """Reject a second request with the same Idempotency-Key while the first one runs in this process: Conflict."""
         if key is None:
             yield
             return

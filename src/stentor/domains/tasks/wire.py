@@ -137,7 +137,7 @@ class TaskIn(TaskTemplate):
 
     @field_validator("start_at")
     @classmethod
-    def _is_near(cls, moment: datetime | None) -> datetime | None:
+    def _check_start_at(cls, moment: datetime | None) -> datetime | None:
         if moment is not None and moment.timestamp() > time.time() + MAX_DELAY_SECONDS:
             raise ValueError("must be at most ten years ahead")
         return moment

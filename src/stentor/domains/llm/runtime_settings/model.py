@@ -1,4 +1,4 @@
-"""What admins of a tenant set at runtime, and its checks. Pure."""
+"""Budgets and model routes that a tenant's admins set at runtime, and their checks. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stentor.domains.llm.costs import Budget, BudgetKind, BudgetPeriod, BudgetUn
 from stentor.domains.llm.model_routes import parse_weights
 
 MAX_BUDGETS = 500
-"""Budgets that a tenant may have; they are one row of the table."""
+"""Budgets that a tenant may have; all are stored in one row."""
 MAX_ROUTES = 100
 """Groups and fallbacks that a tenant may have."""
 RouteKind = Literal["group", "fallbacks"]
@@ -84,6 +84,7 @@ def model_names(kind: RouteKind, models: Sequence[str]) -> list[str]:
         names = list(models)
         if weighted := [name for name in names if "*" in name]:
             raise InvalidRequest(f"models: {weighted[0]!r} has a weight; fallbacks are tried in their order")
+    # `parse_weights` returns a dict: of a group a model named twice is one name.
     if len(set(names)) < len(models):
         raise InvalidRequest("models: names a model twice")
     return names
