@@ -89,4 +89,4 @@ def test_an_agent_is_named_and_a_part_of_an_id_is_enough(served: Served, tmp_pat
     unclear = program("governance", "show", "5eed")
     assert (unclear.code, "'5eed' is not unique" in unclear.err) == (2, True)
     unknown = program("governance", "checkpoints", "--agent", "nobody")
-    assert (unknown.code, "There is no agent 'nobody'" in unknown.err) == (3, True)
+    assert (unknown.code, "No agent has the name or id 'nobody'" in unknown.err) == (3, True)

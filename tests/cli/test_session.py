@@ -40,7 +40,7 @@ def test_a_session_is_made_read_as_a_transcript_and_deleted(program: Program) ->
     assert program("session", "show", "4711", "--json").json["item_count"] == 5
     assert program("session", "delete", "support").out == "Deleted session support/4711.\n"
     gone = program("session", "show", "support/4711")
-    assert (gone.code, "There is no session 'support/4711'" in gone.err) == (3, True)
+    assert (gone.code, "No session has the name or id 'support/4711'" in gone.err) == (3, True)
     refused = program("session", "append", "nobody", "hello")
     assert (refused.code, "There is no session 'nobody'. --create makes it." in refused.err) == (3, True)
 

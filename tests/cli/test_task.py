@@ -142,7 +142,7 @@ def test_list_filters_by_state_agent_and_time(served: Served) -> None:
     assert ids("--status", "completed") == ["done"]
     assert ids("--agent", agent) == ["t2", "t1", "t0"]
     unknown = program("task", "list", "--agent", "nope")
-    assert (unknown.code, "There is no agent 'nope'" in unknown.err) == (3, True)
+    assert (unknown.code, "No agent has the name or id 'nope'" in unknown.err) == (3, True)
     assert ids("--created-after", "2099-01-01") == []
     assert ids("--created-after", "2020-01-01T00:00:00+02:00", "--limit", "1") == ["done"]
     shown = program("task", "list", "--limit", "2").out

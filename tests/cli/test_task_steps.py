@@ -98,7 +98,7 @@ def test_a_task_that_waits_for_an_approval_is_a_decision(served: Served) -> None
 def test_a_signal_is_sent_and_an_effect_resolved(served: Served, work: Work) -> None:
     program, _ = served
     sent = program("task", "signal", work.task_id, "paid", "--value", '{"eur": 5}')
-    assert "gets it when it does" in sent.out
+    assert "the signal is kept until it does" in sent.out
     bad = program("task", "signal", work.task_id, "paid", "--value", "eur")
     assert (bad.code, "Texts need quotes" in bad.err.replace("\n", " ")) == (2, True)
     work.tell("effects", key="pay", name="pay")

@@ -82,7 +82,7 @@ def show_notice(task: SubmittedTask) -> None:
     """Print to standard error why the task may have to wait, if the service reports a reason."""
     if task.notice_code == "NO_WORKER_ONLINE":
         print_notice(
-            "Notice: no worker is online; the task waits until its agent's worker connects. "
+            "Notice: no worker online: the task waits until the program of its agent connects. "
             "`stentor agent list` shows who is online.",
             "yellow",
         )

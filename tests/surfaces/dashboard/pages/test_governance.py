@@ -183,7 +183,7 @@ async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(
         assert event in page
     assert "Fine." in page
     assert "Roll back" in page
-    assert 'data-ask="Set the agent back' in page
+    assert 'data-ask="Roll the agent back' in page
     assert "Your review" not in page
 
 

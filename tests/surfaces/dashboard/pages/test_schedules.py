@@ -49,7 +49,7 @@ async def test_a_schedule_is_made_and_shown(site: Site) -> None:
         ({"timezone": "Rome"}, "timezone: &#39;Rome&#39; is not a time zone"),
         ({"name": "Morning"}, "name: must be 1 to 63 characters"),
         ({"type": ""}, "type: "),
-        ({"input": '{"text": '}, "The input begins like JSON and is none"),
+        ({"input": '{"text": '}, "The input looks like JSON but is not valid"),
         ({"missed": "some"}, "missed: "),
     ],
 )
@@ -137,5 +137,5 @@ async def test_a_form_that_is_older_than_the_schedule_changes_nothing(site: Site
     site.world.clock.advance(seconds=1)
     assert (await site.world.admin.patch(f"{PATH}/morning", json={"overlap": "skip"})).status_code == 200
     late = await site.send("/schedules/morning", 409, seen=seen, **FORM | {"cron": "@daily"})
-    assert "Somebody has changed it meanwhile" in late.text
+    assert "Someone else changed this schedule" in late.text
     assert (await stored(site))["cron"] == FORM["cron"]

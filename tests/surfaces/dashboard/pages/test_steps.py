@@ -85,7 +85,7 @@ async def test_a_page_says_what_a_task_waits_for(site: Site) -> None:
     await suspend(attempt, "sleep", "signal")
     page = await site.read(f"/tasks/{attempt.task_id}")
     assert "Waits for the signal &#39;paid&#39;." in page
-    assert "Sleeps until <time" in page
+    assert "Sleeps; the wait ends <time" in page
     assert "No agent is occupied while it waits." in page
     assert f'action="/tasks/{attempt.task_id}/cancel"' in page
     assert attempt.task_id in await site.read("/tasks", status="waiting")
