@@ -58,6 +58,12 @@ def test_what_no_vault_may_hold_is_refused_with_a_reason(path: str) -> None:
     error.value.message.encode()  # shows no half character
 
 
+def test_a_path_that_is_too_long_only_in_nfc_is_refused_too() -> None:
+    path = "/".join(["\u0958" * 42] * 23)
+    assert (len(path), len(unicodedata.normalize("NFC", path))) == (988, 1954)
+    assert not paths.is_valid_path(path)
+
+
 @pytest.mark.parametrize(
     "path", ["a.md", "a/b c.md", "ä/日本語.md", "console.md", "a..b.md", "x" * 255, "100%.md", "%2e%2e.md"]
 )

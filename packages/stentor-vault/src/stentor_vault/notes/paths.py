@@ -29,17 +29,27 @@ def split_path(path: str) -> list[str]:
     """Return the parts of a file's or folder's path in NFC, each checked. Raises InvalidPath."""
     if not path:
         raise InvalidPath("The path is empty.")
-    if len(path) > MAX_PATH_LENGTH:
+    # Twice: the source bounds the work of normalizing it, and its NFC may be longer.
+    if len(path) > MAX_PATH_LENGTH or len(path := unicodedata.normalize("NFC", path)) > MAX_PATH_LENGTH:
         raise InvalidPath(f"The path has more than {MAX_PATH_LENGTH} characters.")
     if path.startswith("/"):
         raise InvalidPath(
             f"{display_path(path)} is absolute. Use a path relative to the vault's root: notes/a.md, not /notes/a.md."
         )
-    parts = unicodedata.normalize("NFC", path).split("/")
+    parts = path.split("/")
     for part in parts:
         if problem := _find_problem(part):
             raise InvalidPath(f"{display_path(path)} {problem}.")
     return parts
+
+
+def is_valid_path(path: str) -> bool:
+    """Return whether a vault accepts a path: not all files in its folder have such a path."""
+    try:
+        split_path(path)
+    except InvalidPath:
+        return False
+    return True
 
 
 def normalize_folder(path: str) -> str:
