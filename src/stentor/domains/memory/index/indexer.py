@@ -7,8 +7,10 @@ sync lag: the time from a change to its being searchable.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal, Protocol
 
@@ -21,7 +23,7 @@ from stentor.domains.memory.disk_edits import DiskChange
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
 from stentor_vault.notes.model import NO_FILE, NoSuchNote, Note, Stat, Vault
-from stentor_vault.notes.paths import InvalidPath
+from stentor_vault.notes.paths import InvalidPath, is_valid_path
 from stentor_vault.text import documents
 
 LAG_SAMPLES = 256
@@ -73,7 +75,7 @@ class SyncLag:
     def p95(self) -> float:
         """The 95th percentile of the latest changes; 0 before the first."""
         ordered = sorted(self._samples)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))] if ordered else 0.0
+        return ordered[math.ceil(len(ordered) * 95 / 100) - 1] if ordered else 0.0
 
 
 class IndexDifference(msgspec.Struct, frozen=True):
@@ -107,6 +109,31 @@ class IndexMaintenance(Protocol):
     async def verify(self, after: str, limit: int) -> MaintenanceStep: ...
 
 
+class _Updates:
+    """The updates of the index that run in this process, to find out which of them overlap."""
+
+    def __init__(self) -> None:
+        self._running: list[tuple[frozenset[str], set[str]]] = []
+
+    @contextmanager
+    def track(self, paths: Iterable[str]) -> Iterator[set[str]]:
+        """Yield a set to which each of these paths is added that another update has at the same time.
+
+        Enter it before the files are read, leave it after the index is changed.
+        """
+        own = frozenset(paths), set[str]()
+        for other_paths, other_shared in self._running:
+            shared = own[0] & other_paths
+            other_shared |= shared
+            own[1].update(shared)
+        self._running.append(own)
+        try:
+            yield own[1]
+        finally:
+            # By identity: two updates of the same paths are equal.
+            self._running = [update for update in self._running if update is not own]
+
+
 class Indexer:
     """Keeps one index consistent with one vault.
 
@@ -123,7 +150,9 @@ class Indexer:
         self._clock = clock
         self._reconcile_lock = asyncio.Lock()
         self._just_indexed: dict[str, tuple[int, int]] = {}
-        self._not_text: dict[str, tuple[int, int]] = {}
+        self._unindexed: dict[str, tuple[int, int]] = {}
+        """Files that the index has no row for, not text or excluded, with the size and time of their last check."""
+        self._updates = _Updates()
         self._checked_at = clock.now()
         self.lag = SyncLag("stentor_memory_sync_lag_seconds", "keyword")
         self.on_disk_change: Callable[[list[DiskChange]], Awaitable[None]] | None = None
@@ -147,13 +176,19 @@ class Indexer:
     ) -> None:
         """Index these notes in one transaction, with `force` even unchanged ones. Removes those that are not text.
 
-        In a shared index another process may write at the same time: notes that changed since they were read here are
-        checked again.
+        Notes that another update indexed at the same time are checked again: see `_recheck`.
         """
-        window = window or self._window_now()
+        with self._updates.track(note.path for note in notes) as shared:
+            await self._upsert(notes, window or self._window_now(), force=force)
+        await self._recheck(notes, shared)
+
+    async def _upsert(self, notes: Sequence[Note], window: ChangeWindow, *, force: bool = False) -> list[IndexEntry]:
+        """Index these notes; return the entries of those that are text and not excluded."""
         pairs = [(note, None if self.is_excluded(note.path) else await _parse_entry_async(note)) for note in notes]
         # Remembered, because the index has no row for them: each reconciliation would read these files again.
-        self._not_text |= {note.path: (note.stat.size, note.stat.modified_at) for note, entry in pairs if entry is None}
+        self._unindexed |= {
+            note.path: (note.stat.size, note.stat.modified_at) for note, entry in pairs if entry is None
+        }
         entries = [entry for _, entry in pairs if entry is not None]
         removed = [note.path for note, entry in pairs if entry is None]
         changed = await self._index.upsert(entries, removed, self._clock.now(), force=force)
@@ -161,16 +196,21 @@ class Indexer:
         if changed:
             stats = {note.path: note.stat for note in notes}
             self.on_indexed({doc_id: window.changed_at(stats[path]) for path, doc_id in changed.items()})
-        if self._index.is_shared:
-            await self._recheck({note.path: note.hash for note in notes})
+        return entries
 
-    async def _recheck(self, indexed_hashes: Mapping[str, str]) -> None:
-        """Check the files whose hash is not the one that this process just indexed, empty for a removed file.
+    async def _recheck(self, indexed: Sequence[Note | str], shared: set[str]) -> None:
+        """Check those of these files that differ from what was just indexed: a note, or the path of a removed file.
 
-        Without this, a slow process could overwrite a newer entry of another one with the state that it read earlier.
+        Without this, a slow update could overwrite a newer entry of another one with the state that it read earlier.
+        `shared` are the files of other updates in this process; in a shared index another process may have any file.
         """
-        if changed := [path for path, state in indexed_hashes.items() if await self._file_hash(path) != state]:
+        states = {item if isinstance(item, str) else item.path: item for item in indexed}
+        paths = states if self._index.is_shared else shared & states.keys()
+        if changed := [path for path in paths if await self._is_changed(path, states[path])]:
             await self.check_files(changed)
+
+    async def _is_changed(self, path: str, indexed: Note | str) -> bool:
+        return await self._file_hash(path) != (NO_FILE if isinstance(indexed, str) else indexed.hash)
 
     async def _file_hash(self, path: str) -> str:
         if self.is_excluded(path):
@@ -194,11 +234,14 @@ class Indexer:
     async def remove(self, paths: Iterable[str]) -> None:
         """Remove these files from the index."""
         removed = list(paths)
-        for path in removed:
+        with self._updates.track(removed) as shared:
+            await self._delete(removed)
+        await self._recheck(removed, shared)
+
+    async def _delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
             self._just_indexed.pop(path, None)
-        await self._index.delete(removed)
-        if self._index.is_shared:
-            await self._recheck(dict.fromkeys(removed, NO_FILE))
+        await self._index.delete(paths)
 
     async def check_files(self, paths: Iterable[str], window: ChangeWindow | None = None) -> None:
         """Compare these files with the index and update it: a user or another process may have changed them."""
@@ -218,14 +261,18 @@ class Indexer:
     async def reconcile(self, progress: ReconcileProgress = lambda done, total: None) -> int:
         """Compare the whole vault with the index and update it; return how many notes differed."""
         async with self._reconcile_lock:
-            self.start_window()
+            # What a file event reports from now on has changed since this check.
+            self._checked_at = self._clock.now()
             if self.before_reconcile is not None:
                 await self.before_reconcile()
             # Before the files: a note that is written in between is compared once more, but never forgotten.
             indexed = await self._index.file_states()
             files = {stat.path: stat for stat in await self._vault.walk()}
+            self._unindexed = {path: state for path, state in self._unindexed.items() if path in files}
             deleted = [path for path in indexed if path not in files]
             stale = [path for path, stat in files.items() if not self._is_current(indexed.get(path), stat)]
+            # A file whose path no vault accepts cannot be read, so it would differ each time.
+            stale = [path for path in stale if path in indexed or is_valid_path(path)]
             todo = [*deleted, *stale]
             for start in range(0, len(todo), BATCH):
                 progress(start, len(todo))
@@ -244,17 +291,22 @@ class Indexer:
         indexed = await self._index.file_states()
         files = {stat.path for stat in await self._vault.walk()}
         if deleted := [path for path in indexed if path not in files and path > after]:
-            await self._report_disk_changes([], deleted, indexed)
-            await self.remove(deleted)
+            await self.check_files(deleted)
         todo = sorted(path for path in files if path > after)
-        for path in todo[:limit]:
+        done = [path for path in todo[:limit] if await self._reindex_file(path, indexed)]
+        return MaintenanceStep(len(done), len(files), todo[limit - 1] if len(todo) > limit else None)
+
+    async def _reindex_file(self, path: str, indexed: Mapping[str, IndexedFileState]) -> bool:
+        """Reindex a file; return whether the index has it now."""
+        with self._updates.track([path]) as shared:
             try:
                 note = await self._vault.read(path)
-                await self._report_disk_changes([note], [], indexed)
-                await self.index_notes([note], force=True)
-            except NoSuchNote:
-                continue  # deleted since the walk; the watcher receives the event
-        return MaintenanceStep(len(todo[:limit]), len(files), todo[limit - 1] if len(todo) > limit else None)
+            except (NoSuchNote, InvalidPath):
+                return False  # deleted since the walk, of which the watcher receives the event; or no path of a vault
+            await self._report_disk_changes([note], [], indexed)
+            entries = await self._upsert([note], self._window_now(), force=True)
+        await self._recheck([note], shared)
+        return bool(entries)
 
     async def verify(self, after: str, limit: int) -> MaintenanceStep:
         """Compare the next notes with the index by their bytes, without changing anything."""
@@ -282,26 +334,40 @@ class Indexer:
 
     async def _compare(self, paths: list[str], window: ChangeWindow) -> list[Note]:
         """Bring these files into the index; return the notes that were new or different."""
-        notes, deleted = [], []
+        with self._updates.track(paths) as shared:
+            different, deleted = await self._update(paths, window)
+        await self._recheck([*different, *deleted], shared)
+        return different
+
+    async def _update(self, paths: list[str], window: ChangeWindow) -> tuple[list[Note], list[str]]:
+        """Bring these files into the index; return the notes that were new or different, and the missing files."""
+        notes, deleted = await self._read_all(paths)
+        indexed = await self._index.file_states_of(paths)
+        await self._report_disk_changes(notes, deleted, indexed)
+        different = [n for n in notes if (state := indexed.get(n.path)) is None or state.raw_hash != n.hash]
+        if different:
+            await self._upsert(different, window)
+        # Same bytes, other time: without the new time each reconciliation would read the file again.
+        changed = {note.path for note in different}
+        same = [note.stat for note in notes if note.path not in changed]
+        touched = [stat for stat in same if not self._is_current(indexed.get(stat.path), stat)]
+        if touched:
+            await self._index.touch(touched)
+        if deleted:
+            await self._delete(deleted)
+        return different, deleted
+
+    async def _read_all(self, paths: Sequence[str]) -> tuple[list[Note], list[str]]:
+        """Return the notes at these paths, and the paths that have none."""
+        notes, missing = list[Note](), list[str]()
         for path in paths:
             try:
                 if self.is_excluded(path):
                     raise NoSuchNote(path)  # as if deleted: the index may still have it
                 notes.append(await self._vault.read(path))
             except (NoSuchNote, InvalidPath):
-                deleted.append(path)
-        indexed = await self._index.file_states_of(paths)
-        await self._report_disk_changes(notes, deleted, indexed)
-        different = [n for n in notes if (state := indexed.get(n.path)) is None or state.raw_hash != n.hash]
-        if different:
-            await self.index_notes(different, window=window)
-        # Same bytes, other time: without the new time each reconciliation would read the file again.
-        touched = [n.stat for n in notes if n not in different and not self._is_current(indexed.get(n.path), n.stat)]
-        if touched:
-            await self._index.touch(touched)
-        if deleted:
-            await self.remove(deleted)
-        return different
+                missing.append(path)
+        return notes, missing
 
     async def _report_disk_changes(
         self, notes: Sequence[Note], deleted: Sequence[str], indexed: Mapping[str, IndexedFileState]
@@ -324,7 +390,7 @@ class Indexer:
 
     def _is_current(self, indexed: IndexedFileState | None, stat: Stat) -> bool:
         """Return whether a file has the size and time of its last check, in the index or among non-text files."""
-        state = self._not_text.get(stat.path) if indexed is None else (indexed.size, indexed.modified_at)
+        state = self._unindexed.get(stat.path) if indexed is None else (indexed.size, indexed.modified_at)
         return state == (stat.size, stat.modified_at)
 
 

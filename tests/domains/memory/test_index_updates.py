@@ -1,0 +1,195 @@
+"""Updates of one index that overlap, and files of a vault that have no entry in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.indexer import Indexer, SyncLag
+from stentor.domains.memory.index.sqlite import open_index
+from stentor.testing import FixedClock
+from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import Note, Stat
+
+Update = Callable[[Indexer], Awaitable[Any]]
+
+
+class Gate:
+    """Stops the first call that passes it, after its work, until it is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.open = asyncio.Event(), asyncio.Event()
+
+    async def passing(self) -> None:
+        self.reached.set()
+        await self.open.wait()
+
+
+class GatedVault(FolderVault):
+    """Stops the caller that read a file or listed the files, until the gate is opened."""
+
+    gates: dict[str, Gate]
+
+    async def read(self, path: str) -> Note:
+        try:
+            return await super().read(path)
+        finally:
+            await self._pass("read")
+
+    async def walk(self, folder: str = "") -> list[Stat]:
+        found = await super().walk(folder)
+        await self._pass("walk")
+        return found
+
+    async def _pass(self, method: str) -> None:
+        if gate := self.gates.pop(method, None):
+            await gate.passing()
+
+
+class Vault:
+    """A vault, its index and its indexer, with nothing that watches."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "notes"
+        self.root.mkdir()
+        self.index: SearchIndex = open_index(folder / "notes-index")
+        self._vault = GatedVault(self.root)
+        self._vault.gates = {}
+        self.indexer = Indexer(self._vault, self.index, FixedClock())
+
+    def stop_after(self, method: str) -> Gate:
+        gate = self._vault.gates[method] = Gate()
+        return gate
+
+    async def write(self, text: str) -> None:
+        """As the service writes: first the file, then the index."""
+        change = await self._vault.write("a.md", text.encode())
+        assert change.stat is not None
+        await self.indexer.index_notes([Note(change.stat, text.encode())])
+
+    async def delete(self) -> None:
+        await self._vault.delete("a.md")
+        await self.indexer.remove(["a.md"])
+
+    async def texts(self) -> dict[str, str]:
+        return await self.index.read_bodies(["a.md"])
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Iterator[Vault]:
+    made = Vault(tmp_path)
+    yield made
+    made.index.close()
+
+
+async def check(indexer: Indexer) -> None:
+    await indexer.check_files(["a.md"])
+
+
+async def reindex(indexer: Indexer) -> None:
+    await indexer.reindex("", 10)
+
+
+@pytest.mark.parametrize("update", [check, Indexer.reconcile, reindex])
+async def test_a_check_that_read_an_old_file_does_not_replace_the_entry_of_a_write(
+    vault: Vault, update: Update
+) -> None:
+    (vault.root / "a.md").write_text("first")
+    gate = vault.stop_after("read")
+    late = asyncio.ensure_future(update(vault.indexer))
+    await gate.reached.wait()
+    await vault.write("second")
+    gate.open.set()
+    await late
+    assert await vault.texts() == {"a.md": "second"}
+
+
+@pytest.mark.parametrize("update", [check, Indexer.reconcile, reindex])
+async def test_a_check_that_read_an_old_file_does_not_bring_back_what_was_deleted(vault: Vault, update: Update) -> None:
+    (vault.root / "a.md").write_text("first")
+    gate = vault.stop_after("read")
+    late = asyncio.ensure_future(update(vault.indexer))
+    await gate.reached.wait()
+    await vault.delete()
+    gate.open.set()
+    await late
+    assert await vault.texts() == {}
+
+
+@pytest.mark.parametrize(
+    ("update", "method"), [(check, "read"), (Indexer.reconcile, "read"), (Indexer.reconcile, "walk"), (reindex, "walk")]
+)
+async def test_a_check_that_found_no_file_does_not_remove_the_entry_of_a_write(
+    vault: Vault, update: Update, method: str
+) -> None:
+    await vault.write("first")
+    (vault.root / "a.md").unlink()
+    gate = vault.stop_after(method)
+    late = asyncio.ensure_future(update(vault.indexer))
+    await gate.reached.wait()
+    await vault.write("second")
+    gate.open.set()
+    await late
+    assert await vault.texts() == {"a.md": "second"}
+
+
+@pytest.mark.parametrize("text", ["third", None])
+async def test_a_write_that_is_indexed_late_does_not_replace_what_was_edited_meanwhile(
+    vault: Vault, text: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upsert, gate = vault.index.upsert, Gate()
+
+    async def slow(*args: Any, **options: Any) -> dict[str, int]:
+        monkeypatch.setattr(vault.index, "upsert", upsert)
+        await gate.passing()
+        return await upsert(*args, **options)
+
+    monkeypatch.setattr(vault.index, "upsert", slow)
+    late = asyncio.ensure_future(vault.write("second"))
+    await gate.reached.wait()
+    (vault.root / "a.md").unlink()
+    if text is not None:
+        (vault.root / "a.md").write_text(text)
+    await check(vault.indexer)
+    gate.open.set()
+    await late
+    assert await vault.texts() == ({} if text is None else {"a.md": text})
+
+
+async def test_a_file_whose_path_is_too_long_is_left_out_and_changes_nothing(vault: Vault) -> None:
+    folder = vault.root.joinpath(*(["d" * 200] * 6))
+    folder.mkdir(parents=True)
+    (folder / "deep.md").write_text("deep")
+    (vault.root / "e.md").write_text("flat")
+    assert await vault.indexer.reconcile() == 1
+    assert await vault.indexer.reconcile() == 0
+    step = await vault.indexer.reindex("", 10)
+    assert (step.done, step.next) == (1, None)
+    assert (await vault.indexer.verify("", 10)).differences == []
+
+
+async def test_reindex_counts_the_notes_that_the_index_has_as_verify_does(vault: Vault) -> None:
+    (vault.root / "a.md").write_text("text")
+    (vault.root / "b.png").write_bytes(b"\x89PNG\xff")
+    assert (await vault.indexer.reindex("", 10)).done == (await vault.indexer.verify("", 10)).done == 1
+
+
+async def test_a_file_that_is_not_text_is_read_once_and_forgotten_when_it_is_gone(vault: Vault) -> None:
+    (vault.root / "b.png").write_bytes(b"\x89PNG\xff")
+    assert [await vault.indexer.reconcile() for _ in range(2)] == [1, 0]
+    (vault.root / "b.png").unlink()
+    assert await vault.indexer.reconcile() == 0
+    assert vault.indexer._unindexed == {}
+
+
+@pytest.mark.parametrize(("count", "p95"), [(1, 1), (20, 19), (40, 38), (100, 95)])
+def test_of_the_latest_lags_one_in_twenty_is_above_the_95th_percentile(count: int, p95: int) -> None:
+    lag = SyncLag(f"stentor_test_lag_{count}_seconds", "keyword")
+    for seconds in range(count, 0, -1):
+        lag.add(seconds)
+    assert lag.p95 == p95
