@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from stentor.domains.execution.runtimes import http
 from stentor.domains.execution.runtimes.http import MAX_RESPONSE_BYTES
 from stentor.domains.registry.model import Runtime
+from stentor.domains.registry.presence import MAX_FAILURES
 from stentor.domains.registry.service import AgentDraft
 from tests.conftest import MakeWorld, World
 from tests.domains.endpoint import Endpoint, Handler, answering, hanging, serving, streaming
@@ -195,6 +198,42 @@ async def test_an_endpoint_that_is_not_there_fails_the_attempt(make_world: MakeW
     await world.register(runtime={"kind": "http", "endpoint": url})
     task = await world.ended(await world.submit())
     assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_UNREACHABLE")
+
+
+@requirement("routing.offline-workers")
+@pytest.mark.parametrize("repeat", ["send", "hold"])
+async def test_an_endpoint_that_accepts_no_connection_in_time_is_unreachable(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, repeat: str
+) -> None:
+    monkeypatch.setattr(http, "CONNECT_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the handshake of TLS gets no answer
+        port = silent.getsockname()[1]
+        world = await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
+        runtime = {"kind": "http", "endpoint": f"https://127.0.0.1:{port}/", "options": {"repeat": repeat}}
+        agent = await world.register(runtime=runtime)
+        for _ in range(MAX_FAILURES):
+            task = await world.ended(await world.submit())
+            assert (task["status"], task["error"]["code"]) == ("failed", "ENDPOINT_UNREACHABLE")
+    assert world.kernel.agents.presence.offline_endpoints() == [agent]
+
+
+async def test_a_task_that_waits_for_a_connection_of_the_service_is_not_failed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = asyncio.Event()
+    world, endpoint = await place(streaming(json.dumps({"result": 1}).encode(), kind="application/json", after=free))
+    outbound = world.kernel.infra.outbound
+    outbound._max_connections = 1
+    first = await world.submit()
+    await asyncio.wait_for(endpoint.arrived.wait(), 60)
+    monkeypatch.setattr(http, "CONNECT_SECONDS", 0.0001)
+    second = await world.submit()
+    connector = outbound.session.connector
+    assert connector is not None
+    await soon(lambda: connector._waiters)
+    assert (await world.task(second))["status"] == "executing"
+    free.set()
+    assert [(await world.ended(task))["status"] for task in (first, second)] == ["completed", "completed"]
 
 
 PRIVATE = [

@@ -34,6 +34,8 @@ AGENT_BROKEN_OUTCOME = AttemptOutcome(
     "agent_failure",
     error={"code": "AGENT_BROKEN", "message": "The agent failed unexpectedly. The log of the service has the reason."},
 )
+# A process that does not know the runtime, as one of an older version, says nothing about the agent.
+NO_DRIVER_OUTCOME = AttemptOutcome("provider_failure", error=AGENT_BROKEN_OUTCOME.error)
 log = logging.getLogger(__name__)
 
 
@@ -132,19 +134,22 @@ class TaskExecutor:
         agent = self._agents.get(claim.tenant, claim.agent_id)
         driver = self._drivers.get(claim.runtime_kind)
         if agent is None or driver is None:
-            return AGENT_BROKEN_OUTCOME
+            message = "executor: no driver runtime=%s agent_id=%s task_id=%s"
+            log.error(message, claim.runtime_kind, claim.agent_id, claim.task_id)
+            return NO_DRIVER_OUTCOME
+        limit = asyncio.timeout(claim.timeout_seconds)
         try:
             with self._trace(claim):
-                async with asyncio.timeout(claim.timeout_seconds):
+                async with limit:
                     return await driver.run(claim, agent, self._emitter(claim))
         except AgentFailed as failure:
             return failure.outcome
-        except TimeoutError:
-            return TIMEOUT_OUTCOME
         except (LeaseLost, StoreUnavailable):
             # Without an outcome the lease runs out, and the task is claimed again.
             raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():
+                return TIMEOUT_OUTCOME
             # Any exception of a driver counts as a failure of the agent; the service goes on.
             log.exception("executor: agent failed unexpectedly agent=%s task_id=%s", agent.name, claim.task_id)
             return AGENT_BROKEN_OUTCOME

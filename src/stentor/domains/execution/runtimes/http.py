@@ -35,6 +35,8 @@ else:
 
 MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 """Longest response; a longer one fails the attempt."""
+CONNECT_SECONDS = 10.0
+"""Longest time until an endpoint has accepted a connection."""
 BUSY = "AGENT_BUSY"
 INLINE_DECODE_BYTES = 64 * 1024
 """Longest JSON that is decoded on the event loop: it takes less time than the switch to a thread."""
@@ -95,8 +97,8 @@ class HttpDriver:
             raise AgentFailed("ENDPOINT_REFUSED", error.message, was_refused=True) from None
         except TargetRefused:
             raise _not_public() from None
-        except aiohttp.ClientConnectorError as error:
-            if isinstance(error.os_error, TargetRefused):
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            if isinstance(getattr(error, "os_error", None), TargetRefused):
                 raise _not_public() from None
             self._presence.record_failed_delivery(agent.agent_id)
             raise AgentFailed(
@@ -113,8 +115,9 @@ class HttpDriver:
     async def _post(self, endpoint: str, claim: TaskClaim, key: str, emit: EmitToken) -> AttemptOutcome:
         headers = {"Idempotency-Key": key, "Accept": "application/json, text/event-stream"}
         headers |= trace_context.outbound_headers()
-        # No total: the executor limits the attempt by the timeout of its task.
-        timeout = aiohttp.ClientTimeout(total=None, connect=10)
+        # No total: the executor limits the attempt by the timeout of its task. Not `connect`, which would include the
+        # wait for one of the session's connections: that the others are busy says nothing about the endpoint.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         async with self._outbound.session.post(
             endpoint, json=runtimes.task_payload(claim), headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
