@@ -24,7 +24,7 @@ async def test_a_sign_in_and_changes_are_on_the_page_with_who_did_it(site: Site)
     only = await site.part("/audit", category="sign-ins")
     assert "signed in" in only
     assert "registered" not in only
-    assert "Nothing yet" in await site.read("/audit", key="OTHER", category="refusals")
+    assert "Nothing found" in await site.read("/audit", key="OTHER", category="refusals")  # but a sign-in
     await site.read("/audit", 403, key="WRITER")
     event = re.search(r'href="(/provenance/[^"]+)"', page)
     assert event
@@ -77,6 +77,9 @@ async def test_the_page_is_searched_and_limited_to_days(site: Site) -> None:
     assert rows_of(await site.part("/audit", **{"from": tomorrow})) == []
     assert len(rows_of(await site.part("/audit", to=tomorrow, category="changes"))) == 2
     await site.read("/audit", 400, **{"from": "soon"})
+    last, first = "9999-12-31", "0001-01-01"  # of all days that a date can be
+    assert len(rows_of(await site.part("/audit", to=last, category="changes", **{"from": first}))) == 2
+    assert "No call" in await site.read("/models/calls", to=last)
 
 
 @requirement("audit.page")

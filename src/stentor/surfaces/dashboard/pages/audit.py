@@ -11,9 +11,9 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.model import TaskFilter
 from stentor.domains.webhooks import store as webhook_store
-from stentor.surfaces.dashboard.pages.model_calls import times_of_days
 from stentor.surfaces.dashboard.presenters import audit_view
 from stentor.surfaces.dashboard.presenters.audit_view import AuditRow
+from stentor.surfaces.dashboard.site.date_range import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 
 PAGE_SIZE = 50
@@ -38,7 +38,7 @@ async def show_audit(page: PageRequest) -> Response:
         rows=await page.read(_present_events, found["events"]),
         categories=tuple(CATEGORIES),
         filters=filters,
-        is_filtered=any(filters[name] for name in ("q", "from", "to")),
+        is_filtered=any(filters.values()),
         address=lambda **changed: f"/audit?{encode_query(filters | changed)}",
         more=encode_query(filters | {"cursor": found["next_cursor"]}) if found["next_cursor"] else "",
     )

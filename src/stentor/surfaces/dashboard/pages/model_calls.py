@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from datetime import date, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +13,7 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
 from stentor.surfaces.dashboard.presenters.conversation import read_request, read_response
+from stentor.surfaces.dashboard.site.date_range import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50
@@ -75,15 +74,6 @@ async def delete_contents(page: PageRequest) -> Response:
     before = form.get("before", "")
     await page.call("llm.delete_contents", key=form.get("key", ""), before=before and f"{before}T00:00:00Z")
     return page.redirect("/models/calls", "content-deleted")
-
-
-def times_of_days(filters: dict[str, str]) -> dict[str, str]:
-    """Return the times between which the days `from` to `to` (UTC) are; a wrong day as it is."""
-    times = {"since": filters["from"], "until": filters["to"]}
-    with suppress(ValueError):
-        times["since"] = times["since"] and f"{date.fromisoformat(times['since'])}T00:00:00Z"
-        times["until"] = times["until"] and f"{date.fromisoformat(times['until']) + timedelta(days=1)}T00:00:00Z"
-    return times
 
 
 ROUTES = [
