@@ -1,6 +1,7 @@
 """The ASGI application of the vault server: key check, routing on the raw path, and `/openapi.yaml`.
 
-The handlers of the routes are in `read_handlers` and `write_handlers`. The model is the vault plugin's published API.
+Implements the API that the vault plugin publishes. The handlers of its routes are in `read_handlers` and
+`write_handlers`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ from stentor_vault.server.text_index import VaultTextIndex
 from stentor_vault.server.write_handlers import VaultFiles, WriteHandlers
 
 CERTIFICATE_PATH = "/obsidian-local-rest-api.crt"
-# Clients decide by the version which requests they may send, so it is the one that is imitated.
 API_NAME, API_VERSION = "Obsidian Local REST API", "5.1.0"
-"""Name and version of the implemented API, which clients check; `server` in the response names Stentor."""
+"""Name and version of the plugin whose API this server implements; clients choose their requests by the version."""
 log = logging.getLogger(__name__)
 Handler = Callable[[Request, list[str]], Awaitable[Response]]
 CertificateSource = Callable[[], bytes | None]
