@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core import ids
 from stentor.core.clock import ClockWatch, JumpWatch
+from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.schedules.scheduler import Scheduler
+from stentor.domains.steps.wakeups import WaitScheduler
 from tests.conftest import World
 from tests.domains.test_schedules import create, read, runs
 from tests.domains.test_steps import Attempt, begin_attempt, refused
@@ -17,6 +21,16 @@ from tests.domains.test_waits import resume, status, suspend, wait
 from tests.requirements import requirement
 
 HOUR, DAY = 3600, 86_400
+
+
+@pytest.fixture(autouse=True)
+def _only_the_test_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A job that has read the time before the test sets it, and looks after, sees one jump of two.
+    async def wait_forever(_: object) -> None:
+        await asyncio.Event().wait()
+
+    for job in (Reconciler, WaitScheduler, Scheduler):
+        monkeypatch.setattr(job, "run", wait_forever)
 
 
 async def passes(world: World, seconds: float) -> None:
