@@ -74,6 +74,9 @@ def test_a_changed_program_is_told_where_it_differs(program: Program) -> None:
     def broken(task: Task) -> Any:
         raise RuntimeError(f"no {book(task)[1]}")
 
+    def without_steps(task: Task) -> Any:
+        return program.call("GET", f"/tasks/{task.id}")["result"]
+
     def stubborn(task: Task) -> Any:
         try:
             return renamed(task)
@@ -84,6 +87,7 @@ def test_a_changed_program_is_told_where_it_differs(program: Program) -> None:
     added = replay(program, longer)
     assert (added.stopped_at, "goes on with the step 'thank'" in (added.difference or "")) == ("thank", True)
     assert replay(program, shorter).unreached == ("blob", "pay")
+    assert replay(program, without_steps).unreached == ("plan/inside", "plan", "blob", "pay")
     assert "another result" in (replay(program, other_end).difference or "")
     assert "HANDLER_FAILED: RuntimeError: no sent" in (replay(program, broken).difference or "")
     assert "'make blob'" in (replay(program, stubborn).difference or "")
@@ -159,7 +163,13 @@ def test_the_command_says_it_with_its_exit_code(
     program.worker.handler(lambda task: task.step("other", lambda: 1))
     assert main([*command, program.task_id]) == 1
     assert "'other'" in capsys.readouterr().out
-    assert main(["replay", "my_traveller:worker", "unknown"]) == 2
+    assert main(["replay", "my_traveller:worker", "unknown", program.task_id]) == 2
+    answer = capsys.readouterr()
+    assert "unknown: NOT_FOUND" in answer.err
+    assert "'other'" in answer.out, "the runs after it are replayed all the same"
+    (tmp_path / "my_broken.py").write_text("worker = undefined\n")
+    assert main(["replay", "my_broken:worker", program.task_id]) == 2
+    assert "NameError: name 'undefined' is not defined" in capsys.readouterr().err
     assert main(["replay", "my_traveller:nobody", "x"]) == main(["replay", "no_such_module:w", "x"]) == 2
     with pytest.raises(ServiceError):
         program.worker.replay("unknown")

@@ -178,6 +178,7 @@ CHANGED: list[tuple[list[str], list[str], bool]] = [
     (["a", "b", "c"], ["a", "b"], True),
     (["a", "b"], ["x", "a", "b"], True),
     (["a", "a"], ["a"], True),
+    (["a"], [], True),
 ]
 
 

@@ -199,3 +199,29 @@ def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
             worker._client.call("GET", "/x", tries=2)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "http://127.0.0.1:9" in caplog.text
+
+
+def test_a_heartbeat_without_a_response_is_given_up_and_not_repeated_before_the_next() -> None:
+    responded = threading.Event()
+
+    def reply(verb: str) -> Reply:
+        if verb == "heartbeat":
+            responded.wait(TIMEOUT_S)
+        return 200, {}
+
+    def handler(task: Task) -> str:
+        task.heartbeat(30, timeout_s=0.1)
+        responded.set()
+        return "done"
+
+    reports = run_once(handler, reply)
+    assert sorted(verb for _, verb, _ in reports) == ["complete", "heartbeat"]
+
+
+@pytest.mark.parametrize(("status", "body"), [(400, [1]), (400, "no"), (403, None)])
+def test_an_error_of_another_program_is_a_service_error(status: int, body: Any) -> None:
+    with run_service(Service(tasks=0)) as service:
+        service.reply = lambda verb: (status, body)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(ServiceError) as error:
+            pool.submit(Worker(service.url, "key", "agent").run).result()
+        assert (error.value.status, error.value.code) == (status, f"HTTP_{status}")

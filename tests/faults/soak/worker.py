@@ -19,8 +19,8 @@ class Remembering(Task):
 
     told: Any = None
 
-    def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000) -> None:
-        super().post(verb, body, tries=tries)
+    def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000, timeout_s: float | None = None) -> None:
+        super().post(verb, body, tries=tries, timeout_s=timeout_s)
         if verb in ("complete", "fail"):
             self.told.write(json.dumps({"task_id": self.id, "epoch": self.epoch}) + "\n")
             self.told.flush()

@@ -1,4 +1,4 @@
-"""`stentor-worker replay MODULE:WORKER TASK...`: whether a program still fits runs that it recorded."""
+"""`stentor-worker replay MODULE:WORKER TASK...`: check whether a program still replays its recorded runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,30 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         worker = _load(given.worker)
-        results = [worker.replay(task_id) for task_id in given.task_ids]
-    except (ImportError, ValueError, ServiceError) as error:
-        sys.stderr.write(f"stentor-worker: {error}\n")
-        return EXIT_USAGE
-    for result in results:
-        stop = "" if result.stopped_at is None else f" It stopped at {result.stopped_at!r}, which has no outcome."
-        sys.stdout.write(f"{result.task_id}: {result.difference or f'the same, {result.steps} steps.'}{stop}\n")
-    return 0 if all(result.is_same for result in results) else EXIT_DIFFERS
+    except Exception as error:  # noqa: BLE001 - importing a program may raise anything
+        return _report(error)
+    codes = [_replay(worker, task_id) for task_id in given.task_ids]
+    return max(codes)
+
+
+def _replay(worker: Worker, task_id: str) -> int:
+    """Replay one run, print what was found, and return the exit code for it."""
+    try:
+        result = worker.replay(task_id)
+    except Exception as error:  # noqa: BLE001 - so that the other runs are replayed all the same
+        return _report(error, f"{task_id}: ")
+    stop = "" if result.stopped_at is None else f" It stopped at {result.stopped_at!r}, which has no outcome."
+    sys.stdout.write(f"{result.task_id}: {result.difference or f'the same, {result.steps} steps.'}{stop}\n")
+    return 0 if result.is_same else EXIT_DIFFERS
+
+
+def _report(error: Exception, about: str = "") -> int:
+    # The name of what a program raises says more than its text: "NameError: name 'x' is not defined".
+    text = (
+        str(error) if isinstance(error, ImportError | ValueError | ServiceError) else f"{type(error).__name__}: {error}"
+    )
+    sys.stderr.write(f"stentor-worker: {about}{text}\n")
+    return EXIT_USAGE
 
 
 def _load(reference: str) -> Worker:

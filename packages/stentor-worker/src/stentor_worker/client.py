@@ -118,7 +118,7 @@ class Client:
             else:
                 self._log_return()
                 if response.status < 300:
-                    return response.json()
+                    return _to_json(response)
                 failure = _to_error(response)
                 if response.status not in (429, 502, 503, 504):
                     raise failure
@@ -163,11 +163,22 @@ def _describe(error: HTTPError) -> str:
     return f"The service is unreachable ({type(error).__name__})."
 
 
+def _to_json(response: urllib3.BaseHTTPResponse) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        raise ServiceError(
+            response.status, "NOT_JSON", "The response is not JSON: is this URL that of a Stentor?"
+        ) from None
+
+
 def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
     try:
         body = response.json()
     except ValueError:
         body = {}
+    if not isinstance(body, dict):
+        body = {}  # of a proxy
     error = body.get("error")
     # An object in the error envelope; a text in the bodies of 401 and 429.
     if isinstance(error, dict):

@@ -47,6 +47,7 @@ class Journal:
         """Steps of an earlier attempt that did not begin yet in this one, by scope and position."""
         self._handled: list[str] = []
         """Keys of failed steps whose error the program handled; sent with the next irreversible step."""
+        self._tries = 1_000_000
         self._lock = threading.Lock()
         self._root = Scope()
         self.waits: list[str] = []
@@ -72,9 +73,7 @@ class Journal:
         """Return what is recorded of a step. Raises StepMismatch if the journal has another step in its place."""
         with self._lock:
             # Under the lock, so that steps that begin side by side load the journal once.
-            if self._recorded is None:
-                self._recorded = self._load()
-            recorded = self._recorded.get(entry.key)
+            recorded = self._loaded().get(entry.key)
             scope = self._expected.get(entry.scope.prefix, {})
             # Popped: what is left at the end of the program was never run again.
             expected = None if entry.position is None else scope.pop(entry.position, None)
@@ -142,7 +141,7 @@ class Journal:
     def call(self, method: str, subpath: str, body: Any = None) -> Recorded:
         """Call the service about this task. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
         try:
-            response: Recorded = self.client.call(method, self._path + subpath, body)
+            response: Recorded = self.client.call(method, self._path + subpath, body, tries=self._tries)
         except ServiceError as error:
             if error.code in ("STEP_MISMATCH", "STEP_UNKNOWN", "CONFLICT"):
                 code = "STEP_MISMATCH" if error.code == "STEP_MISMATCH" else "STEP_REJECTED"
@@ -161,6 +160,8 @@ class Journal:
     def require_complete(self) -> None:
         """Raise StepMismatch if an earlier attempt ran an ordered step that this attempt, at its end, has not run."""
         with self._lock:
+            # Also of a program that came to no step at all.
+            self._loaded()
             missing = next((step for steps in self._expected.values() for step in steps.values()), None)
         if missing is not None:
             raise StepMismatch(missing["name"], None)
@@ -168,6 +169,12 @@ class Journal:
     def _forget(self, prefix: str) -> None:
         for scope in [scope for scope in self._expected if scope.startswith(prefix)]:
             del self._expected[scope]
+
+    def _loaded(self) -> dict[str, Recorded]:
+        """Return the recorded steps by key. Call it with the lock."""
+        if self._recorded is None:
+            self._recorded = self._load()
+        return self._recorded
 
     def _load(self) -> dict[str, Recorded]:
         steps: dict[str, Recorded] = {}

@@ -27,7 +27,7 @@ class Replay:
 
     `difference` says in what the program differs from the run first, None if in nothing. `stopped_at` is the step that
     the run did not record, or that has no outcome; `unreached` are the keys of recorded steps that the program did not
-    come to. `steps` counts the recorded ones that it came to.
+    reach. `steps` counts the recorded ones that it reached.
     """
 
     task_id: str
@@ -54,6 +54,7 @@ class _ReplayJournal(Journal):
 
     def __init__(self, client: Client, task_id: str, epoch: int) -> None:
         super().__init__(client, task_id, epoch, lambda: None)
+        self._tries = TRIES
         self.found: set[str] = set()
         self.first: _Stopped | StepMismatch | None = None
         """What ended the replay, also if the program went on after it."""
@@ -79,8 +80,10 @@ class _ReplayJournal(Journal):
         return super().call(method, subpath, body)
 
     def list_unreached(self) -> list[str]:
-        """List what is recorded and was not come to, but for what ran within a step that was."""
-        keys = [key for key in self._recorded or {} if key not in self.found and not key.startswith(_STARTS)]
+        """List what is recorded and was not reached, but for what ran within a step that was."""
+        with self._lock:
+            recorded = self._loaded()
+        keys = [key for key in recorded if key not in self.found and not key.startswith(_STARTS)]
         return [key for key in keys if not any(outer in self.found for outer in _outer_keys(key))]
 
 
@@ -102,7 +105,7 @@ class ReplayTask(Task):
         self.journal = _ReplayJournal(client, self.id, epoch)
         self._journal = self.journal
 
-    def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000) -> None:
+    def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000, timeout_s: float | None = None) -> None:
         """Send nothing."""
 
 
@@ -136,7 +139,8 @@ def _compare(
         return f"The run recorded {unreached[0]!r}{at}, and this program does not come to it."
     if record["status"] == "completed":
         return _compare_end(first, verb, body, record["result"])
-    code = (record["error"] or {}).get("code") if isinstance(record["error"], dict) else None
+    code = record["error"].get("code") if isinstance(record["error"], dict) else None
+    # A run that failed and a program that completes are no difference: the change may be the repair.
     if verb == "fail" and first is None and record["status"] == "failed" and code != body["error"]["code"]:
         return f"The run failed with {code}, and this program with {body['error']['code']}: {body['error']['message']}"
     return None

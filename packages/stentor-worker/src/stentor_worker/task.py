@@ -203,20 +203,21 @@ class Task:
         if self.cancelled:
             raise TaskCancelled(self.id)
 
-    def heartbeat(self, lease_seconds: int) -> None:
+    def heartbeat(self, lease_seconds: int, timeout_s: float | None = None) -> None:
         """Renew the lease. Never raises; a lost lease shows in `cancelled`."""
         try:
-            self.post("heartbeat", {"lease_seconds": lease_seconds}, tries=3)
+            self.post("heartbeat", {"lease_seconds": lease_seconds}, tries=1, timeout_s=timeout_s)
         except TaskCancelled:
             return
         except ServiceError:
             # The next heartbeat retries; the lease is long enough to miss one or two.
             return
 
-    def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000) -> None:
+    def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000, timeout_s: float | None = None) -> None:
         """Report on this attempt. Raises TaskCancelled if the lease is lost, and ServiceError."""
+        path, content = f"/tasks/{segment(self.id)}/{verb}", {"epoch": self.epoch, **body}
         try:
-            self._client.call("POST", f"/tasks/{segment(self.id)}/{verb}", {"epoch": self.epoch, **body}, tries=tries)
+            self._client.call("POST", path, content, tries=tries, timeout_s=timeout_s)
         except ServiceError as error:
             # 409 is LEASE_LOST or an ended task, 404 a deleted one: either way another report is pointless.
             if error.status in (404, 409):

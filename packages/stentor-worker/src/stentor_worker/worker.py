@@ -191,18 +191,22 @@ class Worker:
         return tasks
 
     def _poll(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        """Run the long poll. A signal aborts it: the service notices the disconnect and hands out no task."""
+        """Run the long poll. A signal aborts it: the service notices the disconnect and hands out no task.
+
+        Tasks of a response that was under way are lost: their lease ends, and they are handed out again.
+        """
+        claims: list[dict[str, Any]] = []
         try:
             self._polling = True
             if not self._is_connected:
                 self._connect()
             path = f"/agents/{segment(self.agent_id)}/claims"
-            claims: list[dict[str, Any]] = self._client.call("POST", path, body)["tasks"]
-            return claims
+            claims = self._client.call("POST", path, body)["tasks"]
         except _Interrupted:
-            return []
+            pass  # it may have come after the response
         finally:
             self._polling = False
+        return claims
 
     def _connect(self) -> None:
         """Ask for the agent, whose id replaces a name, and log it. Raises ServiceError as a claim does."""
@@ -269,7 +273,8 @@ class Worker:
         while not self._ended.wait(self._lease_seconds / BEATS_PER_LEASE):
             # A copy, because other threads add and remove tasks.
             for task in list(self._tasks):
-                task.heartbeat(self._lease_seconds)
+                # In this time and no longer: a response that does not come must not cost the other tasks their leases.
+                task.heartbeat(self._lease_seconds, self._lease_seconds / BEATS_PER_LEASE)
 
 
 def _stderr_handler() -> logging.Handler:
