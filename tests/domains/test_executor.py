@@ -28,7 +28,7 @@ class Raising:
 
 async def run_with(world: World, driver: RuntimeDriver | None) -> dict[str, Any]:
     """Run a task of a builtin agent by this driver, or without any."""
-    drivers: dict[str, RuntimeDriver] = world.kernel.tasks.reconciler._executor._drivers  # type: ignore[assignment]
+    drivers: dict[str, RuntimeDriver] = world.kernel.tasks.lease_renewer._executor._drivers  # type: ignore[assignment]
     del drivers["builtin"]
     if driver is not None:
         drivers["builtin"] = driver

@@ -186,6 +186,7 @@ async def test_the_lease_of_work_inside_the_service_is_renewed(place: Place) -> 
     await asyncio.wait_for(endpoint.arrived.wait(), 60)
     for _ in range(4):
         world.clock.advance(seconds=40)
+        await world.kernel.tasks.lease_renewer.renew()
         await world.kernel.tasks.reconciler.tick(0)
     assert (await world.task(task_id))["status"] == "executing"
     assert len(endpoint.calls) == 1

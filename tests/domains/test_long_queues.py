@@ -65,8 +65,8 @@ async def test_a_task_that_a_queue_lost_is_found_by_the_next_refill(make_world: 
     world = await make_world()
     agent = await world.register()
     tasks = [await world.submit() for _ in range(3)]
-    world.kernel.tasks.dispatcher.stop("default", tasks[0])
-    world.kernel.tasks.dispatcher.stop("default", tasks[1])
+    world.kernel.tasks.dispatcher.stop("default", tasks[0], None)
+    world.kernel.tasks.dispatcher.stop("default", tasks[1], None)
     await world.kernel.tasks.reconciler.tick(0)
     assert [task["task_id"] for task in await claim(world, agent)] == tasks
 

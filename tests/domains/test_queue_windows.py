@@ -81,6 +81,7 @@ class Executor:
     def __init__(self, db: Database) -> None:
         self._db = db
         self.started: list[str] = []
+        self.held_claims: dict[tuple[str, str], TaskClaim] = {}
 
     def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
         return store.claim(tx, queued, lease, queued.head_id)

@@ -138,8 +138,8 @@ async def test_a_wrong_search_is_answered_with_what_is_wrong(world: World) -> No
     assert "at least one letter" in (await found(world, 400, text=' "*" -'))[0]
     assert "fewer" in (await found(world, 400, text="a " * 21))[0]
     assert "cursor" in (await found(world, 400, text="a", offset=1))[0]
-    assert "no other filter" in (await found(world, 400, ref="a", text="a"))[0]
-    assert "no other filter" in (await found(world, 400, parent_task_id="a", type="a"))[0]
+    assert "cannot be combined with other filters" in (await found(world, 400, ref="a", text="a"))[0]
+    assert "cannot be combined with other filters" in (await found(world, 400, parent_task_id="a", type="a"))[0]
     for cursor in ("x", "WyJhIl0"):
         await found(world, 400, text="a", cursor=cursor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.errors import StartRefused
+from stentor.domains.steps.wakeups import WaitScheduler
 from tests.conftest import MakeWorld, World
 from tests.domains.retention.archives import OF_TASKS, archive, archiver, audit, count, select, sign
 from tests.requirements import requirement
@@ -123,7 +125,13 @@ async def test_what_is_not_over_or_still_needed_stays(world: World) -> None:
 
 
 @requirement("retention.what-stays")
-async def test_a_task_that_another_one_waits_for_stays(world: World) -> None:
+async def test_a_task_that_another_one_waits_for_stays(make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait_forever(_: object) -> None:
+        await asyncio.Event().wait()
+
+    # It would end a wait for a task that has ended.
+    monkeypatch.setattr(WaitScheduler, "run", wait_forever)
+    world = await make_world()
     agent = await world.register()
     awaited = await world.do(agent)
     waiting = await world.submit(after=[await world.submit()])
