@@ -41,11 +41,12 @@ class Gate:
 
 
 @asynccontextmanager
-async def gated(make_world: MakeWorld, concurrency: int) -> AsyncIterator[tuple[World, Gate]]:
+async def gated(make_world: MakeWorld, concurrency: int, **environ: str) -> AsyncIterator[tuple[World, Gate]]:
     """A world whose only agent holds what it gets until its gate is open."""
     gate = Gate()
     async with endpoint.serving(gate.handle) as server:
-        world: World = await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1", SERVICE_AGENT_CONCURRENCY=str(concurrency))
+        environ |= {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_AGENT_CONCURRENCY": str(concurrency)}
+        world: World = await make_world(**environ)
         await world.register("held", runtime={"kind": "http", "endpoint": server.url})
         try:
             yield world, gate
@@ -165,7 +166,8 @@ async def test_a_task_whose_limit_is_reached_waits(make_world: MakeWorld) -> Non
 
 @pytest.mark.only("postgresql", reason="no other process changes the registry")
 async def test_a_task_is_not_started_by_an_outdated_copy_of_its_agent(make_world: MakeWorld) -> None:
-    async with gated(make_world, 2) as (world, gate):
+    # The copy stays outdated until a claim finds that it is.
+    async with gated(make_world, 2, SERVICE_SNAPSHOT_REFRESH_SECONDS="60") as (world, gate):
         agent_id = (await world.admin.get("/api/v1/registry/agents")).json()["agents"][0]["agent_id"]
         await world.kernel.infra.db.write(lambda tx: tx.run(OUTDATED, agent_id=agent_id))
         seen = watch(world)
