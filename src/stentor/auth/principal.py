@@ -96,9 +96,20 @@ class RoleRegistry:
         self._last_changes[principal.tenant, principal.name] = changed_at, maker
 
     def could_be_held_by(self, principal: Principal, name: str, since: int) -> bool:
-        """Return whether the key `name` may have made or changed this key since a time, and so know its secret."""
-        changed_at, maker = self._last_changes.get((principal.tenant, principal.name), (-1, None))
-        return changed_at >= since and maker in (None, name)
+        """Return whether the key `name` may have made or changed this key since a time, and so know its secret.
+
+        Also through keys made in between: one that makes a key, which makes a third, knows the third.
+        """
+        key, seen = principal.name, set[str]()
+        while key not in seen:
+            seen.add(key)
+            changed_at, maker = self._last_changes.get((principal.tenant, key), (-1, None))
+            if changed_at < since:
+                return False
+            if maker is None or maker == name:
+                return True
+            key = maker
+        return True
 
     def find_active(self, tenant: str, name: str) -> Principal | None:
         """Return the holder of a key by its name, for work that it ordered earlier; None unless the key is valid."""

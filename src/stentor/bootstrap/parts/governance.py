@@ -56,7 +56,7 @@ def open_governance(
     lease_us = int(max(settings.tasks.lease_seconds, 1.5 * probes.PROBE_SECONDS) * SECOND)
     runner = GovernanceRunner(db, infra.clock, checkpoints, lease_us)
     reviewer = ProposalReviewer(_config_builder(check_runtime), agents.policies)
-    rollbacks = RollbackService(db, runlog, checkpoints, runner.wake)
+    rollbacks = RollbackService(db, runlog, checkpoints, runner.wake, infra.roles)
     by_kind = {
         "builtin": probes.builtin_probe(builtins),
         "http": probes.http_probe(infra.outbound),

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core import ids
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx, idempotency
@@ -20,7 +20,7 @@ from stentor.core.errors import Conflict, NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.governance import checkpoints, impact, review, store
-from stentor.domains.governance.checkpoints import CheckpointService, RestoreFailed
+from stentor.domains.governance.checkpoints import AgentState, CheckpointService, RestoreFailed
 from stentor.domains.governance.model import (
     Checkpoint,
     CheckpointCorrupt,
@@ -31,6 +31,8 @@ from stentor.domains.governance.model import (
     Update,
 )
 from stentor.domains.registry import authorization
+from stentor.domains.registry import store as agents
+from stentor.domains.registry.model import Agent, is_looser
 
 ESTIMATED_DURATION_US = 2 * SECOND
 ROLLBACK_EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
@@ -44,14 +46,22 @@ ROLLBACK_EVENTS: dict[RollbackStatus, tuple[EventType, str]] = {
 class RollbackService:
     """Starts, reads and executes rollbacks. `wake` tells the runner that there is work."""
 
-    def __init__(self, db: Database, runlog: RunLog, checkpoints: CheckpointService, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        checkpoints: CheckpointService,
+        wake: Callable[[], None],
+        roles: RoleRegistry,
+    ) -> None:
         self._db = db
         self._runlog = runlog
         self._checkpoints = checkpoints
         self._wake = wake
+        self._roles = roles
 
     async def start(self, principal: Principal, draft: RollbackDraft, key: IdempotencyKey | None = None) -> Rollback:
-        """Start a rollback. Raises NotFound, CheckpointCorrupt, SelfApproval."""
+        """Start a rollback. Raises NotFound, CheckpointCorrupt, Forbidden."""
 
         def work(tx: Tx) -> Rollback:
             if key is not None and (known := idempotency.find_response(tx, key)):
@@ -71,15 +81,14 @@ class RollbackService:
         parent: str | None = None,
         undone_update: Update | None = None,
     ) -> Rollback:
-        """Start a rollback inside the caller's transaction; `undone_update` is the update whose failure caused it."""
+        """Start a rollback inside the caller's transaction; `undone_update` is the update whose failure caused it.
+
+        Raises NotFound, CheckpointCorrupt, Forbidden.
+        """
         checkpoint = checkpoints.require_checkpoint(tx, principal.tenant, draft.checkpoint_id)
         state = checkpoints.open_state(checkpoint)
         agent = checkpoints.require_agent(tx, principal.tenant, checkpoint.agent_id)
-        # A failed deployment that an agent's own key reports is undone all the same: that is not its choice.
-        if undone_update is None and authorization.can_work_as(principal, agent):
-            raise SelfApproval("An agent's own key may not roll it back. Ask a person whose key has the role admin.")
-        if agent.key_name == principal.name and impact.is_widening(impact.agent_config(agent), state.config):
-            raise SelfApproval("An agent's own key may not roll it back to wider access. Ask another admin.")
+        _authorize(principal, agent, state)
         rollback_id = ids.new_id()
         meta = {"rollback_id": rollback_id, "checkpoint_id": checkpoint.checkpoint_id, "status": "initiated"}
         meta |= {"by": principal.name, "reason": draft.reason}
@@ -112,7 +121,7 @@ class RollbackService:
     def undo_update(self, tx: Tx, principal: Principal, update: Update, reason: str) -> str | None:
         """Roll back a failed update and return the rollback's id; None if the agent has no intact checkpoint.
 
-        Prefers the checkpoint that the update names to the one taken at its deployment.
+        Prefers the checkpoint that a person's update names to the one taken at its approval. Raises Forbidden.
         """
         checkpoint = self._find_checkpoint(tx, update)
         if checkpoint is None:
@@ -123,8 +132,12 @@ class RollbackService:
         return self.start_in_tx(tx, principal, draft, update.head_id, update).rollback_id
 
     def _find_checkpoint(self, tx: Tx, update: Update) -> Checkpoint | None:
+        agent = agents.find(tx, update.tenant, update.agent_id)
+        # An agent could otherwise name a checkpoint from before it was restricted, and let its own update fail.
+        is_persons = self._roles.is_person(update.tenant, update.proposed_by)
+        may_name = is_persons and agent is not None and agent.key_name != update.proposed_by
         # A corrupt one is passed over: the other may still bring the agent back.
-        for checkpoint_id in (update.named_checkpoint, update.checkpoint_id):
+        for checkpoint_id in (update.named_checkpoint if may_name else None, update.checkpoint_id):
             checkpoint = store.find_checkpoint(tx, update.tenant, checkpoint_id) if checkpoint_id else None
             if checkpoint and checkpoint.agent_id == update.agent_id and checkpoints.is_intact(checkpoint):
                 return checkpoint
@@ -184,6 +197,27 @@ class RollbackService:
         if not store.change_rollback(tx, rollback, changed):
             raise Conflict("The rollback was changed concurrently. Read it again.")
         return changed
+
+
+def _authorize(principal: Principal, agent: Agent, state: AgentState) -> None:
+    """Refuse a rollback that the caller may not order. Raises Forbidden."""
+    if authorization.can_work_as(principal, agent):
+        raise SelfApproval("An agent's own key may not roll it back. Ask a person whose key has the role admin.")
+    authorization.authorize_change(principal, "rollback", agent)
+    if _permits_more(agent, state) and (not principal.is_person or agent.key_name == principal.name):
+        raise SelfApproval(
+            "The checkpoint permits the agent more than it may do now (access, runtime or trust tier), and only a "
+            "person with another key than the agent's may restore it."
+        )
+
+
+def _permits_more(agent: Agent, state: AgentState) -> bool:
+    config = impact.agent_config(agent)
+    return (
+        impact.is_widening(config, state.config)
+        or config.runtime != state.config.runtime
+        or is_looser(agent.trust_tier, state.trust_tier)
+    )
 
 
 def require_rollback(tx: Tx, tenant: str, rollback_id: str) -> Rollback:

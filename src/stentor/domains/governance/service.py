@@ -103,7 +103,7 @@ class UpdateService:
         return update
 
     async def approve(self, principal: Principal, update_id: str, approval: Approval) -> Update:
-        """Approve an update. Raises NotFound, SelfApproval, RiskNotOverridden, and Conflict unless it is submitted."""
+        """Approve an update. Raises NotFound, Forbidden, RiskNotOverridden, and Conflict unless it is submitted."""
         return await self._db.write(lambda tx: self.approve_in_tx(tx, principal, update_id, approval))
 
     def approve_in_tx(
@@ -111,13 +111,7 @@ class UpdateService:
     ) -> Update:
         """Approve inside the caller's transaction; `event_extra` is added to the event's metadata."""
         update = _require_submitted(tx, principal.tenant, update_id, "approved")
-        relation = self._find_relation(tx, principal, update, approval.claimed)
-        if relation is not None and not self._may_self_approve(principal, update, relation):
-            raise SelfApproval(
-                "Neither the proposer of an update, nor the agent that it changes, nor a key created or changed for it "
-                "since may approve it. Ask another person with the permission approve.",
-                {"proposed_by": update.proposed_by},
-            )
+        relation = self._authorize_approval(tx, principal, update, approval.claimed)
         if relation is not None and not approval.rationale:
             raise InvalidRequest("rationale: required to approve your own update", _RATIONALE_REQUIRED)
         if update.basis.risks and not approval.override_risk:
@@ -130,7 +124,7 @@ class UpdateService:
         return self._approve(tx, update, principal.name, decision, {**(event_extra or {}), **self_approved})
 
     async def reject(self, principal: Principal, update_id: str, rejection: Rejection) -> Update:
-        """Reject an update; its proposer may do so too. Raises NotFound, and Conflict unless it is submitted."""
+        """Reject an update; its proposer may do so too. Raises NotFound, Forbidden, and Conflict unless submitted."""
         return await self._db.write(lambda tx: self.reject_in_tx(tx, principal, update_id, rejection))
 
     def reject_in_tx(
@@ -138,10 +132,16 @@ class UpdateService:
     ) -> Update:
         """Reject inside the caller's transaction; `event_extra` is added to the event's metadata."""
         update = _require_submitted(tx, principal.tenant, update_id, "rejected")
+        if update.proposed_by != principal.name:
+            agent = agents.find(tx, update.tenant, update.agent_id)
+            authorization.authorize_entity_change(principal, "approve", update.agent_id, agent)
         return self._reject(tx, update, principal.name, msgspec.to_builtins(rejection), event_extra)
 
     async def report_deployment(self, principal: Principal, update_id: str, results: JsonObject) -> Update:
-        """Record the tests of an update deployed elsewhere; failed ones roll it back. Raises NotFound, Conflict."""
+        """Record the tests of an update deployed elsewhere; failed ones roll it back.
+
+        Raises NotFound, Forbidden, Conflict.
+        """
         rollback_id = await self._db.write(lambda tx: self._report(tx, principal, update_id, results))
         if rollback_id is not None:
             with suppress(Conflict):  # the runner or another process executes it already
@@ -159,8 +159,11 @@ class UpdateService:
         """Return whether this principal could approve the update as it is now; risks and drift aside."""
         if update.status != "submitted" or not principal.may("approve"):
             return False
-        relation = await self._db.read(lambda tx: self._find_relation(tx, principal, update, None))
-        return relation is None or self._may_self_approve(principal, update, relation)
+        try:
+            await self._db.read(lambda tx: self._authorize_approval(tx, principal, update, None))
+        except Forbidden:
+            return False
+        return True
 
     async def get(self, tenant: str, update_id: str) -> Update:
         """Return an update of the tenant. Raises NotFound."""
@@ -180,11 +183,30 @@ class UpdateService:
 
         return await self._db.read(read)
 
-    def _find_relation(
+    def _authorize_approval(
         self, tx: Tx, principal: Principal, update: Update, claimed: str | None
     ) -> SelfApprovalKind | None:
-        """Return how the approver is related to the update: works as its agent, has its key, or proposed it."""
+        """Return how the approver is related to the update. Raises Forbidden."""
         agent = agents.find(tx, update.tenant, update.agent_id)
+        relation = self._find_relation(principal, update, agent, claimed)
+        if relation is not None and not self._may_self_approve(principal, update, relation):
+            raise SelfApproval(
+                "Neither the proposer of an update, nor the agent that it changes, nor a key created or changed for it "
+                "since may approve it. Ask another person with the permission approve.",
+                {"proposed_by": update.proposed_by},
+            )
+        authorization.authorize_entity_change(principal, "approve", update.agent_id, agent)
+        if update.basis.risks and not principal.is_person:
+            raise Forbidden(
+                f"The update has risks ({', '.join(update.basis.risks)}), and the key {principal.name!r} has the role "
+                "agent: only a person may accept them."
+            )
+        return relation
+
+    def _find_relation(
+        self, principal: Principal, update: Update, agent: Agent | None, claimed: str | None
+    ) -> SelfApprovalKind | None:
+        """Return how the approver is related to the update: works as its agent, has its key, or proposed it."""
         if agent is not None and authorization.can_work_as(principal, agent):
             return "agent"
         if agent is not None and agent.key_name == principal.name:
@@ -233,6 +255,13 @@ class UpdateService:
     def _report(self, tx: Tx, principal: Principal, update_id: str, results: Mapping[str, Any]) -> str | None:
         """Return the id of the rollback that failed tests started."""
         update = require_update(tx, principal.tenant, update_id)
+        agent = agents.find(tx, update.tenant, update.agent_id)
+        if agent is not None and authorization.can_work_as(principal, agent):
+            # Failed tests restore the agent as it was at the approval, before whatever restricted it since.
+            raise SelfApproval(
+                "An agent's own key may not report the tests of its update. Ask a person whose key has the role admin, "
+                "or the program that deployed it to report them with a key of its own."
+            )
         if update.patched:
             raise Conflict("This service deploys the update itself, so no deployment can be reported.")
         if update.status != "approved":

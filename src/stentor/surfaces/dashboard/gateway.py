@@ -49,10 +49,6 @@ class GatewayClient(Protocol):
         """Yield the events of a task after the id `after`, up to its end. Raises GatewayError before the first one."""
         ...
 
-    async def is_key_valid(self, key: str, tenant: str) -> bool:
-        """Return whether the gateway accepts this key for this tenant. Fails open while the gateway is unreachable."""
-        ...
-
     async def close(self) -> None: ...
 
 
@@ -154,10 +150,6 @@ class InProcessGatewayClient:
             raise GatewayError(error.status, error.code, error.message, error.details) from error
         async for event in self._activity.stream(caller.tenant, task_id, after):
             yield event
-
-    async def is_key_valid(self, key: str, tenant: str) -> bool:
-        principal = self._find_principal(key)
-        return principal is not None and principal.tenant == tenant
 
     async def close(self) -> None:
         """Do nothing: the gateway owns the kernel."""

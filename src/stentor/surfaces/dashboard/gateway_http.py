@@ -241,16 +241,6 @@ class HttpGatewayClient(_GatewayConnection):
         except CONNECTION_ERRORS as error:
             raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
 
-    async def is_key_valid(self, key: str, tenant: str) -> bool:
-        try:
-            holder = await self.call(key, "whoami", {})
-        # Fails open: an outage of the gateway must not sign everybody out.
-        except ServiceUnavailable:
-            return True
-        except GatewayError as error:
-            return error.status != 401  # any other rejection, such as 429, says nothing about the key
-        return bool(holder["tenant"] == tenant)
-
 
 def _gateway_error(status: int, data: Any) -> GatewayError:
     body = data if isinstance(data, dict) else {}

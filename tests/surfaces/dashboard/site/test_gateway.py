@@ -89,13 +89,6 @@ async def test_a_stream_comes_as_it_happens_and_goes_on_where_it_was(caller: Gat
     assert again[-1].kind == "complete"
 
 
-@requirement("dashboard.calls", "dashboard.sign-in")
-async def test_a_key_is_known_as_long_as_the_gateway_takes_it(caller: GatewayClient) -> None:
-    assert await caller.is_key_valid(READER, "default")
-    assert not await caller.is_key_valid(READER, "other")
-    assert not await caller.is_key_valid("nobody", "default")
-
-
 @requirement("dashboard.calls")
 async def test_a_stream_that_is_refused_has_no_step(caller: GatewayClient) -> None:
     for key, status in ((READER, 404), ("nobody", 401)):
@@ -124,6 +117,5 @@ async def test_without_a_gateway_a_call_says_so(address: str | None) -> None:
         await client.call(ADMIN, "tasks.list", {})
     with pytest.raises(ServiceUnavailable):
         await anext(client.stream_task(ADMIN, "x"))
-    assert await client.is_key_valid(ADMIN, "default")
     with suppress(ServiceUnavailable):
         await client.close()

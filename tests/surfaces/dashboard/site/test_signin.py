@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import httpx
 import pytest
 
 from stentor.auth.principal import Principal
+from stentor.core.errors import ServiceUnavailable
+from stentor.surfaces.dashboard.gateway import GatewayError, InProcessGatewayClient
 from stentor.surfaces.dashboard.site.sessions import (
     HOST_SESSION_COOKIE,
     IDLE_SECONDS,
@@ -108,6 +111,41 @@ async def test_pages_that_ask_the_gateway_nothing_end_with_the_key_too(site: Sit
         digest: one for digest, one in site.world.ring._principals.items() if one.name != "writer"
     }
     assert (await browser.get("/series")).headers["location"].startswith("/sign-in")
+
+
+@requirement("dashboard.sign-in")
+@pytest.mark.parametrize(
+    ("path", "change", "status"),
+    [
+        ("/audit", {"role": "viewer"}, 403),
+        ("/", {"role": "viewer"}, 200),
+        ("/series", {"role": "agent"}, 303),
+        ("/series", {"role": "agent", "permissions": ["write"]}, 303),
+    ],
+)
+async def test_a_session_has_the_permissions_that_its_key_has_now(
+    site: Site, path: str, change: dict[str, Any], status: int
+) -> None:
+    made = await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "admin"})
+    browser = await site.browser_of(made.json()["key"])
+    changed = await site.world.admin.patch("/api/v1/keys/dana", json=change)
+    assert changed.status_code == 200, changed.text
+    assert (await browser.get(path)).status_code == status
+
+
+@requirement("dashboard.sign-in")
+@pytest.mark.parametrize(("status", "is_valid"), [(429, True), (500, True), (None, True), (401, False), (403, False)])
+async def test_an_outage_of_the_gateway_ends_no_session(
+    site: Site, monkeypatch: pytest.MonkeyPatch, status: int | None, is_valid: bool
+) -> None:
+    browser = await site.browser("WRITER")
+
+    async def refuse(*_: object) -> None:
+        raise ServiceUnavailable("no answer") if status is None else GatewayError(status, "", "refused")
+
+    monkeypatch.setattr(InProcessGatewayClient, "call", refuse)
+    answer = await browser.get("/series")
+    assert (answer.status_code == 303) is not is_valid
 
 
 @requirement("dashboard.sign-in")

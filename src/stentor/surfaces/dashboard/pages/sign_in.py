@@ -15,6 +15,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest, Site
 from stentor.surfaces.dashboard.site.sessions import (
     HOST_SESSION_COOKIE,
     SESSION_COOKIE,
+    is_bound_agent,
     is_https_request,
     is_same_origin,
     read_session_cookie,
@@ -61,7 +62,7 @@ async def sign_in(site: Site, request: Request) -> Response:
         # The key may be valid, so this is no failed sign-in: the gateway is busy or has failed.
         return render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
     # A valid key, so it does not count for the throttle, but the audit should show who tried.
-    if holder["role"] == "agent" and "admin" not in holder["permissions"]:
+    if is_bound_agent(holder):
         site.refused_sign_ins.add(address)
         return render_sign_in(site, request, AGENT_KEY_MESSAGE, 403)
     await _record(site, key, address)

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from stentor import __version__
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
+from stentor.core.errors import ServiceUnavailable
 from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError
@@ -30,7 +31,7 @@ from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site.live_updates import LiveUpdates
 from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSignIns, log_only
-from stentor.surfaces.dashboard.site.sessions import BrowserSession, LoginThrottle, SessionStore
+from stentor.surfaces.dashboard.site.sessions import BrowserSession, LoginThrottle, SessionStore, is_bound_agent
 from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
 from stentor.web.request_context import ENCODED_SLASH, decode_path_segment
@@ -117,9 +118,9 @@ NOTICES = {
     "content-deleted": "Prompts and answers deleted.",
     "signed": "Signed: the log with all events so far.",
 }
+"""Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
 WARNINGS = frozenset(("conflict", "run-denied", "proposed-unserved"))
 """Notices of what did not happen as it was asked for."""
-"""Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
 
 
 class Site:
@@ -158,13 +159,23 @@ class Site:
     async def is_session_valid(self, session: BrowserSession) -> bool:
         """Return whether the session's key is still valid; the result may be `CACHE_SECONDS` old.
 
-        Needed because pages that only query the database would otherwise still open with a revoked key.
+        Needed because pages that only query the database would otherwise still open with a revoked key, or with
+        permissions that it has no more. Fails open: an outage of the gateway must not sign everybody out.
         """
-        return bool(
-            await self.cache.get_or_create(
-                ("key", session.csrf), lambda: self.gateway.is_key_valid(session.key, session.tenant)
-            )
-        )
+
+        async def refresh() -> bool:
+            try:
+                holder = await self.gateway.call(session.key, "whoami", {})
+            except ServiceUnavailable:
+                return True
+            except GatewayError as error:
+                return error.status not in (401, 403)  # any other rejection, such as 429, says nothing about the key
+            if holder["tenant"] != session.tenant or is_bound_agent(holder):
+                return False
+            session.set_holder(holder)
+            return True
+
+        return bool(await self.cache.get_or_create(("key", session.csrf), refresh))
 
     async def close(self) -> None:
         await self.refused_sign_ins.close()

@@ -45,6 +45,11 @@ class BrowserSession(msgspec.Struct):
     visited_at: int = 0
     """When the browser last had the overview before this session, in microseconds; 0 if that is unknown."""
 
+    def set_holder(self, holder: Mapping[str, Any]) -> None:
+        """Set the name, role and permissions that the gateway reports for the key."""
+        self.name, self.role = holder["name"], holder["role"]
+        self.permissions = frozenset(holder["permissions"])
+
     def may(self, permission: str) -> bool:
         """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
         return permission in self.permissions or "admin" in self.permissions
@@ -100,6 +105,11 @@ class SessionStore:
                 del self._sessions[digest]
         if len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[min(self._sessions, key=lambda digest: self._sessions[digest].used_at)]
+
+
+def is_bound_agent(holder: Mapping[str, Any]) -> bool:
+    """Return whether the holder of a key is an agent without `admin`, which has no session of the pages."""
+    return holder["role"] == "agent" and "admin" not in holder["permissions"]
 
 
 def read_session_cookie(cookies: Mapping[str, str], *, is_tls: bool) -> str:
