@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,53 @@ def test_without_any_key_one_is_made_and_kept_for_its_owner_only(tmp_path: Path)
         principal = found.key_ring.find(key)
         assert principal is not None
         assert principal.may("admin")
+
+
+@requirement("http.auth-key-file")
+def test_an_empty_key_file_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+    path = admin_key_file(tmp_path)
+    path.parent.mkdir()
+    path.write_text("\n")
+    with pytest.raises(StartRefused, match="Delete it") as refused:
+        loaded(tmp_path)
+    assert str(path) in refused.value.message
+    path.unlink()
+    assert loaded(tmp_path).generated is not None
+
+
+@requirement("http.auth-key-file")
+def test_a_full_disk_leaves_no_empty_key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="No space"):
+            loaded(tmp_path)
+    assert not list(tmp_path.rglob("*.key*"))
+    assert loaded(tmp_path).generated is not None
+
+
+@requirement("http.auth-keys-from-environment")
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"SERVICE_API_KEY_A": "same-71c:admin:admin", "SERVICE_API_KEY_B": "same-71c:agent:read"}, "the same key"),
+        ({"SERVICE_API_KEY_A": "one-71c:admin:admin", "SERVICE_API_KEY_a": "two-71c:agent:read"}, "the same name"),
+    ],
+    ids=["key", "name"],
+)
+def test_two_variables_with_one_key_or_name_stop_the_start(tmp_path: Path, environ: dict[str, str], named: str) -> None:
+    with pytest.raises(StartRefused, match=named) as refused:
+        loaded(tmp_path, **environ)
+    assert all(variable in refused.value.message for variable in environ)
+    assert "71c" not in refused.value.message
+
+
+@requirement("http.auth-keys-from-environment")
+def test_a_key_with_a_name_of_the_service_is_warned_of(tmp_path: Path) -> None:
+    (warning,) = loaded(tmp_path, SERVICE_API_KEY_SYSTEM="good-71c:admin:read").warnings
+    assert "'system' is the service itself" in warning
 
 
 @requirement("http.auth-unsafe-start-refused")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
-import os
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -19,7 +18,8 @@ from pathlib import Path
 import msgspec
 
 from stentor.auth.authority.context import NAMED_VAULT_PREFIX, is_pattern
-from stentor.auth.principal import DEFAULT_TENANT, PERMISSIONS, Principal, Role
+from stentor.auth.principal import DEFAULT_TENANT, PERMISSIONS, RESERVED_NAMES, Principal, Role
+from stentor.core import filesystem
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
@@ -80,9 +80,10 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
     """Load the API keys: SERVICE_API_KEY_*, else MCP_API_KEY, else the key file in the data folder.
 
     A malformed SERVICE_API_KEY_* is ignored with a warning. Raises StartRefused for a publicly known key outside
-    development.
+    development, and for two variables with one key or one name.
     """
     principals: dict[bytes, Principal] = {}
+    variables: dict[bytes | str, str] = {}
     warnings: list[str] = []
     for variable in sorted(name for name in environ if name.startswith(KEY_VARIABLE_PREFIX)):
         try:
@@ -92,6 +93,12 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
             continue
         reject_well_known_key(variable, key, settings)
         redactor.add_secret(key)
+        # Which of the two would be the caller, with which permissions, would otherwise depend on their order.
+        for identity, noun in ((digest_key(key), "key"), (principal.name, "name")):
+            if (other := variables.setdefault(identity, variable)) != variable:
+                raise StartRefused(f"{other} and {variable} have the same {noun}. Give each a {noun} of its own.")
+        if principal.name in RESERVED_NAMES:
+            warnings.append(f"{variable}: in the run log {principal.name!r} is the service itself. Use another name.")
         principals[digest_key(key)] = principal
     generated = None
     if not principals and settings.auth.shared_key:
@@ -130,18 +137,17 @@ def admin_key_file(data_dir: Path) -> Path:
 def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
     """Return the key of this name from the data folder, its file, and whether it was generated just now.
 
-    The file has mode 0600.
+    The file has mode 0600. Raises StartRefused for an empty one: every request would be rejected.
     """
     path = data_dir / "keys" / f"{name}.key"
-    if path.exists():
-        return path.read_text().strip(), path, False
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = generate_key()
-    # Private from the beginning, and never over the key of another start that made the file since.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(key + "\n")
-    return key, path, True
+    generated = None
+    if not path.exists():
+        generated = generate_key()
+        filesystem.create_once(path, generated)
+    key = path.read_text().strip()
+    if not key:
+        raise StartRefused(f"The key file {path} is empty. Delete it, and the next start makes a new key.")
+    return key, path, key == generated
 
 
 def generate_key() -> str:

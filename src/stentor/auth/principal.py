@@ -25,6 +25,8 @@ ROLE_PERMISSIONS: dict[Role, tuple[Permission, ...]] = {
 }
 """The permissions of each role, unless a key names its own. All roles but `agent` are roles of people."""
 DEFAULT_TENANT = "default"
+RESERVED_NAMES = frozenset(("dashboard", "development", "system", "stentor", "shared"))
+"""Names in the run log and the memory that mean the service itself, or everybody, and no key."""
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -111,6 +111,14 @@ async def test_a_version_of_any_length_is_kept_byte_for_byte(db: Database, size:
     assert await db.read(lambda tx: store.read_version(tx, "a.md", "0" * 64)) == content
 
 
+@pytest.mark.parametrize("version", ["a%00b", "%00", "0" * 5000])
+async def test_what_is_no_version_is_not_found(notes: Notes, version: str) -> None:
+    await notes.write("a.md")
+    answer = await notes.world.admin.get(f"/api/v1/memory/versions/{version}", params={"path": "a.md"})
+    assert answer.status_code == 404, answer.text
+    assert await name(notes, version, "first") == 404
+
+
 async def name(notes: Notes, version: str, given: str | None, path: str = "a.md", client: str = "ADMIN") -> int:
     answer = await notes.world.clients[client].put(
         f"/api/v1/memory/versions/{version}/name", json={"path": path, "name": given}

@@ -263,6 +263,7 @@ async def test_malformed_calls_return_errors_without_violations(sandbox: Sandbox
         b'{"tool": "read_file", "arguments": []}', b'{"tool": "read_file", "arguments": {"path": 1}}',
         b'{"tool": "read_file", "arguments": {"path": "a", "more": 1}}', b'{"tool": ""}', b'{"id": [], "tool": "a"}',
         b'{"tool": "read_file", "operation": "write", "arguments": {"path": "a"}}', b'{"tool":"a","id":1e999}',
+        b'{"tool": "read_file", "arguments": {"path": "a", "offset": 9223372036854775808}}',
     ]  # fmt: skip
     result = await sandbox.result(
         f"lines = {lines!r}\ncall('tools')\nout = []\n"

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from starlette.requests import HTTPConnection
 
-from stentor.auth.api_keys import KeyRing
+from stentor.auth.api_keys import KeyRing, digest_key
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
+from stentor.auth.principal import Principal
 from stentor.cli.inspection import inspect_config
 from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
 from tests.requirements import requirement
@@ -34,6 +35,15 @@ async def test_bearer_backend_leaves_the_expiry_check_to_the_receipt_verifier() 
         connection
     )
     assert authenticated is not None
+
+
+@requirement("memory_mcp.token-checks")
+async def test_a_key_with_dots_is_a_key_where_receipts_are_accepted_too() -> None:
+    ring = KeyRing({digest_key("a.dotted.key"): Principal("dana", "admin", frozenset({"read"}))})
+    token = await BearerTokenVerifier(ring, AcceptingVerifier()).verify_token("a.dotted.key")
+    assert token is not None
+    assert token.context is not None
+    assert token.context.principal == "dana"
 
 
 @requirement("memory_mcp.access-checked-at-start")

@@ -89,7 +89,10 @@ async def test_invalid_tool_calls_return_stable_error_codes(service: Service) ->
         assert await call(client, "write-memory", **base, content="x", base_hash="0" * 64) == "CONFLICT"
         for bad_hash in ("zzz", "", "0" * 63, "0" * 63 + "G", "0" * 64 + "\n"):
             assert await call(client, "write-memory", **base, content="x", base_hash=bad_hash) == "INVALID_REQUEST"
-        assert await call(client, "write-memory", **base, content="x", idempotency_key="") == "INVALID_REQUEST"
+        for bad_key in ("", "a\0b", "k" * 256):
+            written = await call(client, "write-memory", **base, content="x", idempotency_key=bad_key)
+            assert written == "INVALID_REQUEST"
+        assert await call(client, "read-memory", **base) == "NOT_FOUND", "nothing was written"
         assert await call(client, "search-memory", namespace="errors", query="x", limit=101) == "INVALID_REQUEST"
         assert await call(client, "search-memory", namespace="errors", query="x", limit=0) == "INVALID_REQUEST"
         assert await call(client, "search-memory", namespace="errors", query="x", mode="odd") == "INVALID_REQUEST"

@@ -7,12 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from stentor.auth.principal import PERMISSIONS, ROLE_PERMISSIONS, Principal, Role
+from stentor.auth.principal import PERMISSIONS, RESERVED_NAMES, ROLE_PERMISSIONS, Principal, Role
 from stentor.core import names
 from stentor.core.errors import InvalidRequest
 
-RESERVED_NAMES = frozenset(("dashboard", "development", "system", "stentor", "shared"))
-"""Names that the service itself acts under, and the namespace that all keys share."""
 MAX_ACTIVE_KEYS = 1_000
 """Maximum per tenant."""
 # Enough to tell keys apart in a list, far too few to guess the rest.

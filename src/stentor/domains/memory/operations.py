@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-from fastapi import Header, Query
+from fastapi import Header, Path, Query
+from pydantic import AfterValidator
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
@@ -58,6 +59,7 @@ from stentor.domains.memory.wire import (
     WrittenOut,
 )
 from stentor.web.operations import Operation
+from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
 from stentor_vault.notes.model import NoSuchNote
 from stentor_vault.text.documents import NoteDocument
@@ -72,6 +74,7 @@ IfNoneMatch = Annotated[
 
 # Later than the time of any note, and within the 64 bits of a column.
 MAX_TIME = 2**62
+VersionId = Annotated[str, Path(description="The version's id."), AfterValidator(decode_path_segment)]
 PathQuery = Annotated[str, Query(max_length=4096)]
 VaultQuery = Annotated[VaultName, Query()]
 
@@ -191,7 +194,7 @@ class MemoryOperations:
     async def one_version(
         self,
         caller: Caller,
-        version: str,
+        version: VersionId,
         path: PathQuery,
         vault: VaultQuery = DEFAULT_VAULT,
         task: TaskHeader = None,
@@ -201,11 +204,9 @@ class MemoryOperations:
         document = await self._vaults.get(vault).history.read_version(memory_caller, path, version)
         return VersionDocumentOut(path=document.path, version=version, document=_document(document))
 
-    async def name_version(self, caller: Caller, version: str, body: VersionNameIn) -> VersionNameOut:
+    async def name_version(self, caller: Caller, version: VersionId, body: VersionNameIn) -> VersionNameOut:
         """Give a version of a document a name, or remove it (null). A version with a name is kept."""
         memory_caller = self._identify(caller)
-        if "\0" in version:
-            raise InvalidRequest("version: must not contain the character NUL.")
         await self._vaults.get(body.vault).history.name_version(memory_caller, body.path, version, body.name)
         return VersionNameOut(path=body.path, version=version, name=body.name)
 

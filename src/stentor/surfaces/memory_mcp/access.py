@@ -74,12 +74,12 @@ class BearerTokenVerifier:
 
     async def verify_token(self, token: str) -> BearerToken | None:
         """Return the authority of a token, or None for an unknown token."""
-        # A receipt has parts joined by dots, as every JWT.
-        if token.count(".") >= 2 and self._receipts is not None:
-            return await self._verify_receipt(token, self._receipts)
+        # The keys first: one that an operator chose may have dots too.
         principal = self._ring.find(token)
         if principal is None:
-            return None
+            # A receipt has parts joined by dots, as every JWT.
+            is_receipt = token.count(".") >= 2 and self._receipts is not None
+            return await self._verify_receipt(token, self._receipts) if is_receipt else None
         # Without authority the caller is still let in: the memory denies its calls and records the denial.
         return _to_bearer_token(self._key_authority(principal))
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory.governed.records import Disposition, NonEmptyStr, SearchMode, Sha256Hex
+from stentor.domains.memory.governed.records import Disposition, SearchMode, Sha256Hex
 from stentor.domains.memory.validity.model import Exclusion
 
 MAX_CONTENT = 4_000_000
@@ -26,6 +26,7 @@ Namespace = Annotated[
     ),
 ]
 Key = Annotated[str, Meta(min_length=1, max_length=200, description="Name of the record; it has no slash.")]
+CallKey = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 
 
 class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,7 +34,7 @@ class WriteAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Key
     content: Annotated[str, Meta(max_length=MAX_CONTENT, description="The whole text, in Markdown.")]
     idempotency_key: Annotated[
-        NonEmptyStr | None, Meta(description="A repeated call with the same key returns the first response again.")
+        CallKey | None, Meta(description="A repeated call with the same key returns the first response again.")
     ] = None
     base_hash: Annotated[
         Sha256Hex | None, Meta(description="The content_sha256 that was read; any other state is a conflict.")

@@ -50,7 +50,7 @@ class FolderEntry(TypedDict):
 
 class ReadFileArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: FilePath
-    offset: Annotated[int, Meta(ge=0, description="First byte.")] = 0
+    offset: Annotated[int, Meta(ge=0, le=2**53, description="First byte.")] = 0
     limit: Annotated[int, Meta(ge=1, le=MAX_FILE_BYTES, description="Bytes at most.")] = MAX_FILE_BYTES
 
 
