@@ -78,8 +78,9 @@ class BearerTokenVerifier:
         principal = self._ring.find(token)
         if principal is None:
             # A receipt has parts joined by dots, as every JWT.
-            is_receipt = token.count(".") >= 2 and self._receipts is not None
-            return await self._verify_receipt(token, self._receipts) if is_receipt else None
+            if self._receipts is None or token.count(".") < 2:
+                return None
+            return await self._verify_receipt(token, self._receipts)
         # Without authority the caller is still let in: the memory denies its calls and records the denial.
         return _to_bearer_token(self._key_authority(principal))
 
