@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -18,7 +18,7 @@ from stentor.core.db.leader import LeaderElection
 from stentor.core.db.locks import SERVING_LOCK_ID
 from stentor.core.db.postgres import PostgresConnection, PostgresDriver
 from stentor.core.db.transfer.postgres import PostgresSide
-from stentor.core.errors import StoreConflict, StoreUnavailable
+from stentor.core.errors import Conflict, StoreConflict, StoreUnavailable
 from tests.requirements import requirement
 
 WHO = Sql("select pg_backend_pid()")
@@ -79,6 +79,40 @@ async def test_locks_that_are_taken_in_any_order_never_end_in_a_circle(two: tupl
     work = [two[i % 2].write(one_more(*orders[i % 3], lock=True), ()) for i in range(240)]
     await asyncio.wait_for(asyncio.gather(*work), 60)
     assert [await number(two[0], name) for name in "abc"] == [240, 240, 160]
+
+
+@pytest.mark.parametrize("undone", ["a unit", "a part of one"])
+async def test_a_lock_of_what_was_undone_is_taken_again_before_others_rely_on_it(
+    two: tuple[Database, Database], postgres_url: str, undone: str
+) -> None:
+    def fail(tx: Tx) -> None:
+        one_more("a", lock=True)(tx)
+        raise Conflict("no")
+
+    def fail_in_part(tx: Tx) -> None:
+        with suppress(Conflict), tx.savepoint():
+            fail(tx)
+
+    seen: list[bool] = []
+
+    def look(tx: Tx) -> None:
+        tx.lock("a")
+        with psycopg.connect(postgres_url) as other:
+            key = (postgres._NAMED_LOCKS, postgres._lock_number("a"))
+            row = other.execute("select pg_try_advisory_xact_lock(%s, %s)", key).fetchone()
+        seen.append(row == (True,))
+
+    # Both in one commit, behind one that is held up.
+    go_on, inside = threading.Event(), threading.Event()
+    before = asyncio.create_task(two[0].write(lambda tx: (inside.set(), go_on.wait(60)), ()))
+    await asyncio.to_thread(inside.wait)
+    units = [fail if undone == "a unit" else fail_in_part, look]
+    work = [asyncio.create_task(two[0].write(unit, ())) for unit in units]
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(before, *work, return_exceptions=True)
+    assert seen
+    assert not any(seen)  # nobody else could take it
 
 
 async def test_transactions_that_name_nothing_in_common_run_at_the_same_time(two: tuple[Database, Database]) -> None:

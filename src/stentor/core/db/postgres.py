@@ -93,6 +93,7 @@ class PostgresConnection:
         self._raw = self._connect()
         self._cursor = self._raw.cursor()
         self._held_locks: set[int] | None = set()
+        self._held_at_savepoints: list[set[int]] = []
 
     def _connect(self) -> psycopg.Connection[Row]:
         try:
@@ -143,6 +144,7 @@ class PostgresConnection:
         one message, not as a pipeline: after a pipeline PostgreSQL does not apply the idle in transaction timeout.
         """
         self._held_locks = None if locks is None else {_lock_number(name) for name in locks}
+        self._held_at_savepoints = []
         begin, now = _BEGIN + self._locally, _NOW_SERVING if self._pooled else _NOW
         if self._held_locks is None:
             return f"{begin}select pg_advisory_xact_lock({self._lock_space}); {now}"
@@ -194,6 +196,15 @@ class PostgresConnection:
     def control(self, text: str) -> None:
         with self._store_errors():
             self._raw.execute(as_literal(text))
+        # A rollback to a savepoint releases the locks that were taken after it, too.
+        if self._held_locks is None:
+            return
+        if text.startswith("savepoint "):
+            self._held_at_savepoints.append(set(self._held_locks))
+        elif text.startswith("rollback to savepoint "):
+            self._held_locks = set(self._held_at_savepoints[-1])
+        elif text.startswith("release savepoint "):
+            self._held_at_savepoints.pop()
 
     def run(self, sql: Sql, params: Params) -> int:
         with self._store_errors():
