@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 
-from stentor.core.clock import DAY, HOUR, MINUTE, SECOND, JumpWatch, format_duration, format_relative_time
+from stentor.core.clock import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    JumpWatch,
+    format_duration,
+    format_iso,
+    format_relative_time,
+    micros_from_datetime,
+)
 from stentor.testing import FixedClock
 
 
@@ -72,3 +84,11 @@ async def test_an_answer_that_is_late_or_a_process_that_was_stopped_is_no_jump_o
     await look()
     await look()
     assert jumps == [HOUR, HOUR]
+
+
+def test_a_time_that_is_read_can_be_written_and_another_one_is_refused() -> None:
+    for text in ("0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"):
+        assert format_iso(micros_from_datetime(datetime.fromisoformat(text))) == text
+    for text in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"):
+        with pytest.raises(OverflowError):
+            micros_from_datetime(datetime.fromisoformat(text))

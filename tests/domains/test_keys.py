@@ -180,6 +180,7 @@ async def test_a_key_of_role_agent_acts_for_its_own_agents_alone(world: World) -
         ({"name": "x", "memory": "vault:none:r"}, "memory: "),
         ({"name": "x", "budgets": ["20 dollars"]}, "budgets: '20 dollars' is invalid; expected usd/month=20"),
         ({"name": "x", "expires_at": "2001-01-01T00:00:00Z"}, "expires_at: must be in the future"),
+        ({"name": "x", "expires_at": "9999-12-31T23:59:59-14:00"}, "expires_at: must be in the years 1 to 9999 in UTC"),
     ],
 )
 async def test_what_a_key_may_not_be_is_named(world: World, body: dict[str, Any], message: str) -> None:

@@ -12,6 +12,8 @@ SECOND = 1_000_000
 DAY = 86_400 * SECOND
 HOUR = 3_600 * SECOND
 MINUTE = 60 * SECOND
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHORTEST, _LONGEST = datetime.min.replace(tzinfo=UTC) - _EPOCH, datetime.max.replace(tzinfo=UTC) - _EPOCH
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -59,8 +61,13 @@ def format_iso_or_none(us: int | None) -> str | None:
 
 
 def micros_from_datetime(moment: datetime) -> int:
-    """Return the microseconds of an aware datetime, exactly; `timestamp()` would round as a float."""
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    """Return the microseconds of an aware datetime, exactly; `timestamp()` would round as a float.
+
+    Raises OverflowError if it has no date in UTC, so that `format_iso` can write whatever this returns.
+    """
+    delta = moment - _EPOCH
+    if not _SHORTEST <= delta <= _LONGEST:
+        raise OverflowError("the time is not in the years 1 to 9999 in UTC")
     return (delta.days * 86_400 + delta.seconds) * SECOND + delta.microseconds
 
 

@@ -1,11 +1,14 @@
-"""Checks of texts in fields that clients send, for pydantic's validators: each returns its value or raises ValueError.
+"""Checks of texts and times in fields that clients send, for pydantic's validators.
 
-Formats of messages use them as well as HTTP, so they depend on neither.
+Each returns its value or raises ValueError. Formats of messages use them as well as HTTP, so they depend on neither.
 """
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
+
+from stentor.core.clock import micros_from_datetime
 
 UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
@@ -22,6 +25,15 @@ def check_iso8601(text: object) -> str:
     if not isinstance(text, str) or not _TIME.match(text):
         raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
     return text
+
+
+def check_utc(moment: datetime) -> datetime:
+    # Times are stored and shown in UTC, where the first and the last hours of some zones have no date.
+    try:
+        micros_from_datetime(moment)
+    except OverflowError:
+        raise ValueError("must be in the years 1 to 9999 in UTC") from None
+    return moment
 
 
 def check_no_nul(text: str) -> str:

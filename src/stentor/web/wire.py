@@ -34,7 +34,7 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable
+from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable, check_utc
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_caller, get_disconnected
 
@@ -147,9 +147,9 @@ EntityId = Annotated[
     Path(alias="entityId", description="The entity's id; for agents, the agent's id."),
     AfterValidator(decode_path_segment),
 ]
-Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601)]
+Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601), AfterValidator(check_utc)]
 After = Annotated[
-    Annotated[AwareDatetime, BeforeValidator(check_iso8601)] | None,
+    Annotated[AwareDatetime, BeforeValidator(check_iso8601), AfterValidator(check_utc)] | None,
     Query(description="Only entries after this time (ISO 8601 with time zone)."),
 ]
 IdempotencyHeader = Annotated[

@@ -201,7 +201,10 @@ async def test_retry_after_delays_all_deliveries_to_the_endpoint(hooks: Hooks) -
 
 
 @requirement("webhooks.retries")
-@pytest.mark.parametrize("retry_after", ["1 Jan 99999999999999999999 00:00:00 GMT", "soon", "-5"])
+@pytest.mark.parametrize(
+    "retry_after",
+    ["1 Jan 99999999999999999999 00:00:00 GMT", "Fri, 31 Dec 9999 23:59:59 -1400", "soon", "-5"],
+)
 async def test_invalid_retry_after_is_ignored_and_the_attempt_counts(hooks: Hooks, retry_after: str) -> None:
     webhook = await hooks.subscribe("agent.registered")
 

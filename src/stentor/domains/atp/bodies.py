@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable
+from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable, check_utc
 from stentor.domains.atp import header
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
 from stentor.domains.atp.text_format import strip_header
@@ -34,7 +34,7 @@ MAX_DELAY_SECONDS = 365 * 86_400
 Name = Annotated[str, Length(min_length=1, max_length=255), AfterValidator(check_printable)]
 Uuid = Annotated[str, Length(pattern=UUID_PATTERN), AfterValidator(str.lower)]
 # Not strict: in strict mode only a datetime object passes, and JSON has none. `check_iso8601` keeps numbers out.
-Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601)]
+Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601), AfterValidator(check_utc)]
 Prose = Annotated[str, Length(max_length=10_000), AfterValidator(check_no_nul)]
 Path = Annotated[str, Length(min_length=1, max_length=4096)]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

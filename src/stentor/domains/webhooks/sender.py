@@ -123,11 +123,9 @@ def _retry_after(value: str | None, now: int) -> int | None:
         return min(int(text[:10]), 10**9) * SECOND
     try:
         moment = parsedate_to_datetime(text)
+        return max(0, micros_from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - now)
     except (ValueError, TypeError, OverflowError):
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max(0, micros_from_datetime(moment) - now)
 
 
 def new_secret() -> str:
