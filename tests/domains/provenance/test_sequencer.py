@@ -130,6 +130,22 @@ def test_migration_queues_existing_events(driver: Driver) -> None:
 
 
 @requirement("provenance.signed-checkpoints")
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_checkpoints_go_on_when_a_clock_that_was_ahead_is_set_right(
+    log: Log, clock: FixedClock, is_restarted: bool
+) -> None:
+    clock.jump(3_600)
+    await log.write(1)
+    await log.sequencer.run_once()
+    clock.jump(-3_600)
+    await log.write(1)
+    await (log.new_sequencer() if is_restarted else log.sequencer).run_once()
+    newest = await log.db.read(store.newest_checkpoint)
+    assert newest is not None
+    assert newest.size == 2
+
+
+@requirement("provenance.signed-checkpoints")
 async def test_checkpoint_is_signed_when_due_and_events_are_new(log: Log, clock: FixedClock) -> None:
     await log.write(3)
     await log.sequencer.run_once()

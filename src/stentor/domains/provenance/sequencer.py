@@ -135,8 +135,9 @@ class Sequencer:
             last = await self._db.read(store.newest_checkpoint)
             self._last_signed = (last.size, last.made_at) if last else (0, 0)
         signed_size, signed_at = self._last_signed
-        due = now - signed_at >= self._checkpoint_interval
-        retry_due = self._checkpoints.problem is not None and now - signed_at >= SIGN_RETRY_US
+        # A time in the future is of a clock that was ahead, and is no reason to wait until then.
+        due = not 0 <= now - signed_at < self._checkpoint_interval
+        retry_due = self._checkpoints.problem is not None and not 0 <= now - signed_at < SIGN_RETRY_US
         if size is None and (due or retry_due):
             # Before the work: if it fails, the next try is an interval away and not in every round.
             self._last_signed = (signed_size, now)
