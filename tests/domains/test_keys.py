@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from stentor.auth.api_keys import digest_key
+from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql
-from tests.conftest import MakeWorld, World
+from stentor.testing import FixedClock
+from tests.conftest import MakeWorld, World, build_world
+from tests.patience import soon
 from tests.requirements import requirement
 
 TASK = {"type": "echo", "input": "hello", "required_capabilities": ["echo"]}
@@ -250,6 +254,32 @@ async def test_keys_are_there_after_a_restart_and_in_other_processes(make_world:
     await first.admin.post("/api/v1/keys/dana/revoke")
     await second.kernel.refresh(0)
     assert await status(second, made["key"]) == 401
+
+
+@pytest.mark.only("postgresql", reason="several processes")
+@requirement("keys.restart")
+async def test_another_process_learns_of_a_change_whatever_its_clock_or_the_databases_says(
+    make_world: MakeWorld, db: Database, clock: FixedClock, tmp_path: Path
+) -> None:
+    first: World = await make_world()
+    ahead = FixedClock(clock.now() + 10 * SECOND)
+    second = await build_world(db, ahead, tmp_path / "second", SERVICE_SNAPSHOT_REFRESH_SECONDS="0.1")
+    try:
+        made = await make(first)
+        await becomes(second, made["key"], 200)
+        clock.advance(seconds=-3600)  # the database's
+        revoked = await first.admin.post("/api/v1/keys/dana/revoke")
+        assert revoked.status_code == 200, revoked.text
+        await becomes(second, made["key"], 401)
+    finally:
+        await second.kernel.stop()
+
+
+async def becomes(world: World, key: str, expected: int) -> None:
+    async def found() -> bool:
+        return await status(world, key) == expected
+
+    await soon(found)
 
 
 async def test_an_older_row_never_makes_a_revoked_key_valid_again(world: World, db: Database) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from stentor.bootstrap.parts.retention import archive_check, open_archiver
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
 from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database
+from stentor.core.db import Database, Tx
 from stentor.core.db.leader import JOBS_LOCK_ID, LeaderElection
 from stentor.core.db.polling import PollQuery, apply_polls
 from stentor.core.errors import StoreUnavailable
@@ -103,7 +103,7 @@ class Kernel:
     _stale: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when another process has changed what this one holds in memory."""
     _loaded_at: int = 0
-    """When `start` began to load (microseconds): the rest of a start may take long, and others go on meanwhile."""
+    """When `start` loaded (microseconds): the rest of a start may take long, and others go on meanwhile."""
 
     def __post_init__(self) -> None:
         # Pushed before anything that starts, so the database is closed last of all.
@@ -203,14 +203,31 @@ class Kernel:
         except StoreUnavailable:
             log.warning("shutdown: claims not released, their leases expire tasks=%d", len(unfinished))
 
-    async def refresh(self, since: int) -> None:
-        """Load what changed since a time (microseconds) of everything that is held in memory."""
+    async def refresh(self, since: int) -> int:
+        """Load what changed since a time of everything that is held in memory; return the time at which it was read.
+
+        Both are the database's time (microseconds), as in its rows: the clock of this machine may differ from it.
+        """
         views: list[Poller] = [*self._required_views, self.agents.trust.view]
         if self.people.is_enabled:
             # Without a provider nobody can sign in, so nothing changes after the first load.
             views.append(self.people)
-        polls = [view.poll_query(since) for view in views]
-        await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
+        return await self._read_views(views, since)
+
+    async def _read_views(self, views: Iterable[Poller], since: int) -> int:
+        times: list[int] = []
+
+        def timed(query: PollQuery) -> PollQuery:
+            def read(tx: Tx) -> Callable[[], None]:
+                times.append(tx.now)
+                return query(tx)
+
+            return read
+
+        polls = [*(view.poll_query(since) for view in views), self.webhooks.dispatcher.poll_query()]
+        await apply_polls(self.infra.db.poll, map(timed, polls))
+        # Usually they share a transaction and a time; if one failed, each has its own.
+        return min(times)
 
     @property
     def _required_views(self) -> tuple[Poller, ...]:
@@ -218,10 +235,8 @@ class Kernel:
 
     async def _load(self) -> None:
         """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
-        self._loaded_at = self.infra.clock.now()
         # People also without a provider: whether a person or a program did something earlier depends on their roles.
-        polls = [view.poll_query(0) for view in (*self._required_views, self.people)]
-        await apply_polls(self.infra.db.poll, [*polls, self.webhooks.dispatcher.poll_query()])
+        self._loaded_at = await self._read_views((*self._required_views, self.people), 0)
         self.agents.presence.load_departures(await self.infra.db.read(agent_store.list_departures))
         try:
             await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
@@ -256,10 +271,10 @@ class Kernel:
                 await asyncio.sleep(MIN_REFRESH_SECONDS)
             # Before the queries: a notice that arrives while they run must cause another refresh.
             self._stale.clear()
-            started = self.infra.clock.now()
             try:
-                await self.refresh(since - REFRESH_OVERLAP_US)
-                since = started
+                read_at = await self.refresh(since - REFRESH_OVERLAP_US)
+                # After the database's clock was set back, everything is read: what changed may have any time.
+                since = read_at if read_at >= since else 0
                 self.tasks.dispatcher.registry_refreshed()
             except StoreUnavailable:
                 # `since` stays, so that the next refresh catches up on everything that was missed.
