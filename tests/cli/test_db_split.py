@@ -16,6 +16,7 @@ from stentor.core.db.transfer import Table
 from stentor.core.db.transfer.model import NOT_COPIED, Column
 from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.db.transfer.tenant_rows import require_known
+from stentor.core.db.transfer.tenant_split import SPLITTING_VERSION
 from stentor.core.errors import StartRefused
 from tests.cli.populated import ENVIRON, post, stop
 from tests.cli.program import Done, Program
@@ -181,6 +182,24 @@ def test_after_a_kill_the_same_command_ends_with_nothing_lost_or_doubled(
             process.communicate(timeout=60)
     assert value(installation.url, LEFT_BEHIND) == (0 if moment == "finishing" else 2)
     assert "run `stentor db" in start_refused(other, bare_url)
+    moved(installation.split(bare_url, "other"))
+    check_both(installation, bare_url, tmp_path)
+
+
+@requirement("scale.split-interrupted")
+def test_what_the_source_has_deleted_is_never_overwritten(
+    installation: Installation, bare_url: str, tmp_path: Path
+) -> None:
+    moved(installation.split(bare_url, "other"))
+    # As if it had been killed before its last step.
+    unfinished = f"update alembic_version set version_num = '{SPLITTING_VERSION}' returning version_num"
+    assert value(bare_url, unfinished) == SPLITTING_VERSION
+    refused(installation.split(bare_url, "default"), "A split of the tenant 'other' into")
+    added = "insert into task_counts values ('other', -1, 'completed', 'somebody', 1) returning 1"
+    assert value(installation.url, added) == 1
+    refused(installation.split(bare_url, "other"), "has new rows of the same tenants")
+    assert value(bare_url, LEFT_BEHIND) == 2
+    value(installation.url, "delete from task_counts where tenant = 'other' returning 1")
     moved(installation.split(bare_url, "other"))
     check_both(installation, bare_url, tmp_path)
 

@@ -11,15 +11,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
+from psycopg import sql
+
 from stentor.core import migrations
 from stentor.core.db.driver import Driver, Sql
 from stentor.core.db.transfer.database_copy import DatabaseCopy, Progress
-from stentor.core.db.transfer.model import CopiedTable
-from stentor.core.db.transfer.postgres import PostgresSide
-from stentor.core.db.transfer.tenant_rows import TenantRows, require_known
+from stentor.core.db.transfer.model import CopiedTable, Table
+from stentor.core.db.transfer.postgres import PostgresSide, table_name, translated_errors
+from stentor.core.db.transfer.tenant_rows import SHARED_TABLES, STAYING_TABLES, TenantRows, require_known
 from stentor.core.errors import StartRefused
 
 SPLITTING_VERSION = migrations.SPLITTING_PREFIX + migrations.HEAD
+_NEWEST = [
+    (Sql(f"select max({key}) from {table}"), Sql(f"select 1 from {table} where {key} = :id"))  # noqa: S608 - named here
+    for table, key in (("agents", "agent_id"), ("tasks", "provenance_id"))
+]
+"""The newest id of a table, and whether a row has it: ids that no later row gets again."""
 _LAST_LEAF = Sql("select number, hash from provenance_leaves order by number desc limit 1")
 _SAME_LEAF = Sql("select hash from provenance_leaves where number = :number")
 
@@ -28,6 +35,16 @@ class SplitTarget(PostgresSide):
     """The target, which may have the mark of a split that was interrupted."""
 
     _resumable: ClassVar[str | None] = SPLITTING_VERSION
+
+    def list_tenants(self, tables: Sequence[Table]) -> set[str]:
+        """Return the tenants that rows name, without those of the run log."""
+        found: set[str] = set()
+        for table in tables:
+            if "tenant" in table.names and table.name not in SHARED_TABLES | STAYING_TABLES:
+                statement = sql.SQL("select distinct tenant from {}").format(table_name(table))
+                with translated_errors():
+                    found.update(tenant for (tenant,) in self._raw.execute(statement))
+        return found
 
 
 class TenantSplit:
@@ -53,13 +70,31 @@ class TenantSplit:
             missing = [tenant for tenant in self._tenants if not self._source.count_tenant(tenant, tables)]
             is_copied = migrations.current_version(self._target.driver) == SPLITTING_VERSION
             self.is_released = is_copied and len(missing) == len(self._tenants)
-            if self.is_released:
+            if is_copied:
                 self._require_same_log()
-            elif missing:
+            if missing and not self.is_released:
                 raise StartRefused(
                     f"{self._source.display} has no rows of the tenant {missing[0]!r}: nothing was moved."
                 )
+            if is_copied and not self.is_released:
+                self._require_kept()
             yield
+
+    def _require_kept(self) -> None:
+        # A copy overwrites what the target has, which must not be the only copy of it.
+        source, target = self._source, self._target
+        if others := target.list_tenants(self._copy.plan.tables).difference(self._tenants):
+            raise StartRefused(
+                f"A split of the tenant {min(others)!r} into {target.display} was interrupted: run it again with the "
+                "same tenants first."
+            )
+        for newest, is_there in _NEWEST:
+            ((last,),) = _rows(target.driver, newest, {})
+            if last is not None and not _rows(source.driver, is_there, {"id": last}):
+                raise StartRefused(
+                    f"{source.display} has deleted what is in {target.display}, and has new rows of the same tenants. "
+                    "Move those to another, empty database, then run this again."
+                )
 
     def _require_same_log(self) -> None:
         # Both run logs have the same beginning; another database that lacks the tenants is not their source.
