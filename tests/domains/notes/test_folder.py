@@ -85,6 +85,36 @@ def test_what_is_deleted_lies_in_the_trash_and_two_of_a_name_both_do(vault: Fold
     assert {p.name: p.read_bytes() for p in (root / TRASH_FOLDER).iterdir()} == {"x.md": b"one", "x 2.md": b"two"}
 
 
+def test_two_deletes_of_one_name_at_a_time_both_reach_the_trash(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = safe_files.move_noreplace
+
+    def move_noreplace(source_folder: int, source: str, target_folder: int, target: str) -> None:
+        """Let another delete take the name first."""
+        if not (root / TRASH_FOLDER / target).exists():
+            (root / TRASH_FOLDER / target).write_bytes(b"other")
+            monkeypatch.undo()
+        move(source_folder, source, target_folder, target)
+
+    vault.write_sync("a/x.md", b"one")
+    monkeypatch.setattr(safe_files, "move_noreplace", move_noreplace)
+    vault.delete_sync("a/x.md")
+    assert {p.name: p.read_bytes() for p in (root / TRASH_FOLDER).iterdir()} == {"x.md": b"other", "x 2.md": b"one"}
+
+
+@pytest.mark.parametrize("name", ["a" * 252 + ".md", "ü" * 126 + ".md", "a." + "b" * 253, "a" * 255], ids=range(4))
+def test_the_longest_name_can_be_deleted_again_and_again(vault: FolderVault, root: Path, name: str) -> None:
+    for content in (b"one", b"two", b"three"):
+        vault.write_sync(name, content)
+        vault.delete_sync(name)
+    found = {p.name: p.read_bytes() for p in (root / TRASH_FOLDER).iterdir()}
+    assert sorted(found.values()) == [b"one", b"three", b"two"]
+    assert found[name] == b"one"
+    if name.endswith(".md"):
+        assert all(each.endswith(".md") for each in found)
+
+
 def test_a_moved_file_keeps_its_bytes_and_overwrites_only_when_told(vault: FolderVault) -> None:
     vault.write_sync("a.md", b"a")
     vault.write_sync("b.md", b"b")

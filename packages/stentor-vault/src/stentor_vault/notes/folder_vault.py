@@ -111,8 +111,7 @@ class FolderVault:
             if not matches_state(expected, present):
                 raise NoteChanged(path, model.content_hash(present))
             # The trash keeps every version: a name that is taken gets a number.
-            trash_name = safe_files.find_unused_name(trash, stored_name)
-            safe_files.move_noreplace(folder, stored_name, trash, trash_name)
+            trash_name = safe_files.move_to_unused_name(folder, stored_name, trash)
             # Compared again after the move: no program can replace the file between this and the deletion.
             previous = safe_files.read_content(trash, trash_name)
             if not matches_state(expected, previous):

@@ -28,6 +28,9 @@ from stentor_vault.notes.paths import fold_path, is_hidden
 TEMP_PREFIX = ".stentor-"
 """Prefix of the names of temporary files, which no vault lists."""
 
+MAX_SUFFIX_CHARS = 20
+"""What is longer after the last dot of a name is no suffix that a numbered name must keep."""
+
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for its writer.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -253,12 +256,18 @@ def unlink_if_exists(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
-def find_unused_name(folder: int, name: str) -> str:
-    """Return a free name in the folder: `a.md`, `a 2.md`, `a 3.md`."""
-    stem, dot, suffix = name.rpartition(".")
-    taken = set(os.listdir(folder))
-    candidates = (f"{stem} {n}{dot}{suffix}" if stem else f"{name} {n}" for n in range(2, 1_000_000))
-    return name if name not in taken else next(candidate for candidate in candidates if candidate not in taken)
+def move_to_unused_name(source_folder: int, name: str, target_folder: int) -> str:
+    """Move a file to a free name in another folder, `a.md`, `a 2.md` or `a 3.md`, and return the name."""
+    taken = set(os.listdir(target_folder))
+    number, target = 1, name
+    while True:
+        if target not in taken:
+            # Another delete may have taken it meanwhile, and some systems do not tell upper from lower case.
+            with contextlib.suppress(FileExistsError):
+                move_noreplace(source_folder, name, target_folder, target)
+                return target
+        number += 1
+        target = _numbered_name(name, number)
 
 
 def _open_child(parent: int, part: str, *, make: bool) -> int:
@@ -289,6 +298,16 @@ def _open_child_folder(parent: int, name: str, part: str) -> int:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise NoSuchNote(f"{part!r} is not a folder of the vault.") from None
         raise
+
+
+def _numbered_name(name: str, number: int) -> str:
+    """Return the name with a number before its suffix, shortened to what a name may have."""
+    stem, dot, suffix = name.rpartition(".")
+    if not stem or len(suffix) > MAX_SUFFIX_CHARS:
+        stem, dot, suffix = name, "", ""
+    end = f" {number}{dot}{suffix}"
+    # At a character: a part of one at the end is left out.
+    return stem.encode()[: paths.MAX_SEGMENT_BYTES - len(end.encode())].decode(errors="ignore") + end
 
 
 def _read_if_exists(folder: int, name: str) -> bytes | None:
