@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -14,7 +16,7 @@ from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import Note
 from stentor_vault.server import jsonlogic
 from stentor_vault.server.app import VaultServer
-from stentor_vault.server.read_handlers import JSON_LOGIC
+from stentor_vault.server.read_handlers import JSON_LOGIC, NOTE_JSON
 from stentor_vault.server.text_index import VaultTextIndex
 
 
@@ -72,6 +74,35 @@ async def test_read_that_ends_after_a_delete_does_not_restore_the_note(vault: Sl
     vault.release.set()
     await stale
     assert index.search("alpha", 10) == []
+
+
+async def test_a_note_is_indexed_once_however_its_name_is_composed(vault: SlowVault) -> None:
+    composed = "Caf\u00e9.md"
+    decomposed = unicodedata.normalize("NFD", composed)
+    index = VaultTextIndex(vault)
+    await index.load()
+    index.request_load()
+    transport = httpx.ASGITransport(VaultServer(vault, index, "key"))
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://vault/vault/", headers={"Authorization": "Bearer key"}
+    ) as http:
+        assert (await http.put(quote(decomposed), content="espresso #coffee")).status_code == 204
+        (vault.root / "a.md").write_text(f"[[{composed[:-3]}]]")
+        # The events of the two files, as a system sends them that keeps the one decomposed.
+        for path in ("a.md", composed, decomposed):
+            await index.refresh(path)
+        assert [hit.filename for hit in index.search("espresso", 10)] == [composed]
+        assert index.count_tags() == [{"name": "coffee", "count": 1}]
+        note = (await http.get(quote(decomposed), headers={"Accept": NOTE_JSON})).json()
+        assert (note["path"], note["backlinks"]) == (composed, ["a.md"])
+        moved = await http.request(
+            "MOVE", "a.md", headers={"Destination": quote(decomposed), "Allow-Overwrite": "true"}
+        )
+        assert (moved.status_code, moved.headers["Content-Location"]) == (204, quote(composed))
+    (vault.root / composed).unlink()
+    await index.refresh(decomposed)
+    assert index.list_rule_data() == []
+    assert index.links.find_backlinks(composed) == []
 
 
 async def test_read_numbers_are_dropped_when_a_read_ends(vault: SlowVault) -> None:

@@ -213,7 +213,7 @@ class FolderVault:
     def _hold_locks(self, note_paths: Iterable[str]) -> Iterator[None]:
         with ExitStack() as stack:
             # In ascending order, so that two callers cannot deadlock.
-            for index in sorted({hash(path) % len(self._locks) for path in note_paths}):
+            for index in sorted({hash(paths.fold_path(path)) % len(self._locks) for path in note_paths}):
                 stack.enter_context(self._locks[index])
             yield
 

@@ -43,6 +43,12 @@ def split_path(path: str) -> list[str]:
     return parts
 
 
+def compose_path(path: str) -> str:
+    """Return the path in NFC, unchecked; unchanged if it is longer than what `split_path` accepts."""
+    # Composing takes quadratic time in the length of a run of accents.
+    return path if path.isascii() or len(path) > MAX_PATH_LENGTH else unicodedata.normalize("NFC", path)
+
+
 def is_valid_path(path: str) -> bool:
     """Return whether a vault accepts a path: not all files in its folder have such a path."""
     try:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from stentor_vault import jsontext
 from stentor_vault.errors import InvalidRequest
 from stentor_vault.notes.model import content_hash
+from stentor_vault.notes.paths import compose_path
 from stentor_vault.server.entity_tags import InvalidEntityTags, parse_entity_tags
 from stentor_vault.server.errors import (
     BAD_CONDITION,
@@ -64,10 +65,10 @@ def decode_segment(part: str) -> str:
 
 
 def join_path(parts: list[str]) -> str:
-    """Join segments to a path of the vault. Raises VaultApiError (404) for a segment with a slash in it."""
+    """Join segments to a path of the vault, in NFC. Raises VaultApiError (404) for a segment with a slash in it."""
     if any("/" in part for part in parts):
         raise VaultApiError(NOT_FOUND, "Not found: the name of a file or folder cannot contain a slash.")
-    return "/".join(parts)
+    return compose_path("/".join(parts))
 
 
 def require_file_path(parts: list[str]) -> str:

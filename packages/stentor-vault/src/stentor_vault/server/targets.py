@@ -8,7 +8,7 @@ import msgspec
 
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import NoSuchNote, Note
-from stentor_vault.notes.paths import InvalidPath
+from stentor_vault.notes.paths import InvalidPath, compose_path
 from stentor_vault.server.errors import BAD_TARGET_TYPE, NO_TARGET, NOT_FOUND, VaultApiError
 from stentor_vault.server.patching.instruction import TARGET_KINDS, HeadingPath
 
@@ -58,7 +58,7 @@ async def _read_file(vault: FolderVault, parts: list[str]) -> Note | None:
     if any("/" in part for part in parts):
         return None
     try:
-        return await vault.read("/".join(parts))
+        return await vault.read(compose_path("/".join(parts)))
     except (NoSuchNote, InvalidPath):
         return None
 

@@ -20,7 +20,7 @@ import msgspec
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes.folder_vault import FolderVault, watch_changes
 from stentor_vault.notes.model import NoSuchNote, Note, Stat, VaultUnavailable
-from stentor_vault.notes.paths import InvalidPath, is_hidden
+from stentor_vault.notes.paths import InvalidPath, compose_path, is_hidden
 from stentor_vault.server.jsonlogic import RuleData
 from stentor_vault.server.links import LinkIndex, NoteLinks, extract_link_targets
 from stentor_vault.text.documents import NoteDocument, parse_document
@@ -117,6 +117,8 @@ class VaultTextIndex:
 
     async def refresh(self, path: str) -> None:
         """Read a file again and update its entries; does nothing before the load was requested."""
+        # As `walk` names it: requests and file events may have the name decomposed.
+        path = compose_path(path)
         if self._is_excluded(path) or not self._load_requested.is_set():
             return
         read_number = next(self._read_numbers)

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from stentor_vault.notes import model
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, NoteChanged, content_hash
-from stentor_vault.notes.paths import InvalidPath
+from stentor_vault.notes.paths import InvalidPath, compose_path
 from stentor_vault.server import errors, targets
 from stentor_vault.server.errors import FILE_EXISTS, VaultApiError
 from stentor_vault.server.patch_ops import TextPatch, parse_legacy_patch, parse_part_write, parse_patch
@@ -148,7 +148,7 @@ def append_on_new_line(current: bytes | None, added: bytes) -> bytes:
 
 
 def _destination(request: Request, source: str) -> str:
-    """Return the target path; a Destination that ends in a slash is the folder for a file of the same name."""
+    """Return the target path in NFC; a Destination that ends in a slash is the folder for a file of the same name."""
     value = request.headers.get("destination")
     if value is None:
         raise VaultApiError(errors.NO_DESTINATION, "The header Destination is missing.")
@@ -157,6 +157,7 @@ def _destination(request: Request, source: str) -> str:
         path = unquote(value.strip(), errors="strict").replace("\\", "/")
     except UnicodeDecodeError:
         raise VaultApiError(errors.BAD_DESTINATION, "The header Destination is not percent-encoded UTF-8.") from None
+    path = compose_path(path)
     while "//" in path:
         path = path.replace("//", "/")
     if path.startswith("/"):
