@@ -292,6 +292,8 @@ async def test_a_change_counts_from_the_next_time(world: World) -> None:
     wrong: list[dict[str, Any]] = [
         {},
         {"cron": "never"},
+        {"cron": "0 0 30 2 *"},
+        {"cron": "0 0 */31 * MON#2"},
         {"timezone": "Mars/Phobos"},
         {"name": "t"},
         {"task": {"type": "x"}},

@@ -26,7 +26,18 @@ async def test_each_step_is_read_under_its_key_however_odd_and_none_has_a_key_th
     for key in ODD_KEYS:
         answer = await world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/{quote(key, safe='')}")
         assert (answer.json()["key"], answer.json()["value"]) == (key, key)
-    for key in (".", "..", "", "x" * 1025, "\u202eabc", "a\nb", "\ufeff", "\U0001f468\u200d\U0001f469"):
+    for key in (
+        ".",
+        "..",
+        "",
+        "x" * 1025,
+        "\u202eabc",
+        "a\nb",
+        "\ufeff",
+        "\U0001f468\u200d\U0001f469",
+        "#start",
+        "#after/x",
+    ):
         refused(await attempt.step("odd", 1, key=key), 400, "INVALID_REQUEST")
         refused(await wait(attempt, "question", key=key, question="Now?"), 400, "INVALID_REQUEST")
     assert len((await attempt.journal())["steps"]) == len(ODD_KEYS)

@@ -15,13 +15,14 @@ from stentor.core.db import Sql
 from stentor.core.errors import RateLimited
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLogEvent
-from stentor.domains.activity.service import MAX_EVENTS, ActivityService
+from stentor.domains.activity.service import MAX_EVENTS, ActivityService, StreamStep
 from stentor.domains.tasks.model import Task
 from stentor.web import sse
 from stentor.web.sse import SseEvent as WebFrame
 from stentor.web.sse import StreamLimit
 from tests.conftest import Service, World
 from tests.domains.streams import Frame, parse, watch, watched
+from tests.patience import soon
 from tests.requirements import requirement
 
 END = ("complete", "error")
@@ -218,6 +219,27 @@ async def test_a_stream_of_an_unknown_or_foreign_task_is_404(world: World) -> No
     task_id, _ = await talking(world)
     assert (await world.admin.get("/api/v1/tasks/nobody/stream")).status_code == 404
     assert (await world.clients["OTHER"].get(f"/api/v1/tasks/{task_id}/stream")).status_code == 404
+
+
+@requirement("activity.stream-resumes")
+@pytest.mark.parametrize("after", ["z", "g:a:1", "\0:a:1", "a:b", "ffffffff-ffff-7fff-bfff-ffffffffffff"])
+async def test_a_stream_from_an_unknown_place_ends_with_the_task(world: World, after: str) -> None:
+    agent = await world.register("ann")
+    task_id = await world.submit()
+    steps = world.kernel.tasks.activity.stream("default", task_id, after)
+    reader = asyncio.create_task(read_all(steps))
+    await watched(world)
+    claim = await world.claim(agent)
+    done = {"epoch": claim["epoch"], "result": "hi"}
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=done)).status_code == 200
+    await soon(reader.done)
+    kinds = [step.kind for step in await reader]
+    assert kinds[-1] == "complete"
+    assert ("activity" in kinds) is not after.startswith("f"), "what is no id starts from the beginning"
+
+
+async def read_all(steps: AsyncIterator[StreamStep]) -> list[StreamStep]:
+    return [step async for step in steps]
 
 
 @requirement("activity.stream-heartbeats")

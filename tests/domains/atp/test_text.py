@@ -167,6 +167,13 @@ def test_what_an_agent_sees_of_a_wire_form_is_its_body_without_the_tags(message:
         assert not any(seen.lstrip().startswith(f"{tag}:") for tag in TAGS) or seen == message.content
 
 
+def test_every_head_is_removed_from_what_an_agent_sees() -> None:
+    assert (
+        strip_header("#Mode: direct\n\n#Context: a\n\n \n#Priority: low\n\nText\n\n#Mode: a\n") == "Text\n\n#Mode: a\n"
+    )
+    assert strip_header("#Mode: direct\n\n" * 200_000 + "Text") == "Text"
+
+
 def test_a_text_without_tags_at_its_head_stays_as_it_is() -> None:
     for text in ("# Heading\n\ntext", "#tag other", "plain", "", "text\n#Mode: direct\n\n", "#Model: x\n\n"):
         assert strip_header(text) == text

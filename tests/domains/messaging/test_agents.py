@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import World
 from tests.domains.messaging.conftest import Post, form, task
+from tests.patience import soon
 from tests.requirements import requirement
 
 
@@ -161,6 +162,30 @@ async def test_a_direct_message_ends_with_its_timeout_and_what_nobody_began_is_c
     assert answer["response"]["error"]["code"] == "TIMEOUT"
     assert (await post.world.task(answer["response"]["task_id"]))["status"] == "cancelled"
     assert (await post.world.task(task_id))["status"] == "queued"
+
+
+@requirement("atp.mode-semantics")
+async def test_a_message_whose_task_its_sender_sees_no_more_ends_and_delays_no_other(post: Post) -> None:
+    world = post.world
+    ann = await world.register("ann", key_name="bob")
+    task_id = await world.submit(timeout_seconds=5)
+    claim = (await world.clients["BOB"].post(f"/api/v1/agents/{ann}/claims", json={"wait_seconds": 10})).json()["tasks"]
+    failed = {"epoch": claim[0]["epoch"], "error": {"message": "no"}}
+    assert (await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/fail", json=failed)).status_code == 200
+    await world.register("zoe", key_name="writer", alignment_score=1.0, accuracy_score=1.0, efficiency_score=1.0)
+    message_id = await post.send({"task_id": task_id}, action="retry", client="BOB")
+    other = await post.send(task(timeout_seconds=5))
+
+    async def routed() -> bool:
+        return all([(await post.message(waiting))["route"] for waiting in (message_id, other)])
+
+    await soon(routed)
+    assert (await world.clients["BOB"].get(f"/api/v1/tasks/{task_id}")).status_code == 404
+    assert (await world.clients["BOB"].get(f"/api/v1/tasks/{task_id}")).status_code == 404
+    world.clock.advance(seconds=6)
+    for waiting in (message_id, other):
+        assert (await post.over(waiting))["response"]["error"]["code"] == "TIMEOUT"
+    assert (await world.task(task_id))["status"] == "cancelled"
 
 
 async def test_a_message_with_the_id_of_another_task_is_a_conflict(post: Post) -> None:

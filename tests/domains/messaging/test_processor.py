@@ -61,6 +61,17 @@ async def test_what_a_dead_process_had_in_hand_is_carried_out_once_by_the_next(f
     assert kinds == ["message_received", "message_requeued", "message_started", "message_completed"]
 
 
+async def test_a_malformed_message_of_a_dead_process_does_not_keep_the_next_from_starting(full: Post) -> None:
+    carrier = full.world.kernel.messaging.processor
+    await carrier.stop()
+    await full.send({"name": "ann"}, "registry", "register")
+    good = await full.send({"name": "bob"}, "registry", "register")
+    await move(full.world, "update atp_messages set status = 'executing', epoch = 1, lease_until = 1")
+    await move(full.world, f"update atp_messages set header = '[' where message_id <> '{good}'")
+    await carrier.start()
+    assert (await full.over(good))["status"] == "completed"
+
+
 @requirement("atp.carried-out-once")
 async def test_a_write_that_was_made_before_the_kill_is_not_made_again(full: Post) -> None:
     note = {"path": "a.md", "content": "mine\n"}

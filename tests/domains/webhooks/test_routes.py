@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql, Tx
-from stentor.domains.webhooks import model
+from stentor.domains.webhooks import delivery_log, model
 from tests.domains.webhooks.conftest import Hooks
 from tests.requirements import requirement
 
@@ -123,6 +123,29 @@ async def test_missed_events_of_a_disabled_webhook_can_be_replayed(hooks: Hooks)
     assert (await hooks.receiver.wait_for_calls(2))[1].id == call.id
     backwards = {"since": since, "until": "2020-01-01T00:00:00Z"}
     assert (await hooks.request("POST", f"{path}/replay", json=backwards)).status_code == 400
+
+
+@requirement("webhooks.replay-since")
+async def test_a_continued_replay_misses_no_event_that_was_written_late(
+    hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_log, "MAX_REPLAYED", 1)
+    monkeypatch.setattr(delivery_log, "REPLAY_BATCH", 1)
+    webhook = await hooks.subscribe("agent.registered")
+    path = f"/{webhook['id']}"
+    await hooks.request_json("PATCH", path, json={"enabled": False})
+    since = (datetime.now(UTC) - timedelta(minutes=1)).isoformat()
+    # The id of an event is drawn before its transaction begins, which may have to wait for its turn to write.
+    hooks.world.clock.advance(seconds=2)
+    agents = {await hooks.world.register("late")}
+    hooks.world.clock.advance(seconds=-1)
+    agents |= {await hooks.world.register(name) for name in ("ann", "bob")}
+    hooks.world.clock.advance(seconds=2)
+    await hooks.request_json("PATCH", path, json={"enabled": True})
+    while since is not None:
+        since = (await hooks.request_json("POST", f"{path}/replay", 202, json={"since": since}))["next_since"]
+    calls = await hooks.receiver.wait_for_calls(3)
+    assert {call.payload["data"]["agent_id"] for call in calls} == agents
 
 
 @requirement("webhooks.delivery-log-and-replay")

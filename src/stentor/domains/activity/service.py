@@ -6,6 +6,7 @@ Live events come from the hub of this process (`core.live.Hub`); what the hub mi
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Literal
 
@@ -18,6 +19,7 @@ from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, Stentor
 from stentor.core.jsontext import JsonObject
 from stentor.core.live import TERMINAL_EVENTS, Hub, RunLogChanged, StreamedToken, TaskWatcher
 from stentor.core.runlog import RunLogEvent
+from stentor.core.text_checks import UUID_PATTERN
 from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.registry.agent_cache import AgentCache
@@ -194,9 +196,10 @@ class ActivityService:
             message = await watcher.get()
             if isinstance(message, RunLogChanged):
                 return
+            # Also if the reader has it already, or says so: nothing comes after it.
+            ended = ended or (isinstance(message, RunLogEvent) and message.event_type in TERMINAL_EVENTS)
             if step := self._to_step(message, position):
                 yield step
-                ended = ended or (isinstance(message, RunLogEvent) and message.event_type in TERMINAL_EVENTS)
 
     def _to_step(
         self, message: StreamedToken | RunLogEvent | RunLogChanged, position: StreamPosition
@@ -257,10 +260,14 @@ def _token_step(token: StreamedToken, position: StreamPosition) -> StreamStep | 
 
 def _parse_position(last_event_id: str | None) -> StreamPosition:
     """Parse a Last-Event-ID, `<event>` or `<event>:<attempt>:<n>`; an invalid one starts from the beginning."""
-    parts = (last_event_id or "").split(":")
-    if len(parts) == 3 and parts[2].isdecimal() and len(parts[2]) < 10:
-        return StreamPosition(parts[0], parts[1], int(parts[2]))
-    return StreamPosition(parts[0] if len(parts) == 1 and "\0" not in parts[0] else "")
+    event, *token = (last_event_id or "").split(":")
+    if event and not re.fullmatch(UUID_PATTERN, event):
+        return StreamPosition()
+    if not token:
+        return StreamPosition(event)
+    if len(token) == 2 and token[1].isdecimal() and len(token[1]) < 10:
+        return StreamPosition(event, token[0], int(token[1]))
+    return StreamPosition()
 
 
 def read_events(tx: Tx, tenant: str, task_id: str, limit: int, after: str = "") -> TaskEvents:

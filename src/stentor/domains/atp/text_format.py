@@ -112,5 +112,8 @@ def content_for_agent(value: Any) -> Any:
 
 def strip_header(text: str) -> str:
     """Remove the tags at the beginning of a text, if there are any: an agent may see only the rest."""
-    header = _HEAD.match(text)
-    return text[header.end() :] if header else text
+    # Repeated, because below a head there may be another one.
+    start = 0
+    while header := _HEAD.match(text, start):
+        start = header.end()
+    return text[start:]

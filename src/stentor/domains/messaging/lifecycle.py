@@ -200,7 +200,13 @@ class MessageLifecycle:
     async def repair(self, missed: MissedEndings) -> None:
         """Fail overdue messages, complete those whose task has ended, forget tasks that nothing waits for."""
         for stored in missed.overdue:
-            await self._give_up(stored)
+            try:
+                await self._give_up(stored)
+            except StoreUnavailable:
+                raise
+            except Exception:
+                # The others go on: one of another tenant must not wait for it.
+                log.exception("messaging: ending an overdue message failed message_id=%s", stored.message_id)
         for key in missed.ended:
             self._on_end(key)
         if missed.awaited is not None:
@@ -214,7 +220,7 @@ class MessageLifecycle:
             task = task_store.find_all(tx, [ref]).get(ref)
             if task is not None and task.status in ("queued", "pending_approval"):
                 metadata = {"message_id": stored.message_id, "caused_by": stored.head_id}
-                self._tasks.cancel_in_tx(tx, stored.principal, task.task_id, metadata)
+                self._tasks.cancel_found(tx, task, stored.principal.name, metadata)
             self._finish(tx, stored, "failed", error_response(DEADLINE_EXCEEDED) | {"task_id": stored.task_id}, None)
 
         try:

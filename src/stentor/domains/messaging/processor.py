@@ -79,7 +79,7 @@ class MessageProcessor:
         """Requeue what an earlier process had claimed and start the loops; return how many were requeued."""
         count = 0
         # Without other processes every claim is from a dead one, whatever its lease says.
-        while not self._shared and (batch := await self._db.read(lambda tx: store.list_expired(tx, MAX_MICROS, BATCH))):
+        while not self._shared and (batch := await self._db.poll(lambda tx: store.list_expired(tx, MAX_MICROS, BATCH))):
             count += await self._requeue(batch)
         for key in await self._db.read(lambda tx: store.list_awaited_tasks(tx, SCAN)):
             self._lifecycle.await_task(*key)

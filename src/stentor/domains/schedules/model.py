@@ -133,9 +133,8 @@ class CronTimes:
         except CronSimError as error:
             raise InvalidRequest(f"cron: {cron!r} is not a cron expression: {str(error).lower()}") from None
         try:
-            # Raises StopIteration for a date such as 30 February.
             self.after(0)
-        except StopIteration:
+        except IndexError:  # a date such as 30 February
             raise InvalidRequest(f"cron: {cron!r} never matches a date") from None
 
     @property

@@ -16,6 +16,7 @@ from stentor.core.text_checks import check_printable
 from stentor.domains.steps import model
 from stentor.domains.steps.model import Encoding, StepDraft, StepKind, StepOutcome, StepState
 from stentor.domains.steps.service import JournalEntry, StepService
+from stentor.domains.steps.starts import AFTER, START, is_start
 from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
@@ -37,6 +38,8 @@ def _check_segment(key: str) -> str:
     # Clients and proxies resolve these in a path, so that nobody could read such a step or answer such a question.
     if key in (".", ".."):
         raise ValueError("must not be . or .., which clients would leave out of a path")
+    if is_start(key):
+        raise ValueError(f"must not be {START} or begin with {AFTER}: the service's own waits do")
     return check_printable(key)
 
 

@@ -19,7 +19,7 @@ from stentor.domains.tasks.model import Task, TaskDraft
 from stentor.domains.tasks.service import require_visible_task
 
 START = "#start"
-"""Key of the wait for a time. A worker's keys for its own steps do not begin like this."""
+"""Key of the wait for a time. The routes refuse this key and those that begin with `AFTER` for a worker's steps."""
 AFTER = "#after/"
 """Keys of the waits for tasks begin with it."""
 

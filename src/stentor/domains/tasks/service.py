@@ -173,11 +173,14 @@ class TaskService:
 
     def cancel_in_tx(self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> int:
         """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata."""
-        task = _require_not_ended(tx, principal, task_id)
-        meta = {"by": principal.name, "from": task.status, "status": "cancelled", **event_extra}
+        self.cancel_found(tx, _require_not_ended(tx, principal, task_id), principal.name, event_extra)
+        return tx.now
+
+    def cancel_found(self, tx: Tx, task: Task, by: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> None:
+        """Cancel a task that was read in this transaction and has not ended, whether or not the key `by` sees it."""
+        meta = {"by": by, "from": task.status, "status": "cancelled", **event_extra}
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
         self._end_as_cancelled(tx, task, "cancelled", None, event)
-        return tx.now
 
     def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> None:
         """Cancel a task because its parent was cancelled; one that has ended stays as it is."""

@@ -91,7 +91,11 @@ class DeliveryLog:
             if len(events) < REPLAY_BATCH:
                 return ReplayResult(queued, None)
             after, reached = events[-1].event_id, events[-1].happened_at
-        return ReplayResult(queued, reached)
+        # The pages go by id, which is drawn before the time: what is left may have happened before the last of them.
+        rest = await self._db.read(
+            lambda tx: queries.find_earliest_after(tx, subscription.tenant, since, until, after, reached)
+        )
+        return ReplayResult(queued, min(reached, rest or reached))
 
     def _queue_events(
         self,

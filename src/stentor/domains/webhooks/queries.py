@@ -39,6 +39,10 @@ _EVENTS = Sql(
         and happened_at >= :since and happened_at < :until and event_type in ({_TYPES})
     order by event_id limit :limit"""
 )
+_EARLIEST = Sql(
+    f"""select min(happened_at) from events where event_id > :after and event_id < :before and tenant = :tenant
+        and happened_at >= :since and happened_at < :until and event_type in ({_TYPES})"""
+)
 _HANDLED = Sql(
     """select 1 from webhook_deliveries where subscription_id = :subscription_id and event_id = :event_id
         and status in ('waiting', 'sending', 'delivered') limit 1"""
@@ -152,6 +156,16 @@ def list_events(tx: Tx, tenant: str, since: int, until: int, after: str, limit: 
     low, high = ids.min_id_at(since - MAX_CLOCK_SKEW_US), ids.min_id_at(until + MAX_CLOCK_SKEW_US)
     window = {"since": since, "until": until, "after": max(after, low), "before": high}
     return [decode_event(row) for row in tx.rows(_EVENTS, tenant=tenant, limit=limit, **window)]
+
+
+def find_earliest_after(tx: Tx, tenant: str, since: int, until: int, after: str, reached: int) -> int | None:
+    """Return when the earliest event of `list_events` after the id `after` happened, or None without one.
+
+    `reached` is when the event `after` happened; only those that may have happened before it are looked at.
+    """
+    window = {"since": since, "until": until, "after": after, "before": ids.min_id_at(reached + MAX_CLOCK_SKEW_US)}
+    row = tx.row(_EARLIEST, tenant=tenant, **window)
+    return row[0] if row else None
 
 
 def is_handled(tx: Tx, subscription_id: str, event_id: str) -> bool:

@@ -100,6 +100,19 @@ async def test_a_changed_time_leaves_the_task_to_its_owner_and_a_changed_task_do
 
 
 @requirement("dashboard.page-schedules")
+async def test_a_changed_task_keeps_its_limit_and_its_session(site: Site) -> None:
+    beside: dict[str, Any] = {"limit": {"key": "customer-42", "max": 2}, "session": "chat-1"}
+    body = {"name": "morning", "cron": "@daily", "task": {"type": "echo", "input": "hello", **beside}}
+    assert (await site.world.admin.post(PATH, json=body)).status_code == 201
+    before = (await stored(site))["task"]
+    await change(site, **FORM | {"input": "other"})
+    after = (await stored(site))["task"]
+    assert (after["input"], after["metadata"]) == ("other", before["metadata"])
+    assert "customer-42" in str(after)
+    assert "chat-1" in str(after)
+
+
+@requirement("dashboard.page-schedules")
 async def test_a_run_that_no_agent_may_have_says_so(site: Site) -> None:
     await site.send("/schedules", **FORM)
     denied = await site.send("/schedules/morning/run")

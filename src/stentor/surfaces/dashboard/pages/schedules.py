@@ -120,7 +120,9 @@ async def change_schedule(page: PageRequest) -> Response:
 def _kept(task: JsonObject) -> JsonObject:
     """Return a task as it is submitted, without what was not said of it."""
     meta = {key: value for key, value in task["metadata"].items() if key != "title"}
-    return {field: value for field, value in task.items() if value is not None} | {"metadata": meta}
+    # A response has them in the metadata, a request beside it.
+    beside = {field: meta.pop(field, None) for field in ("limit", "session")}
+    return {field: value for field, value in (task | beside).items() if value is not None} | {"metadata": meta}
 
 
 async def pause_schedule(page: PageRequest) -> Response:
