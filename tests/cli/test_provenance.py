@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from stentor.cli.provenance.run_log import EventProof, verify_proof
+from stentor.domains.provenance import merkle
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.conftest import Service
 from tests.databases import rows
@@ -120,6 +125,23 @@ def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program
     other.write_text(generate_signer("stentor/other").verifier.text)
     refused = program("provenance", "proof", task_id, "--verifier", str(other), "--json")
     assert (refused.code, refused.json["holds"], refused.json["reason"]) == (1, False, "no known key signed it")
+
+
+@requirement("provenance.inclusion-and-consistency")
+@pytest.mark.parametrize(
+    ("requested", "said", "holds"),
+    [("e1", "e1", True), ("t1", "e1", True), ("e2", "e1", False), ("e2", "e2", False), ("t2", "e1", False)],
+)
+def test_a_proof_of_another_event_is_invalid(requested: str, said: str, holds: bool) -> None:
+    """`said` is the id that the service writes beside the event e1 of the task t1."""
+    events = ['{"event_id":"e1","task_id":"t1"}', '{"event_id":"e2","task_id":null}']
+    leaves = [hashlib.sha256(b"\0" + event.encode()).digest() for event in events]
+    texts = [base64.b64encode(each).decode() for each in (*leaves, merkle.compute_root(leaves))]
+    proof = EventProof(said, events[0], texts[0], 0, 2, [texts[1]], texts[2], None)
+    reason = None if holds else "it is of another event"
+    assert verify_proof(proof, [], requested) == {"holds": holds, "signed": None, "reason": reason}
+    unreadable = msgspec.structs.replace(proof, event="[1]")
+    assert verify_proof(unreadable, [], requested)["reason"] == "what it proves is not an event"
 
 
 @requirement("provenance.export")

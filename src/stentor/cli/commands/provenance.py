@@ -117,7 +117,7 @@ def proof(
         response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", EventProof, size=size)
         # From here and not from the service, which must not choose the key that its own proof is verified with.
         keys = checkpoint_sources.load_verifiers(load_offline_settings(data_dir), verifier or [], None)
-        result = run_log.verify_proof(response.value, keys)
+        result = run_log.verify_proof(response.value, keys, record_id)
         return Response(response.document | result, CheckedEventProof)
 
     run_command(

@@ -110,8 +110,16 @@ class CheckedEventProof(EventProof, frozen=True):
     reason: str | None
 
 
-def verify_proof(proof: EventProof, keys: list[NoteVerifier]) -> JsonObject:
-    """Verify a proof of the service; return the fields that `CheckedEventProof` adds to it."""
+class _EventIds(msgspec.Struct):
+    event_id: str
+    task_id: str | None
+
+
+def verify_proof(proof: EventProof, keys: list[NoteVerifier], requested: str) -> JsonObject:
+    """Verify a proof of the service for the id of an event or a task; return the fields that `CheckedEventProof` adds.
+
+    Of a proof without the event the id cannot be verified.
+    """
     reason, signed = "", None
     try:
         path = [_decode_hash(text) for text in proof.hashes]
@@ -119,7 +127,11 @@ def verify_proof(proof: EventProof, keys: list[NoteVerifier]) -> JsonObject:
         # RFC 6962: the prefix byte 0 separates leaf hashes from those of inner nodes.
         event = proof.event
         leaf = _decode_hash(proof.leaf_hash) if event is None else sha256(b"\0" + event.encode()).digest()
-        if not merkle.verify_inclusion(leaf, proof.number, proof.size, path, root):
+        # The ids in the event, which are hashed: the service can write any id beside it.
+        ids = None if event is None else msgspec.json.decode(event, type=_EventIds)
+        if ids and (ids.event_id != proof.provenance_id or requested not in (ids.event_id, ids.task_id)):
+            reason = "it is of another event"
+        elif not merkle.verify_inclusion(leaf, proof.number, proof.size, path, root):
             reason = "the hashes do not lead from the event to the root"
         elif proof.checkpoint is not None and keys:
             checkpoint = open_note(proof.checkpoint, keys)
@@ -127,6 +139,8 @@ def verify_proof(proof: EventProof, keys: list[NoteVerifier]) -> JsonObject:
             reason = "" if signed else "the checkpoint belongs to another tree"
     except (NoteError, binascii.Error) as error:
         reason, signed = str(error), False
+    except msgspec.DecodeError:
+        reason, signed = "what it proves is not an event", False
     return {"holds": not reason, "signed": signed, "reason": reason or None}
 
 
