@@ -78,6 +78,25 @@ async def test_a_search_finds_words_of_the_message_and_of_the_metadata_and_no_pa
 
 
 @requirement("audit.filters")
+async def test_a_search_finds_words_in_any_case_also_beyond_ascii(world: World) -> None:
+    for name in ("Änderung-Größe", "anderung", "ΟΔΟΣ"):
+        await world.register(name)
+
+    async def found(text: str) -> int:
+        return len(await audit(world, text=text))
+
+    for text in ("Änderung", "änderung", "ÄNDERUNG-grö", "οδος", "δ"):
+        assert await found(text) == 1, text
+    assert await found("ünderung") == await found("%ä_derung") == 0
+    for n in range(3):
+        await world.register(f"Straße {n}", capabilities=[f"c{n}"])
+    page = (await world.admin.get("/api/v1/audit", params={"text": "straße", "limit": "2"})).json()
+    assert [event["message"].split()[-2] for event in page["events"]] == ["2", "1"]
+    rest = (await world.admin.get("/api/v1/audit", params={"text": "straße", "cursor": page["next_cursor"]})).json()
+    assert (len(page["events"]), len(rest["events"])) == (2, 1)
+
+
+@requirement("audit.filters")
 async def test_a_search_goes_on_where_a_page_of_it_ended_without_a_hit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

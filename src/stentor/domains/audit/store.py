@@ -6,6 +6,7 @@ import re
 
 from stentor.core import runlog_queries
 from stentor.core.db import Sql, Tx
+from stentor.core.db.driver import Row
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
 
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -47,6 +48,7 @@ _SEARCH = {
     )
     for category, names in _NAMES.items()
 }
+_SEARCHED_COLUMNS = EVENT_COLUMNS.index("message"), EVENT_COLUMNS.index("metadata")
 _LAST_SEARCHED = Sql(f"select count(*), min(event_id) from (select event_id {_SEARCHED}) as newest")
 
 MAX_SCANNED_EVENTS = 2_000
@@ -72,7 +74,12 @@ def list_events(
     if text:
         # `!` and not a backslash, which PostgreSQL and SQLite treat differently in a text.
         pattern = "%" + re.sub("([!%_])", r"!\1", text.lower()) + "%"
-        rows = tx.rows(_SEARCH[category], **span, pattern=pattern, limit=limit + 1)
+        # SQLite lowers ASCII alone: of other letters it only finds where they may be, and Python whether they are.
+        pattern = re.sub(r"[^\x00-\x7f]+", "%", pattern)
+        most = limit + 1 if text.isascii() else MAX_SEARCHED_EVENTS
+        rows = tx.rows(_SEARCH[category], **span, pattern=pattern, limit=most)
+        if not text.isascii():
+            rows = [row for row in rows if _has_text(row, text.casefold())][: limit + 1]
     else:
         rows = tx.rows(_LIST[category], **span, limit=limit + 1)
     events = [runlog_queries.to_event(row) for row in rows]
@@ -82,6 +89,10 @@ def list_events(
         count, last = tx.rows(_LAST_SEARCHED, **span)[0]
         return events, str(last) if count == MAX_SEARCHED_EVENTS else None
     return events, None
+
+
+def _has_text(row: Row, folded: str) -> bool:
+    return any(folded in str(row[column]).casefold() for column in _SEARCHED_COLUMNS)
 
 
 def list_recent_changes(tx: Tx, tenant: str, after: str) -> list[RunLogEvent]:
