@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.domains.execution.runtimes.builtin import INLINE_CHARACTERS
-from stentor.domains.execution.runtimes.summarizer import SummaryCancelled, split_sentences, summarize
+from stentor.domains.execution.runtimes.summarizer import (
+    MAX_CHARACTERS_READ,
+    SummaryCancelled,
+    split_sentences,
+    summarize,
+)
 from tests.conftest import MakeWorld, World
 from tests.domains.streams import at_rest
 from tests.requirements import requirement
@@ -77,6 +82,27 @@ def test_markup_and_code_are_no_sentences() -> None:
     fenced = "```python\ncode. here.\n```"
     text = f"# Title\n\nOne **bold** sentence. [Link](http://x) too.\n\n{fenced}\n\n| a | b |\n- item one\n"
     assert split_sentences(text) == ["Title", "One bold sentence.", "Link too.", "item one"]
+
+
+@requirement("execution.builtin-summarizer")
+@pytest.mark.parametrize(
+    "fragment", ["[", "![", "[](", "[a](b", "[a](b(", "[](()", "[]()(", "(", "> [", "---\n", "```\n~~~\n"]
+)
+def test_splitting_takes_linear_time(fragment: str) -> None:
+    # With quadratic time the call would not finish.
+    assert len(split_sentences(fragment * 200_000)) < 10
+
+
+def test_the_text_of_a_link_stays_and_its_address_does_not() -> None:
+    text = "See [the page](http://x/y_(z)) and [1, [two](<http://x> 'a title'). ![Picture](a.png) [Not closed](http://x"
+    assert split_sentences(text) == ["See the page and [1, two.", "Picture [Not closed](http://x"]
+
+
+@pytest.mark.parametrize("method", ["salience", "lead"])
+def test_of_a_very_long_text_only_the_beginning_is_read(method: str) -> None:
+    summary = summarize("An early sentence. " + "a " * 5 * MAX_CHARACTERS_READ, 2, method)
+    assert summary.sentences[0] == "An early sentence."
+    assert sum(map(len, summary.sentences)) <= MAX_CHARACTERS_READ
 
 
 def test_the_work_stops_when_nobody_waits() -> None:

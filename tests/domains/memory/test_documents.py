@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
 from stentor_vault.notes.frontmatter import BOM
-from stentor_vault.text import documents
+from stentor_vault.text import documents, markdown
 from tests.domains.notes.test_frontmatter import MAPS, TEXTS
 from tests.requirements import requirement
 
@@ -113,3 +113,40 @@ def test_a_block_that_ends_with_the_file_is_closed_before_a_body() -> None:
 def test_a_content_with_nul_is_refused(before: bytes | None) -> None:
     with pytest.raises(InvalidRequest, match="NUL"):
         write(before, "a\0b")
+
+
+@pytest.mark.parametrize("fragment", ["\n", "\r\n", "#\n\n", " \n", "#\r", "# ", "- a\n"])
+def test_a_note_is_read_in_linear_time_whatever_is_between_its_rules(fragment: str) -> None:
+    # With quadratic time the call would not finish.
+    content, values = read(f"---\n{fragment * 2_000}!\n---\nbody\n".encode())
+    assert (content.endswith("body\n"), values) == (True, {})
+
+
+def test_a_key_below_comments_and_empty_lines_makes_a_block_the_frontmatter() -> None:
+    assert read(b"---\n\n  # first\r\n\r\n# second\rkey: 1\n---\nbody\n") == ("body\n", {"key": 1})
+
+
+@pytest.mark.parametrize("filling", [" ", "\t", " #", "# ", "#"])
+def test_a_heading_is_read_in_linear_time(filling: str) -> None:
+    # With quadratic time the call would not finish.
+    line = f"# a{filling * 200_000}x"
+    assert markdown.match_heading(line) == (line[2:], 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "heading"),
+    [
+        ("# a", ("a", 1)),
+        ("   ###### a b \t", ("a b", 6)),
+        ("## a ##  ", ("a", 2)),
+        ("## a # ##", ("a #", 2)),
+        ("# #", ("", 1)),
+        ("# ", ("", 1)),
+        ("#", None),
+        ("#a", None),
+        ("    # a", None),
+        ("####### a", None),
+    ],
+)
+def test_a_heading_has_a_level_and_a_text_without_its_closing_marks(line: str, heading: tuple[str, int] | None) -> None:
+    assert markdown.match_heading(line) == heading

@@ -19,8 +19,11 @@ from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import BOM, InvalidFrontmatter, NoteParts
 from stentor_vault.text import markdown
 
-_KEY = re.compile(r"(?:[ \t]*(?:#.*)?[\r\n]+)*\w[\w-]*:(?:\s|\Z)")
-"""The beginning of a frontmatter block that is a mapping, or else invalid YAML."""
+_KEY = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?[\r\n]++)*+\w[\w-]*:(?:\s|\Z)")
+"""The beginning of a frontmatter block that is a mapping, or else invalid YAML.
+
+Possessive: else the time would be exponential in the number of empty lines.
+"""
 
 
 class NoteDocument(msgspec.Struct, frozen=True):

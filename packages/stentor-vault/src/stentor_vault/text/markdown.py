@@ -19,7 +19,7 @@ A tokenizer needs hundreds of bytes per token, so counting a note of some megaby
 """
 MIN_ROOM_TOKENS = 16
 """Tokens for the text of a chunk, even if title and heading leave fewer."""
-_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*?)[ \t]*#*[ \t]*$")
+_HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)$")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
@@ -85,7 +85,10 @@ def iter_lines(body: str, *, keepends: bool = False) -> Iterator[tuple[str, bool
 def match_heading(line: str) -> tuple[str, int] | None:
     """Return the text and the level of a heading; None for another line."""
     match = _HEADING.match(line)
-    return None if match is None else (match[2].strip(), len(match[1]))
+    if match is None:
+        return None
+    # Not in the regular expression, which would take cubic time for a long run of spaces.
+    return match[2].rstrip(" \t").rstrip("#").strip(), len(match[1])
 
 
 def split_chunks(title: str, body: str, max_tokens: int, count_tokens: CountTokens) -> list[Chunk]:

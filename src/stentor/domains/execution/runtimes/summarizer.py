@@ -15,11 +15,17 @@ import msgspec
 
 SUMMARY_METHODS = ("salience", "lead")
 MAX_SENTENCES = 50
+MAX_CHARACTERS_READ = 1_000_000
+"""Only the beginning of a longer text is read: while a regular expression is matched, all of Python stands still."""
 MAX_SENTENCES_READ = 2_000
 """Only the first sentences of a longer text are ranked."""
 
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
-_MARKUP = re.compile(r"(?m)^\s{0,3}(#{1,6}\s+|[-*+]\s+|\d+\.\s+|>\s?|\|.*$|[-=]{3,}\s*$)|!?\[([^\]]*)\]\([^)]*\)|[`*]")
+# No bracket within brackets, and only pairs within parentheses: else each bracket would be read up to the text's end.
+_MARKUP = re.compile(
+    r"(?m)^\s{0,3}(#{1,6}\s+|[-*+]\s+|\d+\.\s+|>\s?|\|.*$|[-=]{3,}\s*$)"
+    r"|!?\[([^\[\]]*)\]\((?:[^()]++|\([^()]*\))*+\)|[`*]"
+)
 _BOUNDARY = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|\n\s*\n|(?<=[。！？])")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _STOP = frozenset(
@@ -46,7 +52,7 @@ def summarize(
     text: str, count: int, method: str = "salience", is_cancelled: Callable[[], bool] = lambda: False
 ) -> TextSummary:
     """Return at most `count` sentences. Raises SummaryCancelled soon after `is_cancelled` returns true."""
-    sentences = split_sentences(text)[:MAX_SENTENCES_READ]
+    sentences = split_sentences(text[:MAX_CHARACTERS_READ])[:MAX_SENTENCES_READ]
     words = [_words(sentence, is_cancelled) for sentence in sentences]
     weights = Counter(word for sentence_words in words for word in sentence_words)
     chosen = (
