@@ -103,6 +103,7 @@ FAILURES = [
     (streaming(event("complete", {"result": [[]] * 200_001})), "agent_failure", "ANSWER_INVALID"),
     (answering([1]), "agent_failure", "ANSWER_INVALID"),
     (answering({"result": 1, "performance": 7}), "agent_failure", "ANSWER_INVALID"),
+    (answering({"result": 1, "performance": True}), "agent_failure", "ANSWER_INVALID"),
     (answering({"result": 1}, 302, Location="/elsewhere"), "agent_failure", "ENDPOINT_STATUS"),
     (streaming(b"event: token\ndata: {\n\n"), "agent_failure", "ENDPOINT_FAILED"),
     (streaming(event("token", {"text": "x"})), "agent_failure", "ANSWER_INVALID"),

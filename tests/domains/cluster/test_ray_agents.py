@@ -63,6 +63,7 @@ async def test_what_a_generator_yields_goes_to_the_readers_of_the_stream(world: 
 FAILURES = [
     ("fail", 7, {}, "agent_failure", "CLUSTER_JOB_FAILED", "ValueError: no 7"),
     ("missing", 1, {}, "agent_failure", "CLUSTER_JOB_FAILED", "AttributeError"),
+    ("fail", "\0x", {}, "agent_failure", "CLUSTER_JOB_FAILED", "ValueError: no \ufffdx"),
     ("fail", "x" * 9_000, {}, "agent_failure", "CLUSTER_JOB_FAILED", "ValueError"),
     ("answer_with", "text", {}, "agent_failure", "ANSWER_INVALID", "no field 'result'"),
     ("answer_with", "number", {}, "agent_failure", "CLUSTER_JOB_FAILED", "not JSON compliant"),

@@ -237,6 +237,17 @@ async def test_an_answer_that_never_matches_fails_with_what_is_wrong(world: Worl
 
 
 @requirement("execution.llm-schema")
+async def test_a_key_with_nul_in_an_answer_that_does_not_match_is_named_in_the_failure(
+    world: World, upstream: Upstream
+) -> None:
+    await thinker(world, output_schema={"additionalProperties": {"type": "integer"}})
+    Script(upstream, *[r'{"k\u0000y": "many"}'] * 3)
+    task = await think(world)
+    assert (task["status"], task["error"]["code"], len(upstream.asked)) == ("failed", "ANSWER_INVALID", 3)
+    assert "k\ufffdy" in task["error"]["message"]
+
+
+@requirement("execution.llm-schema")
 async def test_a_retry_asks_again_for_an_answer_that_matches(world: World, upstream: Upstream) -> None:
     await thinker(world, output_schema=SCHEMA)
     Script(upstream, "no", "no", "no", '{"n": 1}')

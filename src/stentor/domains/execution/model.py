@@ -60,6 +60,8 @@ class AgentFailed(Exception):
     outcome_class: OutcomeClass = "agent_failure"
 
     def __init__(self, code: str, message: str, *, was_refused: bool = False) -> None:
+        # PostgreSQL rejects NUL in text; a message may quote what the agent sent.
+        message = message.replace("\0", "\N{REPLACEMENT CHARACTER}")
         super().__init__(message)
         self.was_refused = was_refused
         self.outcome = AttemptOutcome(self.outcome_class, error={"code": code, "message": message})

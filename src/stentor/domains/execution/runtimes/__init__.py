@@ -48,17 +48,21 @@ def parse_outcome(reply: Any) -> AttemptOutcome:
             "ANSWER_INVALID", "The result of the agent has no field 'result': it must be an object that has one."
         )
     performance = reply.get("performance")
-    if performance is not None and not (isinstance(performance, int | float) and 0 < performance <= 1):
+    if performance is not None and not (_is_number(performance) and 0 < performance <= 1):
         raise AgentFailed(
             "ANSWER_INVALID", "The 'performance' in the agent's result must be a number above 0 and at most 1."
         )
     cost = reply.get("cost")
-    if cost is not None and (isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= 1e6):
+    if cost is not None and not (_is_number(cost) and 0 <= cost <= 1e6):
         raise AgentFailed(
             "ANSWER_INVALID", "The 'cost' in the agent's result must be a number of US dollars from 0 to 1,000,000."
         )
     kind = "degraded_success" if reply.get("degraded") is True else "success"
     return AttemptOutcome(kind, reply["result"], performance=performance, cost=cost)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def lease_check(claim: TaskClaim) -> Callable[[Tx], None]:
