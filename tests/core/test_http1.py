@@ -343,3 +343,38 @@ async def test_a_tenant_that_takes_all_it_can_leaves_places_for_another() -> Non
         slots.release("modest")
     assert not slots.has_waiting
     assert not slots.would_wait("greedy")
+
+
+@pytest.mark.requirement("llm.connections-apart")
+@pytest.mark.parametrize(("keepers", "most"), [(["a"] * 8, 16), ([f"b{number}" for number in range(24)], 32)])
+async def test_requests_that_come_at_once_get_the_places_of_kept_connections(keepers: list[str], most: int) -> None:
+    async with (
+        scripted(*[HELLO] * (len(keepers) + 1)) as server,
+        scripted(play=until_left) as busy,
+        client(most) as calls,
+        asyncio.TaskGroup() as group,
+    ):
+        for number, keeper in enumerate(keepers):
+            request = ClientRequest("GET", server.url, {}, b"", keeper, str(number))
+            async with await calls.send(request, 60) as answer:
+                assert await answer.read_body(10) == b"hello"
+        requests = [ClientRequest("GET", busy.url, {}, b"", "a", f"new {number}") for number in range(8)]
+        asking = [group.create_task(calls.send(request, 60)) for request in requests]
+        await soon(lambda: busy.connections == 8, lambda: busy.connections)
+        for request in asking:
+            request.cancel()
+
+
+@pytest.mark.requirement("llm.connections-apart")
+async def test_a_request_that_is_cancelled_as_a_place_becomes_free_ends_as_cancelled() -> None:
+    slots = ConnectionSlots(2)
+    await slots.acquire("a")
+    waiting = asyncio.ensure_future(slots.acquire("a"))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    slots.release("a")
+    assert not slots.would_wait("a")
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not slots.has_waiting
+    await slots.acquire("a")

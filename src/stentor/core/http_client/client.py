@@ -181,11 +181,17 @@ class HttpClient:
                 del self._idle[connection.key]
 
     def _close_idle(self, tenant: str) -> None:
-        """Close as many idle connections as the tenant needs for a slot, its own first."""
+        """Close as many idle connections as the tenant needs for one more slot, its own first."""
         connections = [connection for idle in self._idle.values() for connection in idle]
-        connections.sort(key=lambda connection: connection.key.tenant != tenant)
-        for connection in connections[: self._slots.shortfall(tenant)]:
-            connection.abort()
+        # First those that were closed just now: their slots become free in the loop's next round.
+        connections.sort(key=lambda connection: (connection.is_open, connection.key.tenant != tenant))
+        shortfall = self._slots.shortfall(tenant)
+        for connection in connections:
+            if shortfall <= 0:
+                return
+            if connection.is_open:
+                connection.abort()
+            shortfall -= 2 if connection.key.tenant == tenant else 1
 
 
 def _encode_request(request: ClientRequest) -> tuple[ConnectionKey, bytes]:
@@ -236,8 +242,12 @@ class ConnectionSlots:
         return self._used[tenant] >= self._free or any(tenant == other for other, _ in self._waiting)
 
     def shortfall(self, tenant: str) -> int:
-        """Return how many more slots must become free before the tenant may take one."""
-        return max(0, self._used[tenant] - self._free + 1)
+        """Return how many slots must become free before the tenant may take one more than it waits for.
+
+        One of the tenant's own counts as two: it is one more that is free, and one fewer that the tenant holds.
+        """
+        waiting = sum(tenant == other for other, _ in self._waiting)
+        return max(0, self._used[tenant] - self._free + 2 * waiting + 1)
 
     async def acquire(self, tenant: str) -> None:
         """Take a slot; waits for one, first come first served within a tenant."""
@@ -249,10 +259,9 @@ class ConnectionSlots:
         try:
             await turn
         except asyncio.CancelledError:
-            # The slot may have been granted just before the cancellation: give it back.
-            if turn.done() and not turn.cancelled():
-                self.release(tenant)
-            else:
+            if not turn.cancelled():
+                self.release(tenant)  # the slot was granted just before the cancellation
+            elif (tenant, turn) in self._waiting:  # not if a slot became free just after it
                 self._waiting.remove((tenant, turn))
             raise
 
