@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,17 @@ def test_an_address_without_http_is_refused_at_once() -> None:
         Worker("127.0.0.1:8080", "key", "agent")
 
 
-def raise_in_handler(error: Exception) -> Callable[[Task], Any]:
+class _Wordless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class _Codeless(Failed):
+    def __init__(self) -> None:
+        """Without that of its base, as a program may forget it."""
+
+
+def raise_in_handler(error: BaseException) -> Callable[[Task], Any]:
     def handler(task: Task) -> Any:
         raise error
 
@@ -84,6 +95,91 @@ def test_emitted_tokens_are_sent_before_the_result() -> None:
     assert "".join(token for _, _, body in streamed for token in body["tokens"]) == "ab"
     assert {verb for _, verb, _ in streamed} == {"tokens"}
     assert last == ("t1", "complete", {"epoch": 1, "result": "ab"})
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ValueError("x\0y"), "HANDLER_FAILED", "ValueError: x\N{REPLACEMENT CHARACTER}y"),
+        (OSError("no file \udcff"), "HANDLER_FAILED", "OSError: no file ?"),
+        (_Wordless(), "HANDLER_FAILED", "_Wordless: its text cannot be read"),
+        (Failed("a\0b", "a\nb"), "a?b", "a\N{REPLACEMENT CHARACTER}b"),
+        (Failed("", ""), "AGENT_ERROR", "no reason given"),
+        (Failed("gone", 404), "404", "gone"),  # type: ignore[arg-type]
+        (_Codeless(), "AGENT_ERROR", "no reason given"),
+        (SystemExit(3), "HANDLER_FAILED", "SystemExit: 3"),
+        (KeyboardInterrupt(), "HANDLER_FAILED", "KeyboardInterrupt"),
+        (GeneratorExit(), "HANDLER_FAILED", "GeneratorExit"),
+    ],
+)
+def test_any_error_of_a_handler_is_reported_as_a_text_that_the_service_accepts(
+    error: BaseException, code: str, message: str
+) -> None:
+    _, verb, body = run_once(raise_in_handler(error))[-1]
+    assert (verb, body["error"]) == ("fail", {"code": code, "message": message})
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        raise_in_handler(type("Odd", (Failed,), {"outcome_class": "my own"})("gone")),
+        lambda task: float("nan"),
+        lambda task: {"a lock": threading.Lock()},
+        lambda task: "half of a pair \udcff",
+        lambda task: functools.reduce(lambda inner, _: [inner], range(100_000), []),
+    ],
+    ids=["outcome class", "not a number", "object", "surrogate", "depth"],
+)
+def test_an_end_that_cannot_be_reported_is_reported_as_a_failure(handler: Callable[[Task], Any]) -> None:
+    _, verb, body = run_once(handler)[-1]
+    assert (verb, body["error"]["code"]) == ("fail", "REPORT_REJECTED")
+
+
+def test_a_long_text_or_many_at_once_are_sent_in_parts_that_the_service_accepts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stentor_worker.task.EMIT_EVERY", 3_600)
+    texts = ["start ", *["word "] * 3_000, "\U0001f600" * 70_000, "\udcff"]
+
+    def handler(task: Task) -> str:
+        for text in texts:
+            task.emit(text)
+        return "done"
+
+    *streamed, last = run_once(handler)
+    sent = "".join(token for _, _, body in streamed for token in body["tokens"])
+    assert sent == "".join(texts[:-1]) + "?"
+    assert last == ("t1", "complete", {"epoch": 1, "result": "done"})
+
+
+def test_a_text_is_not_sent_before_those_that_another_thread_is_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stentor_worker.task.EMIT_EVERY", 3_600)
+    arrived, released = threading.Event(), threading.Event()
+
+    def reply(verb: str) -> Reply:
+        if verb == "tokens" and not arrived.is_set():
+            arrived.set()
+            released.wait(TIMEOUT_S)
+        return 200, {}
+
+    def handler(task: Task) -> str:
+        def emit_last() -> None:
+            task.emit("last")
+            task.flush()
+
+        task.emit("first ")
+        threads = [threading.Thread(target=task.flush), threading.Thread(target=emit_last)]
+        threads[0].start()
+        assert arrived.wait(TIMEOUT_S)
+        threads[1].start()
+        threads[1].join(0.2)
+        released.set()
+        for thread in threads:
+            thread.join()
+        return "done"
+
+    *streamed, _ = run_once(handler, reply)
+    assert [body["tokens"] for _, _, body in streamed] == [["first "], ["last"]]
 
 
 def test_lost_lease_cancels_the_task_in_the_handler() -> None:

@@ -43,7 +43,7 @@ class Service:
         if method == "GET":
             return 200, AGENT
         task_id, verb = path.split("/")[-2:]
-        status, response_body = self.reply(verb)
+        status, response_body = self.reply(verb) if is_valid(verb, body) else (400, {"error": {"code": "BAD_REQUEST"}})
         with self.changed:
             self.reports.append((task_id, verb, body))
             self.changed.notify_all()
@@ -62,6 +62,18 @@ class Service:
             self.changed.notify_all()
             fields = dict.fromkeys(("type", "input", "timeout_seconds", "idempotency_key"), "x")
             return 200, {"tasks": [{"task_id": f"t{self.claimed}", "epoch": 1, "metadata": {}, **fields}]}
+
+
+def is_valid(verb: str, body: dict[str, Any]) -> bool:
+    """Return whether the real service accepts a report."""
+    if verb == "tokens":
+        return len(body["tokens"]) <= 1_000 and all(len(text) <= 65_536 for text in body["tokens"])
+    if verb == "fail":
+        code, message = body["error"]["code"], body["error"]["message"]
+        is_code = 1 <= len(code) <= 255 and code.isprintable()
+        is_class = body.get("outcome_class", "agent_failure") in ("agent_failure", "provider_failure")
+        return is_code and is_class and 1 <= len(message) <= 10_000 and "\0" not in message
+    return "NaN" not in json.dumps(body)
 
 
 @contextmanager

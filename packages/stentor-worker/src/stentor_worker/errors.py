@@ -8,6 +8,8 @@ from typing import Any
 
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 """Python 3.10 has no groups."""
+MAX_MESSAGE, MAX_CODE = 2_000, 255
+"""Characters of the message of an error, and of its code."""
 
 
 class TaskCancelled(Exception):
@@ -18,6 +20,7 @@ class Failed(Exception):
     """Raise it in a handler to fail the task; the submitter sees the message."""
 
     outcome_class = "agent_failure"
+    code = "AGENT_ERROR"
 
     def __init__(self, message: str, code: str = "AGENT_ERROR") -> None:
         super().__init__(message)
@@ -101,7 +104,7 @@ class EffectUnknown(AttemptEnded):
     """
 
     def __init__(self, name: str, key: str, reason: Exception | None = None, *, is_safe: bool = False) -> None:
-        because = f" ({type(reason).__name__}: {reason})" if reason else ""
+        because = f" ({type(reason).__name__}: {to_message(reason)})" if reason else ""
         what_to_do = (
             "Retry the task: it is then asked about, or sent again with the same key."
             if is_safe
@@ -113,6 +116,26 @@ class EffectUnknown(AttemptEnded):
             "provider_failure",
         )
         self.name, self.key, self.reason = name, key, reason
+
+
+def to_message(error: BaseException) -> str:
+    """Return the text of an error as a report may have it."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - of a class of the program; the error is reported all the same
+        text = "its text cannot be read"
+    return to_plain(text)
+
+
+def to_plain(text: str) -> str:
+    """Return a text that JSON and the database accept, of at most MAX_MESSAGE characters."""
+    return text[:MAX_MESSAGE].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def to_code(code: object) -> str:
+    """Return the code of an error as the service accepts it: 1 to MAX_CODE printable characters."""
+    text = to_plain(str(code))[:MAX_CODE]
+    return "".join(c if c.isprintable() else "?" for c in text) or Failed.code
 
 
 def most_urgent(errors: Sequence[BaseException]) -> BaseException:

@@ -11,6 +11,7 @@ from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import (
+    MAX_CODE,
     AttemptEnded,
     ChildFailed,
     Failed,
@@ -18,11 +19,13 @@ from stentor_worker.errors import (
     StepMismatch,
     TaskCancelled,
     WaitTimeout,
+    to_code,
+    to_message,
+    to_plain,
 )
 from stentor_worker.scope import Entry, Scope, current_scope
 
 PAGE = 1_000
-MAX_MESSAGE = 2_000
 _SCALARS = (str, int, bool, type(None))
 Recorded = dict[str, Any]
 """A step as the service returns it."""
@@ -117,9 +120,9 @@ class Journal:
         """Record the error and raise StepFailed. If the task was cancelled, return without recording."""
         if isinstance(error, TaskCancelled):
             return
-        fields: dict[str, Any] = {"type": _plain(type(error).__name__)[:255], "message": _plain(str(error))}
+        fields: dict[str, Any] = {"type": to_plain(type(error).__name__)[:MAX_CODE], "message": to_message(error)}
         if isinstance(error, Failed):
-            fields |= {"code": _plain(error.code)[:255], "outcome_class": error.outcome_class}
+            fields |= {"code": to_code(error.code), "outcome_class": error.outcome_class}
         try:
             self._record(entry, {"error": fields}, None)
         except ValueRejected as rejected:
@@ -221,11 +224,6 @@ def _recorded_error(entry: Entry, recorded: Recorded) -> Failed:
     if entry.kind == "child":
         return ChildFailed(entry.name, recorded["waits_for"], error.get("status", "gone"), error.get("error"))
     return StepFailed(entry.name, error)
-
-
-def _plain(text: str) -> str:
-    """Return a text that JSON and the database accept."""
-    return text[:MAX_MESSAGE].encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def _to_json(value: Any) -> str:

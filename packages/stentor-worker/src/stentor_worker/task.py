@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 EMIT_EVERY = 0.05
 """Minimum seconds between two batches of streamed tokens."""
+MAX_TOKEN = 65_536
+"""Most characters of a token, and of a request with tokens, which is well below the limit of a body then."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Task:
         self._lost = threading.Event()
         self._tokens: list[str] = []
         self._sent_at = 0.0
+        # Held during a request, so that texts arrive in the order in which a thread emitted them.
+        self._emitting = threading.Lock()
         self.id: str = claim["task_id"]
         self.epoch: int = claim["epoch"]
         self.type: str = claim["type"]
@@ -186,17 +190,25 @@ class Task:
 
     def emit(self, text: str) -> None:
         """Stream a part of the output to the watchers of the task. Raises TaskCancelled."""
-        self._tokens.append(text)
-        if time.monotonic() - self._sent_at >= EMIT_EVERY:
-            self.flush()
+        with self._emitting:
+            self._tokens.append(text)
+            if time.monotonic() - self._sent_at >= EMIT_EVERY:
+                self._send_tokens()
 
     def flush(self) -> None:
         """Send the emitted text that is still buffered. Raises TaskCancelled."""
+        with self._emitting:
+            self._send_tokens()
+
+    def _send_tokens(self) -> None:
         self.check()
-        if self._tokens:
-            tokens, self._tokens = self._tokens, []
+        # Half a surrogate pair is no Unicode, and JSON cannot have it.
+        text = "".join(self._tokens).encode("utf-8", "replace").decode()
+        self._tokens = []
+        if text:
             self._sent_at = time.monotonic()
-            self.post("tokens", {"tokens": tokens})
+        for start in range(0, len(text), MAX_TOKEN):
+            self.post("tokens", {"tokens": [text[start : start + MAX_TOKEN]]})
 
     def check(self) -> None:
         """Raise TaskCancelled if the task is no longer this worker's."""

@@ -16,7 +16,17 @@ from contextlib import suppress
 from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
-from stentor_worker.errors import AttemptEnded, Failed, Suspended, TaskCancelled, most_urgent
+from stentor_worker.errors import (
+    MAX_MESSAGE,
+    AttemptEnded,
+    Failed,
+    Suspended,
+    TaskCancelled,
+    most_urgent,
+    to_code,
+    to_message,
+    to_plain,
+)
 from stentor_worker.replay import Replay, replay
 from stentor_worker.task import Result, Task
 
@@ -28,7 +38,6 @@ POLL_SECONDS = 5
 """How long the service may hold a long poll open."""
 LEAVE_SECONDS = 3.0
 """How long a worker that ends waits for the service to hear it."""
-MAX_MESSAGE = 2_000
 log = logging.getLogger(__name__)
 
 
@@ -231,6 +240,9 @@ class Worker:
             log.info("worker: task cancelled task_id=%s", task.id)
         except ServiceError as error:
             log.error("worker: report failed task_id=%s error=%s", task.id, error)
+        except BaseException:
+            # Nobody reads what becomes of a task of the pool.
+            log.exception("worker: report failed task_id=%s", task.id)
         finally:
             self._tasks.discard(task)
             self._reports.release()
@@ -242,12 +254,14 @@ class Worker:
         """
         try:
             task.post(verb, body)
-        except (ServiceError, TypeError, ValueError) as error:
-            # A result that is not JSON is a TypeError or a ValueError.
-            if verb == "fail" or (isinstance(error, ServiceError) and error.status not in (400, 413)):
+        except TaskCancelled:
+            raise
+        except Exception as error:
+            # Besides a rejection: what JSON cannot have raises an error of many kinds, also of the program's classes.
+            if isinstance(error, ServiceError) and error.status not in (400, 413):
                 raise
-            message = f"The {verb} of this attempt could not be reported: {error}"
-            task.post("fail", {"error": {"code": "REPORT_REJECTED", "message": message[:MAX_MESSAGE]}})
+            message = to_plain(f"The {verb} of this attempt could not be reported: {to_message(error)}")
+            task.post("fail", {"error": {"code": "REPORT_REJECTED", "message": message}})
             return "fail"
         return verb
 
@@ -257,7 +271,7 @@ class Worker:
             result = self._call(task)
             task.flush()
             task.require_complete()
-        except BaseException as raised:  # noqa: BLE001 - what ends the worker is raised again
+        except BaseException as raised:  # noqa: BLE001 - in a thread of the pool nobody would hear of it
             return _to_end(task, most_urgent([raised]))
         return "complete", _to_report(result)
 
@@ -284,18 +298,20 @@ def _stderr_handler() -> logging.Handler:
 
 
 def _to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
-    """Return verb and body of the report for an attempt that ended with an error. Raises what ends the worker."""
+    """Return verb and body of the report for an attempt that ended with an error. Raises TaskCancelled."""
     if isinstance(error, Suspended):
         return "suspend", {"keys": task.waits}
     if isinstance(error, Failed | AttemptEnded):
-        message = str(error)[:MAX_MESSAGE] or "no reason given"
-        return "fail", {"error": {"code": error.code, "message": message}, "outcome_class": error.outcome_class}
-    if isinstance(error, TaskCancelled) or not isinstance(error, Exception | asyncio.CancelledError):
+        body = {"error": {"code": to_code(error.code), "message": to_message(error) or "no reason given"}}
+        return "fail", body | {"outcome_class": error.outcome_class}
+    # Ctrl-C goes to the main thread, which runs a handler only in a replay.
+    is_ctrl_c = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    if isinstance(error, TaskCancelled) or is_ctrl_c:
         raise error
     # An error of a handler ends its task, never the worker.
     log.error("worker: handler failed task_id=%s", task.id, exc_info=error)
-    message = f"{type(error).__name__}: {error}"[:MAX_MESSAGE]
-    return "fail", {"error": {"code": "HANDLER_FAILED", "message": message}}
+    message = ": ".join(filter(None, (type(error).__name__, to_message(error))))
+    return "fail", {"error": {"code": "HANDLER_FAILED", "message": message[:MAX_MESSAGE]}}
 
 
 async def _awaited(task: Task, result: Any) -> Any:
