@@ -258,8 +258,8 @@ class FlakyDriver:
             raise StoreUnavailable("no connection")
         return Flaky(self._inner.writer(), self.errors)
 
-    def reader(self) -> DbConnection:
-        return self._inner.reader()
+    def reader(self, *, may_idle: bool = False) -> DbConnection:
+        return self._inner.reader(may_idle=may_idle)
 
     def lock_session(self) -> LockSession:
         return self._inner.lock_session()

@@ -271,6 +271,16 @@ def test_whoever_stands_still_is_thrown_out_whatever_it_did_last(
     still.close()
 
 
+@pytest.mark.parametrize("session", [False, True], ids=["alone", "pooled"])
+def test_a_reader_that_may_be_idle_is_not_thrown_out(postgres_url: str, *, session: bool) -> None:
+    driver = PostgresDriver(postgres_url, session_url=postgres_url if session else "")
+    limit = Sql("select current_setting('idle_in_transaction_session_timeout')")
+    for connection, expected in ((driver.reader(), "10s"), (driver.reader(may_idle=True), "0")):
+        connection.begin()
+        assert connection.rows(limit, {}) == [(expected,)]
+        connection.close()
+
+
 def test_a_copy_knows_every_column_of_a_key_in_its_order(postgres_url: str) -> None:
     migrations.upgrade(PostgresDriver(postgres_url))
     side = PostgresSide(parse_database_url(postgres_url), write=False)

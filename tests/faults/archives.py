@@ -67,8 +67,8 @@ class MortalDriver:
     def lock_session(self) -> LockSession:
         return self._driver.lock_session()
 
-    def reader(self) -> DbConnection:
-        return self._driver.reader()
+    def reader(self, *, may_idle: bool = False) -> DbConnection:
+        return self._driver.reader(may_idle=may_idle)
 
     def writer(self) -> DbConnection:
         writer: Any = self._driver.writer()

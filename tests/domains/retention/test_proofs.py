@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
+from stentor.cli.provenance import run_log
 from stentor.core.db import Sql
+from stentor.core.db.postgres import PostgresDriver
+from stentor.domains.provenance.audit.verification import verify_run_log
+from stentor.domains.provenance.export import EventSelection
+from stentor.domains.retention.verification import verify_archives
 from tests.conftest import World
 from tests.domains.retention.archives import archive, audit, audit_archives, count, select
 from tests.requirements import requirement
@@ -37,6 +42,21 @@ async def test_the_database_alone_still_proves_the_tree_and_counts_the_archived_
     assert report.covered == report.size
     archives = audit_archives(world)
     assert (archives.findings, archives.archives, archives.events, archives.unknown) == ([], 2, len(events), [])
+
+
+@pytest.mark.only("postgresql", reason="its server ends transactions that are idle")
+@requirement("retention.proofs", "provenance.export")
+async def test_archives_are_verified_and_events_exported_however_long_that_takes_between_two_queries(
+    world: World, postgres_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    events = await two_archives(world)
+    hasty = PostgresDriver(postgres_url, world.clock, {"idle_in_transaction_session_timeout": "'1ms'"})
+    assert verify_archives(hasty, world.kernel.archiver.folder).events == len(events)
+    assert verify_run_log(hasty, [world.kernel.provenance.signer.verifier]).is_intact
+    monkeypatch.setattr(run_log, "_open_driver", lambda *_: hasty)
+    out = tmp_path / "out.json"
+    run_log.export_events(world.kernel.infra.settings, None, "otlp", EventSelection("default"), out)
+    assert out.read_text().count("resourceSpans") == await count(world, "events")
 
 
 @requirement("retention.proofs")

@@ -69,8 +69,8 @@ class FailingDriver:
     def writer(self) -> Any:
         return FailingConnection(self._driver.writer(), self._plan)
 
-    def reader(self) -> Any:
-        return FailingConnection(self._driver.reader(), self._plan)
+    def reader(self, *, may_idle: bool = False) -> Any:
+        return FailingConnection(self._driver.reader(may_idle=may_idle), self._plan)
 
     def lock_session(self) -> LockSession:
         return self._driver.lock_session()

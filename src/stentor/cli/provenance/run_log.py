@@ -161,7 +161,8 @@ def export_events(
     chosen: Settings, file: Path | None, form: str, selection: EventSelection, output: Path | None
 ) -> None:
     """Write the selected events as PROV-JSON or OTLP/JSON to a file or standard output. Raises CommandFailed."""
-    connection = _open_driver(chosen, file).reader()
+    # Whatever takes the output may be slow: a pager waits for its reader.
+    connection = _open_driver(chosen, file).reader(may_idle=True)
     try:
         tx = Tx(connection, connection.begin())
         if selection.task_id is not None and next(read_events(tx, selection), None) is None:

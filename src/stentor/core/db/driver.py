@@ -76,7 +76,9 @@ class Driver(Protocol):
 
     def writer(self) -> DbConnection: ...
 
-    def reader(self) -> DbConnection: ...
+    def reader(self, *, may_idle: bool = False) -> DbConnection:
+        """Open a connection that only reads; with `may_idle` there is no limit of time between its statements."""
+        ...
 
     def lock_session(self) -> LockSession:
         """Return the session for locks that outlive a transaction; only of a shared database."""
@@ -263,8 +265,8 @@ class ReadOnlyDriver:
     def writer(self) -> DbConnection:
         raise StoreUnavailable("This process has opened the database read-only.")
 
-    def reader(self) -> DbConnection:
-        return self._driver.reader()
+    def reader(self, *, may_idle: bool = False) -> DbConnection:
+        return self._driver.reader(may_idle=may_idle)
 
     def lock_session(self) -> LockSession:
         raise StoreUnavailable("This process has opened the database read-only.")

@@ -316,8 +316,8 @@ class PostgresDriver:
     def writer(self) -> PostgresConnection:
         return self._open(read_only=False)
 
-    def reader(self) -> PostgresConnection:
-        return self._open(read_only=True)
+    def reader(self, *, may_idle: bool = False) -> PostgresConnection:
+        return self._open(read_only=True, may_idle=may_idle)
 
     def lock_session(self) -> LockSession:
         """Return the session for locks that outlive a transaction: one for all of them in a process."""
@@ -326,9 +326,10 @@ class PostgresDriver:
                 self._lock_session = LockSession(self._open_session)
             return self._lock_session
 
-    def _open(self, *, read_only: bool) -> PostgresConnection:
+    def _open(self, *, read_only: bool, may_idle: bool = False) -> PostgresConnection:
+        settings = self._settings | ({"idle_in_transaction_session_timeout": "0"} if may_idle else {})
         return PostgresConnection(
-            self.url, self._clock, self._settings, self._lock_space, read_only=read_only, pooled=self.is_pooled
+            self.url, self._clock, settings, self._lock_space, read_only=read_only, pooled=self.is_pooled
         )
 
     def _open_session(self) -> PostgresConnection:

@@ -137,7 +137,7 @@ class SqliteDriver:
         # if another connection has written meanwhile.
         return SqliteConnection(raw, self._clock, "begin immediate")
 
-    def reader(self) -> SqliteConnection:
+    def reader(self, *, may_idle: bool = False) -> SqliteConnection:
         with _store_errors():
             raw = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=ro",

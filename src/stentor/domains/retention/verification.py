@@ -42,7 +42,8 @@ def verify_archives(driver: Driver, folder: Path, progress: Progress | None = No
     Whether the leaves themselves are what was signed is verified by `provenance.audit`.
     """
     parquet_files.require_library()
-    connection = driver.reader()
+    # The files of one archive may take minutes.
+    connection = driver.reader(may_idle=True)
     try:
         tx = Tx(connection, connection.begin())
         archives = list(archived_store.iter_archives(tx))

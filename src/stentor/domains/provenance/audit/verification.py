@@ -59,7 +59,7 @@ def verify_run_log(
 
     `external_claims` are checkpoints from outside the database. Raises StoreUnavailable.
     """
-    connection = driver.reader()
+    connection = driver.reader(may_idle=True)
     try:
         return verify_snapshot(Tx(connection, connection.begin()), verifiers, external_claims, progress, witness_policy)
     except StoreUnavailable:
