@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,6 +54,31 @@ async def test_state_follows_each_checkpoint_and_is_restored_from_the_file(log: 
     (tmp_path / "provenance.state").unlink()
     await GuardedPublisher(log, tmp_path).checkpoints.check()
     assert open_note(str(guarded.external_state.read_checkpoint()), [log.signer.verifier]).size == 4
+
+
+@requirement("provenance.held-outside")
+async def test_signatures_at_the_same_time_are_made_one_after_the_other(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = GuardedPublisher(log, tmp_path)
+    steps: list[str] = []
+    save, authorize = SigningGuard.save_checkpoint, SigningGuard.authorize_signing
+
+    async def authorizing(guard: SigningGuard) -> Any:
+        steps.append("authorize")
+        return await authorize(guard)
+
+    async def saving(guard: SigningGuard, note: str) -> None:
+        await save(guard, note)
+        steps.append("save")
+
+    monkeypatch.setattr(SigningGuard, "authorize_signing", authorizing)
+    monkeypatch.setattr(SigningGuard, "save_checkpoint", saving)
+    await log.write(2)
+    await log.sequencer.drain()
+    await asyncio.gather(guarded.checkpoints.publish(), guarded.checkpoints.publish(), guarded.checkpoints.check())
+    assert steps == ["authorize", "save", "authorize", "authorize"]
+    assert await guarded.stored() == [2]
 
 
 @requirement("provenance.held-outside")

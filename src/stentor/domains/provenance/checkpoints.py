@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,21 +52,25 @@ class CheckpointPublisher:
         self._clock = clock
         self._signer = signer
         self._guard = guard
+        # Two at a time could store the older one last, and record an acceptance twice.
+        self._lock = asyncio.Lock()
 
     async def check(self) -> None:
         """Compare the tree with the state outside the database and set `problem`.
 
         Raises StartRefused for an unusable key.
         """
-        try:
-            await self._authorized_signer()
-        except StoreUnavailable:
-            return  # the first signing checks again
-        except RunLogDamaged:
-            return
+        # `problem` says what is damaged; after an outage the first signing checks again.
+        with suppress(StoreUnavailable, RunLogDamaged):
+            async with self._lock:
+                await self._authorized_signer()
 
     async def publish(self) -> StoredCheckpoint:
         """Return the checkpoint of the current tree; sign one unless it is stored already. Raises RunLogDamaged."""
+        async with self._lock:
+            return await self._publish()
+
+    async def _publish(self) -> StoredCheckpoint:
         signer = await self._authorized_signer()
         last, size, root = await self._track_problem(self._db.read(_read_head))
         if last is not None and last.size == size:
