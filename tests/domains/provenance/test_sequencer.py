@@ -11,11 +11,13 @@ import pytest
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.errors import RunLogDamaged, StoreUnavailable
+from stentor.core.errors import RunLogDamaged, ServiceUnavailable, StoreUnavailable
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance import sequencer as sequencer_module
+from stentor.domains.provenance import service as service_module
 from stentor.domains.provenance.checkpoints import file_sink
+from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import open_note, split_notes
 from stentor.testing import FixedClock
 from tests.databases import Databases
@@ -110,6 +112,49 @@ async def test_second_process_on_postgresql_takes_over_numbering(postgres_url: s
     assert len(await check_numbering(second.db)) == 9
     await second.leader.close()
     second.db.close()
+
+
+@requirement("provenance.signed-on-request")
+async def test_a_signature_on_request_waits_until_the_leader_has_numbered(
+    postgres_url: str, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stentor.core.db.postgres import PostgresDriver
+
+    first, second = (Log(Database(PostgresDriver(postgres_url, clock)), clock) for _ in range(2))
+    assert await first.sequencer.number_batch() == 0  # leads
+    await second.write(4)
+    service = ProvenanceService(second.db, second.sequencer, second.checkpoints)
+    monkeypatch.setattr(service_module, "LEADER_WAIT_SECONDS", 0.01)
+    with pytest.raises(ServiceUnavailable, match="Another process numbers the events"):
+        await service.publish()
+    await second.sequencer.drain()  # as at a stop, which waits for nobody
+    monkeypatch.setattr(service_module, "LEADER_WAIT_SECONDS", 200)
+    waiting = asyncio.create_task(service.publish())
+    await first.sequencer.drain()
+    assert (await waiting).size == 4
+    for log in (first, second):
+        await log.leader.close()
+        log.db.close()
+
+
+@requirement("provenance.signed-on-request")
+async def test_numbering_on_request_ends_although_events_go_on_being_written(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequencer_module, "BATCH_SIZE", 2)
+    numbered: list[int] = []
+    number = log.sequencer.number_batch
+
+    async def number_and_write() -> int:
+        numbered.append(await number())
+        if len(numbered) < 20:
+            await log.write(2)
+        return numbered[-1]
+
+    monkeypatch.setattr(log.sequencer, "number_batch", number_and_write)
+    await log.write(5)
+    await log.sequencer.drain()
+    assert numbered == [2, 2, 2]
 
 
 @requirement("provenance.merkle-tree")

@@ -97,7 +97,9 @@ class ProvenanceParts:
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 # Signed at the stop, so that a log that loses its end before the next start is detected.
-                await self.service.publish()
+                # Without the events that wait for another process: it goes on.
+                await self.sequencer.drain()
+                await self.checkpoints.publish()
                 await self.witnesses.request_signatures()
         except Exception:  # noqa: BLE001 - the sequencer has logged it; the next start continues
             return

@@ -12,11 +12,12 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from functools import partial
 
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.leader import LeaderElection
-from stentor.core.errors import RunLogDamaged, StentorError, StoreUnavailable
+from stentor.core.errors import RunLogDamaged, ServiceUnavailable, StentorError, StoreUnavailable
 from stentor.core.timers import sleep_until_tick, wait_until_tick
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher
@@ -27,6 +28,8 @@ BATCH_SIZE = 1024
 """Limit of the events of one transaction, which occupies the database's writer for about 5 ms."""
 POLL_SECONDS = 1.0
 """How often the leader checks for events that other processes wrote."""
+DRAIN_POLL_SECONDS = 0.1
+"""How often a process that waits for the leader checks whether it has numbered."""
 LEADER_CHECK_SECONDS = 5.0
 """How often the other processes check whether they became the leader."""
 SIGN_RETRY_US = 2 * SECOND
@@ -93,10 +96,26 @@ class Sequencer:
             return 0
         return count
 
-    async def drain(self) -> None:
-        """Number batches until no event is pending or another process is the leader. Raises StentorError."""
-        while await self.number_batch():
-            pass
+    async def drain(self, wait_seconds: float = 0) -> None:
+        """Number the events that are pending now. Raises StentorError.
+
+        While another process is the leader, wait for it, at most `wait_seconds`: then ServiceUnavailable is raised, or
+        nothing is if it is 0.
+        """
+        until = time.monotonic() + wait_seconds
+        last = await self._db.read(store.find_last_waiting)
+        # Not until none is pending: others may write as fast as they are numbered.
+        while last is not None and await self._db.read(partial(store.is_waiting, event_id=last)):
+            if await self.number_batch():
+                continue
+            if self._leader.was_leader or not wait_seconds:
+                return  # as the leader: an entry without its event, which the verification names
+            if time.monotonic() >= until:
+                raise ServiceUnavailable(
+                    f"Another process numbers the events, and did not number all of them in {wait_seconds:g} seconds. "
+                    "Try again."
+                )
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def number_batch(self) -> int:
         """Number one batch; 0 when no event is pending or another process is the leader. Raises StentorError."""

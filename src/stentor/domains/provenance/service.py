@@ -29,6 +29,8 @@ MAX_EVENTS = 1_000
 MAX_ID = 255
 MAX_HOPS = 100
 """Limit of the parents that are followed to find the root of a run."""
+LEADER_WAIT_SECONDS = 10.0
+"""How long a request to sign waits for the process that numbers events; usually that takes about a second."""
 
 
 def no_archived_body(archive: str, event_id: str) -> Row | None:
@@ -89,7 +91,7 @@ class ProvenanceService:
 
     async def publish(self) -> StoredCheckpoint:
         """Number all recorded events and sign a checkpoint of them. Raises RunLogDamaged, ServiceUnavailable."""
-        await self.sequencer.drain()
+        await self.sequencer.drain(LEADER_WAIT_SECONDS)
         checkpoint = await self.checkpoints.publish()
         if self.checkpoints.delivery_problem:
             raise ServiceUnavailable(

@@ -35,6 +35,12 @@ _DELETE_WAITING = Sql(
     where event_id in (select event_id from provenance_leaves where number >= :first)"""
 )
 _HAS_WAITING = Sql("select 1 from events_waiting limit 1")
+# Those without a hash are numbered first.
+_LAST_WAITING = Sql(
+    """select coalesce((select max(event_id) from events_waiting where leaf is not null),
+    (select max(event_id) from events_waiting))"""
+)
+_IS_WAITING = Sql("select 1 from events_waiting where event_id = :event_id")
 _LAG = Sql("select count(*), min(event_id) from events_waiting")
 _TIME = Sql("select happened_at from events where event_id = :event_id")
 _LAST = Sql("select max(number) from provenance_leaves")
@@ -155,6 +161,16 @@ def find_event_id(tx: Tx, number: int) -> str | None:
 
 def has_waiting(tx: Tx) -> bool:
     return tx.row(_HAS_WAITING) is not None
+
+
+def find_last_waiting(tx: Tx) -> str | None:
+    """Return the id of the event that will be the last of those without a number to get one; None without any."""
+    row = tx.row(_LAST_WAITING)
+    return None if row is None or row[0] is None else str(row[0])
+
+
+def is_waiting(tx: Tx, event_id: str) -> bool:
+    return tx.row(_IS_WAITING, event_id=event_id) is not None
 
 
 def list_waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
