@@ -106,7 +106,21 @@ async def test_a_tool_is_offered_called_and_its_result_sent_back(
 
 @requirement("llm.tool-calls")
 @pytest.mark.parametrize("model", MODELS)
-async def test_a_call_without_arguments_has_an_empty_object_of_them(
+@pytest.mark.parametrize("arguments", [r'{"a": "\ud800"}', '{"a": NaN}', '{"a": 1e999}', "{"])
+async def test_a_call_whose_arguments_are_no_json_is_sent_with_them_as_text(
+    world: World, upstream: Upstream, model: str, arguments: str
+) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
+    messages = [*ASKED, {"role": "assistant", "tool_calls": [call]}, result]
+    body = body_for("chat/completions", model=model, messages=messages)
+    answer = await world.admin.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert json.dumps(arguments)[1:-1] in json.dumps(upstream.asked[-1]["body"])
+
+
+@requirement("llm.openai-errors")
+async def test_the_result_of_a_call_says_of_which_one_has_an_empty_object_of_them(
     client: openai.AsyncOpenAI, upstream: Upstream, model: str
 ) -> None:
     upstream.tool = {"name": "weather", "args": {}}

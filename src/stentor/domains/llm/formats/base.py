@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar, get_args
@@ -107,10 +106,8 @@ def require_texts(embedder: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
 
 def decode_arguments(text: str) -> JsonObject:
     """Decode the arguments of a tool call, for formats that send an object; invalid JSON becomes a string in one."""
-    try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        value = None
+    # Strictly: a number out of range and an unpaired surrogate cannot be sent on.
+    value = jsontext.decode_or_none(text.encode()) if text else {}
     return value if isinstance(value, dict) else {"arguments": text}
 
 
