@@ -131,7 +131,15 @@ async def test_an_input_of_any_shape_reaches_the_model(
     assert [(m["role"], m["content"]) for m in upstream.asked[-1]["body"]["messages"]] == said
 
 
-@pytest.mark.parametrize("given", ["  ", {"messages": [{"role": "tool", "content": "x"}]}, {"messages": ["x"]}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "  ",
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [{"role": [], "content": "x"}]},
+        {"messages": ["x"]},
+    ],
+)
 async def test_an_input_that_says_nothing_is_the_agents_failure_and_calls_nobody(
     world: World, upstream: Upstream, given: Any
 ) -> None:

@@ -100,15 +100,23 @@ async def test_calls_of_tools_and_their_results_are_part_of_it(world: World, ups
 @requirement("sessions.model")
 async def test_what_programs_append_is_read_by_the_model(world: World, upstream: Upstream) -> None:
     await talker(world)
-    Script(upstream, "Hello Ada.", "never")
+    Script(upstream, "Hello Ada.")
     said = [{"role": "user", "content": [{"type": "input_text", "text": "I am Ada."}]}]
     await ok(world, "POST", "/sessions/s/items", {"items": [{"value": value} for value in said]})
     await say(world, "Greet me.")
     assert [m["content"] for m in messages(upstream)] == ["Think.", "I am Ada.", "Greet me."]
-    await ok(world, "POST", "/sessions/s/items", {"items": [{"value": 7}]})
+
+
+@requirement("sessions.model")
+@pytest.mark.parametrize("value", [7, {"role": [], "content": "x"}, {"role": "assistant", "tool_calls": 5}])
+async def test_an_item_that_is_no_message_fails_the_task_and_says_so(
+    world: World, upstream: Upstream, value: Any
+) -> None:
+    await talker(world)
+    await ok(world, "POST", "/sessions/s/items", {"items": [{"value": value}]})
     task = await say(world, "Again.")
     assert task["error"]["code"] == "SESSION_UNREADABLE"
-    assert "Item 4" in task["error"]["message"]
+    assert "Item 1 of the session is no message" in task["error"]["message"]
 
 
 @requirement("sessions.once")

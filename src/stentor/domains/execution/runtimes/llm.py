@@ -144,7 +144,7 @@ def read_conversation(task_input: Any) -> tuple[LlmMessage, ...]:
 
 
 def _message(value: Any) -> LlmMessage:
-    role = ROLES.get(value.get("role", "")) if isinstance(value, dict) else None
+    role = ROLES.get(str(value.get("role"))) if isinstance(value, dict) else None
     if role is None or not isinstance(value.get("content"), str):
         raise AgentFailed(
             "INPUT_INVALID", "Each of 'messages' needs a 'role' (system, user or assistant) and a text 'content'."

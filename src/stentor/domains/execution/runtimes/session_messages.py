@@ -47,8 +47,11 @@ def read_item(item: Item) -> LlmMessage:
     if role is None:
         raise _unreadable(item, "a message needs a role (system, user, assistant or tool) and a content")
     text = _text(item, value.get("content"))
-    calls = tuple(_tool_call(item, call) for call in value.get("tool_calls") or ())
-    return LlmMessage(role, (TextPart(text),) if text else (), calls, str(value.get("tool_call_id") or ""))
+    calls = value.get("tool_calls") or []
+    if not isinstance(calls, list):
+        raise _unreadable(item, "its tool_calls are no list")
+    made = tuple(_tool_call(item, call) for call in calls)
+    return LlmMessage(role, (TextPart(text),) if text else (), made, str(value.get("tool_call_id") or ""))
 
 
 def summary_message(text: str) -> LlmMessage:
