@@ -13,6 +13,7 @@ from tests.conftest import World
 from tests.requirements import requirement
 
 LEARNED = Sql("select count(*) from hebbian_history")
+COST = Sql("select mean_cost from hebbian_weights where agent_id = :agent")
 PENDING = Sql("select learning_pending from tasks where task_id = :task_id")
 SPOIL = Sql(
     """insert into hebbian_history (entry_id, agent_id, task_type, tenant, task_id, epoch, delta, result,
@@ -155,7 +156,7 @@ async def test_a_failed_lesson_leaves_the_outcome_standing_and_is_learned_later(
     agent = await world.register()
     task_id = await world.submit()
     await spoil_learning(world, task_id)
-    assert (await outcome(world, agent, task_id, performance=0.5)).status_code == 200
+    assert (await outcome(world, agent, task_id, performance=0.5, cost=0.25)).status_code == 200
     task = await world.task(task_id)
     assert (task["status"], task["result"], task["learning_eligible"]) == ("completed", "hi", True)
     assert await weights(world, agent) == {}
@@ -167,6 +168,7 @@ async def test_a_failed_lesson_leaves_the_outcome_standing_and_is_learned_later(
     await world.kernel.tasks.reconciler.tick(0)
     assert await weights(world, agent) == {"echo": pytest.approx(1 + math.tanh(0.05))}
     assert (await world.admin.get(f"/api/v1/trust/{agent}")).json()["data"]["score"] == 0.52
+    assert await world.kernel.infra.db.read(lambda tx: tx.row(COST, agent=agent)) == (0.25,)
     assert (await world.events(task_id))[-1]["event_type"] == "learning_updated"
     world.clock.advance(seconds=20)
     await world.kernel.tasks.reconciler.tick(0)

@@ -11,6 +11,7 @@ import logging
 from typing import Protocol
 
 from stentor.auth.principal import RoleRegistry
+from stentor.core import runlog_queries
 from stentor.core.db import Tx
 from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.jsontext import JsonObject
@@ -131,7 +132,10 @@ class OutcomeRecorder:
         """Learn from a recorded outcome for which learning failed before."""
         assert task.assigned_agent is not None
         assert task.outcome_class is not None
-        outcome = AttemptOutcome(task.outcome_class, performance=task.performance)
+        # The row has no cost, its event has; until the outcome is learned it is the head of the task's chain.
+        event = runlog_queries.find_event(tx, task.tenant, task.head_id)
+        cost = event.metadata.get("cost") if event else None
+        outcome = AttemptOutcome(task.outcome_class, performance=task.performance, cost=cost)
         eligible = _eligible_outcome(task, task.assigned_agent, outcome, task.duration_ms or 0)
         assert eligible is not None
         head = self._learn(tx, eligible, task, task.head_id)
