@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import unicodedata
+from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import quote
@@ -14,10 +16,11 @@ import pytest
 
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import Note
-from stentor_vault.server import jsonlogic
+from stentor_vault.server import jsonlogic, text_index
 from stentor_vault.server.app import VaultServer
 from stentor_vault.server.read_handlers import JSON_LOGIC, NOTE_JSON
 from stentor_vault.server.text_index import VaultTextIndex
+from tests.patience import soon
 
 
 class SlowVault(FolderVault):
@@ -117,3 +120,25 @@ async def test_read_numbers_are_dropped_when_a_read_ends(vault: SlowVault) -> No
         await index.refresh(file.name)
         sizes.append(sum(len(value) for value in vars(index).values() if isinstance(value, dict)))
     assert sizes == [0, 0, 0]
+
+
+async def test_what_changed_while_a_watch_had_failed_is_found(
+    vault: SlowVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches = count(1)
+
+    async def watch_changes(root: Path) -> AsyncIterator[set[str]]:
+        if next(watches) == 1:
+            await index.wait_until_loaded()
+            (root / "a.md").write_text("beta")
+            raise OSError("the folder is not mounted")
+        await asyncio.Event().wait()
+        yield set()
+
+    monkeypatch.setattr(text_index, "watch_changes", watch_changes)
+    monkeypatch.setattr(text_index, "RETRY_SECONDS", 0)
+    index = VaultTextIndex(vault)
+    follow = asyncio.create_task(index.run())
+    index.request_load()
+    await soon(lambda: index.search("beta", 10))
+    follow.cancel()

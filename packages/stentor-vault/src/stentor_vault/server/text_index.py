@@ -11,6 +11,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ RULE_FIELDS = ("path", "content", "frontmatter", "tags", "stat", "links", "backl
 MAX_INDEXED_CHARS = 1_000_000
 """Limit for one note; the rest of a longer note is not searched."""
 RETRY_SECONDS = 1.0
+MAX_RELOAD_PAUSE_SECONDS = 60.0
+"""The longest pause between attempts to load an index again that can be searched meanwhile."""
 MAX_MATCHES_PER_WORD = 20
 """Limit for one word in one note."""
 NAME_MATCH_SCORE = 10
@@ -107,13 +110,16 @@ class VaultTextIndex:
                 self._store(path, file)
         self._loaded.set()
 
-    async def _load_with_retry(self) -> None:
-        while not self._loaded.is_set():
+    async def _load_with_retry(self, longest_pause: float = RETRY_SECONDS) -> None:
+        pause = RETRY_SECONDS
+        while True:
             try:
                 await self.load()
+                return
             except (OSError, VaultUnavailable) as error:
                 log.error("vault index: load failed, retrying error=%s", error)
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, longest_pause)
 
     async def refresh(self, path: str) -> None:
         """Read a file again and update its entries; does nothing before the load was requested."""
@@ -140,12 +146,18 @@ class VaultTextIndex:
     async def watch(self) -> None:
         """Follow the changes by other programs, forever."""
         root = self._vault.root.absolute()
+        reload: asyncio.Task[None] | None = None
         while True:
             try:
-                async for changes in watch_changes(root):
-                    await self._update_changed(root, set(map(Path, changes)))
-            except (OSError, RuntimeError, VaultUnavailable):
-                await asyncio.sleep(RETRY_SECONDS)
+                with suppress(OSError, RuntimeError, VaultUnavailable):
+                    async for changes in watch_changes(root):
+                        await self._update_changed(root, set(map(Path, changes)))
+            finally:
+                if reload is not None:
+                    reload.cancel()
+            await asyncio.sleep(RETRY_SECONDS)
+            # What changed since the failure is in no event. It begins when the loop waits, which is when it watches.
+            reload = asyncio.create_task(self._load_with_retry(MAX_RELOAD_PAUSE_SECONDS))
 
     def search(self, query: str, context_chars: int) -> list[SimpleSearchHit]:
         """Return the notes with every word of the query in the text or name, best first. Thread-safe."""
