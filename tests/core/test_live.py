@@ -84,6 +84,21 @@ async def test_a_watcher_that_comes_late_gets_what_was_said_and_then_what_is_sai
     assert pair.watches.tokens(*KEY) == []
 
 
+@requirement("scale.streams-across-instances")
+async def test_the_tokens_of_a_worker_that_speaks_to_several_processes_all_arrive(pair: Pair) -> None:
+    with pair.watches.watch(*KEY) as watcher, pair.third.watch(*KEY) as own:
+        await asyncio.sleep(0.05)
+        for number, (hub, text) in enumerate(
+            [(pair.runs, "a"), (pair.third, "b"), (pair.runs, "c"), (pair.third, "d")]
+        ):
+            hub.append_token(*KEY, "attempt", text)
+            for one in (watcher, own):
+                assert await tokens(one, 1) == [text], number
+    assert [token.n for token in pair.third.tokens(*KEY)] == [1, 2, 3, 4]
+    with pair.watches.watch(*KEY) as late:
+        assert sorted(await tokens(late, 4)) == ["a", "b", "c", "d"]
+
+
 async def test_more_than_one_message_can_hold_arrives_in_order(pair: Pair) -> None:
     said = [f"{n} " * 50 for n in range(200)]
     for text in said:

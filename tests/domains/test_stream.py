@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from stentor.core.db import Sql
 from stentor.core.errors import RateLimited
-from stentor.core.live import Hub
+from stentor.core.live import QUIET_SECONDS, Hub
 from stentor.core.runlog import EventDraft, RunLogEvent
 from stentor.domains.activity.service import MAX_EVENTS, ActivityService, StreamStep
 from stentor.domains.tasks.model import Task
@@ -66,6 +66,27 @@ async def live(world: World, task_id: str, *steps: Callable[[], Any], after: str
     for step in steps:
         await step()
     return await reading
+
+
+async def test_tokens_of_an_attempt_that_ended_elsewhere_are_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, workers = world.kernel.infra.hub, world.kernel.tasks.workers
+    agent = await world.register()
+    epochs = {}
+    for _ in range(2):
+        task_id = await world.submit()
+        epochs[task_id] = int((await world.claim(agent))["epoch"])
+        await tell(world, task_id, "tokens", epoch=epochs[task_id], tokens=["a"])
+    ended, running = epochs
+    await tell(world, ended, "complete", epoch=epochs[ended], result=1)
+    hub.append_token("default", ended, "attempt", "late")
+    await workers.drop_ended_tokens()
+    assert hub.tokens("default", ended), "its attempt may be another one, which has just begun"
+    later = hub._clock() + QUIET_SECONDS
+    monkeypatch.setattr(hub, "_clock", lambda: later)
+    await workers.drop_ended_tokens()
+    assert (hub.tokens("default", ended), len(hub.tokens("default", running)) > 0) == ([], True)
 
 
 @requirement("activity.stream-events-with-ids")

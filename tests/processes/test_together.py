@@ -94,6 +94,22 @@ def test_a_stream_at_another_gateway_gets_the_tokens_one_by_one_and_the_events_i
         assert stream.steps[-1][1]["result"] == "done"
 
 
+@requirement("scale.streams-across-instances")
+def test_a_stream_gets_the_tokens_that_a_worker_sends_to_both_gateways(installation: Installation) -> None:
+    agent_id = register(installation.one, "both")
+    task_id = submit(installation.one, type="x", required_capabilities=["both"])
+    taken = claim(installation.one, agent_id)
+    path, epoch = f"/api/v1/tasks/{task_id}", taken["epoch"]
+    streams = [Stream(installation.other, task_id), Stream(installation.one, task_id)]
+    words = ["a", "b", "c", "d"]
+    for number, word in enumerate(words, 1):
+        post((installation.one, installation.other)[number % 2], f"{path}/tokens", epoch=epoch, tokens=[word])
+        until(lambda expected=words[:number]: all(stream.tokens() == expected for stream in streams))
+    post(installation.one, f"{path}/complete", epoch=epoch, result="done")
+    for stream in streams:
+        stream.join(60)
+
+
 @requirement("llm.settings-everywhere")
 def test_a_budget_is_in_force_and_gone_at_another_gateway(installation: Installation) -> None:
     body = {"kind": "key", "subject": "writer", "unit": "tokens", "period": "day", "limit": 0}

@@ -167,6 +167,7 @@ class Kernel:
             self.model_checks.run,
             self.tasks.wakeups.run,
             self.tasks.room.run,
+            self.tasks.workers.run,
             self.keys.run,
             lambda: self.alerts.run(self.jobs_leader),
             lambda: self.tasks.search.run(self.jobs_leader),

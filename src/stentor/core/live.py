@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -26,13 +27,24 @@ from stentor.core.fanout import (
     TokenBatch,
 )
 
-__all__ = ["MAX_QUEUED", "MAX_TOKENS", "TERMINAL_EVENTS", "Hub", "RunLogChanged", "StreamedToken", "TaskWatcher"]
+__all__ = [
+    "MAX_QUEUED",
+    "MAX_TOKENS",
+    "QUIET_SECONDS",
+    "TERMINAL_EVENTS",
+    "Hub",
+    "RunLogChanged",
+    "StreamedToken",
+    "TaskWatcher",
+]
 
 
 MAX_QUEUED = 1_000
 """Messages that a watcher may be behind before it is dropped."""
 MAX_TOKENS = 10_000
 """Tokens stored for each attempt, for watchers that start late."""
+QUIET_SECONDS = 60.0
+"""After this time without a token it is checked whether the attempt has ended."""
 POLL_SECONDS = 2.0
 """How often a watcher reads the run log if other processes write to it too."""
 # Three renewals in the time of one interest: two lost messages do not end a stream.
@@ -51,12 +63,13 @@ class Hub:
     `closing` is set when the service shuts down; waiters and streams must end then.
     """
 
-    def __init__(self, fanout: Fanout | None = None) -> None:
+    def __init__(self, fanout: Fanout | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.closing = asyncio.Event()
         self.listeners: list[Callable[[str, str, list[Any]], None]] = []
         """Called on the event loop with tenant, task id and events of every change of a task; must be fast."""
         self._watchers: dict[TaskKey, list[TaskWatcher]] = {}
-        self._tokens: dict[TaskKey, list[StreamedToken]] = {}
+        self._tokens: dict[TaskKey, AttemptTokens] = {}
+        self._clock = clock
         self._remote = None if fanout is None or fanout.is_single_process else RemoteWatchers(fanout, self)
 
     @contextmanager
@@ -107,22 +120,25 @@ class Hub:
 
     def append_token(self, tenant: str, task_id: str, attempt: str, text: str) -> None:
         """Add a token of the running attempt and deliver it to all watchers."""
-        tokens = self._tokens.get((tenant, task_id))
-        n = tokens[-1].n + 1 if tokens and tokens[0].attempt == attempt else 1
-        token = StreamedToken(attempt, n, text)
-        self.add_token(tenant, task_id, token)
+        number = self.last_number(tenant, task_id, attempt) + 1
+        self.add_token(tenant, task_id, attempt, number, text)
         if self._remote:
-            self._remote.token((tenant, task_id), token)
+            self._remote.token((tenant, task_id), attempt, number, text)
 
-    def add_token(self, tenant: str, task_id: str, token: StreamedToken) -> None:
-        """Store a token and deliver it to the watchers in this process."""
-        tokens = self._tokens.setdefault((tenant, task_id), [])
-        if tokens and tokens[0].attempt != token.attempt:
-            tokens.clear()  # a retry starts its output from the beginning
-        if len(tokens) == MAX_TOKENS:
-            del tokens[0]
-        tokens.append(token)
-        self.publish(tenant, task_id, [token])
+    def add_token(
+        self, tenant: str, task_id: str, attempt: str, number: int, text: str, process: str | None = None
+    ) -> None:
+        """Store the `number`-th token that a process received, None for this one; deliver it to the watchers here."""
+        tokens = self._tokens.get((tenant, task_id))
+        if tokens is None or tokens.attempt != attempt:  # a retry starts its output from the beginning
+            tokens = self._tokens[tenant, task_id] = AttemptTokens(attempt)
+        tokens.added_at = self._clock()
+        self.publish(tenant, task_id, [tokens.add(number, text, process)])
+
+    def last_number(self, tenant: str, task_id: str, attempt: str, process: str | None = None) -> int:
+        """Return the number of the last token that a process, None for this one, received of the attempt; 0 if none."""
+        tokens = self._tokens.get((tenant, task_id))
+        return tokens.last_numbers.get(process, 0) if tokens is not None and tokens.attempt == attempt else 0
 
     def notify_changed(self, tenant: str, task_id: str) -> None:
         """Make the watchers in this process read the run log."""
@@ -130,7 +146,13 @@ class Hub:
 
     def tokens(self, tenant: str, task_id: str) -> list[StreamedToken]:
         """Return the tokens so far of the running attempt."""
-        return list(self._tokens.get((tenant, task_id), ()))
+        found = self._tokens.get((tenant, task_id))
+        return [] if found is None else list(found.tokens)
+
+    def quiet_tasks(self) -> list[TaskKey]:
+        """Return the tasks that have tokens here, but got none for QUIET_SECONDS: their attempts may have ended."""
+        before = self._clock() - QUIET_SECONDS
+        return [key for key, tokens in self._tokens.items() if tokens.added_at <= before]
 
     def drop_tokens(self, tenant: str, task_id: str) -> None:
         """Delete the tokens of an attempt that has ended; its output is in the task's row."""
@@ -138,11 +160,38 @@ class Hub:
 
 
 class StreamedToken(msgspec.Struct, frozen=True):
-    """A piece of streamed output: the n-th (from 1) of the attempt that started with the event `attempt`."""
+    """A piece of streamed output: the n-th (from 1) of the attempt that started with the event `attempt`.
+
+    `process` received it, None for this one.
+    """
 
     attempt: str
     n: int
     text: str
+    process: str | None = None
+
+
+class AttemptTokens:
+    """The tokens of an attempt, in the order in which they arrived here.
+
+    A worker's requests may go to several processes, so each process numbers what it received.
+    """
+
+    def __init__(self, attempt: str) -> None:
+        self.attempt = attempt
+        self.tokens: deque[StreamedToken] = deque(maxlen=MAX_TOKENS)
+        self.last_numbers: dict[str | None, int] = {}
+        """The number of the last token of each process."""
+        self.added_at = 0.0
+        """When the last one arrived, in seconds of the hub's clock."""
+
+    def add(self, number: int, text: str, process: str | None) -> StreamedToken:
+        last = self.tokens[-1].n if self.tokens else 0
+        # If all come from one process, their place is their number: also here, where the first ones may be missing.
+        token = StreamedToken(self.attempt, max(last + 1, number), text, process)
+        self.tokens.append(token)
+        self.last_numbers[process] = number
+        return token
 
 
 class RunLogChanged(msgspec.Struct, frozen=True):
@@ -187,7 +236,10 @@ class LocalWatchers(Protocol):
 
     def watched_tasks(self) -> list[TaskKey]: ...
     def tokens(self, tenant: str, task_id: str) -> list[StreamedToken]: ...
-    def add_token(self, tenant: str, task_id: str, token: StreamedToken) -> None: ...
+    def add_token(
+        self, tenant: str, task_id: str, attempt: str, number: int, text: str, process: str | None
+    ) -> None: ...
+    def last_number(self, tenant: str, task_id: str, attempt: str, process: str | None = None) -> int: ...
     def notify_changed(self, tenant: str, task_id: str) -> None: ...
     def drop_tokens(self, tenant: str, task_id: str) -> None: ...
 
@@ -203,8 +255,6 @@ class RemoteWatchers:
         """Which other processes are interested in a task, and until when."""
         self._announced_at: dict[TaskKey, float] = {}
         """When this process last announced its interest in a task."""
-        self._mirrored: set[TaskKey] = set()
-        """Tasks whose tokens here are copies of another process's."""
         fanout.subscribe(TaskWatched, self._on_watched)
         fanout.subscribe(TaskChanged, lambda message: local.notify_changed(message.tenant, message.task_id))
         fanout.subscribe(TokenBatch, self._on_tokens)
@@ -218,8 +268,7 @@ class RemoteWatchers:
     def leave(self, key: TaskKey) -> None:
         """Forget a task that is no longer watched in this process."""
         self._announced_at.pop(key, None)
-        if key in self._mirrored:
-            self._mirrored.discard(key)
+        if all(token.process is not None for token in self._local.tokens(*key)):
             # Copies that are not kept up to date without a watcher.
             self._local.drop_tokens(*key)
 
@@ -244,29 +293,29 @@ class RemoteWatchers:
         for process in self._interest.get(key, ()):
             self._fanout.send(TaskChanged(*key), process)
 
-    def token(self, key: TaskKey, token: StreamedToken) -> None:
-        """Send a token to the processes that watch the task."""
-        self._mirrored.discard(key)  # the attempt now runs in this process
+    def token(self, key: TaskKey, attempt: str, number: int, text: str) -> None:
+        """Send the `number`-th token that this process received to the processes that watch the task."""
         for process in self._interest.get(key, ()):
-            self._fanout.send(TokenBatch(*key, token.attempt, token.n, (token.text,)), process)
+            self._fanout.send(TokenBatch(*key, attempt, number, (text,), process=self._fanout.own_id), process)
 
     def _on_watched(self, message: TaskWatched) -> None:
         key = message.tenant, message.task_id
         process = message.process or None
         self._interest.setdefault(key, {})[process] = self._clock() + INTEREST_SECONDS
-        # Only the process that runs the attempt sends the earlier tokens; one with copies would repeat them.
-        if message.from_start and key not in self._mirrored:
-            self._send_all(key, self._local.tokens(*key), process)
+        if message.from_start:
+            # Not the copies: each process sends what it received itself.
+            self._send_all(key, [token for token in self._local.tokens(*key) if token.process is None], process)
 
     def _send_all(self, key: TaskKey, tokens: list[StreamedToken], to: Address) -> None:
         start = 0
+        first = self._local.last_number(*key, tokens[0].attempt) - len(tokens) + 1 if tokens else 0
         while start < len(tokens):
             end, size = start, 0
             while end < len(tokens) and (end == start or size + len(tokens[end].text) <= MAX_BATCH_CHARACTERS):
                 size += len(tokens[end].text)
                 end += 1
             texts = tuple(token.text for token in tokens[start:end])
-            batch = TokenBatch(*key, tokens[start].attempt, tokens[start].n, texts, is_complete=start == 0)
+            batch = TokenBatch(*key, tokens[start].attempt, first + start, texts, start == 0, self._fanout.own_id)
             self._fanout.send(batch, to)
             start = end
 
@@ -278,14 +327,12 @@ class RemoteWatchers:
         key = message.tenant, message.task_id
         if key not in self._announced_at:
             return
-        tokens = self._local.tokens(*key)
-        last = tokens[-1].n if tokens and tokens[0].attempt == message.attempt else 0
+        last = self._local.last_number(*key, message.attempt, message.process)
         if last == 0 and message.first_index > 1 and not message.is_complete:
             return
-        self._mirrored.add(key)
         for n, text in enumerate(message.texts, message.first_index):
             if n > last:
-                self._local.add_token(*key, StreamedToken(message.attempt, n, text))
+                self._local.add_token(*key, message.attempt, n, text, message.process)
 
     def _on_reconnect(self) -> None:
         for key in self._local.watched_tasks():

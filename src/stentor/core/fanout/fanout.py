@@ -78,7 +78,10 @@ class TaskChanged(FanoutMessage, frozen=True, tag="c"):
 
 
 class TokenBatch(FanoutMessage, frozen=True, tag="t"):
-    """Streamed tokens, numbered from `first_index`; `is_complete` if all earlier tokens of the attempt are included."""
+    """Tokens of an attempt that `process` received, numbered there from `first_index`; `is_complete`: from the first.
+
+    Earlier versions leave `process` empty.
+    """
 
     tenant: str
     task_id: str
@@ -86,6 +89,7 @@ class TokenBatch(FanoutMessage, frozen=True, tag="t"):
     first_index: int
     texts: tuple[str, ...]
     is_complete: bool = False
+    process: str = ""
 
 
 class CacheInvalidated(FanoutMessage, frozen=True, tag="f"):
@@ -302,12 +306,10 @@ def _merge_tokens(messages: list[FanoutMessage]) -> list[FanoutMessage]:
 def _concat(first: TokenBatch, second: TokenBatch) -> TokenBatch | None:
     """Return both batches as one; None if they are not consecutive, or too long together."""
     is_consecutive = (
-        first.attempt == second.attempt
+        (first.attempt, first.process) == (second.attempt, second.process)
         and first.first_index + len(first.texts) == second.first_index
         and not second.is_complete
     )
     if not is_consecutive or sum(map(len, first.texts)) + sum(map(len, second.texts)) > MAX_BATCH_CHARACTERS:
         return None
-    return TokenBatch(
-        first.tenant, first.task_id, first.attempt, first.first_index, first.texts + second.texts, first.is_complete
-    )
+    return msgspec.structs.replace(first, texts=first.texts + second.texts)

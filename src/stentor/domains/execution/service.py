@@ -7,6 +7,7 @@ inside the service go through `executor.py`.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -14,8 +15,9 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
-from stentor.core.live import Hub
+from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound, StoreUnavailable
+from stentor.core.live import QUIET_SECONDS, Hub
+from stentor.core.timers import sleep_until_tick
 from stentor.domains.execution.dispatcher import Dispatcher, TaskPoll
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
@@ -33,6 +35,7 @@ from stentor.domains.tasks.service import require_task
 
 DISCONNECT_POLL_SECONDS = 1.0
 """How often a waiting claim checks whether its client has disconnected."""
+log = logging.getLogger(__name__)
 
 
 class WorkerService:
@@ -167,6 +170,30 @@ class WorkerService:
         task = await self._db.read(lambda tx: require_held(tx, self._agents, principal, task_id, epoch))
         for text in tokens:
             self._hub.append_token(task.tenant, task_id, task.head_id, text)
+
+    async def run(self) -> None:
+        """Delete the tokens of ended attempts at intervals, until cancelled."""
+        while True:
+            await sleep_until_tick(QUIET_SECONDS)
+            try:
+                await self.drop_ended_tokens()
+            except StoreUnavailable:
+                continue  # the database logs its outage
+            except Exception:
+                log.exception("workers: tokens of ended attempts not deleted")
+
+    async def drop_ended_tokens(self) -> None:
+        """Delete the tokens of attempts whose end nobody told this process.
+
+        An outcome may be reported to another one, or while this one adds the last tokens.
+        """
+        quiet = self._hub.quiet_tasks()
+        if not quiet:
+            return
+        executing = await self._db.read(lambda tx: queries.find_executing(tx, quiet))
+        # Still quiet: a new attempt may have begun since.
+        for key in set(quiet).intersection(self._hub.quiet_tasks()) - executing:
+            self._hub.drop_tokens(*key)
 
     async def find_model_caller(self, principal: Principal, task_id: str) -> LlmCaller:
         """Return the caller of a model for a task that the caller works on; the call becomes a part of its record.

@@ -13,7 +13,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.clock import HOUR
-from stentor.core.db import CounterTable, Sql, Tx
+from stentor.core.db import CounterTable, RowsSql, Sql, Tx
 from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
 from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
@@ -98,6 +98,11 @@ _COUNT_RUNNING = Sql(
 _IS_EXECUTING = Sql(
     """select 1 from tasks
     where tenant = :tenant and assigned_agent = :agent_id and status = 'executing' limit 1"""
+)
+_LIST_EXECUTING = RowsSql(
+    ("tenant", "task_id"),
+    """select tasks.tenant, tasks.task_id from given join tasks
+        on tasks.tenant = given.tenant and tasks.task_id = given.task_id where tasks.status = 'executing'""",
 )
 _COUNT_OPEN = Sql(
     """select count(*) from tasks where tenant = :tenant and assigned_agent = :agent_id
@@ -212,6 +217,11 @@ def count_open(tx: Tx, tenant: str, agent_id: str) -> int:
 def is_executing(tx: Tx, tenant: str, agent_id: str) -> bool:
     """Return whether an agent executes a task."""
     return bool(tx.rows(_IS_EXECUTING, tenant=tenant, agent_id=agent_id))
+
+
+def find_executing(tx: Tx, tasks: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Return those of the tasks, tenant and id, that are executing."""
+    return {(str(tenant), str(task_id)) for tenant, task_id in tx.rows_for(_LIST_EXECUTING, sorted(tasks))}
 
 
 def list_by_reference(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) -> list[TaskSummary]:
