@@ -153,16 +153,7 @@ class _Wire(Client):
     def __init__(self, installation: Installation, loop: asyncio.AbstractEventLoop) -> None:
         self._installation, self._loop, self._is_dead = installation, loop, False
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        tries: int = 1,
-        idempotency_key: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **_options: Any) -> Any:
         if self._is_dead:
             raise WorkerDied
         sent = self._installation.send(method, path, body, by_worker=True)

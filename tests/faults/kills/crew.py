@@ -49,19 +49,10 @@ class MortalClient(Client):
     busy: Mortality
     idle: Mortality
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        tries: int = 1_000_000,
-        idempotency_key: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Any:
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         verb = path.partition("?")[0].split("/")[3:4] or [path.split("/")[1]]
         with (self.busy if path.startswith("/tasks") else self.idle).around(f"{method} {verb[0]}"):
-            return super().call(method, path, body, tries=tries, idempotency_key=idempotency_key, timeout_s=timeout_s)
+            return super().call(method, path, body, **options)
 
 
 def work(orders: Orders, chance: float, at: int) -> None:

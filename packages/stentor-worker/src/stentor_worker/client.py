@@ -7,6 +7,7 @@ import os
 import random
 import ssl
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -18,6 +19,12 @@ from urllib3.exceptions import HTTPError
 log = logging.getLogger(__name__)
 MAX_PAUSE = 10.0
 """Maximum backoff in seconds."""
+MAX_RETRY_AFTER = 300.0
+"""Maximum pause in seconds that a service, or a proxy before it, may ask for."""
+LAST_SECONDS, LAST_PAUSE = 10.0, 2.0
+"""How long a worker that stops waits for a service that is down, and the maximum backoff meanwhile."""
+OUTAGES = (0, 429, 502, 503, 504)
+"""What is retried: no response, and statuses of a service that cannot do a request now."""
 KEPT_CONNECTIONS = 256
 """More than these at once are closed after their use, each with a warning of urllib3."""
 
@@ -25,11 +32,19 @@ KEPT_CONNECTIONS = 256
 class ServiceError(Exception):
     """The service rejected a call, or is unreachable. `code` is its stable code, `status` 0 without a response."""
 
+    retry_after = 0.0
+    """For how many seconds the service asks not to call again."""
+
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.message = message
         self.status = status
         self.code = code
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the same call may succeed later."""
+        return self.status in OUTAGES
 
 
 class _SingleWriteConnection(HTTPConnection):
@@ -83,6 +98,8 @@ class Client:
         self._prefix = f"{urlsplit(url).path.rstrip('/')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True
+        self._has_given_up = False
+        """Whether an outage took longer than a worker that stops may wait."""
         self.url = url
 
     def call(
@@ -92,43 +109,61 @@ class Client:
         body: Any = None,
         *,
         tries: int = 1_000_000,
+        until_stop: bool = False,
         idempotency_key: str | None = None,
         timeout_s: float | None = None,
     ) -> Any:
         """Return the JSON of the response. Raises ServiceError.
 
-        Connection errors, 429, 502, 503 and 504 are retried with exponential backoff, up to `tries` attempts; at most
-        three more once the worker is stopping. With an `idempotency_key`, a request that arrived although its response
-        did not is done once, by the operations that take a key. `timeout_s`: each for connecting and responding.
+        Connection errors, 429, 502, 503 and 504 are retried with exponential backoff, up to `tries` attempts; once the
+        worker is stopping, for about LAST_SECONDS more, or with `until_stop` no more. With an `idempotency_key`, a
+        request that arrived although its response did not is done once, by the operations that take a key.
+        `timeout_s`: each for connecting and responding.
         """
         timeout = self._pool.timeout if timeout_s is None else urllib3.Timeout(timeout_s)
         headers = None if idempotency_key is None else {**self._pool.headers, "Idempotency-Key": idempotency_key}
-        pause = 0.1
+        pause, last_at = 0.1, 0.0
         while True:
-            tries -= 1
             try:
-                response = self._pool.request(
-                    method, self._prefix + path, json=body, headers=headers, redirect=False, timeout=timeout
-                )
-            except HTTPError as error:
-                failure = ServiceError(0, "UNREACHABLE", _describe(error))
-                wait = pause
-                self._log_outage(failure)
-                self._trust_renewed_certificate()
-            else:
-                self._log_return()
-                if response.status < 300:
-                    return _to_json(response)
-                failure = _to_error(response)
-                if response.status not in (429, 502, 503, 504):
-                    raise failure
-                wait = _retry_after(response) or pause
-            if tries <= 0:
-                raise failure
-            # Jitter, so that the workers of a service that comes back do not call it all at once.
-            if self._stopping.wait(wait * random.uniform(0.8, 1.2)):  # noqa: S311 - jitter, not a secret
-                tries = min(tries, 3)
-            pause = min(MAX_PAUSE, pause * 2)
+                return self._request(method, path, body, headers, timeout)
+            except ServiceError as error:  # noqa: PERF203 - each is a request
+                tries -= 1
+                if tries <= 0 or not error.is_outage:
+                    raise
+                # Jitter, so that the workers of a service that comes back do not call it all at once.
+                wait = (error.retry_after or pause) * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
+                pause = min(MAX_PAUSE, pause * 2)
+                if until_stop:
+                    if self._stopping.wait(wait):
+                        raise
+                elif self._stopping.is_set():
+                    last_at = last_at or time.monotonic() + LAST_SECONDS
+                    if self._has_given_up or time.monotonic() >= last_at:
+                        # So that a handler that makes one call after another does not wait as long for each.
+                        self._has_given_up = True
+                        raise
+                    time.sleep(min(wait, LAST_PAUSE))
+                else:
+                    self._stopping.wait(wait)
+
+    def _request(self, method: str, path: str, body: Any, headers: Any, timeout: Any) -> Any:
+        """Return the JSON of the response to one attempt. Raises ServiceError."""
+        try:
+            response = self._pool.request(
+                method, self._prefix + path, json=body, headers=headers, redirect=False, timeout=timeout
+            )
+        except HTTPError as error:
+            failure = ServiceError(0, "UNREACHABLE", _describe(error))
+            self._log_outage(failure)
+            self._trust_renewed_certificate()
+            raise failure from None
+        self._log_return()
+        if response.status >= 300:
+            failure = _to_error(response)
+            failure.retry_after = _retry_after(response)
+            raise failure
+        self._has_given_up = False
+        return _to_json(response)
 
     def _log_outage(self, failure: ServiceError) -> None:
         """Log the first failure of an outage, not each retry."""
@@ -190,4 +225,4 @@ def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
 
 def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
     value = response.headers.get("Retry-After", "")
-    return float(value) if value.isdigit() else 0.0
+    return min(float(value), MAX_RETRY_AFTER) if value.isdecimal() else 0.0

@@ -92,6 +92,10 @@ class StepMismatch(AttemptEnded):
         self.recorded, self.received = recorded, received
 
 
+class ServiceGone(AttemptEnded):
+    """Ends an attempt of a worker that stops while the service is down. It is not reported: another worker goes on."""
+
+
 class EffectFailed(Failed):
     """Raise it in an effect that certainly did not happen, such as a declined payment. It is recorded as failed."""
 

@@ -15,6 +15,7 @@ from stentor_worker.errors import (
     AttemptEnded,
     ChildFailed,
     Failed,
+    ServiceGone,
     StepFailed,
     StepMismatch,
     TaskCancelled,
@@ -26,7 +27,7 @@ from stentor_worker.errors import (
 from stentor_worker.scope import Entry, Scope, current_scope
 
 PAGE = 1_000
-_SCALARS = (str, int, bool, type(None))
+_SAME_IN_JSON = (str, bool, type(None))
 Recorded = dict[str, Any]
 """A step as the service returns it."""
 
@@ -111,7 +112,7 @@ class Journal:
             # A copy, as the program may change a bytearray while it is sent.
             value = bytes(value)
             fields = {"value": base64.b64encode(value).decode(), "encoding": "base64"}
-        elif not isinstance(value, _SCALARS):
+        elif type(value) not in _SAME_IN_JSON:  # not of a subclass either, such as an enum of strings
             fields = {"value": json.loads(_to_json(value))}
             value = fields["value"]
         return self._record(entry, fields, value)
@@ -155,6 +156,8 @@ class Journal:
             if error.status in (404, 409):
                 self._on_lost()
                 raise TaskCancelled(self._path) from None
+            if error.is_outage:
+                raise ServiceGone(str(error), error.code) from None
             raise AttemptEnded(str(error), error.code, "provider_failure") from None
         except UnicodeEncodeError as error:
             raise ValueRejected(f"it is not Unicode text: {error}") from None

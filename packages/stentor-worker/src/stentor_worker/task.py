@@ -207,8 +207,13 @@ class Task:
         self._tokens = []
         if text:
             self._sent_at = time.monotonic()
-        for start in range(0, len(text), MAX_TOKEN):
-            self.post("tokens", {"tokens": [text[start : start + MAX_TOKEN]]})
+        try:
+            for start in range(0, len(text), MAX_TOKEN):
+                self.post("tokens", {"tokens": [text[start : start + MAX_TOKEN]]})
+        except ServiceError as error:
+            # An outage as the worker stops: the text is only shown, and the result may still be reported.
+            if not error.is_outage:
+                raise
 
     def check(self) -> None:
         """Raise TaskCancelled if the task is no longer this worker's."""

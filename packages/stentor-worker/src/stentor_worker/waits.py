@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from stentor_worker.client import ServiceError, segment
-from stentor_worker.errors import AttemptEnded, ChildFailed, StepMismatch, Suspended, most_urgent
+from stentor_worker.errors import AttemptEnded, ChildFailed, ServiceGone, StepMismatch, Suspended, most_urgent
 from stentor_worker.journal import Journal, Recorded, ValueRejected
 from stentor_worker.scope import MAX_NAME, Entry, Scope
 from stentor_worker.steps import finish, here, run_step
@@ -139,6 +139,9 @@ def start_child(
         try:
             journal.client.call("POST", "/tasks", body)
         except ServiceError as error:
+            if error.is_outage:
+                # Recorded as the failure of the step, it would stand in every attempt.
+                raise ServiceGone(str(error), error.code) from None
             # A child that no agent may do is stored as failed: its end says why.
             if not error.code.startswith("ROUTING_"):
                 raise

@@ -20,6 +20,7 @@ from stentor_worker.errors import (
     MAX_MESSAGE,
     AttemptEnded,
     Failed,
+    ServiceGone,
     Suspended,
     TaskCancelled,
     most_urgent,
@@ -210,7 +211,7 @@ class Worker:
             if not self._is_connected:
                 self._connect()
             path = f"/agents/{segment(self.agent_id)}/claims"
-            claims = self._client.call("POST", path, body)["tasks"]
+            claims = self._client.call("POST", path, body, until_stop=True)["tasks"]
         except _Interrupted:
             pass  # it may have come after the response
         finally:
@@ -219,7 +220,7 @@ class Worker:
 
     def _connect(self) -> None:
         """Ask for the agent, whose id replaces a name, and log it. Raises ServiceError as a claim does."""
-        agent = self._client.call("GET", f"/agents/{segment(self.agent_id)}")
+        agent = self._client.call("GET", f"/agents/{segment(self.agent_id)}", until_stop=True)
         self.agent_id = agent["agent_id"]
         self._is_connected = True
         capabilities = ", ".join(agent["capabilities"]) or "of any type"
@@ -240,7 +241,7 @@ class Worker:
             log.info("worker: task cancelled task_id=%s", task.id)
         except ServiceError as error:
             log.error("worker: report failed task_id=%s error=%s", task.id, error)
-        except BaseException:
+        except Exception:
             # Nobody reads what becomes of a task of the pool.
             log.exception("worker: report failed task_id=%s", task.id)
         finally:
@@ -299,6 +300,8 @@ def _stderr_handler() -> logging.Handler:
 
 def _to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
     """Return verb and body of the report for an attempt that ended with an error. Raises TaskCancelled."""
+    if isinstance(error, ServiceGone):
+        raise TaskCancelled(str(error))
     if isinstance(error, Suspended):
         return "suspend", {"keys": task.waits}
     if isinstance(error, Failed | AttemptEnded):
