@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -45,6 +46,32 @@ def test_a_step_runs_once_and_its_value_comes_back(program: Program, value: Any)
     program.fail_once(handler)
     assert program.result(handler) == "done"
     assert ran == [value]
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+class Size(enum.IntEnum):
+    SMALL = 1
+
+
+@requirement("steps.sdk")
+@pytest.mark.parametrize(("value", "plain"), [(Colour.RED, "red"), (Size.SMALL, 1), ([Colour.RED], ["red"])])
+def test_a_value_of_a_subclass_is_plain_in_the_first_attempt_too(program: Program, value: Any, plain: Any) -> None:
+    def handler(task: Task) -> Any:
+        got: Any = task.step("make", lambda: value)
+        assert type(got) is type(plain)
+        return got
+
+    assert program.result(handler) == plain
+
+
+@requirement("steps.sdk")
+def test_a_number_that_is_too_long_for_json_fails_its_step(program: Program) -> None:
+    error = program.error(lambda task: task.step("count", lambda: 10**5_000))
+    assert error["code"] == "STEP_FAILED"
+    assert "cannot be recorded" in error["message"]
 
 
 @requirement("steps.sdk")
