@@ -142,7 +142,10 @@ async def test_work_runs_where_the_lead_is_and_stops_where_it_is_lost(postgres_u
         await one.close()
 
 
-async def test_work_that_fails_is_begun_anew(postgres_url: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_work_that_fails_is_begun_anew(
+    is_shared: bool, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
     begun = 0
 
     async def fails_once() -> None:
@@ -152,7 +155,8 @@ async def test_work_that_fails_is_begun_anew(postgres_url: str, caplog: pytest.L
             raise ValueError("broken")
         await asyncio.Event().wait()
 
-    one = leader(postgres_url)
+    url = request.getfixturevalue("postgres_url") if is_shared else None
+    one = leader(url) if url else LeaderElection(SqliteDriver(tmp_path / "x.db"), VAULT_LOCK_ID, "the job", EVERY)
     task = asyncio.create_task(one.run_while_leader(fails_once))
     await soon(lambda: begun == 2)
     task.cancel()

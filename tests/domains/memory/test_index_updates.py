@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stentor.domains.memory.index import watcher
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer, SyncLag
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import Note, Stat
+from tests.patience import soon
 
 Update = Callable[[Indexer], Awaitable[Any]]
 
@@ -171,6 +173,61 @@ async def test_a_file_whose_path_is_too_long_is_left_out_and_changes_nothing(vau
     step = await vault.indexer.reindex("", 10)
     assert (step.done, step.next) == (1, None)
     assert (await vault.indexer.verify("", 10)).differences == []
+
+
+@pytest.mark.parametrize("name", ["Meeting 10:30", "why?", "ends with a space ", "ends with a dot.", "con"])
+@pytest.mark.parametrize("is_made", [True, False])
+async def test_a_name_that_no_vault_accepts_does_not_end_the_watching(
+    vault: Vault, name: str, is_made: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def events(root: Path, *, poll: bool) -> AsyncIterator[set[str]]:
+        if is_made:
+            (root / name).mkdir()
+        yield {str(root / name)}
+        (root / "a.md").write_text("text")
+        yield {str(root / "a.md")}
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(watcher, "watch_changes", events)
+    watching = asyncio.ensure_future(
+        watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6)._watch_events(vault.root)
+    )
+
+    async def is_indexed() -> bool:
+        assert not watching.done(), watching.exception()
+        return await vault.texts() == {"a.md": "text"}
+
+    await soon(is_indexed)
+    watching.cancel()
+
+
+async def test_a_change_that_cannot_be_checked_does_not_end_the_watching(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_files, texts = vault.indexer.check_files, iter(["first", "second"])
+
+    async def fail_once(*args: Any) -> None:
+        monkeypatch.setattr(vault.indexer, "check_files", check_files)
+        raise ValueError("broken")
+
+    async def events(root: Path, *, poll: bool) -> AsyncIterator[set[str]]:
+        (root / "a.md").write_text(next(texts))
+        yield {str(root / "a.md")}
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(vault.indexer, "check_files", fail_once)
+    monkeypatch.setattr(watcher, "watch_changes", events)
+    monkeypatch.setattr(watcher, "RETRY_SECONDS", 0)
+    watching = asyncio.ensure_future(
+        watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6)._watch_events(vault.root)
+    )
+
+    async def is_indexed() -> bool:
+        assert not watching.done(), watching.exception()
+        return await vault.texts() == {"a.md": "second"}
+
+    await soon(is_indexed)
+    watching.cancel()
 
 
 async def test_reindex_counts_the_notes_that_the_index_has_as_verify_does(vault: Vault) -> None:

@@ -79,10 +79,10 @@ class LeaderElection:
         return is_held and not self._is_closed
 
     async def run_while_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run the job whenever this process is the leader; cancel it when leadership is lost. Does not return."""
-        if not self._driver.shared:
-            await work()
-            return
+        """Run the job whenever this process is the leader; cancel it when leadership is lost. Does not return.
+
+        A job that fails is logged and started again.
+        """
         while True:
             if await self.is_leader():
                 await self._run_as_leader(work)
@@ -90,9 +90,10 @@ class LeaderElection:
 
     async def _run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.create_task(work())
+        timeout = self._poll_seconds if self._driver.shared else None
         try:
             while not task.done() and await self.is_leader():
-                await asyncio.wait([task], timeout=self._poll_seconds)
+                await asyncio.wait([task], timeout=timeout)
         finally:
             task.cancel()
             (outcome,) = await asyncio.gather(task, return_exceptions=True)

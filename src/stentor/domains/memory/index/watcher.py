@@ -18,7 +18,7 @@ from pathlib import Path
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.index.indexer import Indexer
 from stentor_vault.notes.folder_vault import watch_changes
-from stentor_vault.notes.paths import is_hidden
+from stentor_vault.notes.paths import is_hidden, is_valid_path
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 5.0
@@ -55,6 +55,9 @@ class VaultWatcher:
                     await self._check_changes(root, names)
             except (OSError, RuntimeError, ServiceUnavailable) as error:
                 self._report(error)
+            except Exception:
+                # Fails open: one change that cannot be checked must not end the watching of all later ones.
+                log.exception("watcher: check failed")
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _check_changes(self, root: Path, names: Iterable[str]) -> None:
@@ -132,9 +135,13 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _vault_path(prefix: str, name: str) -> str | None:
-    """Return the vault's path of a file, None for a hidden one or one outside. `prefix` is the root with its slash."""
+    """Return the vault's path of a file; None for a hidden one, one outside, or one whose path no vault accepts.
+
+    `prefix` is the root with its slash.
+    """
     # Without pathlib, because every write sends several events, most of them for a hidden temporary file.
     path = name[len(prefix) :].replace(os.sep, "/")
     if not path or not name.startswith(prefix) or any(is_hidden(part) for part in path.split("/")):
         return None
-    return path if path.isascii() else unicodedata.normalize("NFC", path)
+    path = path if path.isascii() else unicodedata.normalize("NFC", path)
+    return path if is_valid_path(path) else None
