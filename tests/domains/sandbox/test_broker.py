@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor.domains.sandbox.broker import service
 from tests.domains.endpoint import answering, serving
 from tests.domains.sandbox.conftest import FILES, MakeSandbox, SandboxedService
 from tests.patience import soon
@@ -225,6 +227,26 @@ async def test_allowed_host_is_called_and_redirects_are_not_followed(make_sandbo
 
 
 @requirement("sandbox.broker-network")
+async def test_a_header_that_is_not_utf_8_is_read_all_the_same(make_sandbox: MakeSandbox) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Disposition: filename=\xfc.pdf\r\n"
+        writer.write(head + b"Connection: close\r\n\r\nhi")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        sandbox = await make_sandbox(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{port}")
+        result = await sandbox.result(
+            f"answer(call('http_request', url='http://127.0.0.1:{port}/'))",
+            tools=HTTP_TOOL,
+            network={"allowlist": ["127.0.0.1"], "ports": [port]},
+        )
+        assert result["result"]["headers"]["content-disposition"] == "filename=\ufffd.pdf"
+
+
+@requirement("sandbox.broker-network")
 async def test_allow_list_does_not_open_private_addresses(sandbox: SandboxedService) -> None:
     async with serving(answering({"inside": 1})) as endpoint:
         result = await sandbox.result(
@@ -274,6 +296,46 @@ async def test_malformed_calls_return_errors_without_violations(sandbox: Sandbox
     assert [error_code(call) for call in result[0]] == ["INVALID_REQUEST"] * len(lines)
     assert result[1]["ok"] is True
     assert await sandbox.violations() == []
+
+
+@requirement("sandbox.broker-bounds")
+async def test_a_run_that_used_up_its_calls_loses_its_connections(
+    sandbox: SandboxedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "MAX_CALLS", 20)
+    monkeypatch.setattr(service, "MAX_REFUSED_CALLS", 4)
+    result = await sandbox.result(
+        "def link():\n    s = socket.socket(socket.AF_UNIX); s.connect(os.environ['STENTOR_TOOLS'])\n"
+        "    return s.makefile('rwb')\n"
+        "w, other = link(), link()\n"
+        "w.write(b'\\n' * 500); w.flush()\n"
+        "codes = [json.loads(line)['error']['code'] for line in w]\n"
+        "last = [json.loads(line)['error']['code'] for line in link()]\n"
+        "other.write(b'\\n'); other.flush()\n"
+        "answer([codes, last, len(list(other))])",
+    )
+    assert result == [["INVALID_REQUEST"] * 20 + ["RATE_LIMITED"] * 5, ["RATE_LIMITED"], 1]
+
+
+@requirement("sandbox.broker-bounds")
+async def test_other_work_goes_on_while_a_program_sends_many_lines(sandbox: SandboxedService) -> None:
+    loop, turns, most = asyncio.get_running_loop(), [0], [0]
+    respond = service.ToolDispatcher.respond
+
+    async def count(self: service.ToolDispatcher, run: Any, line: bytes) -> bytes:
+        turns[0] += 1
+        most[0] = max(most[0], turns[0])
+        loop.call_soon(turns.__setitem__, 0, 0)
+        return await respond(self, run, line)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(service.ToolDispatcher, "respond", count)
+        await sandbox.result(
+            "s = socket.socket(socket.AF_UNIX); s.connect(os.environ['STENTOR_TOOLS']); w = s.makefile('rwb')\n"
+            "w.write(b'\\n' * 500); w.flush()\n"
+            "answer(len([w.readline() for _ in range(500)]))",
+        )
+    assert most[0] < 10, f"{most[0]} lines were answered before anything else ran"
 
 
 @requirement("sandbox.broker-bounds")

@@ -12,8 +12,9 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from stentor.core import ids
@@ -22,6 +23,7 @@ from stentor.domains.sandbox import bubblewrap, process, seccomp
 from stentor.domains.sandbox.bubblewrap import RunPlan, SandboxHost, SandboxOptions
 from stentor.domains.sandbox.process import SandboxedProcess
 
+LEFTOVERS = "removed-"
 TOOL_SCRIPT = Path(__file__).with_name("stentor_tool.py")
 SOCKET_NAME = "tools.sock"
 MAX_SOCKET_PATH = 100
@@ -126,15 +128,21 @@ class ProcessSandbox:
             self.give_to_sandbox_user(folder, 0o700)
 
     def _make_folders(self) -> None:
-        for folder in (self.folder, self.folder / "runs", self.folder / "kept"):
+        if (runs := self.folder / "runs").exists() and any(runs.iterdir()):
+            runs.rename(self.folder / f"{LEFTOVERS}{ids.new_id()}")
+        for folder in (self.folder, runs, self.folder / "kept"):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(_traversable_mode())
-        for leftover in (self.folder / "runs").iterdir():
-            remove_folder(leftover)
+        # Beside the start: millions of files that a hostile program left must not delay it.
+        threading.Thread(target=self._remove_leftovers, daemon=True).start()
         tool = self.folder / "stentor-tool"
         shutil.copyfile(TOOL_SCRIPT, tool)
         tool.chmod(0o755)
         check_folder(self.folder, sandboxed=self.is_enabled)
+
+    def _remove_leftovers(self) -> None:
+        for leftover in self.folder.glob(f"{LEFTOVERS}*"):
+            remove_folder(leftover)
 
     def _probe(self) -> str | None:
         """Run a program in a sandbox as a task would and return the problem, if there is one."""
@@ -207,6 +215,7 @@ def remove_folder(folder: Path) -> None:
     except (OSError, RecursionError):
         # The agent may have removed permissions, or nested folders deeper than rmtree can follow.
         for line in (["chmod", "-R", "u+rwx", str(folder)], ["rm", "-rf", "--one-file-system", str(folder)]):
-            subprocess.run(line, capture_output=True, check=False, timeout=60)  # noqa: S603
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(line, capture_output=True, check=False, timeout=60)  # noqa: S603
         if folder.exists():
             log.warning("sandbox: run folder not removed path=%s", folder)

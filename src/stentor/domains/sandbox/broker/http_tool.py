@@ -106,9 +106,14 @@ class HttpRequest(TypedTool):
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:
                     raise ToolInterrupted(f"The response is larger than {MAX_BODY_BYTES} bytes.")
-            headers = {name.lower(): value for name, value in response.headers.items()}
+            headers = {name.lower(): _to_text(value) for name, value in response.headers.items()}
             text, encoding = encode_content(bytes(body))
             return {"status": response.status, "headers": headers, "body": text, "encoding": encoding}
+
+
+def _to_text(value: str) -> str:
+    """Return a header's value as text that can be sent on; bytes that are not UTF-8 are replaced."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _parse_url(text: str) -> URL:

@@ -25,6 +25,8 @@ from stentor.domains.sandbox.service import SandboxService
 
 MAX_CALLS = 10_000
 """Limit of the calls of one run, malformed requests included."""
+MAX_REFUSED_CALLS = 100
+"""Calls beyond MAX_CALLS that are answered with the reason, before the connections are closed."""
 MAX_CONCURRENT_CALLS = 8
 MAX_LINE_BYTES = 2 << 20
 MAX_CONNECTIONS = 16
@@ -161,8 +163,9 @@ class RunServer:
         """Respond to the calls of a connection until it ends."""
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections) >= MAX_CONNECTIONS:
-            writer.write(_error_line(None, "RATE_LIMITED", f"A run may have {MAX_CONNECTIONS} connections."))
+        if len(self._connections) >= MAX_CONNECTIONS or self._is_refused:
+            message = f"A run may have {MAX_CONNECTIONS} connections and make {MAX_CALLS} calls."
+            writer.write(_error_line(None, "RATE_LIMITED", message))
             writer.close()
             return
         self._connections.add(task)
@@ -175,6 +178,10 @@ class RunServer:
             writer.close()
             with suppress(ConnectionError):
                 writer.transport.abort()
+
+    @property
+    def _is_refused(self) -> bool:
+        return self._run.call_count > MAX_CALLS + MAX_REFUSED_CALLS
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
@@ -190,6 +197,10 @@ class RunServer:
             async with self._call_slots:
                 response = await self._tools.respond(self._run, line)
             await self._send(writer, response)
+            if self._is_refused:
+                return
+            # Nothing above may have waited: a program that sends many lines at once must not stop everybody else.
+            await asyncio.sleep(0)
 
     async def _send(self, writer: asyncio.StreamWriter, response: bytes) -> None:
         """Write a response. Raises TimeoutError for a client that does not read it."""

@@ -1,0 +1,36 @@
+"""Folders of runs that are hard to remove."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stentor.domains.sandbox.process_sandbox import ProcessSandbox, remove_folder
+from tests.patience import soon
+
+
+def test_a_folder_that_cannot_be_removed_in_time_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **options: Any) -> None:
+        if "timeout" in options:
+            raise subprocess.TimeoutExpired("rm", options["timeout"])
+        raise OSError
+
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    monkeypatch.setattr(subprocess, "run", fail)
+    remove_folder(tmp_path)
+    assert "run folder not removed" in caplog.text
+
+
+async def test_what_an_earlier_process_left_is_removed_beside_the_start(tmp_path: Path) -> None:
+    leftover = tmp_path / "runs" / "left"
+    leftover.mkdir(parents=True)
+    (leftover / "file").touch()
+    ProcessSandbox(tmp_path, {}, enabled=False).open()
+    assert list((tmp_path / "runs").iterdir()) == []
+    await soon(lambda: sorted(path.name for path in tmp_path.iterdir()) == ["kept", "runs", "stentor-tool"])
