@@ -106,7 +106,7 @@ def test_a_postgresql_database_is_dumped_and_restored(
 
 @requirement("scale.operations-page")
 def test_keys_are_rotated_as_the_page_says(shell: Shell, filled: Filled) -> None:
-    for title in ("Receipts", "Checkpoints", "The seal"):
+    for title in ("Receipts", "Checkpoints", "The master key"):
         shell.run(section(title)[0])
     with serving(shell.folder) as start:
         service = start(filled.folder, **ENVIRON)
@@ -114,7 +114,7 @@ def test_keys_are_rotated_as_the_page_says(shell: Shell, filled: Filled) -> None
             assert api.post("/api/v1/provenance/checkpoint").status_code == 200
             body = {"provider": "mine", "apiKey": "sk-canary-77aa", "baseUrl": "http://127.0.0.1:9/v1"}
             assert post(api, "/llm/provider", **body)["data"]["apiKeyConfigured"] is True
-        assert filled.secret not in shell.run(section("The seal")[1], SERVICE_CLIENT_KEY=service.key)
+        assert filled.secret not in shell.run(section("The master key")[1], SERVICE_CLIENT_KEY=service.key)
         stop(service)
     assert "intact" in shell.run(section("Checkpoints")[1])
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from stentor import bootstrap
 from stentor.core.db import Sql
 from stentor.domains.execution.reconciler import RELEARN_TICKS
@@ -48,6 +50,10 @@ async def test_trust_that_goes_away_is_left_out_until_it_is_back(make_world: Mak
     assert not later.agents.trust.view.is_available
     assert later.agents.registry.agents.get("default", agent_id) is not None
     await run(world, BACK)
+    await later.refresh(world.clock.now())
+    assert later.agents.trust.view.is_available
+    known = later.agents.trust.view.score("default", agent_id, world.clock.now())
+    assert known == pytest.approx(0.8, abs=0.01), "written before this process began"
     await soon(lambda: available(world))
     await later.tasks.reconciler.tick(RELEARN_TICKS)
     history = (await world.admin.get(f"/api/v1/hebbian/history/{agent_id}")).json()

@@ -250,17 +250,13 @@ class Kernel:
             self.infra.hub.renew_interest()
 
     async def _watch_trust(self) -> None:
-        """Notice that trust has become unreadable or readable, where no refresh of other processes' changes runs.
-
-        After an outage all scores are read, because this process may have missed the first load.
-        """
+        """Notice that trust has become unreadable or readable, where no refresh of other processes' changes runs."""
         trust = self.agents.trust.view
         while True:
             await sleep_until_tick(self.infra.settings.storage.refresh_seconds)
-            # Nothing has changed since now, so while trust is available the query only shows that it still is.
-            since = self.infra.clock.now() if trust.is_available else 0
             try:
-                await apply_polls(self.infra.db.poll, [trust.poll_query(since)])
+                # Nothing has changed since now, so while trust is available the query only shows that it still is.
+                await apply_polls(self.infra.db.poll, [trust.poll_query(self.infra.clock.now())])
             except Exception as error:  # noqa: BLE001 - the view is marked unavailable, and routing reports it
                 log.debug("trust: cannot be read error=%s", error)
 

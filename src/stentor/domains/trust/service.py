@@ -41,8 +41,11 @@ class TrustView:
     def poll_query(self, since: int) -> PollQuery:
         """Return the query for scores that other processes changed since `since`, in microseconds.
 
-        Fails open: if the scores cannot be read, routing continues without trust and records that.
+        Fails open: if the scores cannot be read, routing continues without trust and records that. After that all
+        scores are read, because the first load may have been missed.
         """
+        if not self.is_available:
+            since = 0
 
         def read(tx: Tx) -> list[tuple[str, TrustEntity]]:
             try:
