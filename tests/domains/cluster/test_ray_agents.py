@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stentor.domains.execution.runtimes.cluster import ClusterJob
 from stentor.domains.execution.runtimes.cluster.driver import MAX_MESSAGE_CHARS
 from stentor.domains.execution.runtimes.cluster.ray_cluster import RayCluster
 from tests.conftest import MakeWorld, World
@@ -60,6 +61,15 @@ async def test_what_a_generator_yields_goes_to_the_readers_of_the_stream(world: 
     assert (await world.task(task_id))["status"] == "completed"
 
 
+@requirement("execution.ray-runtime")
+async def test_a_long_text_of_a_generator_and_a_long_result_cost_no_connection(world: World) -> None:
+    assert (await run(world, "shout"))["result"] == "done"
+    await world.register("long", capabilities=["long"], runtime=runtime("answer_with"))
+    task = await world.ended(await world.submit(input="long", required_capabilities=["long"]))
+    assert task["status"] == "completed", task["error"]
+    assert len(task["result"]) == 5_000_000
+
+
 FAILURES = [
     ("fail", 7, {}, "agent_failure", "CLUSTER_JOB_FAILED", "ValueError: no 7"),
     ("missing", 1, {}, "agent_failure", "CLUSTER_JOB_FAILED", "AttributeError"),
@@ -68,6 +78,7 @@ FAILURES = [
     ("answer_with", "text", {}, "agent_failure", "ANSWER_INVALID", "no field 'result'"),
     ("answer_with", "number", {}, "agent_failure", "CLUSTER_JOB_FAILED", "not JSON compliant"),
     ("answer_with", "half", {}, "agent_failure", "ANSWER_INVALID", "The result of the function"),
+    ("fail_at_length", 1, {}, "agent_failure", "CLUSTER_JOB_FAILED", "ValueError"),
     ("lost", 1, {}, "provider_failure", "CLUSTER_LOST", "the node was lost"),
     ("leave", 1, {}, "provider_failure", "CLUSTER_LOST", "The connection to the cluster was lost"),
     ("double", 1, {"address": DOWN}, "provider_failure", "CLUSTER_UNAVAILABLE", "no cluster at down:6379"),
@@ -192,3 +203,17 @@ async def test_the_connection_ends_with_the_service(tmp_path: Path) -> None:
     assert connection is not None
     await cluster.close()
     assert connection._process.returncode == 0
+
+
+@requirement("execution.ray-errors")
+async def test_a_program_that_writes_something_else_than_events_is_ended(tmp_path: Path) -> None:
+    cluster = RayCluster(HEAD, write_interpreter(tmp_path))
+    await cluster.submit(ClusterJob("one", f"{JOBS}:babble", {}, 1, 0))
+    connection = cluster._connection
+    assert connection is not None
+    assert [event.kind async for event in cluster.watch("one")][-1] == "lost"
+    async with asyncio.timeout(60):
+        await connection._process.wait()
+    await cluster.connect()
+    assert cluster._connection is not connection
+    await cluster.close()

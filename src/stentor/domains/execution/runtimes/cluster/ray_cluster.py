@@ -23,7 +23,8 @@ from stentor.domains.execution.runtimes.cluster import ClusterJob, ClusterUnavai
 CONNECT_SECONDS = 60.0
 """How long the import of Ray and the connection may take."""
 CLOSE_SECONDS = 10.0
-MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_LINE_BYTES = 24 * 1024 * 1024
+"""More than twice the largest result of `ray_program.py`, whose quotes and backslashes are escaped again in a line."""
 PASSED_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 """Variables that the program inherits, besides those of Ray itself; the service's own hold secrets."""
 LOST = JobEvent("lost", "The connection to the cluster was lost.", code="CLUSTER_LOST")
@@ -96,16 +97,25 @@ class RayConnection:
             await self._process.stdin.drain()
 
     async def _read(self) -> None:
+        assert self._process.stdout is not None
         try:
             while (event := await self._read_event()) is not None:
                 if (queue := self._queues.get(event.job_id)) is not None:
                     queue.put_nowait(msgspec.convert(event, JobEvent, from_attributes=True))
         except ValueError:
             log.exception("ray: the program wrote something else than events")
+            self._lose()
+            # Not read any more, it would wait for room in the pipe forever, and keep the cluster's connection.
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            while await self._process.stdout.read(MAX_LINE_BYTES):
+                pass
         finally:
             self._lose()
 
     def _lose(self) -> None:
+        if self.is_lost:
+            return
         self.is_lost = True
         for queue in self._queues.values():
             queue.put_nowait(LOST)

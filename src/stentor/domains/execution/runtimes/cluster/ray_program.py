@@ -17,6 +17,8 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 MAX_RESULT_BYTES = 10 * 1024 * 1024
+MAX_TEXT = 65_536
+"""Characters of a token, and of the reason of a failure: an event is one line, and a line has a limit."""
 JOB_FAILED = "CLUSTER_JOB_FAILED"
 Event = dict[str, Any]
 
@@ -33,7 +35,9 @@ def run_function(entrypoint: str, payload: str) -> Iterator[str]:
         if inspect.isgenerator(value):
             try:
                 while True:
-                    yield encode_event("token", str(next(value)))
+                    text = str(next(value))
+                    for start in range(0, len(text), MAX_TEXT):
+                        yield encode_event("token", text[start : start + MAX_TEXT])
             except StopIteration as end:
                 value = end.value
         result = json.dumps(value, allow_nan=False)
@@ -41,8 +45,12 @@ def run_function(entrypoint: str, payload: str) -> Iterator[str]:
             raise ValueError(f"the result has more than {MAX_RESULT_BYTES} bytes")
         last = encode_event("result", result)
     except Exception as error:  # noqa: BLE001 - whatever the agent's code raises is its failure
-        last = encode_event("failed", f"{type(error).__name__}: {error}", JOB_FAILED)
+        last = encode_event("failed", describe_error(error), JOB_FAILED)
     yield last
+
+
+def describe_error(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip()[:MAX_TEXT]
 
 
 def encode_event(kind: str, text: str, code: str = "") -> str:
@@ -112,7 +120,7 @@ class RayProgram:
 
 def describe_failure(ray: Any, error: Exception) -> Event:
     """Return the last event for an error of Ray. Only an exit of the agent's own code counts against the agent."""
-    text = f"{type(error).__name__}: {error}".strip()
+    text = describe_error(error)
     if isinstance(error, ray.exceptions.RayTaskError | ray.exceptions.WorkerCrashedError):
         return {"kind": "failed", "code": JOB_FAILED, "text": text}
     return {"kind": "lost", "code": "CLUSTER_LOST", "text": text}
@@ -128,8 +136,7 @@ def main(address: str) -> None:
         ray.init(address=address, namespace="stentor", log_to_driver=False, configure_logging=False)
         program = RayProgram(ray, events, is_client=address.startswith("ray://"))
     except Exception as error:  # noqa: BLE001 - the service reports why there is no connection
-        text = f"{type(error).__name__}: {error}"
-        events.write(json.dumps({"kind": "unavailable", "text": text}) + "\n")
+        events.write(json.dumps({"kind": "unavailable", "text": describe_error(error)}) + "\n")
         events.flush()
         return
     asyncio.run(program.serve(sys.stdin))
