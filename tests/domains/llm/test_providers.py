@@ -12,13 +12,15 @@ import pytest
 
 from stentor.core import jsontext, settings
 from stentor.core.db import Sql
-from stentor.core.errors import StartRefused
+from stentor.core.errors import ProviderTimeout, ProviderUnreachable, StartRefused
 from stentor.domains.llm import store
-from stentor.domains.llm.providers import parse_ollama_host, providers_from_settings
+from stentor.domains.llm.providers import Provider, parse_ollama_host, providers_from_settings
+from stentor.domains.llm.providers.registry import ProviderRegistry
 from stentor.domains.llm.store import ProviderRow
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.conftest import KEY, Gate, chat
 from tests.domains.llm.upstream import ANSWER, Upstream, serving, status
+from tests.patience import soon
 from tests.requirements import requirement
 
 OTHER_KEY = "canary-api-77aa-secret"
@@ -416,3 +418,61 @@ async def test_an_ollama_on_this_machine_is_found_by_itself(
     assert "authorization" not in upstream.asked[-1]["headers"]
     await register(world, provider="ollama", options={"default_model": "sea-small"})
     assert (await chat(world, "ollama/sea-large")).status_code == 200
+
+
+class LocalOllama:
+    """Stands for the transport: lists its models once the test lets it go, or fails."""
+
+    def __init__(self) -> None:
+        self.fault: Exception | None = None
+        self.asked = 0
+        self.go = asyncio.Event()
+
+    async def list_models(self, provider: Provider) -> list[str]:
+        self.asked += 1
+        await self.go.wait()
+        if self.fault is not None:
+            raise self.fault
+        return ["sea-large"]
+
+
+@pytest.fixture
+def local_ollama() -> LocalOllama:
+    return LocalOllama()
+
+
+@pytest.fixture
+def finder(open_world: World, local_ollama: LocalOllama) -> ProviderRegistry:
+    infra, sealer = open_world.kernel.infra, open_world.kernel.llm.gateway.provider_registry._sealer
+    transport: Any = local_ollama
+    return ProviderRegistry(infra.db, infra.runlog, sealer, {}, transport, lambda url: None, find_ollama=True)
+
+
+@requirement("llm.finds-ollama")
+async def test_all_that_ask_while_it_is_first_looked_for_wait_for_what_is_found(
+    finder: ProviderRegistry, local_ollama: LocalOllama
+) -> None:
+    cancelled, *others = [asyncio.ensure_future(finder.providers_of("default")) for _ in range(3)]
+    await soon(lambda: local_ollama.asked)
+    cancelled.cancel()
+    local_ollama.go.set()
+    assert [set(found) for found in await asyncio.gather(*others)] == [{"ollama"}] * 2
+    assert local_ollama.asked == 2  # once more for the one that was cancelled
+
+
+@requirement("llm.finds-ollama")
+async def test_one_that_is_looked_for_again_stays_until_it_is_gone(
+    finder: ProviderRegistry, local_ollama: LocalOllama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local_ollama.go.set()
+    assert set(await finder.providers_of("default")) == {"ollama"}
+    monkeypatch.setattr("stentor.domains.llm.providers.registry.OLLAMA_PROBE_SECONDS", 0)
+    local_ollama.go.clear()
+    looking = asyncio.ensure_future(finder.providers_of("default"))
+    await soon(lambda: local_ollama.asked == 2)
+    assert set(await finder.providers_of("default")) == {"ollama"}
+    local_ollama.fault = ProviderTimeout("It is busy.")
+    local_ollama.go.set()
+    assert set(await looking) == {"ollama"}
+    local_ollama.fault = ProviderUnreachable("It is gone.")
+    assert set(await finder.providers_of("default")) == set()

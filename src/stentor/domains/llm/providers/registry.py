@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, InvalidRequest, NotFound, ProviderFault
+from stentor.core.errors import Conflict, InvalidRequest, NotFound, ProviderFault, ProviderTimeout
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.security.sealing import Sealer
@@ -74,7 +74,8 @@ class ProviderRegistry:
         self._check = check
         self._find_ollama = find_ollama and "ollama" not in operators
         self._redactor = redactor
-        self._probed_at = -OLLAMA_PROBE_SECONDS
+        self._probed_at: float | None = None
+        self._probing = asyncio.Lock()
         self._detected: dict[str, Provider] = {}
         self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
         self.listeners: list[Callable[[], None]] = []
@@ -201,19 +202,29 @@ class ProviderRegistry:
         return KNOWN_PROVIDERS.get(name, ProviderDefaults())
 
     async def _probe_ollama(self) -> None:
-        """Check whether an Ollama runs on this machine, at most every OLLAMA_PROBE_SECONDS."""
-        now = time.monotonic()
-        if now - self._probed_at < OLLAMA_PROBE_SECONDS:
+        """Check whether an Ollama runs on this machine, at most every OLLAMA_PROBE_SECONDS.
+
+        Calls during the first probe wait for it; during a later one they use what the one before it found.
+        """
+        if self._probed_at is not None and (self._is_probe_recent() or self._probing.locked()):
             return
-        self._probed_at = now  # before the await, so that concurrent calls do not probe too
-        ollama = Provider("ollama", "openai", LOCAL_OLLAMA_URL, is_operator_owned=True)
-        try:
-            # A list of models, not only an open port: another server may listen there.
-            await self._transport.list_models(ollama)
-        except ProviderFault:
-            self._detected = {}
-        else:
-            self._detected = {"ollama": ollama}
+        async with self._probing:
+            if self._is_probe_recent():  # by the call that this one waited for
+                return
+            ollama = Provider("ollama", "openai", LOCAL_OLLAMA_URL, is_operator_owned=True)
+            try:
+                # A list of models, not only an open port: another server may listen there.
+                await self._transport.list_models(ollama)
+            except ProviderTimeout:
+                pass  # one that was found before is busy
+            except ProviderFault:
+                self._detected = {}
+            else:
+                self._detected = {"ollama": ollama}
+            self._probed_at = time.monotonic()
+
+    def _is_probe_recent(self) -> bool:
+        return self._probed_at is not None and time.monotonic() - self._probed_at < OLLAMA_PROBE_SECONDS
 
 
 def redact_url(url: str) -> str:
