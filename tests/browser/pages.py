@@ -65,7 +65,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("playground", "/models/playground", "Playground"),
         Shown("provenance", "/provenance", "Verify everything"),
         Shown("run", f"/provenance/{made.root}", "task completed"),
-        Shown("keys", "/keys", "Make a key"),
+        Shown("keys", "/keys", "Create a key"),
         Shown("key", "/keys/dana", "Support"),
         Shown("audit", "/audit", "signed in"),
         Shown("webhooks", "/webhooks", "hooks.example.com"),

@@ -280,9 +280,9 @@ def test_pages_that_nobody_looks_at_hold_no_connection(tab: Tab, installation: I
 def test_a_key_that_is_shown_is_copied_with_a_button(chromium: Browser, installation: Installation) -> None:
     context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = Tab(context.new_page(), installation.board).sign_in().open("/keys").page
-    page.get_by_role("link", name="Make a key").click()
+    page.get_by_role("link", name="Create a key").click()
     page.get_by_label("Name", exact=True).fill("copied")
-    page.get_by_role("button", name="Make the key").click()
+    page.get_by_role("button", name="Create the key").click()
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     is_same = page.evaluate(

@@ -76,7 +76,7 @@ def create(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key, valid at once; it is shown only here."""
+    """Create a key, valid at once; it is shown only here."""
     with report_errors(as_json=as_json):
         body = {"name": name, "role": role} | _limits(permission, description, memory, budget, expires)
     run_command(
@@ -134,7 +134,7 @@ def rotate(name: KeyName, data_dir: DataDir = None, url: Url = None, key: Key = 
 
 @app.command()
 def revoke(name: KeyName, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
-    """Make a key invalid, at once and for good."""
+    """Revoke a key, at once and for good."""
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.post(f"{BASE}/{quote_segment(name)}/revoke", ListedKey),

@@ -86,7 +86,7 @@ def add(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a schedule."""
+    """Create a schedule."""
     task: dict[str, Any] = {
         "type": type_,
         "input": read_input(text, input_json, file),

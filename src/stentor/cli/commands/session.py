@@ -38,7 +38,7 @@ def create(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a session; one that exists is not changed."""
+    """Create a session; one that exists is not changed."""
     body = omit_none({"id": session_id, "name": name})
     run_command(
         ServiceTarget(data_dir, url, key),
@@ -113,7 +113,7 @@ def append(
         int | None, typer.Option(min=0, help="How many items there must be before; else nothing is appended.")
     ] = None,
     create: Annotated[
-        bool, typer.Option("--create", help="Make the session with this id if it does not exist.")
+        bool, typer.Option("--create", help="Create the session with this id if it does not exist.")
     ] = False,
     data_dir: DataDir = None,
     url: Url = None,

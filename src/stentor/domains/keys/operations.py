@@ -99,7 +99,7 @@ class KeyOperations:
         self._keys, self._clock = keys, clock
 
     async def create(self, caller: Caller, body: KeyIn) -> NewKey:
-        """Make a key in the tenant of the caller, valid at once. Only this response shows it."""
+        """Create a key in the tenant of the caller, valid at once. Only this response shows it."""
         fields = body.model_dump()
         if body.expires_at is not None:
             fields["expires_at"] = micros_from_datetime(body.expires_at)
@@ -133,7 +133,7 @@ class KeyOperations:
         return self._output(NewKey, key, key=secret)
 
     async def revoke(self, caller: Caller, name: KeyName) -> KeyOut:
-        """Make a key invalid for good, at once. Repeating it is no error."""
+        """Revoke a key for good, at once. Repeating it is no error."""
         return self._output(KeyOut, await self._keys.revoke(caller, name))
 
     def _output(self, kind: type[Output], stored: ApiKey, **fields: str) -> Output:

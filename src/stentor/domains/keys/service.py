@@ -103,7 +103,7 @@ class KeyService:
         return lambda tx: partial(self._apply, store.changed_since(tx, since))
 
     async def create(self, caller: Principal, draft: KeyDraft) -> tuple[ApiKey, str]:
-        """Make a key in the caller's tenant and return it with its secret, which is not stored.
+        """Create a key in the caller's tenant and return it with its secret, which is not stored.
 
         Raises Forbidden, InvalidRequest, and Conflict for a name that is taken and for too many keys.
         """
@@ -184,7 +184,7 @@ class KeyService:
         return await self._db.write(work), secret
 
     async def revoke(self, caller: Principal, name: str) -> ApiKey:
-        """Make a key invalid for good. Repeating it is no error. Raises Forbidden, NotFound, Conflict."""
+        """Revoke a key for good. Repeating it is no error. Raises Forbidden, NotFound, Conflict."""
         _require_person(caller)
 
         def work(tx: Tx) -> ApiKey:

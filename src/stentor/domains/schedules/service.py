@@ -36,7 +36,7 @@ class ScheduleService:
         self._db, self._runlog, self._submission = db, runlog, submission
 
     async def create(self, caller: Principal, draft: ScheduleDraft) -> Schedule:
-        """Make a schedule. Raises InvalidRequest, and Conflict for a name that is taken and for too many."""
+        """Create a schedule. Raises InvalidRequest, and Conflict for a name that is taken and for too many."""
         names.check_name(draft.name)
         times = CronTimes(draft.cron, draft.timezone)
 

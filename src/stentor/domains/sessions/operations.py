@@ -150,7 +150,7 @@ class SessionOperations:
         self._sessions = sessions
 
     async def create(self, caller: Caller, body: SessionIn | None = None) -> CreatedSession:
-        """Make a session: a conversation that outlives its tasks. One with this `id` is returned as it is."""
+        """Create a session: a conversation that outlives its tasks. One with this `id` is returned as it is."""
         body = body or SessionIn()
         session, created = await self._sessions.create(caller, body.id, body.name, body.metadata)
         return CreatedSession.of(session, created=created)

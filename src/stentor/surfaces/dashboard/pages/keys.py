@@ -62,7 +62,7 @@ def _describe_exception(key: JsonObject) -> str:
 
 
 async def create_key(page: PageRequest) -> Response:
-    """Make a key and display it, once."""
+    """Create a key and display it, once."""
     form = await page.read_form()
     body = {"name": form.get("name", ""), "role": form.get("role", "")} | _limits(page, form)
     try:

@@ -52,7 +52,7 @@ STEPS = (
     ),
     FirstStep(
         "key",
-        "Make a key for a colleague",
+        "Create a key for a colleague",
         "With a role: who may look, who may submit, who may approve.",
         "stentor keys create dana --role approver",
         "/keys",
