@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor.domains.execution.limits import BATCH_SIZE
 from tests.conftest import World
 from tests.domains.alerts.test_alerts import alerts
 from tests.domains.monitoring.metrics_scrape import scrape
@@ -17,6 +18,7 @@ from tests.domains.test_waits import suspend, wait
 from tests.requirements import requirement
 
 TWO = {"key": "customer-42", "max": 2}
+UNPARKED = Sql("select 1 from tasks where status = 'queued' and parked = 0 limit 1")
 
 
 async def claim(world: World, agent: str, limit: int = 10) -> list[dict[str, Any]]:
@@ -112,6 +114,56 @@ async def test_each_task_keeps_its_own_limit(world: World) -> None:
     low, high = await world.submit(limit={"key": "k", "max": 1}), await world.submit(limit={"key": "k", "max": 2})
     assert high in [task["task_id"] for task in await claim(world, agent)]
     assert (await world.task(low))["status"] == "queued"
+
+
+@requirement("limits.own-max")
+@pytest.mark.parametrize("other", [{"max": 2}, {"max": 2, "per_seconds": 10}])
+async def test_a_task_waits_for_no_older_one_that_has_no_room_by_its_own_period(
+    world: World, other: dict[str, int]
+) -> None:
+    agent = await world.register()
+    hourly = [await world.submit(limit={"key": "k", "max": 2, "per_seconds": 3_600}) for _ in range(3)]
+    for task in await claim(world, agent):
+        await end(world, task)
+    world.clock.advance(seconds=10)
+    younger = await world.submit(limit={"key": "k"} | other)
+    assert [task["task_id"] for task in await claim(world, agent)] == [younger]
+    world.clock.advance(seconds=3_600)
+    await look(world)
+    assert [task["task_id"] for task in await claim(world, agent)] == hourly[2:]
+
+
+@requirement("limits.own-max")
+async def test_a_new_task_passes_no_older_one_that_has_room_by_another_period(world: World) -> None:
+    agent = await world.register()
+    _, older = [await world.submit(limit={"key": "k", "max": 1, "per_seconds": 60}) for _ in range(2)]
+    (task,) = await claim(world, agent)
+    await end(world, task)
+    world.clock.advance(seconds=60)
+    younger = await world.submit(limit={"key": "k", "max": 1})
+    # Not the first claim, unless the background job has found the room before it.
+    claimed = await claim(world, agent)
+    await look(world)
+    claimed += await claim(world, agent)
+    assert [task["task_id"] for task in claimed] == [older]
+    assert (await world.task(younger))["status"] == "queued"
+
+
+@requirement("limits.own-max")
+async def test_a_task_with_room_is_found_behind_any_number_of_tasks_without(world: World) -> None:
+    agent = await world.register()
+    high = {"key": "k", "max": 2}
+    for _ in range(2):
+        await world.submit(limit=high)
+    first, _ = await claim(world, agent)
+    for _ in range(BATCH_SIZE):
+        await world.submit(limit={"key": "k", "max": 1})
+    third = await world.submit(limit=high)
+    while await world.kernel.infra.db.read(lambda tx: tx.rows(UNPARKED)):
+        assert await claim(world, agent, 100) == []
+    await end(world, first)
+    await look(world)
+    assert [task["task_id"] for task in await claim(world, agent)] == [third]
 
 
 @requirement("limits.concurrency")

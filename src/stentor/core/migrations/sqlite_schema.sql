@@ -74,7 +74,7 @@ CREATE TABLE tasks (
     metadata text not null,
     error text,
     input text not null,
-    result text, queue_timeout_seconds integer, queue_deadline_at bigint, title text, pinned_agent text, retry_epoch integer not null default 0, limit_key text, limit_max integer, parked integer not null default 0, turn bigint not null default 0, session_id text, first_started_at bigint, heartbeat_at bigint,
+    result text, queue_timeout_seconds integer, queue_deadline_at bigint, title text, pinned_agent text, retry_epoch integer not null default 0, limit_key text, limit_max integer, parked integer not null default 0, turn bigint not null default 0, session_id text, first_started_at bigint, heartbeat_at bigint, limit_seconds integer not null default 0,
     primary key (tenant, task_id),
     check (status <> 'executing' or (lease_until is not null and deadline_at is not null and epoch > 0)),
     check ((status in ('completed', 'failed', 'aborted', 'cancelled')) = (completion_time is not null))
@@ -853,4 +853,7 @@ CREATE TABLE archived_events (
 CREATE INDEX archived_events_of_archive on archived_events (archive);
 CREATE INDEX session_items_of_tasks on session_items (tenant, task_id) where source <> 'own'
 ;
-insert into alembic_version values ('0040');
+CREATE INDEX tasks_parked_by_period on tasks (tenant, limit_key, limit_seconds, limit_max desc)
+    where status = 'queued' and parked = 1
+;
+insert into alembic_version values ('0041');

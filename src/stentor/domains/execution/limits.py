@@ -22,7 +22,7 @@ from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim
 from stentor.domains.tasks.store import TaskRef
 
 BATCH_SIZE = 200
-"""Keys that one look takes, and tasks of a key that it puts back into the queue."""
+"""Keys that one look takes, and tasks of a key and period that it puts back into the queue."""
 MAX_REMEMBERED = 100_000
 LEAVES_ROOM = frozenset(
     ("task_completed", "task_failed", "task_aborted", "task_cancelled", "task_waiting", "task_requeued")
@@ -40,11 +40,11 @@ class LimitGate:
         """Limits of tasks that were claimed in this process, to look for room at once when they end."""
 
     def admit(self, tx: Tx, queued: QueuedTask, limit: TaskLimit) -> bool:
-        """Return whether the task may start now; parks it otherwise. Each task's own `max` decides for it."""
+        """Return whether the task may start now; parks it otherwise. Each task's own limit decides for it."""
         # Before the count: two claims that counted at the same time would both take the last room.
         tx.lock(locks.limit_lock(queued.tenant, limit.key))
         used = store.count_used(tx, queued.tenant, limit)
-        if used < limit.max and not store.has_older_parked(tx, queued, limit, used):
+        if used < limit.max and not store.has_older_parked(tx, queued, limit.key):
             return True
         store.park(tx, queued, limit, store.find_check_time(tx, queued.tenant, limit))
         return False
@@ -94,24 +94,20 @@ class RoomFinder:
 
     def _release(self, tx: Tx, tenant: str, key: str) -> None:
         """Unpark what has room, most urgent first. The claims count again, so one too many is only parked again."""
-        running = store.count_used(tx, tenant, TaskLimit(key, 1))
-        # By period, because the tasks of a key may name different ones; without a period what runs counts.
-        used: dict[int | None, int] = {None: running}
         check_at = tx.now + MAX_LIMIT_SECONDS * SECOND
-        for queued in store.list_parked(tx, tenant, key, BATCH_SIZE):
-            limit = queued.limit
-            assert limit is not None
-            period = limit.per_seconds
-            if period not in used:
-                used[period] = store.count_used(tx, tenant, limit)
-            if used[period] < limit.max:
-                used[period] += 1
-                store.unpark(tx, queued)
-                # After the commit: if it is rolled back, the task stays parked.
-                tx.after_commit(partial(self._dispatcher.enqueue, queued))
-                check_at = min(check_at, tx.now + store.CHECK_EVERY_US)
-            else:
-                check_at = min(check_at, store.find_check_time(tx, tenant, limit))
+        # By period, because the tasks of a key may name different ones; without a period what runs counts.
+        for highest in store.list_parked_limits(tx, tenant, key):
+            used = store.count_used(tx, tenant, highest)
+            with_room = store.list_with_room(tx, tenant, highest, used, BATCH_SIZE) if used < highest.max else []
+            for queued in with_room:
+                assert queued.limit is not None
+                if used < queued.limit.max:
+                    used += 1
+                    store.unpark(tx, queued)
+                    # After the commit: if it is rolled back, the task stays parked.
+                    tx.after_commit(partial(self._dispatcher.enqueue, queued))
+            # The highest `max` is the first that has room again.
+            check_at = min(check_at, store.find_check_time(tx, tenant, highest))
         store.set_check(tx, tenant, key, check_at if store.has_parked(tx, tenant, key) else None)
 
     def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:

@@ -11,6 +11,8 @@ from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskLimit
 from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
 
 CHECK_EVERY_US = SECOND
+MAX_PERIODS = 100
+"""Different periods of one key that a claim and a look for room consider, so that none takes long."""
 _KEY = "tenant = :tenant and limit_key = :key"
 # `is not null` says nothing new, but without it SQLite does not use the partial index.
 _COUNT_RUNNING = Sql(f"select count(*) from tasks where {_KEY} and status = 'executing' and limit_key is not null")
@@ -18,12 +20,20 @@ _COUNT_STARTS = Sql(f"select count(*) from limit_starts where {_KEY} and started
 _START_THAT_FILLS = Sql(
     f"select started_at from limit_starts where {_KEY} order by started_at desc limit 1 offset :skipped"
 )
+_PARKED = f"{_KEY} and status = 'queued' and parked = 1"
+# In the next longer period the highest `max`: one lookup in the index for each period, however many tasks are parked.
+_NEXT_PERIOD = Sql(
+    f"""select limit_seconds, limit_max from tasks where {_PARKED} and limit_seconds > :after
+    order by limit_seconds, limit_max desc limit 1"""
+)
+# With `+` the index in the order of the queue is used, and not the one by period, whose rows would have to be sorted.
+_WITH_ROOM = f"{_PARKED} and +limit_seconds = :seconds and +limit_max > :used"
 _HAS_OLDER = Sql(
-    f"""select 1 from tasks where {_KEY} and status = 'queued' and parked = 1 and limit_max > :used
+    f"""select 1 from tasks where {_WITH_ROOM}
         and (priority, queued_at, task_id) < (:priority, :queued_at, :task_id) limit 1"""
 )
 _PARK = Sql(
-    """update tasks set parked = 1, limit_key = :key, limit_max = :max
+    """update tasks set parked = 1, limit_key = :key, limit_max = :max, limit_seconds = :seconds
     where tenant = :tenant and task_id = :task_id and status = 'queued' and epoch = :epoch"""
 )
 # Keep the earlier of two times.
@@ -41,13 +51,11 @@ _RECORD_START = Sql(
     """insert into limit_starts (tenant, limit_key, started_at, task_id, epoch)
     values (:tenant, :key, :now, :task_id, :epoch)"""
 )
-_LIST_PARKED = Sql(
-    f"""select {QUEUED_COLUMNS} from tasks
-    where {_KEY} and status = 'queued' and parked = 1
-    order by priority, queued_at, task_id limit :limit"""
+_LIST_WITH_ROOM = Sql(
+    f"select {QUEUED_COLUMNS} from tasks where {_WITH_ROOM} order by priority, queued_at, task_id limit :limit"
 )
 _UNPARK = Sql("update tasks set parked = 0 where tenant = :tenant and task_id = :task_id and status = 'queued'")
-_HAS_PARKED = Sql(f"select 1 from tasks where {_KEY} and status = 'queued' and parked = 1 limit 1")
+_HAS_PARKED = Sql(f"select 1 from tasks where {_PARKED} limit 1")
 _LIST_DUE = Sql("select tenant, limit_key from parked_limits where check_at <= :now order by check_at limit :limit")
 _SET_CHECK = Sql(f"update parked_limits set check_at = :check_at where {_KEY}")
 _DELETE_CHECK = Sql(f"delete from parked_limits where {_KEY}")
@@ -64,24 +72,21 @@ def count_used(tx: Tx, tenant: str, limit: TaskLimit) -> int:
     return _count(tx, _COUNT_STARTS, tenant=tenant, key=limit.key, since=since)
 
 
-def has_older_parked(tx: Tx, queued: QueuedTask, limit: TaskLimit, used: int) -> bool:
-    """Return whether a parked task with room of its own comes before this one."""
-    row = tx.row(
-        _HAS_OLDER,
-        tenant=queued.tenant,
-        key=limit.key,
-        used=used,
-        priority=queued.priority,
-        queued_at=queued.queued_at,
-        task_id=queued.task_id,
-    )
-    return row is not None
+def has_older_parked(tx: Tx, queued: QueuedTask, key: str) -> bool:
+    """Return whether a parked task of the key with room by its own limit comes before this one."""
+    order = {"priority": queued.priority, "queued_at": queued.queued_at, "task_id": queued.task_id}
+    for highest in list_parked_limits(tx, queued.tenant, key):
+        used = count_used(tx, queued.tenant, highest)
+        if used < highest.max and tx.row(_HAS_OLDER, **_room(queued.tenant, highest, used), **order):
+            return True
+    return False
 
 
 def park(tx: Tx, queued: QueuedTask, limit: TaskLimit, check_at: int) -> None:
     """Take a task out of the queue until there is room; look for room at `check_at`, in microseconds."""
     key = {"tenant": queued.tenant, "key": limit.key}
-    if tx.run(_PARK, task_id=queued.task_id, epoch=queued.epoch, max=limit.max, **key):
+    seconds = limit.per_seconds or 0
+    if tx.run(_PARK, task_id=queued.task_id, epoch=queued.epoch, max=limit.max, seconds=seconds, **key):
         tx.run(_SCHEDULE_CHECK, check_at=check_at, **key)
 
 
@@ -101,9 +106,18 @@ def find_check_time(tx: Tx, tenant: str, limit: TaskLimit) -> int:
     return room_at if room_at > tx.now else tx.now + CHECK_EVERY_US
 
 
-def list_parked(tx: Tx, tenant: str, key: str, count: int) -> list[QueuedTask]:
-    """List the parked tasks of a key, most urgent first."""
-    return [queued_from_row(row) for row in tx.rows(_LIST_PARKED, tenant=tenant, key=key, limit=count)]
+def list_parked_limits(tx: Tx, tenant: str, key: str) -> list[TaskLimit]:
+    """List the periods of a key's parked tasks, at most `MAX_PERIODS`, each with the highest `max` of its tasks."""
+    limits, after = list[TaskLimit](), -1
+    while len(limits) < MAX_PERIODS and (row := tx.row(_NEXT_PERIOD, tenant=tenant, key=key, after=after)):
+        after, highest = row
+        limits.append(TaskLimit(key, highest, after or None))
+    return limits
+
+
+def list_with_room(tx: Tx, tenant: str, limit: TaskLimit, used: int, count: int) -> list[QueuedTask]:
+    """List the parked tasks of the limit's key and period whose own `max` is above `used`, most urgent first."""
+    return [queued_from_row(row) for row in tx.rows(_LIST_WITH_ROOM, **_room(tenant, limit, used), limit=count)]
 
 
 def unpark(tx: Tx, queued: QueuedTask) -> None:
@@ -136,6 +150,10 @@ def bring_back(tx: Tx) -> None:
 def purge_starts(tx: Tx) -> None:
     """Delete the starts that no rate can count any more."""
     tx.run(_PURGE_STARTS, before=tx.now - MAX_LIMIT_SECONDS * SECOND)
+
+
+def _room(tenant: str, limit: TaskLimit, used: int) -> dict[str, str | int]:
+    return {"tenant": tenant, "key": limit.key, "seconds": limit.per_seconds or 0, "used": used}
 
 
 def _count(tx: Tx, sql: Sql, **params: str | int) -> int:
