@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conftest import World
-from tests.domains.test_limits import claim
+from tests.domains.test_limits import claim, end, look
 from tests.requirements import requirement
 
 
@@ -35,3 +35,18 @@ async def test_submitters_with_a_backlog_get_equal_shares_by_age_and_priority_co
     assert order[0] == urgent
     assert [task for task in order if task in mine] == mine[:4]
     assert [task for task in order if task in yours] == yours[:4]
+
+
+@requirement("tasks.fairness")
+async def test_tasks_that_wait_for_room_use_up_no_turns_of_their_submitter(world: World) -> None:
+    agent = await world.register()
+    limited = [await submit(world, "ADMIN", limit={"key": "k", "max": 1}) for _ in range(9)]
+    (running,) = await claim(world, agent)
+    yours = [await submit(world, "SECOND") for _ in range(4)]
+    mine = [await submit(world, "ADMIN") for _ in range(2)]
+    order = [task["task_id"] for task in await claim(world, agent, 4)]
+    assert [task for task in order if task in mine] == mine
+    assert [task for task in order if task in yours] == yours[:2]
+    await end(world, running)
+    await look(world)
+    assert limited[1] in [task["task_id"] for task in await claim(world, agent, 2)]
