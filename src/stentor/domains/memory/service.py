@@ -26,7 +26,6 @@ from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.model import WriteDecision, WriteDraft
 from stentor.domains.memory.store import WriteIntent
 from stentor.domains.memory.validity.guard import MarkGuard, mark_events
-from stentor.domains.memory.validity.marks import add_source, read_marks
 from stentor.domains.memory.write_journal import WriteJournal
 from stentor_vault.notes import paths
 from stentor_vault.notes.frontmatter import BOM
@@ -158,10 +157,7 @@ class MemoryService:
         if decision.losing_content is not None:
             # The losing text first: if the service is killed between the two writes, no text is lost.
             conflict_copy = await self._unused_copy_name(draft.path)
-            losing = decision.losing_content
-            if read_marks(draft.path, current).marks:
-                # The text of an invalid note must not come back through its copy.
-                losing = add_source(conflict_copy, losing, f"[[{draft.path}]]")
+            losing = await self._guard.admit_copy(caller, draft.path, current, conflict_copy, decision.losing_content)
             await self._record_and_apply(caller, conflict_copy, None, losing, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
         intent, written_at = await self._record_and_apply(caller, draft.path, current, decision.after, draft, status)

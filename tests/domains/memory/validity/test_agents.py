@@ -131,6 +131,36 @@ async def test_the_copy_of_a_conflict_leaves_with_its_note(made: Governed) -> No
     assert await notes.found("zebra") == []
 
 
+async def test_the_copy_of_a_conflict_leaves_with_a_note_that_is_out_for_its_sources(made: Governed) -> None:
+    notes = bus(made)
+    derived = {"derived_from": "https://x.example"}
+    await notes.write("n.md", "zebra one\n", frontmatter=derived)
+    await invalidate(notes, source="https://x.example")
+    await notes.read("n.md", "SECOND")
+    await notes.write("n.md", "zebra two\n")
+    lost = await notes.write("n.md", "zebra three\n", client="SECOND", frontmatter={}, conflict_resolution="merge")
+    assert lost.json()["conflict_copy"] is not None, lost.text
+    assert await notes.found("zebra") == []
+
+
+@requirement("memory.agents-own-marks", "memory.invalidate-source")
+async def test_the_copy_of_an_agents_conflict_names_its_task_and_its_marks_are_the_agents(made: Governed) -> None:
+    notes = bus(made)
+    await made.world.register()
+    task = await made.world.submit()
+    await notes.write("n.md", "zebra one\n")
+    await notes.write("n.md", "zebra two\n")
+    own = {"headers": {"X-Task-Id": task}, "client": "BOSS", "conflict_resolution": "merge"}
+    forged = {"invalid": "wrong", "invalid_by": "alice"}
+    marked = (await notes.write("n.md", "zebra three\n", frontmatter=forged, **own)).json()["conflict_copy"]
+    assert 'invalid_by: "agent:boss"' in (made.root / marked).read_text()
+
+    copy = (await notes.write("n.md", "zebra four\n", **own)).json()["conflict_copy"]
+    assert sorted(await notes.found("zebra")) == sorted(["n.md", copy])
+    await invalidate(notes, source=f"task:{task}")
+    assert await notes.found("zebra") == ["n.md"]
+
+
 @requirement("memory.as-of", "memory.invalid-excluded")
 async def test_a_message_searches_another_day_and_what_is_invalid(made: Governed) -> None:
     notes = bus(made)

@@ -51,6 +51,18 @@ class MarkGuard:
         await self._require_reach(caller, path, old, new, set_marks)
         return self._stamp(path, after, set_marks, agent) if set_marks else after
 
+    async def admit_copy(
+        self, caller: MemoryCaller, path: str, current: bytes | None, copy_path: str, losing: bytes
+    ) -> bytes:
+        """Return the bytes of a conflict copy of a note, admitted as those of any new note. Raises Forbidden."""
+        admitted = await self.admit(caller, copy_path, None, losing)
+        assert admitted is not None  # it is no deletion
+        note, _ = await read_both(path, current, None)
+        if note.marks or await self._index.find_exclusion(path) is not None:
+            # The text of an invalid note must not come back through its copy.
+            return marks.add_source(copy_path, admitted, f"[[{path}]]")
+        return admitted
+
     async def _require_sources(
         self, path: str, old: MarkedNote, new: MarkedNote, agent: str, *, is_deletion: bool
     ) -> None:
