@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor_vault.notes.model import NO_FILE
 from tests.domains.llm.upstream import Upstream, serving
 from tests.domains.sandbox.conftest import MakeSandbox, SandboxedService
 from tests.requirements import requirement
@@ -42,6 +43,53 @@ async def test_memory_tools_write_and_search_as_the_agent(make_sandbox: MakeSand
     body = {"source": f"task:{task['task_id']}", "reason": "it made that up"}
     left = await sandbox.world.admin.post("/api/v1/memory/invalidate", json=body)
     assert [one["path"] for one in left.json()["left"]] == ["team/sea.md"], left.text
+
+
+@requirement("sandbox.memory-write-merges")
+async def test_memory_write_keeps_what_somebody_else_changed_since_the_last_write(make_sandbox: MakeSandbox) -> None:
+    sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
+    note = sandbox.world.memory.default.vault
+    await sandbox.python("answer(call('memory_write', path='team/log.md', content=task['input']))", tools=MEMORY_TOOLS)
+
+    async def write(text: str) -> dict[str, Any]:
+        result = (await sandbox.do(input=text))["result"]
+        assert result["ok"], result
+        return dict(result["result"])
+
+    async def edit(old: bytes, new: bytes) -> None:
+        before = await note.read("team/log.md")
+        await note.write("team/log.md", before.content.replace(old, new), before.hash)
+
+    first = await write("one\n\ntwo\n\nthree\n")
+    assert (first["status"], first["merged"], first["conflict_copy"]) == ("success", False, None)
+    await edit(b"three", b"THREE")
+    merged = await write("ONE\n\ntwo\n\nthree\n")
+    assert (merged["status"], merged["merged"]) == ("success", True)
+    assert (await note.read("team/log.md")).content.endswith(b"ONE\n\ntwo\n\nTHREE\n")
+
+    await edit(b"ONE", b"1")
+    lost = await write("uno\n\ntwo\n\nTHREE\n")
+    assert lost["status"] == "conflict"
+    assert b"uno" in (await note.read(lost["conflict_copy"])).content
+    assert (await note.read("team/log.md")).content.endswith(b"1\n\ntwo\n\nTHREE\n")
+
+
+@requirement("sandbox.memory-write-merges")
+async def test_memory_write_replaces_what_the_service_wrote_and_no_note_of_others(make_sandbox: MakeSandbox) -> None:
+    sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
+    vault = sandbox.world.memory.default.vault
+    await vault.write("team/own.md", b"by hand\n", NO_FILE)
+    # Another caller's write stands for one of the agent itself before a restart, of which the service knows no caller.
+    for content in ("old\n", "older\n"):
+        body = {"operation": "write", "document": {"path": "team/log.md", "content": content}}
+        assert (await sandbox.world.admin.post("/api/v1/memory/write", json=body)).status_code == 200
+        sandbox.world.clock.advance(seconds=1)
+    script = "answer([call('memory_write', path=path, content='new') for path in ('team/log.md', 'team/own.md')])"
+    written, kept = await sandbox.result(script, tools=MEMORY_TOOLS)
+    assert (written["result"]["status"], kept["result"]["status"]) == ("success", "conflict")
+    assert (await vault.read("team/log.md")).content.endswith(b"new")
+    assert (await vault.read("team/own.md")).content == b"by hand\n"
+    assert (await vault.read(kept["result"]["conflict_copy"])).content.endswith(b"new")
 
 
 @requirement("sandbox.broker-memory")

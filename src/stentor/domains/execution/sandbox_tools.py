@@ -119,7 +119,10 @@ class MemoryWrite(_MemoryTool):
     """Write of one note."""
 
     name = "memory_write"
-    description = "Writes a complete note of the memory. Concurrent edits are merged or saved as a copy."
+    description = (
+        "Writes a complete note of the memory. Edits since your last write are merged; where that is impossible, the "
+        "note stays (status conflict) and your text is saved as conflict_copy."
+    )
     operations = ("write",)
     arguments_type = MemoryWriteArguments
 
@@ -132,9 +135,24 @@ class MemoryWrite(_MemoryTool):
 
     async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
         arguments = self.parse_arguments(call)
-        draft = WriteDraft("write", arguments.path, arguments.content, arguments.frontmatter)
+        draft = WriteDraft(
+            "write",
+            arguments.path,
+            arguments.content,
+            arguments.frontmatter,
+            resolution="merge",
+            # An agent cannot read notes, and after a restart nobody knows what it wrote itself.
+            knows_last_written=True,
+        )
         result = await self._memory.write(self.caller(run, "write"), draft)
-        return {"path": arguments.path, "status": result.status, "write_id": result.write_id, "etag": result.etag}
+        return {
+            "path": arguments.path,
+            "status": result.status,
+            "write_id": result.write_id,
+            "etag": result.etag,
+            "merged": result.merged,
+            "conflict_copy": result.conflict_copy,
+        }
 
 
 class LlmChat(TypedTool):

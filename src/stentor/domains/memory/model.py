@@ -42,6 +42,8 @@ class WriteDraft(msgspec.Struct, frozen=True):
     `base_hash` is the version that the caller read last, as hash of the file or of its content. `expected_hash` is one
     that must be current even if the write would change nothing. Of the file hashes `if_match` one must be current, of
     `if_none_match` none may be; ANY_STATE among them stands for any file. `mark_reason` is why a mark is removed.
+    With `knows_last_written`, a caller of whom the service knows no read or write of the note counts as one who knows
+    the state that was written last through the service.
     """
 
     operation: WriteOperation
@@ -56,6 +58,7 @@ class WriteDraft(msgspec.Struct, frozen=True):
     expected_hash: str | None = None
     if_none_match: frozenset[str] = frozenset()
     mark_reason: str | None = None
+    knows_last_written: bool = False
 
 
 class WriteDecision(msgspec.Struct, frozen=True):

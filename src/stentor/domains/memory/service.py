@@ -149,6 +149,9 @@ class MemoryService:
     async def _try_write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
         current = await self._read_bytes(draft.path)
         seen_hashes = self._last_seen.get(caller.identity, draft.path)
+        if not seen_hashes and draft.knows_last_written:
+            written = await self._db.read(lambda tx: store.find_last_written(tx, self.key_prefix + draft.path))
+            seen_hashes = [] if written is None else [written]
         base = await self._find_base(draft, seen_hashes) if draft.resolution == "merge" else None
         decision = await _decide(draft, current, frozenset(seen_hashes), base)
         admitted = await self._guard.admit(caller, draft.path, current, decision.after)

@@ -74,6 +74,10 @@ _DELETE_VERSION = Sql("delete from memory_versions where path = :path and conten
 _IS_PROVISIONAL = Sql("select provisional from memory_versions where path = :path and content_hash = :content_hash")
 _HAS_VERSION = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
 _READ_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
+_FIND_LAST_WRITTEN = Sql(
+    """select content_hash from memory_versions where path = :path and cause in ('written', 'restored')
+    order by created_at desc, content_hash limit 1"""
+)
 _LIST_VERSIONS = Sql(
     """select content_hash, size, origin, created_at, name, cause, first_at from memory_versions where path = :path
     order by created_at desc, content_hash limit :limit"""
@@ -238,6 +242,12 @@ def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
     row = tx.row(_READ_VERSION, path=path, content_hash=content_hash)
     # Whatever the window was: zlib writes its size into the head.
     return zlib.decompress(row[0]) if row else None
+
+
+def find_last_written(tx: Tx, path: str) -> str | None:
+    """Return the hash of the stored version that the service wrote last; None if it has written none."""
+    row = tx.row(_FIND_LAST_WRITTEN, path=path)
+    return None if row is None else str(row[0])
 
 
 def list_versions(tx: Tx, path: str) -> list[NoteVersion]:
