@@ -11,12 +11,15 @@ import pytest
 
 from stentor.domains.memory.index import watcher
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.indexer import Indexer, SyncLag
+from stentor.domains.memory.index.indexer import Indexer
+from stentor.domains.memory.index.lag import SyncLag
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import Note, Stat
 from tests.patience import soon
+from tests.requirements import requirement
+from tests.unreadable import make_unreadable
 
 Update = Callable[[Indexer], Awaitable[Any]]
 
@@ -228,6 +231,32 @@ async def test_a_change_that_cannot_be_checked_does_not_end_the_watching(
 
     await soon(is_indexed)
     watching.cancel()
+
+
+@requirement("memory.unreadable-left-out")
+async def test_what_may_not_be_read_is_left_as_it_is_and_all_else_is_indexed(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (vault.root / "lost+found").mkdir()
+    for name in ("a.md", "old.md", "private.md", "z.md"):
+        (vault.root / name).write_text("one")
+        await vault.indexer.check_files(["old.md"])
+    with monkeypatch.context() as refused:
+        make_unreadable(refused, "old.md", "private.md", "lost+found")
+        (vault.root / "old.md").write_text("changed")
+        assert [await vault.indexer.reconcile() for _ in range(2)] == [2, 0]
+        await vault.indexer.check_folder("lost+found")
+        await vault.indexer.check_files(["private.md"])
+        assert (await vault.indexer.reindex("", 10)).done == 2
+        found = (await vault.indexer.verify("", 10)).differences
+    assert [(one.path, one.problem) for one in found] == [("old.md", "stale"), ("private.md", "missing")]
+    assert await vault.index.read_bodies(["a.md", "old.md", "private.md", "z.md"]) == dict.fromkeys(
+        ["a.md", "old.md", "z.md"], "one"
+    )
+    lines = [record.message for record in caplog.records if "left out" in record.message]
+    assert [sum(repr(name) in line for line in lines) for name in ("old.md", "private.md")] == [1, 1]
+    assert await vault.indexer.reconcile() == 2
+    assert (await vault.indexer.verify("", 10)).differences == []
 
 
 async def test_reindex_counts_the_notes_that_the_index_has_as_verify_does(vault: Vault) -> None:

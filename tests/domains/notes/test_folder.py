@@ -8,13 +8,26 @@ import subprocess
 import threading
 import time
 import unicodedata
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import watchfiles
 
 from stentor_vault.notes import safe_files
-from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault
-from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, VaultUnavailable, content_hash
+from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault, watch_changes
+from stentor_vault.notes.model import (
+    NameTaken,
+    NoSuchNote,
+    Note,
+    NoteChanged,
+    UnreadablePath,
+    VaultUnavailable,
+    content_hash,
+)
+from tests.requirements import requirement
+from tests.unreadable import make_unreadable
 
 
 @pytest.fixture
@@ -45,6 +58,57 @@ def test_no_link_is_followed_whether_to_a_file_or_a_folder(vault: FolderVault, r
     assert vault.walk_sync() == []
     assert sorted(p.name for p in outside.iterdir()) == ["secret.md"]
     assert (outside / "secret.md").read_text() == "secret"
+
+
+@requirement("memory.unreadable-left-out")
+def test_what_may_not_be_read_is_left_out_of_the_lists_and_an_error_by_itself(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for folder in ("lost+found", "notes"):
+        (root / folder).mkdir()
+        (root / folder / "a.md").write_text("x")
+    (root / "private.md").write_text("x")
+    make_unreadable(monkeypatch, "lost+found", "private.md")
+    for _ in range(2):
+        assert [found.path for found in vault.walk_sync()] == ["notes/a.md", "private.md"]
+    assert [record.message for record in caplog.records] == [
+        "vault: folder left out, no permission to read it path='lost+found'"
+    ]
+    assert vault.list_nonempty_sync() == ["notes/", "private.md"]
+    for listing in (vault.walk_sync, vault.list_folder_sync, vault.list_nonempty_sync):
+        with pytest.raises(UnreadablePath, match="Cannot list 'lost"):
+            listing("lost+found")
+    first, *others = vault.read_batch_sync(["notes/a.md", "private.md", "lost+found/a.md"])
+    assert isinstance(first, Note)
+    assert [type(error) for error in others] == [UnreadablePath, UnreadablePath]
+
+
+def test_a_root_that_may_not_be_read_is_an_error_and_no_empty_vault(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a.md").write_text("x")
+    make_unreadable(monkeypatch, root)
+    for use in (vault.walk_sync, vault.list_folder_sync, lambda: vault.read_sync("a.md")):
+        with pytest.raises(VaultUnavailable) as raised:
+            use()
+        assert not isinstance(raised.value, UnreadablePath)
+
+
+@requirement("memory.unreadable-left-out")
+async def test_a_folder_that_may_not_be_read_does_not_end_the_watch(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {}
+
+    async def awatch(path: Path, **given: Any) -> AsyncIterator[set[tuple[int, str]]]:
+        options.update(given)
+        yield {(1, str(path / "a.md"))}
+
+    monkeypatch.setattr(watchfiles, "awatch", awatch)
+    assert [changes async for changes in watch_changes(root)] == [{str(root / "a.md")}]
+    assert options["ignore_permission_denied"]
+    with pytest.raises(FileNotFoundError):
+        await anext(watch_changes(root / "missing"))
 
 
 def test_hidden_files_and_devices_are_not_there(vault: FolderVault, root: Path) -> None:

@@ -16,6 +16,7 @@ from tests.conftest import MakeWorld
 from tests.domains.tasknotes.conftest import Tasks
 from tests.patience import soon
 from tests.requirements import requirement
+from tests.unreadable import make_unreadable
 
 NOTE = "---\ntype: echo\nrequired_capabilities: [echo]\n---\nWhat is new?\n"
 
@@ -327,6 +328,20 @@ async def test_a_note_is_found_without_events_of_the_file_system(
     inbox.put("q.md")
     await inbox.finish(agent_id, result="found")
     await inbox.until_answer(holding="found")
+
+
+@requirement("memory.unreadable-left-out")
+async def test_a_note_that_may_not_be_read_is_left_alone_and_others_become_tasks(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_unreadable(monkeypatch, "a.md")
+    agent_id = await inbox.world.register()
+    inbox.put("a.md")
+    inbox.put("q.md")
+    await inbox.until_listed(1)
+    await inbox.finish(agent_id, result="here")
+    await inbox.until_answer(holding="here")
+    assert inbox.answer("a (answer).md") is None
 
 
 @requirement("tasks.inbox-answer")

@@ -21,6 +21,8 @@ from stentor_vault.server.app import VaultServer
 from stentor_vault.server.read_handlers import JSON_LOGIC, NOTE_JSON
 from stentor_vault.server.text_index import VaultTextIndex
 from tests.patience import soon
+from tests.requirements import requirement
+from tests.unreadable import make_unreadable
 
 
 class SlowVault(FolderVault):
@@ -106,6 +108,19 @@ async def test_a_note_is_indexed_once_however_its_name_is_composed(vault: SlowVa
     await index.refresh(decomposed)
     assert index.list_rule_data() == []
     assert index.links.find_backlinks(composed) == []
+
+
+@requirement("memory.unreadable-left-out")
+async def test_a_note_that_may_not_be_read_is_left_out_of_the_index(
+    vault: SlowVault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (vault.root / "private.md").write_text("alpha")
+    make_unreadable(monkeypatch, "private.md")
+    index = VaultTextIndex(vault)
+    await index.load()
+    index.request_load()
+    await index.refresh("private.md")
+    assert [hit.filename for hit in index.search("alpha", 10)] == ["a.md"]
 
 
 async def test_read_numbers_are_dropped_when_a_read_ends(vault: SlowVault) -> None:

@@ -20,7 +20,7 @@ from stentor.core.errors import InvalidRequest, StoreUnavailable
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavailable, Vectors
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.indexer import SyncLag
+from stentor.domains.memory.index.lag import SyncLag
 from stentor.domains.memory.index.model import EmbeddingModel, PendingDocument
 from stentor_vault.text.markdown import Chunk, split_chunks
 

@@ -22,7 +22,8 @@ from stentor.domains.memory import store
 from stentor.domains.memory.caches import DocumentCache
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.indexer import Indexer, SyncLag
+from stentor.domains.memory.index.indexer import Indexer
+from stentor.domains.memory.index.lag import SyncLag
 from stentor.domains.memory.index.model import IndexTotals
 from stentor_vault.notes.model import Vault
 

@@ -32,6 +32,7 @@ from stentor_vault.notes.model import (
     NoSuchNote,
     NoteChanged,
     Stat,
+    UnreadablePath,
     Vault,
     content_hash,
 )
@@ -167,6 +168,10 @@ class TaskInbox:
         """Run the work for a note. Fails open: an unexpected error skips this note and not the others."""
         try:
             await work
+        except UnreadablePath as error:
+            log.warning("inbox: note skipped until it changes or the service restarts reason=%s", error)
+            self._failed_paths.add(path)
+            self._quiet_period.mark_handled(path)
         # An outage concerns all notes: the scan ends, and none is marked as failed.
         except (ServiceUnavailable, OSError):
             raise

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from stentor_vault.notes import model, paths, safe_files
-from stentor_vault.notes.model import ANY_STATE, FileChange, NameTaken, Note, NoteTooLarge
+from stentor_vault.notes.model import ANY_STATE, FileChange, NameTaken, Note, NoteTooLarge, UnreadablePath
 
 FSYNC_THREADS = 4
 """Concurrent fsync calls: the file system commits them together."""
@@ -182,11 +182,18 @@ class _FileWrite:
 def _read(folders: _FolderCache, path: str) -> Note | Exception:
     try:
         with safe_files.translate_os_errors(f"Cannot use {path!r}"):
-            folder, name = folders.locate(path)
-            stored_name = safe_files.require_file_name(folder.descriptor, name, path)
-            return safe_files.read_note(folder.descriptor, stored_name, path)
+            return _read_located(folders, path)
     except Exception as error:  # noqa: BLE001 - raised again for the caller of this path; the others go on
         return error
+
+
+def _read_located(folders: _FolderCache, path: str) -> Note:
+    try:
+        folder, name = folders.locate(path)
+        stored_name = safe_files.require_file_name(folder.descriptor, name, path)
+        return safe_files.read_note(folder.descriptor, stored_name, path)
+    except PermissionError as error:
+        raise UnreadablePath(f"Cannot read {path!r}: {error.strerror}.") from error
 
 
 def _for_each(files: Iterable[_FileWrite], step: Callable[[_FileWrite], None]) -> None:

@@ -6,6 +6,7 @@ The file operations are in `safe_files` and `batch_io`; other programs may chang
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import stat
 import threading
@@ -19,7 +20,16 @@ import watchfiles
 
 from stentor_vault.notes import batch_io, model, paths, safe_files
 from stentor_vault.notes.batch_io import FsyncPool, WriteRequest
-from stentor_vault.notes.model import ANY_STATE, FileChange, NoSuchNote, Note, NoteChanged, Stat, matches_state
+from stentor_vault.notes.model import (
+    ANY_STATE,
+    FileChange,
+    NoSuchNote,
+    Note,
+    NoteChanged,
+    Stat,
+    UnreadablePath,
+    matches_state,
+)
 from stentor_vault.notes.thread_batcher import ThreadBatcher
 
 T = TypeVar("T")
@@ -32,6 +42,7 @@ DEBOUNCE_MS = 100
 _TRASH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BATCH_MAX_BYTES = 1 << 18
 """Notes above this size are written alone, so that the small ones do not wait for them."""
+log = logging.getLogger(__name__)
 
 
 class FolderVault:
@@ -43,6 +54,7 @@ class FolderVault:
     def __init__(self, root: Path, is_unlisted: Callable[[str], bool] = lambda folder: False) -> None:
         self.root = root
         self._is_unlisted = is_unlisted
+        self._unreadable_folders: set[str] = set()
         # A fixed number, so that nothing has to be removed; two paths that share a lock only wait for each other.
         self._locks = [threading.Lock() for _ in range(256)]
         self._fsync_pool = FsyncPool()
@@ -156,7 +168,7 @@ class FolderVault:
             return FileChange(safe_files.stat_file(target_folder, new_name, target), previous)
 
     def list_folder_sync(self, folder: str = "") -> list[str]:
-        with self._open_folder(paths.normalize_folder(folder)) as descriptor:
+        with self._open_listed(paths.normalize_folder(folder)) as descriptor:
             entries = safe_files.scan_folder(descriptor)
             return sorted(f"{name}/" if stat.S_ISDIR(info.st_mode) else name for name, info in entries)
 
@@ -164,14 +176,15 @@ class FolderVault:
         folder = paths.normalize_folder(folder)
         prefix = f"{folder}/" if folder else ""
         try:
-            with self._open_folder(folder) as descriptor:
-                return sorted(_walk(descriptor, prefix, self._is_unlisted), key=lambda file: file.path)
+            with self._open_listed(folder) as descriptor:
+                found = _walk(descriptor, prefix, self._is_unlisted, self._leave_out)
+                return sorted(found, key=lambda file: file.path)
         except NoSuchNote:
             return []
 
     def list_nonempty_sync(self, folder: str = "") -> list[str]:
         """List one level like `list_folder_sync`, without the folders that have no file anywhere below."""
-        with self._open_folder(paths.normalize_folder(folder)) as descriptor:
+        with self._open_listed(paths.normalize_folder(folder)) as descriptor:
             return sorted(
                 f"{name}/" if stat.S_ISDIR(info.st_mode) else name
                 for name, info in safe_files.scan_folder(descriptor)
@@ -183,10 +196,21 @@ class FolderVault:
         return await asyncio.to_thread(function, *args, **options)
 
     @contextmanager
-    def _open_folder(self, folder: str) -> Iterator[int]:
+    def _open_listed(self, folder: str) -> Iterator[int]:
+        """Open a folder to list it; "" is the root. Raises UnreadablePath, VaultUnavailable."""
         parts = paths.split_path(folder) if folder else []
-        with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as descriptor:
-            yield descriptor
+        try:
+            with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as descriptor:
+                yield descriptor
+        except PermissionError as error:
+            kind = UnreadablePath if folder else model.VaultUnavailable
+            raise kind(f"Cannot list {folder or 'the vault'!r}: {error.strerror}.") from error
+
+    def _leave_out(self, folder: str) -> None:
+        """Log a folder that may not be read, the first time only."""
+        if folder not in self._unreadable_folders:
+            self._unreadable_folders.add(folder)
+            log.warning("vault: folder left out, no permission to read it path=%r", folder)
 
     @contextmanager
     def _open_parent(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
@@ -222,10 +246,19 @@ async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[
     """Yield sets of changed paths, collected until no event arrives for a poll interval.
 
     `poll` checks the files themselves instead of the system's file events. Raises OSError, RuntimeError if the folder
-    is missing or cannot be watched.
+    is missing or cannot be watched; folders below it that may not be read are left out.
     """
+    with os.scandir(root):
+        pass  # only to raise the error: the watch would ignore that the root may not be read either
     # No filter: the default one hides folders that a vault may have.
-    events = watchfiles.awatch(root, watch_filter=None, step=POLL_MS, debounce=DEBOUNCE_MS, force_polling=poll or None)
+    events = watchfiles.awatch(
+        root,
+        watch_filter=None,
+        step=POLL_MS,
+        debounce=DEBOUNCE_MS,
+        force_polling=poll or None,
+        ignore_permission_denied=True,
+    )
     async for changes in events:
         yield {path for _, path in changes}
 
@@ -239,12 +272,15 @@ def _result(outcome: T | Exception) -> T:
 def _has_file(parent: int, name: str) -> bool:
     try:
         with safe_files.open_folder(parent, [name]) as folder:
-            return next(_walk(folder, "", lambda _: False), None) is not None
-    except (NoSuchNote, FileNotFoundError):
+            return next(_walk(folder, "", lambda _: False, lambda _: None), None) is not None
+    except (NoSuchNote, FileNotFoundError, PermissionError):
         return False
 
 
-def _walk(folder: int, prefix: str, is_unlisted: Callable[[str], bool]) -> Iterator[Stat]:
+def _walk(
+    folder: int, prefix: str, is_unlisted: Callable[[str], bool], leave_out: Callable[[str], None]
+) -> Iterator[Stat]:
+    """Yield the files below an open folder; `leave_out` is called with each folder that may not be read."""
     for name, info in safe_files.scan_folder(folder):
         path = f"{prefix}{name}"
         if stat.S_ISREG(info.st_mode):
@@ -254,6 +290,8 @@ def _walk(folder: int, prefix: str, is_unlisted: Callable[[str], bool]) -> Itera
             continue
         try:
             with safe_files.open_folder(folder, [name]) as subfolder:
-                yield from _walk(subfolder, f"{path}/", is_unlisted)
+                yield from _walk(subfolder, f"{path}/", is_unlisted, leave_out)
         except (NoSuchNote, FileNotFoundError):
             continue  # deleted since the scan, or replaced by a link
+        except PermissionError:
+            leave_out(path)

@@ -24,6 +24,10 @@ class VaultUnavailable(ServiceUnavailable):
     """The vault cannot be used: its folder is missing, its disk full, its plugin down."""
 
 
+class UnreadablePath(VaultUnavailable):
+    """The process lacks the permission to read this file or folder; the rest of the vault is not affected."""
+
+
 class VaultUnreachable(VaultUnavailable):
     """The vault plugin is unreachable, or the connection broke."""
 
@@ -110,7 +114,7 @@ class Vault(Protocol):
     """
 
     async def read(self, path: str) -> Note:
-        """Return the note. Raises NoSuchNote."""
+        """Return the note. Raises NoSuchNote, UnreadablePath."""
         ...
 
     async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
@@ -126,7 +130,10 @@ class Vault(Protocol):
         ...
 
     async def walk(self, folder: str = "") -> list[Stat]:
-        """List every file below the folder, sorted by path; none if the folder does not exist."""
+        """List every file below the folder, sorted by path; none if the folder does not exist.
+
+        Folders below it that may not be read are left out. Raises UnreadablePath if the folder itself may not be read.
+        """
         ...
 
     async def check(self) -> None:

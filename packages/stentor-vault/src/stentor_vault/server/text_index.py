@@ -20,7 +20,7 @@ import msgspec
 
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes.folder_vault import FolderVault, watch_changes
-from stentor_vault.notes.model import NoSuchNote, Note, Stat, VaultUnavailable
+from stentor_vault.notes.model import NoSuchNote, Note, Stat, UnreadablePath, VaultUnavailable
 from stentor_vault.notes.paths import InvalidPath, compose_path, is_hidden
 from stentor_vault.server.jsonlogic import RuleData
 from stentor_vault.server.links import LinkIndex, NoteLinks, extract_link_targets
@@ -204,10 +204,13 @@ class VaultTextIndex:
         return await asyncio.to_thread(lambda: {path: self._read_file(path) for path in paths})
 
     def _read_file(self, path: str) -> IndexedFile | None:
-        """Return the index entries of a file, None if it does not exist."""
+        """Return the index entries of a file, None if it does not exist or may not be read."""
         try:
             return _index_note(self._vault.read_sync(path))
         except (NoSuchNote, InvalidPath, FileNotFoundError):
+            return None
+        except UnreadablePath as error:
+            log.warning("vault index: file left out reason=%s", error)
             return None
 
 

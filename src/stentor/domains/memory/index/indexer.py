@@ -1,14 +1,12 @@
 """Indexing of notes: after a write, after file events, and by reconciliation of the whole vault.
 
-Reads the vault and decides what has changed; `index` stores it, `watcher` receives the file events. Also measures the
-sync lag: the time from a change to its being searchable.
+Reads the vault and decides what has changed; `index` stores it, `watcher` receives the file events.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections import deque
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,64 +16,22 @@ import msgspec
 
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.core.jsontext import JsonObject
-from stentor.core.metrics import LONG_BUCKETS_S, create_histogram
 from stentor.domains.memory.disk_edits import DiskChange
 from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.lag import ChangeWindow, SyncLag
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
-from stentor_vault.notes.model import NO_FILE, NoSuchNote, Note, Stat, Vault
+from stentor_vault.notes.model import NO_FILE, NoSuchNote, Note, Stat, UnreadablePath, Vault
 from stentor_vault.notes.paths import InvalidPath, is_valid_path
 from stentor_vault.text import documents
 
-LAG_SAMPLES = 256
-CLOCK_MARGIN_US = SECOND
-"""How late a file event may arrive, in microseconds."""
 BATCH = 64
 INLINE_BYTES = 8_000
 """Notes up to this size are parsed on the event loop, longer ones in a thread."""
 MAX_RECENT = 10_000
 """Files that are remembered as just indexed."""
+log = logging.getLogger(__name__)
 ReconcileProgress = Callable[[int, int], None]
 DifferenceProblem = Literal["missing", "stale", "gone", "unwritten", "altered"]
-
-
-class ChangeWindow(msgspec.Struct, frozen=True):
-    """The interval between the previous check of the files and this one, in microseconds."""
-
-    start: int
-    end: int
-
-    def changed_at(self, stat: Stat) -> int:
-        """Return when a file changed that was detected as changed now.
-
-        That is the file's time if it lies in the window, else the window's end: a file that was moved or copied here
-        may have any time.
-        """
-        time = max(stat.modified_at, stat.created_at)
-        return time if self.start - CLOCK_MARGIN_US <= time <= self.end else self.end
-
-
-class SyncLag:
-    """The latest lags between a change and its being found by a kind of search, in seconds."""
-
-    def __init__(self, metric: str, search: str) -> None:
-        self._samples: deque[float] = deque(maxlen=LAG_SAMPLES)
-        text = f"Time from a change in the vault until it is found by {search} search."
-        self.histogram = create_histogram(metric, text, LONG_BUCKETS_S)
-        """Of all changes since the start."""
-
-    def add(self, lag_s: float) -> None:
-        self._samples.append(lag_s)
-        self.histogram.observe(lag_s)
-
-    @property
-    def last(self) -> float:
-        return self._samples[-1] if self._samples else 0.0
-
-    @property
-    def p95(self) -> float:
-        """The 95th percentile of the latest changes; 0 before the first."""
-        ordered = sorted(self._samples)
-        return ordered[math.ceil(len(ordered) * 95 / 100) - 1] if ordered else 0.0
 
 
 class IndexDifference(msgspec.Struct, frozen=True):
@@ -152,6 +108,8 @@ class Indexer:
         self._just_indexed: dict[str, tuple[int, int]] = {}
         self._unindexed: dict[str, tuple[int, int]] = {}
         """Files that the index has no row for, not text or excluded, with the size and time of their last check."""
+        self._unreadable: set[str] = set()
+        """Files and folders that may not be read: each check leaves them as the index has them."""
         self._updates = _Updates()
         self._checked_at = clock.now()
         self.lag = SyncLag("stentor_memory_sync_lag_seconds", "keyword")
@@ -210,7 +168,11 @@ class Indexer:
             await self.check_files(changed)
 
     async def _is_changed(self, path: str, indexed: Note | str) -> bool:
-        return await self._file_hash(path) != (NO_FILE if isinstance(indexed, str) else indexed.hash)
+        try:
+            return await self._file_hash(path) != (NO_FILE if isinstance(indexed, str) else indexed.hash)
+        except UnreadablePath as error:
+            self._leave_out(path, error)
+            return False
 
     async def _file_hash(self, path: str) -> str:
         if self.is_excluded(path):
@@ -256,7 +218,18 @@ class Indexer:
     async def check_folder(self, folder: str, window: ChangeWindow | None = None) -> None:
         """Check all files that are in a folder, and those that the index has there."""
         indexed = await self._index.paths_under(folder)
-        await self.check_files([*indexed, *(stat.path for stat in await self._vault.walk(folder))], window)
+        try:
+            found = [stat.path for stat in await self._vault.walk(folder)]
+        except UnreadablePath as error:
+            self._leave_out(folder, error)
+            return
+        await self.check_files([*indexed, *found], window)
+
+    def _leave_out(self, path: str, error: UnreadablePath) -> None:
+        """Log the path, the first time only, because each reconciliation meets it again."""
+        if path not in self._unreadable:
+            self._unreadable.add(path)
+            log.warning("indexer: left out path=%r reason=%s", path, error)
 
     async def reconcile(self, progress: ReconcileProgress = lambda done, total: None) -> int:
         """Compare the whole vault with the index and update it; return how many notes differed."""
@@ -280,7 +253,7 @@ class Indexer:
             progress(len(todo), len(todo))
             # A rebuilt index lacks this mark: by that the watcher notices that it has to reconcile again.
             await self._index.mark_reconciled(self._clock.now())
-            return len(todo)
+            return sum(path not in self._unreadable for path in todo)
 
     async def was_reconciled(self) -> bool:
         """Return whether the index still is one that was reconciled; another process may have rebuilt a shared one."""
@@ -303,6 +276,9 @@ class Indexer:
                 note = await self._vault.read(path)
             except (NoSuchNote, InvalidPath):
                 return False  # deleted since the walk, of which the watcher receives the event; or no path of a vault
+            except UnreadablePath as error:
+                self._leave_out(path, error)
+                return False
             await self._report_disk_changes([note], [], indexed)
             entries = await self._upsert([note], self._window_now(), force=True)
         await self._recheck([note], shared)
@@ -328,6 +304,8 @@ class Indexer:
             note = await self._vault.read(path)
         except (NoSuchNote, InvalidPath):
             return "gone" if indexed is not None else None
+        except UnreadablePath:
+            return "missing" if indexed is None else "stale"
         if indexed is None:
             return None if documents.parse_document(path, note.content) is None else "missing"
         return None if indexed.raw_hash == note.hash else "stale"
@@ -358,15 +336,19 @@ class Indexer:
         return different, deleted
 
     async def _read_all(self, paths: Sequence[str]) -> tuple[list[Note], list[str]]:
-        """Return the notes at these paths, and the paths that have none."""
+        """Return the notes at these paths, and the paths that have none; leave out those that may not be read."""
         notes, missing = list[Note](), list[str]()
         for path in paths:
             try:
                 if self.is_excluded(path):
                     raise NoSuchNote(path)  # as if deleted: the index may still have it
                 notes.append(await self._vault.read(path))
+                self._unreadable.discard(path)
             except (NoSuchNote, InvalidPath):
                 missing.append(path)
+                self._unreadable.discard(path)
+            except UnreadablePath as error:
+                self._leave_out(path, error)
         return notes, missing
 
     async def _report_disk_changes(
