@@ -30,17 +30,27 @@ class Service(BaseHTTPRequestHandler):
     answers: ClassVar[list[Any]] = []
     """Statuses or bodies to answer first, instead of the right thing."""
     asked: ClassVar[list[dict[str, Any]]] = []
+    max_length: ClassVar[int | None] = None
+    """Longer texts are refused, together with all of their request."""
+    refused_word: ClassVar[str | None] = None
+    """Texts with this word are refused."""
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.asked.append({"key": self.headers.get("Authorization"), "path": self.path, **body})
         planned = self.answers.pop(0) if self.answers else None
+        if any(self.refuses(text) for text in body["input"]):
+            planned = 413
         rows = [{"index": i, "embedding": word_mean(text).tolist()} for i, text in enumerate(body["input"])]
         answer = planned if planned is not None and not isinstance(planned, int) else {"data": rows[::-1]}
         self.send_response(planned if isinstance(planned, int) else 200)
         self.send_header("Retry-After", "0")
         self.end_headers()
         self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+    def refuses(self, text: str) -> bool:
+        too_long = self.max_length is not None and len(text) > self.max_length
+        return too_long or (self.refused_word is not None and self.refused_word in text.split())
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -55,7 +65,7 @@ def word_mean(text: str) -> Any:
 def service() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Service)
     Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    Service.answers, Service.asked = [], []
+    Service.answers, Service.asked, Service.max_length, Service.refused_word = [], [], None, None
     yield f"http://127.0.0.1:{server.server_port}/v1"
     server.shutdown()
     server.server_close()
@@ -219,12 +229,35 @@ async def test_a_busy_service_is_asked_again_and_a_refusal_is_told_without_the_k
     Service.answers[:] = [429, 503]
     assert (await remote.embed(["x"])).shape == (1, 64)
     short: Any = {"data": [{"index": 0, "embedding": [1.0]}]}
-    planned: list[Any] = [401, 400, [503] * 3, b"garbage", {"data": []}, {"data": [{"index": 0}]}, [1], short]
+    planned: list[Any] = [401, [400] * 9, [503] * 3, b"garbage", {"data": []}, {"data": [{"index": 0}]}, [1], short]
     for wrong in planned:
-        Service.answers[:] = wrong if isinstance(wrong, list) and wrong[0] == 503 else [wrong]
+        Service.answers[:] = wrong if isinstance(wrong, list) and len(wrong) > 1 else [wrong]
         with pytest.raises(EmbeddingUnavailable) as error:
             await remote.embed(["x"])
         assert "key-1" not in error.value.message
+    await remote.close()
+
+
+@requirement("memory.refused-text")
+async def test_a_text_that_the_service_finds_too_long_is_shortened_and_the_others_are_whole(service: str) -> None:
+    remote = RemoteEmbedder(service, "m")
+    Service.max_length = 200
+    texts = [f"subject number {i}" for i in range(20)]
+    texts[13] = "4f1e9c03 " * 50
+    vectors = await remote.embed(texts)
+    for i, text in enumerate(texts):
+        row = word_mean(text if i != 13 else text[: len(text) // 4])
+        assert np.allclose(vectors[i], row / np.linalg.norm(row), atol=1e-5), i
+    await remote.close()
+
+
+@requirement("memory.refused-text")
+async def test_a_text_that_is_refused_at_any_length_is_embedded_as_an_empty_one(service: str) -> None:
+    remote = RemoteEmbedder(service, "m")
+    Service.refused_word = "forbidden"
+    vectors = await remote.embed(["one", "forbidden " * 20, "two", ""])
+    assert np.array_equal(vectors[1], vectors[3])
+    assert not np.allclose(vectors[0], vectors[2])
     await remote.close()
 
 

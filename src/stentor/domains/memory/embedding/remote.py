@@ -6,6 +6,8 @@ The operator configures its address, so unlike addresses from users it may be a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,11 +29,23 @@ MAX_RETRY_AFTER_SECONDS = 10.0
 """Upper bound of a Retry-After."""
 MAX_TOKENS = 512
 _RETRYABLE_STATUSES = {429, 500, 502, 503, 504}
+_REFUSED_STATUSES = {400, 413, 422}
+"""What services answer to a text that is too long for their model, or to too many texts."""
+_SHORTENED_DIVISORS = (2, 4, 8)
+"""The parts of a refused text that are tried, from its beginning."""
+log = logging.getLogger(__name__)
 _TOTAL_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS = 60, 5
 
 
+class _Refused(EmbeddingUnavailable):
+    """The service rejects this request, and may accept others."""
+
+
 class RemoteEmbedder:
-    """Implements `Embedder`. Tokens are estimated: one per four ASCII characters, and one per other character."""
+    """Implements `Embedder`. Tokens are estimated: one per four ASCII characters, and one per other character.
+
+    Code and the like have more tokens, so a text that the service refuses is shortened.
+    """
 
     def __init__(self, url: str, model: str, key: str = "") -> None:
         self._url = f"{url.rstrip('/')}/embeddings"
@@ -65,7 +79,7 @@ class RemoteEmbedder:
         await self.load()
         rows: list[list[float]] = []
         for start in range(0, len(texts), BATCH_SIZE):
-            rows += await self._request(list(texts[start : start + BATCH_SIZE]))
+            rows += await self._embed_accepted(list(texts[start : start + BATCH_SIZE]))
         if any(len(row) != self._dimensions for row in rows):
             raise EmbeddingUnavailable(f"{self._url} returned embeddings of different lengths.")
         vectors = np.asarray(rows, np.float32).reshape(len(rows), self._dimensions)
@@ -76,6 +90,25 @@ class RemoteEmbedder:
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
+
+    async def _embed_accepted(self, texts: list[str]) -> list[list[float]]:
+        """Embed texts together, and after a refusal each half by itself, so that one text holds up no other."""
+        try:
+            return await self._request(texts)
+        except _Refused:
+            if len(texts) == 1:
+                return await self._embed_shortened(texts[0])
+        middle = len(texts) // 2
+        return await self._embed_accepted(texts[:middle]) + await self._embed_accepted(texts[middle:])
+
+    async def _embed_shortened(self, text: str) -> list[list[float]]:
+        for divisor in _SHORTENED_DIVISORS:
+            with contextlib.suppress(_Refused):
+                return await self._request([text[: len(text) // divisor]])
+        # Refused for what it says. If this fails too, it is not for the text.
+        rows = await self._request([""])
+        log.warning("embedding: %s refuses a text of %d characters at any length", self._url, len(text))
+        return rows
 
     async def _request(self, texts: list[str]) -> list[list[float]]:
         # Services reject an empty text.
@@ -91,7 +124,8 @@ class RemoteEmbedder:
                 break
             delay = retry_after if retry_after is not None else 0.5 * 2**attempt
             await asyncio.sleep(min(MAX_RETRY_AFTER_SECONDS, delay))
-        raise EmbeddingUnavailable(f"{self._url} returned status {status}.")
+        problem = _Refused if status in _REFUSED_STATUSES else EmbeddingUnavailable
+        raise problem(f"{self._url} returned status {status}.")
 
     async def _post(self, body: JsonObject) -> tuple[int, Any, float | None]:
         """Return the status, the parsed body of a 200, and the Retry-After in seconds."""
