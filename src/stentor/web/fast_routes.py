@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stentor.core.validation_errors import list_errors
 from stentor.web import errors
 from stentor.web.routes import GatewayRoute, StrictRequest, get_principal
 from stentor.web.unknown_fields import explain_unknown_fields
@@ -128,7 +129,7 @@ def validate_value(
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        details = [{**detail, "loc": (*where, *detail["loc"])} for detail in error.errors(include_url=False)]
+        details = [{**detail, "loc": (*where, *detail["loc"])} for detail in list_errors(error)]
         raise RequestValidationError(explain_unknown_fields(details, body_type)) from None
 
 

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from stentor.auth.principal import Principal
 from stentor.core.errors import Unauthorized
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation_errors import list_errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute
@@ -134,7 +135,7 @@ async def invoke(operation: Operation, caller: Principal | None, arguments: Mapp
                 values[name] = adapter.validate_python(arguments[name])
             except ValidationError as error:
                 where = () if name == "body" else (name,)
-                details = [{**detail, "loc": ("body", *where, *detail["loc"])} for detail in error.errors()]
+                details = [{**detail, "loc": ("body", *where, *detail["loc"])} for detail in list_errors(error)]
                 annotation = operation.signature.parameters[name].annotation
                 raise validation_error(explain_unknown_fields(details, annotation)) from None
     if "caller" in operation.signature.parameters:

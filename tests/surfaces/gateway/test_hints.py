@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.conftest import World
 from tests.requirements import requirement
 
 TASK = {"type": "summarize", "input": {"text": "One. Two."}, "required_capabilities": ["summarize"]}
+TAKING_BODIES = ["/tasks", "/tasks/x/reject", "/people/sign-in", "/llm/chat", "/registry/agents"]
 
 
 async def register(world: World, name: str, capabilities: list[str]) -> None:
@@ -47,6 +49,26 @@ async def test_an_unknown_field_is_shown_where_it_belongs(
     error = response.json()["error"]
     assert error["code"] == "INVALID_REQUEST"
     assert error["details"]["fields"][field].startswith(reason)
+
+
+@requirement("http.errors-limit")
+async def test_of_thousands_of_unknown_fields_the_first_hundred_are_listed(world: World) -> None:
+    for path in TAKING_BODIES:
+        response = await world.admin.post(f"/api/v1{path}", json={f"f{number}": 1 for number in range(2_000)})
+        assert response.status_code == 400, response.text
+        fields = response.json()["error"]["details"]["fields"]
+        assert len(fields) == 100, path
+        assert "unknown field" in "".join(fields.values())
+
+
+@requirement("http.errors-limit")
+async def test_of_more_errors_only_their_number_is_told(world: World) -> None:
+    for path in TAKING_BODIES:
+        response = await world.admin.post(f"/api/v1{path}", json={f"f{number}": 1 for number in range(20_000)})
+        assert response.status_code == 400, response.text
+        ((field, reason),) = response.json()["error"]["details"]["fields"].items()
+        assert field == "body", path
+        assert re.fullmatch("20,00[0-9] errors, too many to list", reason)
 
 
 @requirement("http.hints")

@@ -12,6 +12,7 @@ from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation_errors import list_errors
 from stentor.domains.governance import probes
 from stentor.domains.governance.checkpoints import CheckpointService
 from stentor.domains.governance.deployment import Deployer, GovernanceRunner
@@ -90,7 +91,7 @@ def _config_builder(check_runtime: CheckRuntime) -> ConfigBuilder:
         try:
             draft = Register.model_validate({"name": agent.name, **document}).to_draft()
         except ValidationError as error:
-            reasons = field_errors(error.errors())["fields"]
+            reasons = field_errors(list_errors(error))["fields"]
             fields = {f"changes.agent_patch.{name}": reason for name, reason in reasons.items()}
             first, reason = next(iter(fields.items()))
             raise InvalidRequest(f"{first}: {reason}", {"fields": fields}) from None

@@ -14,6 +14,7 @@ from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation_errors import list_errors
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.messaging import operations, store
 from stentor.domains.messaging.actions import memory as memory_actions
@@ -73,7 +74,7 @@ def _registration_parser(check_runtime: CheckRuntime) -> ParseRegistration:
         try:
             draft = Register.model_validate(body).to_draft()
         except ValidationError as error:
-            raise validation_error(error.errors()) from None
+            raise validation_error(list_errors(error)) from None
         check_runtime(draft.runtime)
         return draft
 

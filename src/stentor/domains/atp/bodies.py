@@ -24,6 +24,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable, check_utc
+from stentor.core.validation_errors import list_errors
 from stentor.domains.atp import header
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
 from stentor.domains.atp.text_format import strip_header
@@ -285,7 +286,7 @@ def parse_body(message: AtpMessage) -> ActionBody:
     try:
         body = body_type.model_validate(_decode_body(message, body_type))
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_input=False)
+        problems = list_errors(error)
         raise MessageInvalid(
             [FieldError(".".join([CONTENT_FIELD, *map(str, problem["loc"])]), problem["msg"]) for problem in problems]
         ) from None

@@ -14,6 +14,7 @@ from pydantic_core import PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation_errors import list_errors
 from stentor.domains.llm.formats.openai import extract_signature
 from stentor.domains.llm.model import (
     ChatRequest,
@@ -284,7 +285,7 @@ def describe_validation_errors(error: ValidationError, raw: Any) -> list[JsonObj
             entry["msg"],
             entry["type"].endswith(("_type", "literal_error")),
         )
-        for entry in error.errors(include_url=False, include_context=False, include_input=False)
+        for entry in list_errors(error)
     ]
     parents = {path[:end] for path, _, _ in entries for end in range(len(path))}
     messages_by_path: dict[FieldPath, dict[str, None]] = {}  # dicts as ordered sets
