@@ -10,6 +10,8 @@ from pydantic import BaseModel
 
 _UNKNOWN = "extra_forbidden"
 MAX_LISTED = 12
+MAX_COMPARED = 100
+"""Characters of a name that is compared with the known ones."""
 
 
 def explain_unknown_fields(errors: Sequence[Any], body: Any) -> list[Any]:
@@ -37,7 +39,9 @@ def _hint(name: str, model: type[BaseModel], root: type[BaseModel] | None, path:
             return f"; it belongs in `{field}`, as `{'.'.join([*path, field, name])}`"
     if path and root is not None and name in root.model_fields:
         return f"; it belongs beside `{path[0]}`, not into it"
-    if similar := difflib.get_close_matches(name, model.model_fields, 1):
+    # It takes time in proportion to the length, which is the client's choice.
+    similar = difflib.get_close_matches(name, model.model_fields, 1) if len(name) <= MAX_COMPARED else []
+    if similar:
         return f"; did you mean `{similar[0]}`?"
     known = list(model.model_fields)
     return f"; the fields are {', '.join(known)}" if known and len(known) <= MAX_LISTED else ""

@@ -24,6 +24,8 @@ from tests.requirements import requirement
 
 MODELS = ["openai/sea-large", "anthropic/sea-large", "gemini/sea-large"]
 ASKED: Any = [{"role": "user", "content": "Why is the sea salty?"}]
+MANY = [1] * 10_000
+"""Items of a type that no list has."""
 TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "Now.", "parameters": SCHEMA}}
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
@@ -119,8 +121,9 @@ async def test_a_call_whose_arguments_are_no_json_is_sent_with_them_as_text(
     assert json.dumps(arguments)[1:-1] in json.dumps(upstream.asked[-1]["body"])
 
 
-@requirement("llm.openai-errors")
-async def test_the_result_of_a_call_says_of_which_one_has_an_empty_object_of_them(
+@requirement("llm.tool-calls")
+@pytest.mark.parametrize("model", MODELS)
+async def test_a_call_without_arguments_has_an_empty_object_of_them(
     client: openai.AsyncOpenAI, upstream: Upstream, model: str
 ) -> None:
     upstream.tool = {"name": "weather", "args": {}}
@@ -442,6 +445,29 @@ async def test_the_field_that_is_wrong_has_the_callers_name_for_it(
     error = await refused(world, path, **fields)
     assert error["param"] == param
     assert error["message"].startswith(f"{param}: ")
+
+
+@requirement("llm.openai-errors", "http.errors-limit")
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        ("chat/completions", {"stop": MANY}, "stop.0"),
+        ("chat/completions", {"tools": MANY}, "tools.0"),
+        ("chat/completions", {"messages": [{"role": "user", "content": MANY}]}, "messages.0.content.0"),
+        ("chat/completions", {"messages": [{"role": "assistant", "tool_calls": MANY}]}, "messages.0.tool_calls.0"),
+        ("completions", {"prompt": MANY}, "prompt.0"),
+        ("completions", {"stop": MANY}, "stop.0"),
+        ("responses", {"input": MANY}, "input.0"),
+        ("responses", {"input": [{"role": "user", "content": MANY}]}, "input.0.content.0"),
+        ("responses", {"tools": MANY}, "tools.0"),
+        ("responses", {"include": MANY}, "include.0"),
+    ],
+)
+async def test_of_a_list_the_first_wrong_item_is_found_and_no_more(
+    world: World, path: str, fields: dict[str, Any], param: str
+) -> None:
+    error = await refused(world, path, **fields)
+    assert error["param"] == param
 
 
 @requirement("llm.openai-errors")

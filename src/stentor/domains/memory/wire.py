@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
+from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchField, SearchFilters
 from stentor.domains.memory.model import VersionCause, WriteDraft
 from stentor.domains.memory.validity.wire import AsOf, ExclusionOut, IncludeInvalid
 from stentor.domains.memory.vaults import DEFAULT_VAULT
@@ -155,7 +155,7 @@ class KeywordIn(RequestModel):
     model_config = example_config(terms=["deployment"], fields=["title", "content"], match_mode="any", limit=20)
 
     terms: Annotated[list[Term], Field(min_length=1, max_length=64)]
-    fields: Annotated[list[Literal["title", "tags", "content"]], Field(min_length=1)] = list(SEARCH_FIELDS)
+    fields: Annotated[list[SearchField], Field(min_length=1, fail_fast=True)] = list(SEARCH_FIELDS)
     match_mode: Literal["all", "any"] = "any"
     limit: Annotated[int, Field(ge=1, le=1000)] = 20
     as_of: AsOf = None

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.model import LlmMessage, TextPart, ToolCall
-from stentor.domains.llm.openai_api.wire import ROLES, ContentPartIn, OpenAiModel, to_parts
+from stentor.domains.llm.openai_api.wire import ROLES, ContentPartIn, Items, OpenAiModel, to_parts
 
 SIGNATURE = ".signature."
 UNKNOWN_ITEM = "the item is unknown or has expired: send the item itself, which clients do with store=false"
@@ -26,7 +26,7 @@ class MessageItem(OpenAiModel):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPartIn]
+    content: str | Items[ContentPartIn]
 
 
 class FunctionCallItem(OpenAiModel):
@@ -47,7 +47,7 @@ class FunctionOutputItem(OpenAiModel):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[ContentPartIn]
+    output: str | Items[ContentPartIn]
 
     def to_message(self) -> LlmMessage:
         return LlmMessage("tool", to_parts(self.output), tool_call_id=self.call_id.partition(SIGNATURE)[0])

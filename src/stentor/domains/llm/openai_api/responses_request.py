@@ -21,6 +21,7 @@ from stentor.domains.llm.openai_api.responses_input import InputItem
 from stentor.domains.llm.openai_api.wire import (
     ConversationIn,
     FunctionDefinitionIn,
+    Items,
     MaxTokens,
     OpenAiModel,
     Temperature,
@@ -121,7 +122,7 @@ class NamedFunction(OpenAiModel):
 class AllowedTools(OpenAiModel):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunction], Field(min_length=1)]
+    tools: Annotated[Items[NamedFunction], Field(min_length=1)]
 
 
 def _tag(value: Any) -> str:
@@ -147,20 +148,20 @@ ResponseToolChoiceIn = Annotated[
 
 class ResponseIn(OpenAiModel):
     model: Name
-    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    input: str | Annotated[Items[InputItem], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: MaxTokens = None
     max_tool_calls: int | None = None
     temperature: Temperature = None
     top_p: TopP = None
     stream: bool | None = None
-    tools: list[ResponseToolIn] | None = None
+    tools: Items[ResponseToolIn] | None = None
     tool_choice: ResponseToolChoiceIn | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
-    include: list[str] | None = None
+    include: Items[str] | None = None
     store: bool | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None

@@ -46,6 +46,9 @@ ROLES: dict[str, ChatRole] = {
 ROLES_REQUIRING_FIELD = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
 """Roles by field that their messages must have; a message of the assistant may have only calls."""
 B = TypeVar("B", bound=BaseModel)
+T = TypeVar("T")
+Items = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is read up to its first error: otherwise a million wrong items would give a million errors."""
 FieldPath = tuple[int | str, ...]
 
 
@@ -94,8 +97,8 @@ class ToolCallIn(OpenAiModel):
 
 class ChatMessageIn(OpenAiModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[str | list[ContentPartIn] | None, Field(validate_default=True)] = None
-    tool_calls: list[ToolCallIn] | None = None
+    content: Annotated[str | Items[ContentPartIn] | None, Field(validate_default=True)] = None
+    tool_calls: Items[ToolCallIn] | None = None
     tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
 
     @field_validator("content", "tool_call_id")
@@ -165,10 +168,10 @@ class ChatCompletionIn(StreamableIn):
     top_p: TopP = None
     max_tokens: MaxTokens = None
     max_completion_tokens: MaxTokens = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     seed: int | None = None
     n: ExactlyOne = None
-    tools: list[ChatToolIn] | None = None
+    tools: Items[ChatToolIn] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoiceIn | None = None
     response_format: JsonObject | None = None
     conversation: Name | ConversationIn | None = None
@@ -193,11 +196,11 @@ class ChatCompletionIn(StreamableIn):
 
 class TextCompletionIn(StreamableIn):
     model: Name
-    prompt: str | list[str]
+    prompt: str | Items[str]
     max_tokens: MaxTokens = None
     temperature: Temperature = None
     top_p: TopP = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     seed: int | None = None
     n: ExactlyOne = None
     best_of: ExactlyOne = None
@@ -222,15 +225,14 @@ class TextCompletionIn(StreamableIn):
         )
 
 
-_INPUT_LIMITS = Field(min_length=1, max_length=2048, fail_fast=True)
-"""Without `fail_fast`, a million token ids would give a million errors of the type list of strings."""
-TextListIn = Annotated[list[Annotated[str, Field(min_length=1)]], _INPUT_LIMITS]
-TokenIdsIn = Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, fail_fast=True)]
+_INPUT_LIMITS = Field(min_length=1, max_length=2048)
+TextListIn = Annotated[Items[Annotated[str, Field(min_length=1)]], _INPUT_LIMITS]
+TokenIdsIn = Annotated[Items[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1)]
 
 
 class EmbeddingIn(OpenAiModel):
     model: Name
-    input: str | TextListIn | TokenIdsIn | Annotated[list[TokenIdsIn], _INPUT_LIMITS]
+    input: str | TextListIn | TokenIdsIn | Annotated[Items[TokenIdsIn], _INPUT_LIMITS]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
 
