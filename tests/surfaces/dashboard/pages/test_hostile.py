@@ -119,10 +119,24 @@ async def test_buttons_are_shown_to_keys_that_may_use_them(site: Site) -> None:
     assert ('value="send"' in reader, 'value="check"' in reader) == (False, True)
 
 
-@pytest.mark.parametrize("text", ["[" * 5_000_000, "[[" * 100_000, "[](" * 30_000, "<" * 300_000])
+def table(prefix: str = "", end: str = "\n") -> str:
+    """A table of a kilobyte whose rows have one cell of 256 each."""
+    return end.join(prefix + line for line in ("|a" * 256 + "|", "|-" * 256 + "|", *["x"] * 256))
+
+
+TABLES = [table(), table("> "), "- " + table("  ").lstrip(), table(end="\r"), "text\n" + table("\t> > ")]
+
+
+@pytest.mark.parametrize("text", ["[" * 5_000_000, "[[" * 100_000, "[](" * 30_000, "<" * 300_000, *TABLES])
 def test_a_text_that_takes_long_to_read_is_shown_as_it_is(text: str) -> None:
     made = (filters.render_markdown(text), note_rendering.render_note(text, {"from": "a.md"}))
     assert all(one.startswith('<pre class="code"') and len(one) < 1_300_000 for one in made)
+
+
+def test_a_table_of_a_usual_size_is_rendered() -> None:
+    text = "\n".join(["Found:", "", "| a | b |", "|---|:-:|", *["| ls | wc |"] * 1_000])
+    made = (filters.render_markdown(text), note_rendering.render_note(text, {"from": "a.md"}))
+    assert [one.count("<td") for one in made] == [2_000, 2_000]
 
 
 async def test_who_may_not_list_agents_reads_no_names_of_those_that_have_none_of_the_tasks(site: Site) -> None:

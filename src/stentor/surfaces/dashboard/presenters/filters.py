@@ -34,6 +34,12 @@ MAX_MARKDOWN_CHARACTERS, MAX_TEXT_CHARACTERS = 50_000, 200_000
 # markdown-it looks for the end of a link from each bracket, which takes quadratic time in all.
 MAX_BRACKETS = 2_000
 """Opening brackets of a text that is rendered as Markdown."""
+# markdown-it fills up short rows, so a table of a kilobyte can have 65,000 cells, which take 75 MB and 2 seconds.
+MAX_TABLE_CELLS = 10_000
+"""Cells of a text that is rendered as Markdown."""
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_TABLE_RULE = "-:|>*+.)0123456789 \t"
+"""The characters of the second line of a table, which has its columns, also of one in a quote or a list."""
 
 
 def format_time(value: str | None, now: int) -> Markup:
@@ -148,7 +154,22 @@ def render_markdown(text: str) -> Markup:
 
 def is_expensive_markdown(text: str, max_brackets: int) -> bool:
     """Return whether rendering could take long: parsing an opening bracket costs as much as fifty words."""
-    return len(text) > MAX_MARKDOWN_CHARACTERS or text.count("[") > max_brackets
+    is_long = len(text) > MAX_MARKDOWN_CHARACTERS or text.count("[") > max_brackets
+    return is_long or ("|" in text and _count_table_cells(text) > MAX_TABLE_CELLS)
+
+
+def _count_table_cells(text: str) -> int:
+    """Return at least the number of cells of all tables; each of them ends with an empty line, or earlier."""
+    cells = rows = columns = 0
+    for line in [*_LINE_END.split(text), ""]:
+        if line.strip(" \t"):
+            rows += 1
+            if (pipes := line.count("|")) >= columns and not line.strip(_TABLE_RULE):
+                columns = pipes + 1
+        else:
+            cells += rows * columns
+            rows = columns = 0
+    return cells
 
 
 def render_plain_text(text: str) -> Markup:
