@@ -185,6 +185,14 @@ def test_a_patch_has_what_differs_and_an_emptied_field_is_removed() -> None:
 
 
 @requirement("dashboard.page-agent-editing")
+def test_a_prompt_of_which_every_line_is_reworded_is_compared_by_its_lines() -> None:
+    old, new = ("\n".join(f"{number}. {words}" for number in range(900)) for words in ("Be kind.", "Be kinder."))
+    before = {"capabilities": "a", "prompt": old}
+    changes = describe_changes("ann", before, before | {"prompt": new}, EMPTY_WHITELIST)
+    assert (changes["lines_added"], changes["lines_deleted"], changes["lines_total"]) == (900, 900, 901)
+
+
+@requirement("dashboard.page-agent-editing")
 async def test_what_a_new_agent_may_touch_is_said_in_the_form(site: Site) -> None:
     fields = {"tool-0-name": "read_file", "tool-0-operations": "read, list", "tool-0-paths": "notes/**\r\na, b.md"}
     fields |= {"tool-0-limit": "60", "tool-1-name": "", "tool-1-paths": "left/over", "hosts": "x.example.org"}

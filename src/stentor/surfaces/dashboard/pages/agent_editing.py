@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import ndiff
-
 from starlette.responses import Response
 
+from stentor.core.json_diff import diff_lines
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
@@ -211,7 +210,8 @@ def read_values(agent: JsonObject) -> dict[str, str]:
 def describe_changes(name: str, before: dict[str, str], after: dict[str, str], whitelist: JsonObject) -> JsonObject:
     """Return the body of a proposal's `changes`: the patch of the record, and how many lines of it change."""
     lines_before, lines_after = (_record_lines(values) for values in (before, after))
-    marks = [line[0] for line in ndiff(lines_before, lines_after)]
+    # Not difflib.ndiff, which compares each line with each other by its characters: minutes for a reworded prompt.
+    marks = [mark for mark, _ in diff_lines(lines_before, lines_after)]
     return {
         "agent_patch": build_patch(before, after, whitelist),
         "files_modified": [f"agents/{name}"],
