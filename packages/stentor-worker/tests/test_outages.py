@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -114,3 +115,57 @@ def test_a_worker_that_is_stopped_during_an_outage_claims_nothing_more() -> None
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
         assert (service.claimed, service.reports) == (0, [])
+
+
+@pytest.mark.parametrize("answer", [(500, {"error": {"code": "INTERNAL"}}), (520, None), (200, "maintenance")])
+def test_an_answer_of_a_service_or_proxy_in_trouble_does_not_end_a_connected_worker(
+    answer: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor_worker.worker.RETRY_SECONDS", 0.01)
+    answers = iter([answer] * 3)
+    with run_service(Service(tasks=1)) as service:
+        monkeypatch.setattr(service, "_claim", lambda claim=service._claim: next(answers, None) or claim())
+        worker = Worker(service.url, "key", "agent", concurrency=1)
+        worker.handler(lambda task: worker.stop())
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+        assert [verb for _, verb, _ in service.reports] == ["complete"]
+
+
+def test_heartbeats_of_all_tasks_are_sent_side_by_side() -> None:
+    worker = Worker("http://127.0.0.1:9", "key", "agent", lease_seconds=1)
+    all_at_once = threading.Barrier(9, action=worker._ended.set)
+
+    class Held:
+        def heartbeat(self, lease_seconds: int, timeout_s: float) -> None:
+            all_at_once.wait(TIMEOUT_S)
+
+    worker._tasks = {Held() for _ in range(8)}  # type: ignore[misc]
+    thread = threading.Thread(target=worker._send_heartbeats)
+    thread.start()
+    all_at_once.wait(TIMEOUT_S)
+    thread.join(TIMEOUT_S)
+
+
+def test_a_heartbeat_that_fails_in_any_way_ends_no_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_service(Service(tasks=0)) as service:
+        worker = Worker(service.url, "key", "agent")
+        fields: dict[str, Any] = dict.fromkeys(("type", "input", "timeout_seconds", "idempotency_key"), "x")
+        task = Task(worker._client, {"task_id": "t1", "epoch": 1, "metadata": {}, **fields})
+        with monkeypatch.context() as patch:
+            patch.setattr(worker._client._pool, "request", lambda *_, **__: 1 // 0)
+            task.heartbeat(30)
+        task.heartbeat(30)
+        assert [verb for _, verb, _ in service.reports] == ["heartbeat"]
+
+
+def test_the_handlers_of_signals_are_those_of_the_program_again_after_a_run() -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with run_service(Service(tasks=1)) as service:
+        worker = Worker(service.url, "key", "agent")
+        worker.handler(lambda task: signal.raise_signal(signal.SIGTERM))
+        worker.run()
+    assert [signal.getsignal(number) for number in numbers] == before

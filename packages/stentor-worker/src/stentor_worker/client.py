@@ -21,6 +21,8 @@ MAX_PAUSE = 10.0
 """Maximum backoff in seconds."""
 MAX_RETRY_AFTER = 300.0
 """Maximum pause in seconds that a service, or a proxy before it, may ask for."""
+NOT_JSON = "NOT_JSON"
+"""Code for a response of another program."""
 LAST_SECONDS, LAST_PAUSE = 10.0, 2.0
 """How long a worker that stops waits for a service that is down, and the maximum backoff meanwhile."""
 OUTAGES = (0, 429, 502, 503, 504)
@@ -198,13 +200,16 @@ def _describe(error: HTTPError) -> str:
     return f"The service is unreachable ({type(error).__name__})."
 
 
-def _to_json(response: urllib3.BaseHTTPResponse) -> Any:
+def _to_json(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
     try:
-        return response.json()
+        content = response.json()
     except ValueError:
+        content = None
+    if not isinstance(content, dict):
         raise ServiceError(
-            response.status, "NOT_JSON", "The response is not JSON: is this URL that of a Stentor?"
-        ) from None
+            response.status, NOT_JSON, "The response is not a JSON object: is this URL that of a Stentor?"
+        )
+    return content
 
 
 def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:

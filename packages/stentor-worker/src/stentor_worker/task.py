@@ -6,6 +6,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
@@ -222,13 +223,9 @@ class Task:
 
     def heartbeat(self, lease_seconds: int, timeout_s: float | None = None) -> None:
         """Renew the lease. Never raises; a lost lease shows in `cancelled`."""
-        try:
+        # The next one retries after any error: the lease is long enough to miss one or two.
+        with suppress(Exception):
             self.post("heartbeat", {"lease_seconds": lease_seconds}, tries=1, timeout_s=timeout_s)
-        except TaskCancelled:
-            return
-        except ServiceError:
-            # The next heartbeat retries; the lease is long enough to miss one or two.
-            return
 
     def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000, timeout_s: float | None = None) -> None:
         """Report on this attempt. Raises TaskCancelled if the lease is lost, and ServiceError."""

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from stentor_worker.client import Client, ServiceError, segment
+from stentor_worker.client import NOT_JSON, Client, ServiceError, segment
 from stentor_worker.errors import (
     MAX_MESSAGE,
     AttemptEnded,
@@ -37,6 +37,8 @@ BEATS_PER_LEASE = 3.75
 """So that one or two lost heartbeats do not lose the task."""
 POLL_SECONDS = 5
 """How long the service may hold a long poll open."""
+RETRY_SECONDS = 5.0
+"""How long a worker waits before it claims again, when the service rejected a claim that it may accept later."""
 LEAVE_SECONDS = 3.0
 """How long a worker that ends waits for the service to hear it."""
 log = logging.getLogger(__name__)
@@ -126,10 +128,10 @@ class Worker:
         if not log.hasHandlers():
             logging.getLogger("stentor_worker").addHandler(_stderr_handler())
             logging.getLogger("stentor_worker").setLevel(logging.INFO)
+        replaced: dict[int, Any] = {}
         # Python allows handlers of signals in no other thread.
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, self._on_signal)
+            replaced = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
         heartbeats.start()
         try:
@@ -148,6 +150,10 @@ class Worker:
             heartbeats.join()
             self._leave()
             self._client.close()
+            for number, handler in replaced.items():
+                # None is one that was not set by Python, which cannot set it again.
+                if handler is not None:
+                    signal.signal(number, handler)
 
     def replay(self, task_id: str) -> Replay:
         """Run the handler over what a run recorded, and return where it differs; nothing is sent or recorded.
@@ -188,11 +194,13 @@ class Worker:
         except ServiceError as error:
             if self._stopping.is_set():
                 return []
-            if error.code != "ROUTING_AGENT_UNAVAILABLE":
+            # A service in trouble, or the page of a proxy before it; before the first connection the URL may be wrong.
+            is_trouble = self._is_connected and (error.status >= 500 or error.code == NOT_JSON)
+            if error.code != "ROUTING_AGENT_UNAVAILABLE" and not is_trouble:
                 raise
-            log.warning("worker: agent unavailable, retrying error=%s", error)
+            log.warning("worker: no claim possible, retrying error=%s", error)
             # Not a sleep, so that `stop` ends it.
-            self._stopping.wait(5)
+            self._stopping.wait(RETRY_SECONDS)
         finally:
             if slots > len(claims):
                 self._free.release(slots - len(claims))
@@ -286,10 +294,15 @@ class Worker:
     def _send_heartbeats(self) -> None:
         """Renew all leases periodically, including those of tasks that a stopping worker still finishes."""
         while not self._ended.wait(self._lease_seconds / BEATS_PER_LEASE):
+            # Side by side, and in this time and no longer: a response that does not come, or slow ones of many tasks,
+            # must not cost the other tasks their leases.
+            beat = (self._lease_seconds, self._lease_seconds / BEATS_PER_LEASE)
             # A copy, because other threads add and remove tasks.
-            for task in list(self._tasks):
-                # In this time and no longer: a response that does not come must not cost the other tasks their leases.
-                task.heartbeat(self._lease_seconds, self._lease_seconds / BEATS_PER_LEASE)
+            beats = [threading.Thread(target=task.heartbeat, args=beat, daemon=True) for task in list(self._tasks)]
+            for thread in beats:
+                thread.start()
+            for thread in beats:
+                thread.join()
 
 
 def _stderr_handler() -> logging.Handler:
