@@ -104,6 +104,21 @@ async def test_only_the_agent_that_it_was_handed_to_may_use_it(crew: Crew) -> No
     assert code(foreign) == (404, "NOT_FOUND")
 
 
+@requirement("tasks.subtasks")
+async def test_a_grant_that_the_caller_does_not_hold_opens_no_task_of_others(crew: Crew) -> None:
+    theirs = (await crew.granted(to_agent=crew.doer))["grant_id"]
+    secret = await crew.world.submit(required_capabilities=["read"])
+    answers = []
+    for parent in (secret, "no-such-task"):
+        for grant in (theirs, NOBODY):
+            answer = await crew.use(grant, "read", metadata={"grant_id": grant, "parent_task_id": parent})
+            answers.append((code(answer), answer.json()["error"]["message"].replace(parent, "...")))
+    assert answers[0][0] == (400, "INVALID_REQUEST")
+    assert len(set(answers)) == 1
+    below = await crew.world.admin.get("/api/v1/tasks", params={"parent_task_id": secret})
+    assert below.json()["tasks"] == []
+
+
 @requirement("routing.authority-denied-403")
 @pytest.mark.parametrize("end", ["expired", "revoked", "task over", "holder suspended"])
 async def test_a_grant_that_has_ended_gives_nothing(crew: Crew, end: str) -> None:

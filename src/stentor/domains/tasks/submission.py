@@ -92,12 +92,21 @@ class SubmissionService:
         # Of what the client sent: the authority of its grant may have changed when it repeats the submission.
         body_hash = model.compute_body_hash(draft)
         with self._reject_concurrent(key):
-            draft, placement = await self._route(principal, draft)
+            draft, placement, granted_parent = await self._route(principal, draft)
             room = self._reserve(draft, placement)
             return await self._db.write(
                 # Locks are taken inside, by id and by key, so that other submissions need not wait.
                 lambda tx: self._submit(
-                    tx, principal, draft, body_hash, placement, key, header=header, trace=trace, room=room
+                    tx,
+                    principal,
+                    draft,
+                    body_hash,
+                    placement,
+                    key,
+                    granted_parent,
+                    header=header,
+                    trace=trace,
+                    room=room,
                 ),
                 NO_LOCKS,
                 # Not when this function ends, which a caller may cancel while the transaction goes on.
@@ -116,12 +125,12 @@ class SubmissionService:
         """Return the submission durations."""
         return self._durations.collect()
 
-    async def _route(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement]:
-        """Route a draft; with a grant it becomes a subtask of the grant's task."""
+    async def _route(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement, str | None]:
+        """Route a draft; with a grant of the caller's it becomes a subtask of the grant's task, returned last."""
         if draft.metadata.grant_id is None:
-            return draft, self._router.route(principal, draft)
+            return draft, self._router.route(principal, draft), None
         granted, task_id = await self._grants.resolve_authority(principal, draft.metadata.grant_id)
-        return with_parent_task(draft, task_id), self._router.route(principal, draft, granted)
+        return with_parent_task(draft, task_id), self._router.route(principal, draft, granted), task_id
 
     def prepare_submit(
         self, principal: Principal, draft: TaskDraft, cause: str | None = None, header: AtpHeader | None = None
@@ -134,7 +143,7 @@ class SubmissionService:
         """
         placement = self._router.route(principal, draft)
         body_hash = model.compute_body_hash(draft)
-        return lambda tx: self._submit(tx, principal, draft, body_hash, placement, None, cause, header)
+        return lambda tx: self._submit(tx, principal, draft, body_hash, placement, None, None, cause, header)
 
     def _submit(
         self,
@@ -144,6 +153,7 @@ class SubmissionService:
         body_hash: str,
         placement: Placement,
         key: IdempotencyKey | None,
+        granted_parent: str | None = None,
         cause: str | None = None,
         header: AtpHeader | None = None,
         trace: str | None = None,
@@ -164,7 +174,7 @@ class SubmissionService:
                 # Stored again it would be executed a second time.
                 raise Conflict(f"A task with the id {draft.id!r} ended and was archived. Use another id.")
             if draft.metadata.parent_task_id is not None:
-                _require_parent(tx, principal, draft.metadata.parent_task_id, draft.metadata.grant_id)
+                _require_parent(tx, principal, draft.metadata.parent_task_id, granted_parent)
             if draft.metadata.session is not None:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
@@ -270,13 +280,13 @@ class SubmissionService:
             self._running.discard(key.scope)
 
 
-def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, grant_id: str | None) -> None:
+def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_parent: str | None) -> None:
     """Raise InvalidRequest for a parent that the submitter does not see, ParentCancelled for a cancelled one."""
     # Its cancellation takes it too: else a child could be stored after it, and nobody would cancel that one.
     tx.lock(locks.task_lock(principal.tenant, parent_task_id))
     parent = store.find(tx, principal.tenant, parent_task_id)
     # The task of a grant is seen by those who gave it.
-    if parent is None or (grant_id is None and not visibility_queries.can_see(tx, principal, parent)):
+    if parent is None or (parent_task_id != granted_parent and not visibility_queries.can_see(tx, principal, parent)):
         raise InvalidRequest(
             f"metadata.parent_task_id: there is no task with the id {parent_task_id!r}. Leave the field out for a task "
             "of its own."
