@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
 
+from stentor.domains.steps.model import MAX_PAGE
 from tests.cli.program import Done, Program
 from tests.requirements import requirement
 from tests.service import Service
@@ -75,6 +78,27 @@ def test_the_steps_are_a_tree_and_a_question_is_answered(served: Served, work: W
     nothing = program("task", "answer", work.task_id, "yes")
     assert (nothing.code, nothing.err) == (3, "error: The task asks nothing now; its status is queued.\n")
     assert program("task", "decisions").out == "No task waits for a person.\n"
+
+
+@requirement("steps.commands")
+def test_a_question_after_a_thousand_steps_is_found(served: Served, work: Work) -> None:
+    program, _ = served
+    work.tell("steps", key="day", name="day", value=1)
+    with closing(sqlite3.connect(program.data_dir / "stentor.db")) as connection, connection:
+        rows = connection.execute("select * from task_steps")
+        names = [column[0] for column in rows.description]
+        day = dict(zip(names, rows.fetchone(), strict=True))
+        days = [day | {"key": f"day-{n}", "event_id": f"{day['event_id']}-{n}"} for n in range(MAX_PAGE)]
+        values = ", ".join(f":{name}" for name in names)
+        connection.executemany(f"insert into task_steps ({', '.join(names)}) values ({values})", days)
+    work.tell("waits", key="question", name="question", kind="question", question="Book Sol?")
+    work.tell("suspend", keys=["question"])
+    with program.start("task", "watch", work.task_id) as watch:
+        assert watch.stderr is not None
+        command = next(line for line in watch.stderr if line.startswith(("In another shell", "task_completed")))
+        assert command == f"In another shell: stentor task answer {work.task_id} ANSWER --step question\n"
+        watch.send_signal(signal.SIGINT)
+    assert program("task", "answer", work.task_id, "yes").out == "Answered 'question': yes. The task resumes.\n"
 
 
 @requirement("steps.commands")

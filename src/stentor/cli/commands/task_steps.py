@@ -142,8 +142,11 @@ def decisions(data_dir: DataDir = None, url: Url = None, key: Key = None, as_jso
 
 async def _find_question(api: ServiceClient, task_id: str) -> str:
     """Return the key of the only open question of a task. Raises CommandFailed."""
-    page = (await api.get(f"{task_path(task_id)}/steps", StepList)).value
-    keys = [step.key for step in page.steps if step.kind == "question" and step.state == "started"]
+    keys, cursor = list[str](), ""
+    while cursor is not None:
+        page = (await api.get(f"{task_path(task_id)}/steps", StepList, cursor=cursor or None)).value
+        keys += [step.key for step in page.steps if step.kind == "question" and step.state == "started"]
+        cursor = page.next_cursor
     if len(keys) > 1:
         raise CommandFailed(f"The task asks {len(keys)} questions; choose one with --step.", EXIT_REFUSED)
     if not keys:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import NamedTuple, TextIO
 
 import httpx
@@ -18,7 +19,7 @@ import msgspec
 from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice, strip_controls
 from stentor.cli.responses import AgentRecord, Response, StoredTask
-from stentor.cli.tasks.steps import StepList, StepRow
+from stentor.cli.tasks.steps import StepRow
 from stentor.cli.tasks.view import SubmittedTask
 from stentor.core.jsontext import JsonObject
 
@@ -188,9 +189,11 @@ async def _print_commands(api: ServiceClient, task_id: str, event: StreamEvent) 
     if kind == "approval_requested" and (await api.get(path, StoredTask)).value.status == "pending_approval":
         commands = [f"stentor task {verb} {shlex.quote(task_id)}" for verb in ("approve", "reject")]
     elif kind == "task_waiting":
-        keys = event.data["metadata"].get("keys", ())
-        page = (await api.get(f"{path}/steps", StepList)).value
-        commands = [_wait_command(task_id, step) for step in page.steps if step.key in keys and step.state == "started"]
+        for key in event.data["metadata"].get("keys", ()):
+            # Not worth the end of the watch, if the step cannot be read.
+            with suppress(RequestFailed):
+                step = (await api.get(f"{path}/steps/{quote_segment(key)}", StepRow)).value
+                commands += [_wait_command(task_id, step)] if step.state == "started" else []
     for command in filter(None, commands):
         print_notice(f"In another shell: {command}", "yellow")
 
