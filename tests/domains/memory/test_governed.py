@@ -18,10 +18,13 @@ from stentor.core.errors import (
     InvalidRequest,
     NotFound,
     ServiceUnavailable,
+    StoreUnavailable,
 )
+from stentor.domains.memory.governed import service
 from stentor.domains.memory.governed.model import ReadAsked, SearchAsked, StatusAsked, WriteAsked, WrittenRecord
 from stentor.domains.memory.governed.records import SearchMode, encode_cursor
 from stentor.domains.memory.governed.service import GovernedMemory
+from stentor_vault.notes.model import content_hash
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
 from tests.requirements import requirement
@@ -106,6 +109,40 @@ async def test_a_repeated_key_is_answered_as_the_first_time_and_changes_nothing(
         await made.write("plan", "other", idempotency_key="k")
     bob = AuthorityContext("bob", "default", ("team",), frozenset({"memory.write"}), "test", "", None)
     assert (await made.write("plan", "bob's", idempotency_key="k", who=bob)).disposition == "updated"
+
+
+@requirement("memory_mcp.write-disposition", "memory_mcp.write-base-hash")
+@pytest.mark.parametrize("namespace", ["team", "vault/Plans"])
+async def test_a_write_whose_answer_was_lost_is_answered_when_it_is_repeated(
+    made: Governed, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("lost")
+
+    async def lose(content: str, **more: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(service, "_store_result", fail)
+            with pytest.raises(StoreUnavailable):
+                await made.write("plan", content, namespace, who=who, **more)
+
+    who = authority(namespace)
+    await lose("one", idempotency_key="k1")
+    first = await made.write("plan", "one", namespace, who=who, idempotency_key="k1")
+    assert first.version == 1
+    changed = {"base_hash": first.content_sha256, "idempotency_key": "k2"}
+    await lose("two", **changed)
+    # Another key is another write, and not on the state that it names.
+    with pytest.raises(Conflict, match="base_hash"):
+        await made.write("plan", "two", namespace, who=who, **{**changed, "idempotency_key": "k3"})
+    second = await made.write("plan", "two", namespace, who=who, **changed)
+    assert (second.version, second.disposition) == (2, "updated")
+    again = await made.write("plan", "two", namespace, who=who, **changed)
+    assert (again.content_sha256, again.disposition) == (second.content_sha256, "replayed")
+
+    await lose("three", base_hash=second.content_sha256, idempotency_key="k4")
+    await made.write("plan", "four", namespace, who=who, base_hash=content_hash(b"three"))
+    with pytest.raises(Conflict, match="base_hash"):
+        await made.write("plan", "three", namespace, who=who, base_hash=second.content_sha256, idempotency_key="k4")
 
 
 async def test_of_many_writes_with_one_key_one_is_carried_out(made: Governed) -> None:

@@ -41,6 +41,11 @@ log = logging.getLogger(__name__)
 
 TaskEventLookup = Callable[[Tx, str, str], str]
 """Map a tenant and a task id to the id of the parent event for a new event of that task. Raises NotFound."""
+OnJournaled = Callable[[Tx, str, str], None]
+
+
+def _do_nothing(tx: Tx, before_hash: str, after_hash: str) -> None:
+    pass
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -128,8 +133,12 @@ class MemoryService:
         if not store.keep_if_stored(tx, self.key_prefix + note.path, note.hash):
             store.save_version(tx, self.key_prefix + note.path, note.hash, note.content, "vault")
 
-    async def write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
+    async def write(
+        self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled = _do_nothing
+    ) -> WriteResult:
         """Apply a write, update or deletion, or return its conflict.
+
+        `on_journaled` runs in the transaction that decides the write, with its hashes before and after.
 
         Raises Forbidden for a folder where agents may not write, NotFound, PreconditionFailed, and Conflict when the
         note keeps changing between the read and the write.
@@ -141,12 +150,12 @@ class MemoryService:
         async with self._locks[hash(draft.path) % len(self._locks)]:
             for _ in range(MAX_ATTEMPTS):
                 try:
-                    return await self._try_write(caller, draft)
+                    return await self._try_write(caller, draft, on_journaled)
                 except NoteChanged:
                     continue
         raise Conflict(f"{draft.path!r} changed during each of {MAX_ATTEMPTS} attempts to write it; try again.")
 
-    async def _try_write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
+    async def _try_write(self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled) -> WriteResult:
         current = await self._read_bytes(draft.path)
         seen_hashes = self._last_seen.get(caller.identity, draft.path)
         if not seen_hashes and draft.knows_last_written:
@@ -163,23 +172,25 @@ class MemoryService:
             losing = await self._guard.admit_copy(caller, draft.path, current, conflict_copy, decision.losing_content)
             await self._record_and_apply(caller, conflict_copy, None, losing, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
-        intent, written_at = await self._record_and_apply(caller, draft.path, current, decision.after, draft, status)
+        intent, written_at = await self._record_and_apply(
+            caller, draft.path, current, decision.after, draft, status, on_journaled
+        )
         if status == "success":
             self._last_seen.record(caller.identity, draft.path, intent.after_hash)
         return WriteResult(
-            status,
-            intent.write_id,
-            written_at,
-            await _result_content_hash(draft, decision, current),
-            intent.after_hash,
-            intent.before_hash,
-            decision.merged,
-            conflict_copy,
-            self.estimate_vectors_ready_at(),
-        )
+            status, intent.write_id, written_at, await _result_content_hash(draft, decision, current),
+            intent.after_hash, intent.before_hash, decision.merged, conflict_copy, self.estimate_vectors_ready_at(),
+        )  # fmt: skip
 
     async def _record_and_apply(
-        self, caller: MemoryCaller, path: str, before: bytes | None, after: bytes | None, draft: WriteDraft, status: str
+        self,
+        caller: MemoryCaller,
+        path: str,
+        before: bytes | None,
+        after: bytes | None,
+        draft: WriteDraft,
+        status: str,
+        on_journaled: OnJournaled = _do_nothing,
     ) -> tuple[WriteIntent, int]:
         """Journal a write, change the file and index it; return the journal entry and its time."""
         intent = WriteIntent(ids.new_id(), path, _hash(before), _hash(after), 0)
@@ -187,10 +198,13 @@ class MemoryService:
         changes = before != after
         if changes:
             events += await mark_events(caller, path, before, after, draft.mark_reason)
+
         # Must commit before the file changes: a crash in between is then completed from the journal at the next start.
-        written_at = await self._db.write(
-            lambda tx: self._record_write(tx, caller, intent, before, after, events, changes=changes)
-        )
+        def work(tx: Tx) -> int:
+            on_journaled(tx, intent.before_hash, intent.after_hash)
+            return self._record_write(tx, caller, intent, before, after, events, changes=changes)
+
+        written_at = await self._db.write(work)
         if changes:
             await self._apply(caller, intent, after, events[0])
         return intent, written_at

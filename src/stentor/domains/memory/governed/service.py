@@ -46,7 +46,8 @@ from stentor.domains.memory.service import WriteResult
 from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
-from stentor_vault.notes.model import ANY_STATE, NoSuchNote
+from stentor_vault.notes.frontmatter import BOM
+from stentor_vault.notes.model import ANY_STATE, NoSuchNote, content_hash
 from stentor_vault.text.documents import NoteDocument
 from stentor_vault.text.passages import split_anchor
 
@@ -54,8 +55,17 @@ IDEMPOTENCY_ROUTE = "mcp write-memory"
 LOCK_COUNT = 64
 UNREACHABLE = "(not accessible)"
 """In place of a note that the caller cannot read."""
+_JOURNALED = 102
+"""In place of a response's status: the write was decided, and may have been applied; its response is to come."""
 _Match = tuple[str, str, float, Exclusion | None]
 """The path, the excerpt, the score and the mark of a match."""
+
+
+class _Journaled(msgspec.Struct, frozen=True):
+    """The hashes of a record's file before and after a write that was decided."""
+
+    before_hash: str
+    after_hash: str
 
 
 class GovernedMemory:
@@ -91,14 +101,8 @@ class GovernedMemory:
             caller, stored = await self._authorizer.authorize(
                 context, access, lambda tx: idempotency.find_response(tx, key) if key else None
             )
-            if stored is not None:
-                response = msgspec.convert(stored.body, WrittenRecord)
-                changes = {
-                    "disposition": "replayed",
-                    "provenance_id": caller.parent_event_id or "",
-                    "path": address.path,
-                }
-                return msgspec.structs.replace(response, **changes)
+            if stored is not None and stored.status_code != _JOURNALED:
+                return _replay(stored, caller, address)
             return await self._write(context, caller, address, request, key)
 
     async def _write(
@@ -115,17 +119,42 @@ class GovernedMemory:
         # A note of a vault may be a person's: without `base_hash` it can be created, but not replaced.
         if request.base_hash is None and records.is_vault_namespace(address.namespace):
             draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANY_STATE,)))
+
+        def on_journaled(tx: Tx, before_hash: str, after_hash: str) -> None:
+            if key is not None:
+                body = _Journaled(before_hash, after_hash)
+                idempotency.store_response(tx, key, StoredResponse(_JOURNALED, msgspec.to_builtins(body)))
+
         try:
-            result = await parts.memory.write(caller, draft)
-        except PreconditionFailed:
-            raise Conflict(
-                f"{address.path!r} already exists as a note; read it, and write with the base_hash that you read."
-            ) from None
-        except Conflict as conflict:
-            if request.base_hash is None:
-                raise  # a case collision or a record that keeps changing: the message says which
-            raise Conflict("The record is not in the state that base_hash names; read it again.") from conflict
+            result = await parts.memory.write(caller, draft, on_journaled)
+        except (PreconditionFailed, Conflict) as problem:
+            # Of a call whose response was lost, the own write is what is in the way of the repeated one.
+            earlier = None if key is None else await self._find_earlier(parts, caller, address, request, key)
+            if isinstance(earlier, WrittenRecord):
+                return earlier
+            if earlier is None:
+                _raise_conflict(problem, address, request)
+            result = earlier
         return await self._db.write(lambda tx: _store_result(tx, caller, address, parts.memory.key_prefix, result, key))
+
+    async def _find_earlier(
+        self, parts: VaultParts, caller: MemoryCaller, address: RecordAddress, request: WriteAsked, key: IdempotencyKey
+    ) -> WrittenRecord | WriteResult | None:
+        """Return what this request wrote in an earlier call, if the record still is in that state, or its response."""
+        stored = await self._db.write(lambda tx: idempotency.find_response(tx, key))
+        if stored is None:
+            return None
+        if stored.status_code != _JOURNALED:
+            return _replay(stored, caller, address)
+        journaled = msgspec.convert(stored.body, _Journaled)
+        try:
+            _, raw_hash = await parts.memory.read(caller, address.path)
+        except NoSuchNote:
+            return None
+        if raw_hash != journaled.after_hash:
+            return None
+        sent_hash = content_hash(request.content.removeprefix(BOM).encode())
+        return WriteResult("success", "", 0, sent_hash, raw_hash, journaled.before_hash)
 
     async def read(self, context: AuthorityContext | None, request: ReadAsked) -> ReadRecord:
         """Return a record. Raises NotFound."""
@@ -229,6 +258,22 @@ class GovernedMemory:
             address.record_id, version, document.content_hash, document.size, format_iso(document.modified_at), True,
             document.model is not None,
         )  # fmt: skip
+
+
+def _replay(stored: StoredResponse, caller: MemoryCaller, address: RecordAddress) -> WrittenRecord:
+    response = msgspec.convert(stored.body, WrittenRecord)
+    changes = {"disposition": "replayed", "provenance_id": caller.parent_event_id or "", "path": address.path}
+    return msgspec.structs.replace(response, **changes)
+
+
+def _raise_conflict(problem: PreconditionFailed | Conflict, address: RecordAddress, request: WriteAsked) -> NoReturn:
+    if isinstance(problem, PreconditionFailed):
+        raise Conflict(
+            f"{address.path!r} already exists as a note; read it, and write with the base_hash that you read."
+        ) from None
+    if request.base_hash is None:
+        raise problem  # a case collision or a record that keeps changing: the message says which
+    raise Conflict("The record is not in the state that base_hash names; read it again.") from problem
 
 
 def _may_write(context: AuthorityContext | None, vault: str, path: str) -> bool:
