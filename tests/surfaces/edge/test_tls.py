@@ -430,6 +430,24 @@ def test_1100_handshakes_that_never_end_keep_nobody_out_of_the_gateway(start: St
             client.close()
 
 
+@requirement("http.connection-limits")
+def test_a_new_connection_over_tls_takes_the_place_of_the_oldest_idle_one(start: Start) -> None:
+    service = start(**ON, SERVICE_MAX_CONNECTIONS_PER_ADDRESS="3")
+    # Another address than that of the service, which has connections to itself.
+    idle = [connected(service.address, "127.0.0.2") for _ in range(3)]
+    for client in idle:
+        client.sendall(LIVE + b"\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    with connected(service.address, "127.0.0.2") as other:
+        other.sendall(LIVE + b"\r\n")
+        assert other.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        idle[1].sendall(LIVE + b"Connection: close\r\n\r\n")
+        assert until_end(idle[1]).startswith(b"HTTP/1.1 200 "), "only one gave way"
+    assert until_end(idle[0]) == b""
+    for client in idle:
+        client.close()
+
+
 @requirement("http.tls")
 def test_nothing_of_the_key_is_in_logs_answers_or_the_lock_file(start: Start) -> None:
     service = start(**ON, SERVICE_LOG_LEVEL="debug")

@@ -214,7 +214,7 @@ class TlsListener:
     """Accepts connections and hands each one to a new protocol when its TLS handshake is complete."""
 
     def __init__(
-        self, protocol_factory: Callable[[], asyncio.Protocol], tls: TlsCertificate, connections: ConnectionRegistry
+        self, protocol_factory: Callable[[], LimitedProtocol], tls: TlsCertificate, connections: ConnectionRegistry
     ) -> None:
         self._protocol_factory = protocol_factory
         self._tls = tls
@@ -240,6 +240,12 @@ class TlsListener:
 
     async def _complete_handshake(self, handshake: _Handshake, address: str) -> None:
         loop = asyncio.get_running_loop()
+
+        def create_protocol() -> LimitedProtocol:
+            protocol = self._protocol_factory()
+            protocol.handshake = handshake
+            return protocol
+
         # A client that fails the handshake, disconnects or times out is not an error of the service.
         with suppress(OSError):
             try:
@@ -247,7 +253,7 @@ class TlsListener:
                 if not await _speaks_tls(handshake.client, seconds):
                     return
                 await loop.connect_accepted_socket(
-                    self._protocol_factory,
+                    create_protocol,
                     handshake.client,
                     ssl=self._tls.ssl_context,
                     ssl_handshake_timeout=seconds,

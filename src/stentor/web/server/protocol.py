@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from stentor.core import ids, jsontext, timers
-from stentor.web.server.connections import ConnectionRegistry, client_network
+from stentor.web.server.connections import ConnectionRegistry, TrackedConnection, client_network
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADER_FIELDS = 100
@@ -76,6 +76,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._armed: ConnectionPhase | None = None  # the phase whose deadline is set
         self._refused = False
         self.has_served = False
+        self.handshake: TrackedConnection | None = None
+        """What was counted until now, over TLS; its place becomes that of this connection."""
 
     @property
     def is_waiting(self) -> bool:
@@ -86,6 +88,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(CoalescingTransport(transport, self.loop))  # pyrefly: ignore[bad-argument-type] - it has the methods of a transport that uvicorn calls
         self._address = client_network(self.client[0] if self.client else "")
+        if self.handshake is not None:
+            # First: at a limit this connection would otherwise evict its own handshake, and with it itself.
+            self._connections.release(self.handshake, self._address)
         if self._connections.admit(self, self._address):
             self._set_deadline()
             return
