@@ -193,6 +193,43 @@ def test_a_moved_file_keeps_its_bytes_and_overwrites_only_when_told(vault: Folde
         vault.move_sync("a.md", "d.md")
 
 
+@pytest.mark.parametrize("step", ["find_name", "require_file_name", "read_content"])
+@pytest.mark.parametrize("call", ["read", "delete", "move"])
+def test_a_file_that_another_program_deletes_during_a_call_is_no_note(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch, step: str, call: str
+) -> None:
+    vault.write_sync("a.md", b"a")
+    function = getattr(safe_files, step)
+
+    def delete_after(*arguments: Any) -> Any:
+        result = function(*arguments)
+        (root / "a.md").unlink(missing_ok=True)
+        return result
+
+    monkeypatch.setattr(safe_files, step, delete_after)
+    calls = {"read": vault.read_sync, "delete": vault.delete_sync, "move": lambda path: vault.move_sync(path, "b.md")}
+    if step == "read_content" and call != "delete":
+        calls[call]("a.md")  # it has been read, or is moved unread
+    else:
+        with pytest.raises(NoSuchNote):
+            calls[call]("a.md")
+
+
+def test_a_file_that_is_deleted_as_soon_as_it_is_written_has_changed(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = safe_files.replace_if_expected
+
+    def replace_and_delete(*arguments: Any) -> Any:
+        previous = replace(*arguments)
+        (root / "a.md").unlink()
+        return previous
+
+    monkeypatch.setattr(safe_files, "replace_if_expected", replace_and_delete)
+    with pytest.raises(NoteChanged):
+        vault.write_sync("a.md", b"a")
+
+
 def test_a_file_made_during_a_delete_that_is_refused_is_not_overwritten(
     vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,16 @@ from pathlib import Path
 import msgspec
 
 from stentor_vault.notes import model, paths, safe_files
-from stentor_vault.notes.model import ANY_STATE, FileChange, NameTaken, Note, NoteTooLarge, UnreadablePath
+from stentor_vault.notes.model import (
+    ANY_STATE,
+    FileChange,
+    NameTaken,
+    NoSuchNote,
+    Note,
+    NoteChanged,
+    NoteTooLarge,
+    UnreadablePath,
+)
 
 FSYNC_THREADS = 4
 """Concurrent fsync calls: the file system commits them together."""
@@ -165,7 +174,10 @@ class _FileWrite:
 
     def finish(self) -> None:
         assert self.folder is not None
-        stat = safe_files.stat_file(self.folder.descriptor, self.name, self.request.path)
+        try:
+            stat = safe_files.stat_file(self.folder.descriptor, self.name, self.request.path)
+        except NoSuchNote:
+            raise NoteChanged(self.request.path, model.NO_FILE) from None  # deleted by another program since
         self.outcome = FileChange(stat, self.previous)
 
     def close(self) -> None:

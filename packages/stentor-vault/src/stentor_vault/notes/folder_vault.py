@@ -220,7 +220,13 @@ class FolderVault:
             safe_files.open_root(self.root) as top,
             safe_files.open_folder(top, parts, make=make) as folder,
         ):
-            yield folder, name
+            try:
+                yield folder, name
+            except FileNotFoundError:
+                if make:
+                    raise  # it is the other file of a move
+                # Deleted by another program since it was looked up.
+                raise NoSuchNote(f"The vault has no file {paths.display_path(path)}.") from None
 
     @contextmanager
     def _open_trash(self) -> Iterator[int]:

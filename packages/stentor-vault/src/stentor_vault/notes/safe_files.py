@@ -170,8 +170,8 @@ def move_noreplace(source_folder: int, source: str, target_folder: int, target: 
 def require_file_name(folder: int, name: str, path: str) -> str:
     """Return the name of a regular file as stored in its folder. Raises NoSuchNote."""
     stored_name = find_name(folder, name)
-    if stored_name is None or not stat.S_ISREG(os.stat(stored_name, dir_fd=folder, follow_symlinks=False).st_mode):
-        raise NoSuchNote(f"The vault has no file {paths.display_path(path)}.")
+    if stored_name is None or not stat.S_ISREG(_stat_entry(folder, stored_name, path).st_mode):
+        raise _no_file(path)
     return stored_name
 
 
@@ -196,7 +196,19 @@ def read_content(folder: int, name: str) -> bytes:
 
 
 def stat_file(folder: int, name: str, path: str) -> Stat:
-    return to_stat(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
+    """Raises NoSuchNote if the file is gone."""
+    return to_stat(_stat_entry(folder, name, path), path)
+
+
+def _stat_entry(folder: int, name: str, path: str) -> os.stat_result:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        raise _no_file(path) from None
+
+
+def _no_file(path: str) -> NoSuchNote:
+    return NoSuchNote(f"The vault has no file {paths.display_path(path)}.")
 
 
 def to_stat(info: os.stat_result, path: str) -> Stat:

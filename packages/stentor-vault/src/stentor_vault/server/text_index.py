@@ -207,7 +207,7 @@ class VaultTextIndex:
         """Return the index entries of a file, None if it does not exist or may not be read."""
         try:
             return _index_note(self._vault.read_sync(path))
-        except (NoSuchNote, InvalidPath, FileNotFoundError):
+        except (NoSuchNote, InvalidPath):
             return None
         except UnreadablePath as error:
             log.warning("vault index: file left out reason=%s", error)
