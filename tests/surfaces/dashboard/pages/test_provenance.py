@@ -308,6 +308,8 @@ async def test_a_check_needs_the_bytes_of_the_event_that_was_asked_for(site: Sit
     assert cut.verdict == "wrong"
     assert provenance_view.check_proof(first, None, None).verdict == "unsigned"
     assert provenance_view.check_proof(first, signed["key"], None).verdict == "fits"
+    archived = provenance_view.check_proof({**first, "event": None}, signed["key"], None)
+    assert (archived.verdict, "only its hash" in archived.steps[0].text) == ("unsigned", True)
     other = provenance_view.check_proof({**first, "root": "A" * 43 + "="}, signed["key"], None)
     assert "another root" in other.steps[-2].text
 
