@@ -153,6 +153,16 @@ async def test_a_worker_that_stops_with_the_service_and_does_not_return_opens_an
 
 
 @requirement("alerts.agents")
+async def test_an_agent_whose_model_no_provider_serves_opens_an_alert_that_says_so(world: World) -> None:
+    runtime = {"kind": "llm", "options": {"model": "sea/sea-large"}}
+    agent = await world.register("helper", runtime=runtime)
+    await check(world)
+    (alert,) = await alerts(world, "agent_offline")
+    assert (alert["agent_id"], alert["severity"]) == (agent, "warning")
+    assert alert["message"] == "helper is offline: no provider serves sea/sea-large."
+
+
+@requirement("alerts.agents")
 async def test_a_quarantined_agent_opens_an_alert(world: World) -> None:
     agent = await world.register("ann")
     for _ in range(3):

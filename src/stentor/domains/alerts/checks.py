@@ -25,6 +25,7 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry import store as registry_store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
+from stentor.domains.registry.model_checks import describe_unserved
 from stentor.domains.registry.presence import Presence
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.queries import MAX_COUNTED
@@ -91,6 +92,8 @@ class AgentCheck:
             return _agent_finding(agent, "agent_quarantined", f"{agent.name} is quarantined{reason}")
         if agent.status != "active" or not self._wait_us or self._presence.is_online(agent):
             return None
+        if agent.runtime.kind == "llm":
+            return _agent_finding(agent, "agent_offline", f"{agent.name} is offline: {describe_unserved(agent)}.")
         if agent.runtime.kind != "worker":
             return _agent_finding(agent, "agent_offline", f"The endpoint of {agent.name} does not answer.")
         # An open alert stays open across a restart, which forgets when the worker was last seen.
