@@ -63,6 +63,9 @@ def test_every_operation_has_a_help(program: Program) -> None:
         (["tasks.list", "colour=red"], "Parameters: status"),
         (["tasks.submit", "--body", "{"], "not valid JSON"),
         (["tasks.submit", "--body", "@/nowhere"], "cannot be read"),
+        (["tasks.submit", "--body", '"\udcff"'], "UTF-8"),
+        (["agents.get", "agent_id=\udcff"], "UTF-8"),
+        (["tasks.list", "status=\udcff"], "UTF-8"),
     ],
 )
 def test_wrong_usage_says_what_is_wrong(program: Program, words: list[str], said: str) -> None:

@@ -81,6 +81,8 @@ def test_the_input_comes_as_text_as_json_from_a_file_or_from_standard_input(serv
         ("--input-json", "{"),
         ("--file", "/nonexistent/file"),
         ("--input", "a", "--priority", "critical"),
+        ("--input", "a", "--limit", f"k={'9' * 5_000}"),
+        ("--input", "a", "--limit", f"k=1/{'9' * 30}"),
     ],
 )
 def test_an_input_that_cannot_be_taken_is_wrong_usage(program: Program, options: tuple[str, ...]) -> None:

@@ -43,6 +43,7 @@ class ServiceTarget(NamedTuple):
 
 
 T = TypeVar("T")
+NOT_UTF_8 = "An argument is not valid UTF-8."
 
 
 def run_command(
@@ -66,7 +67,7 @@ def run_command(
             response = client.run_with_client(target, work, access=access)
         # Python decodes bytes of the command line that are no UTF-8 as surrogates, which cannot be sent.
         except UnicodeEncodeError:
-            raise CommandFailed("An argument is not valid UTF-8.", EXIT_USAGE) from None
+            raise CommandFailed(NOT_UTF_8, EXIT_USAGE) from None
         if as_json:
             print_json(response.document)
         else:

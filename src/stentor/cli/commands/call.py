@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from stentor.bootstrap.operations import OPERATIONS
-from stentor.cli.command import Access, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import NOT_UTF_8, Access, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.input_files import STANDARD_INPUT, reading
 from stentor.cli.operation_help import print_operation_help
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, render_table, report_errors
@@ -50,7 +50,10 @@ def call(
         return
     with report_errors(as_json=True):
         operation = _find(name)
-        method, path, content = http_request(operation, _parse(operation, arguments or [], body))
+        try:
+            method, path, content = http_request(operation, _parse(operation, arguments or [], body))
+        except UnicodeEncodeError:
+            raise CommandFailed(NOT_UTF_8, EXIT_USAGE) from None
     run_command(
         ServiceTarget(data_dir, url, key),
         lambda api: api.request(method, path.removeprefix(API_PREFIX), object, content),

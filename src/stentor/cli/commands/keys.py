@@ -164,12 +164,12 @@ def _expiry(text: str, now: datetime) -> str:
         return (now + timedelta(hours=int(found[1]) * HOURS[found[2]])).isoformat()
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        # Without a time zone it is a time of the user's clock; the service requires one.
+        return (moment if moment.tzinfo else moment.astimezone()).isoformat()
+    except (ValueError, OverflowError):
         raise CommandFailed(
             f"--expires {text!r}: use 12h, 30d or 8w, a time such as 2027-01-31T00:00:00Z, or never.", EXIT_USAGE
         ) from None
-    # Without a time zone it is a time of the user's clock; the service requires one.
-    return (moment if moment.tzinfo else moment.astimezone()).isoformat()
 
 
 def _show_secret(made: MadeKey) -> None:

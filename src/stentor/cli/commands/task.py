@@ -363,12 +363,11 @@ def _change(task_id: str, verb: str, target: ServiceTarget, body: Any = None, *,
 
 
 def _parse_limit(text: str) -> dict[str, str | int]:
-    key, _, numbers = text.rpartition("=")
-    most, slash, seconds = numbers.partition("/")
-    if not key or not most.isdecimal() or (slash and not seconds.isdecimal()):
+    found = re.fullmatch(r"(.+)=(\d{1,9})(?:/(\d{1,9}))?", text, re.DOTALL)
+    if found is None:
         raise typer.BadParameter(f"{text!r} is not KEY=MAX or KEY=MAX/SECONDS, as in customer-42=2 or crm=10/60.")
-    limit: dict[str, str | int] = {"key": key, "max": int(most)}
-    return limit | {"per_seconds": int(seconds)} if slash else limit
+    limit: dict[str, str | int] = {"key": found[1], "max": int(found[2])}
+    return limit | {"per_seconds": int(found[3])} if found[3] else limit
 
 
 def _parse_start(text: str | None) -> str | None:
