@@ -91,6 +91,15 @@ async def test_filters_drop_documents_before_the_best_are_taken(unlimited: Notes
     assert (await search(unlimited, query=query, filters={"hebbian_weight_min": 9}))["total_matches"] == 0
 
 
+@requirement("memory.semantic-filters")
+async def test_a_search_by_both_kinds_whose_filters_leave_nothing_has_no_matches(meaning: Notes) -> None:
+    await three(meaning)
+    for filters in ({"created_after": "2100-01-01T00:00:00Z"}, {"hebbian_weight_min": 9}):
+        answer = await meaning.post("search/hybrid", query="kitten", filters=filters)
+        assert answer.status_code == 200, answer.text
+        assert (answer.json()["matches"], answer.json()["total_matches"]) == ([], 0)
+
+
 @requirement("memory.semantic-embedding")
 async def test_the_callers_own_vector_is_used_and_one_of_another_length_is_400(meaning: Notes) -> None:
     await three(meaning)

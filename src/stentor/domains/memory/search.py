@@ -291,7 +291,7 @@ def _combine_scores(
     known = [similarities[doc_id] for doc_id in rows if doc_id in similarities]
     lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
     keyword, similarity = _scale(rows, keyword_scores, 0.0), _scale(rows, similarities, lowest)
-    weight = _semantic_weight(keyword.values(), similarity.values()) if similarities else 0.0
+    weight = _semantic_weight(keyword.values(), similarity.values()) if rows and similarities else 0.0
     sums = {row.path: (1 - weight) * keyword[doc_id] + weight * similarity[doc_id] for doc_id, row in rows.items()}
     lengths = {row.path: len(row.body) for row in rows.values()}
     supports = find_support(sums, lengths, {rows[doc_id].path for doc_id in matches})
