@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
+from stentor.domains.memory.text import tokenizer
+from stentor.domains.memory.text.excerpts import make_excerpt
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
@@ -124,6 +127,29 @@ async def test_a_word_is_found_in_its_other_forms(notes: Notes, term: str, text:
     await notes.write("a.md", text)
     await notes.write("b.md", "nothing of it")
     assert await notes.found(term) == ["a.md"]
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "marked"),
+    [
+        ("deploying", "The Deployment: redeploy, deploy_it", ["Deployment", "deploy"]),
+        ("Größe", "die groesse? GRÖSSE oder Größe", ["GRÖSSE", "Größe"]),
+        ("сердце", "Моё Сердце", ["Сердце"]),
+        ("日本", "これは日本語です", ["日", "本"]),
+        ("", "nothing", []),
+    ],
+)
+def test_the_words_of_a_query_are_marked_in_their_other_forms(query: str, text: str, marked: list[str]) -> None:
+    spans = tokenizer.find_spans(text, frozenset(tokenizer.tokenize(query)))
+    assert [text[start:end] for start, end in spans] == marked
+
+
+def test_an_excerpt_for_a_query_of_thousands_of_words_takes_no_longer_than_the_text() -> None:
+    terms = frozenset(f"w{number}x" for number in range(5000))
+    text = " ".join(f"w{number}" for number in range(100_000))
+    begun_at = time.process_time()
+    assert make_excerpt(f"{text} w7x", terms).endswith("w99999 w7x")
+    assert time.process_time() - begun_at < 60
 
 
 async def test_syntax_in_a_term_is_text(notes: Notes) -> None:

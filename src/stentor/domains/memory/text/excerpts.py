@@ -63,7 +63,7 @@ class _Paragraph(msgspec.Struct, frozen=True):
 
 def make_excerpt(text: str, terms: frozenset[str]) -> str:
     """Return about 200 characters around the first hit, cut between words; the text's beginning without a hit."""
-    spans = tokenizer.find_spans(text, terms)
+    spans = tokenizer.find_spans(text, terms, 1)
     start = max(0, spans[0][0] - EXCERPT_LEAD_CHARS) if spans else 0
     if start:
         space = text.find(" ", start, spans[0][0])

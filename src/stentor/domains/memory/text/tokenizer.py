@@ -22,6 +22,8 @@ else:
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _ALPHANUMERIC = re.compile(r"[^\W_]+")
 _WORD = re.compile(r"\w+")
+_TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
+"""A word, or one character of a CJK script: what has a term."""
 _CJK_OR_REST = re.compile(f"[{_CJK}]|[^{_CJK}]+")
 MAX_SPANS = 64
 
@@ -75,41 +77,17 @@ def normalize_word(word: str) -> str:
     return str(_stemmer().stemWord(word)) if word.isascii() and word.isalpha() else word
 
 
-def find_spans(text: str, terms: frozenset[str]) -> list[tuple[int, int]]:
+def find_spans(text: str, terms: frozenset[str], limit: int = MAX_SPANS) -> list[tuple[int, int]]:
     """Return the positions (start and end) of the first words of the text that have one of these terms."""
-    prefixes = sorted({_prefix_pattern(term) for term in terms})
-    if not prefixes:
+    if not terms:
         return []
-    # A regular expression finds the candidates; only they are stemmed, which is slower by far.
-    candidates = re.compile("|".join(prefixes), re.IGNORECASE)
-    folded = fold_text(text)
+    # Stemming keeps the first letter, and takes far longer than to compare it.
+    initials = {term[:1] for term in terms}
     spans: list[tuple[int, int]] = []
-    for match in candidates.finditer(folded):
-        word = _ALPHANUMERIC.match(folded, match.start())
-        end = word.end() if word and folded[match.start()].isascii() else match.end()
-        if normalize_word(text[match.start() : end]) in terms:
-            spans.append((match.start(), end))
-            if len(spans) == MAX_SPANS:
+    for match in _TERM.finditer(text):
+        word = match[0]
+        if (word[0].lower() in initials or not word.isascii()) and normalize_word(word) in terms:
+            spans.append(match.span())
+            if len(spans) == limit:
                 break
     return spans
-
-
-def _prefix_pattern(term: str) -> str:
-    """Return a pattern for a word's beginning, without the stem's last letter, which may differ from the word's."""
-    if len(term) == 1 and not term.isascii():
-        return re.escape(term)
-    return r"(?<![^\W_])" + re.escape(term[: max(1, len(term) - 1)])
-
-
-def fold_text(text: str) -> str:
-    """Return the text in lower case without accents, character by character, so that positions stay valid."""
-    return text.lower() if text.isascii() else "".join(map(_fold_character, text))
-
-
-@lru_cache(maxsize=1 << 14)
-def _fold_character(character: str) -> str:
-    if character.isascii():
-        return character.lower()
-    folded = "".join(c for c in unicodedata.normalize("NFKD", character.casefold()) if not unicodedata.combining(c))
-    # A character that would become several, such as ß, stays as it is: the positions behind it would shift.
-    return folded if len(folded) == 1 else character
