@@ -121,6 +121,8 @@ async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
         ("한국", "대한국어"),
         ("two words", "exactly Two Words here"),
         ("C3PO", "about c3po"),
+        ("hello", "say 𝐇𝐞𝐥𝐥𝐨"),
+        ("𝐇𝐞𝐥𝐥𝐨", "say 𝐇𝐞𝐥𝐥𝐨"),
     ],
 )
 async def test_a_word_is_found_in_its_other_forms(notes: Notes, term: str, text: str) -> None:
@@ -150,6 +152,13 @@ def test_an_excerpt_for_a_query_of_thousands_of_words_takes_no_longer_than_the_t
     begun_at = time.process_time()
     assert make_excerpt(f"{text} w7x", terms).endswith("w99999 w7x")
     assert time.process_time() - begun_at < 60
+
+
+def test_a_word_of_more_than_64_characters_is_its_own_term_and_not_kept_in_memory() -> None:
+    assert tokenizer.tokenize("xab" * 20 + "ing") == ["xab" * 20]
+    size = tokenizer._normalize_short.cache_info().currsize
+    assert tokenizer.tokenize("XAB" * 21 + "ING") == ["xab" * 21 + "ing"]
+    assert tokenizer._normalize_short.cache_info().currsize == size
 
 
 async def test_syntax_in_a_term_is_text(notes: Notes) -> None:

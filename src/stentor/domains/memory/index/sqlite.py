@@ -27,7 +27,7 @@ from stentor.domains.memory.index.model import (
 )
 from stentor.domains.memory.index.term_ranking import TermRanking
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """

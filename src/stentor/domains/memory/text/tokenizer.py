@@ -26,6 +26,8 @@ _TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
 """A word, or one character of a CJK script: what has a term."""
 _CJK_OR_REST = re.compile(f"[{_CJK}]|[^{_CJK}]+")
 MAX_SPANS = 64
+MAX_STEMMED_CHARS = 64
+"""A longer word is its own term."""
 
 STOP_WORDS = frozenset(
     "a an and are as at be been but by can could did do does for from had has have how i if in into is it its of on or "
@@ -67,14 +69,26 @@ def _stemmer() -> snowballstemmer.english_stemmer.EnglishStemmer:
     return snowballstemmer.stemmer("english")
 
 
-# Stemming takes most of the time of indexing, and a vault uses the same words again and again.
-@lru_cache(maxsize=1 << 17)
 def normalize_word(word: str) -> str:
     """Return the term of a word: `deploy` for `Deployment`, `deploying` and `deploys`; `grosse` for `Größe`."""
+    # Stemming takes quadratic time, and no word of a language is as long.
+    return _normalize_short(word) if len(word) <= MAX_STEMMED_CHARS else _fold_word(word)
+
+
+# Stemming takes most of the time of indexing, and a vault uses the same words again and again.
+@lru_cache(maxsize=1 << 17)
+def _normalize_short(word: str) -> str:
+    word = _fold_word(word)
+    return str(_stemmer().stemWord(word)) if word.isascii() and word.isalpha() else word
+
+
+def _fold_word(word: str) -> str:
     word = word.casefold()
     if not word.isascii():
-        word = "".join(c for c in unicodedata.normalize("NFKD", word) if not unicodedata.combining(c))
-    return str(_stemmer().stemWord(word)) if word.isascii() and word.isalpha() else word
+        # Folded again, as the compatible form of a letter may be a capital: 𝐇 has no other case, and becomes H.
+        decomposed = unicodedata.normalize("NFKD", word).casefold()
+        word = "".join(c for c in decomposed if not unicodedata.combining(c))
+    return word
 
 
 def find_spans(text: str, terms: frozenset[str], limit: int = MAX_SPANS) -> list[tuple[int, int]]:
