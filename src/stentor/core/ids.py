@@ -62,6 +62,14 @@ def _random_tails() -> list[str]:
     return [f"-{word[0].translate(_VARIANT)}{word[1:4]}-{word[4:]}" for word in words]
 
 
+def rewind(record_id: str, milliseconds: int) -> str:
+    """Return a text that sorts before all ids since so many milliseconds before this one; "" for ""."""
+    if not record_id:
+        return ""
+    # The first 48 bits of a UUIDv7 are its time in milliseconds.
+    return min_id_at((int(record_id[:8] + record_id[9:13], 16) - milliseconds) * 1_000)
+
+
 def min_id_at(us: int) -> str:
     """Return a text that sorts below all ids from the time `us` (microseconds) on, to select ids by time.
 

@@ -9,16 +9,13 @@ from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent, decode_event
 
-MAX_COUNTED_EVENTS = 5_000
+MAX_NEW_EVENTS = 5_000
 MAX_LED_TO = 100
 """How many events that one led to are listed."""
 _COLUMNS = ", ".join(EVENT_COLUMNS)
 _FIND = Sql(f"select {_COLUMNS} from events where tenant = :tenant and event_id = :event_id")
-_COUNT_AFTER = Sql(
-    f"""select tenant, event_type, count(*), max(event_id) from (
-        select tenant, event_type, event_id from events where event_id > :after
-        order by event_id limit {MAX_COUNTED_EVENTS}
-    ) as new group by tenant, event_type"""
+_LIST_AFTER = Sql(
+    "select tenant, event_type, event_id from events where event_id > :after order by event_id limit :limit"
 )
 # Tenant and type are filtered outside: the inner query walks the primary key and stops after `scanned` rows.
 _FIND_LATEST = Sql(
@@ -38,13 +35,12 @@ _LIST_LED_TO = Sql(
 )
 
 
-class EventCount(msgspec.Struct, frozen=True):
-    """How many events of a type a tenant has after some event, and the id of the last one."""
+class NewEvent(msgspec.Struct, frozen=True):
+    """What readers of all events need of one to know whether it concerns them."""
 
     tenant: str
     event_type: str
-    count: int
-    last_event_id: str
+    event_id: str
 
 
 def find_event(tx: Tx, tenant: str, event_id: str) -> RunLogEvent | None:
@@ -53,9 +49,9 @@ def find_event(tx: Tx, tenant: str, event_id: str) -> RunLogEvent | None:
     return None if row is None else to_event(row)
 
 
-def count_events_after(tx: Tx, after: str) -> list[EventCount]:
-    """Count the events of all tenants after an event id, 5,000 events at most."""
-    return [EventCount(*row) for row in tx.rows(_COUNT_AFTER, after=after)]
+def list_events_after(tx: Tx, after: str) -> list[NewEvent]:
+    """Return the first MAX_NEW_EVENTS events of all tenants after an event id, in the order of their ids."""
+    return [NewEvent(*row) for row in tx.rows(_LIST_AFTER, after=after, limit=MAX_NEW_EVENTS)]
 
 
 def find_latest_event(tx: Tx, tenant: str, event_type: str, scanned: int) -> RunLogEvent | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.core import jsontext
+from stentor.core import ids, jsontext
 from stentor.domains.tasknotes import inbox_notes, model, render
 from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
 from stentor.domains.tasks.model import TaskMetadata
@@ -173,7 +173,7 @@ def test_the_note_s_place_follows_from_time_tenant_and_id() -> None:
 def test_a_cursor_before_an_event_sorts_before_all_ids_of_that_time(moment: int, back: int) -> None:
     text = f"{moment:012x}"
     event_id = f"{text[:8]}-{text[8:]}-7abc-8abc-0123456789ab"
-    cursor = model.rewind_cursor(event_id, back)
+    cursor = ids.rewind(event_id, back)
     earlier = f"{max(0, moment - back):012x}"
     assert cursor < f"{earlier[:8]}-{earlier[8:]}-7000-8000-000000000000"
     assert cursor <= event_id

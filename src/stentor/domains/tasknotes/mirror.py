@@ -26,7 +26,7 @@ from stentor.core.errors import ServiceUnavailable, StentorError
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.memory.index.indexer import IndexDifference, IndexMaintenance, MaintenanceStep
-from stentor.domains.tasknotes import model, render, store
+from stentor.domains.tasknotes import render, store
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasknotes.pending_changes import PendingChanges
 from stentor.domains.tasks import queries
@@ -104,7 +104,7 @@ class TaskNoteMirror:
         start = await self._db.write(work)
         self._saved_cursor, self._heartbeat_at = start, time.monotonic()
         if start < own_position:
-            self.changes.require_replay(model.rewind_cursor(start, UNSYNCED_MS))
+            self.changes.require_replay(ids.rewind(start, UNSYNCED_MS))
             self._wake.set()
 
     async def run(self) -> None:

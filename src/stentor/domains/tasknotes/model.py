@@ -86,16 +86,6 @@ def is_mirrored(path: str) -> bool:
     return _MIRROR.match(path) is not None
 
 
-def rewind_cursor(event_id: str, milliseconds: int) -> str:
-    """Return a text that sorts before the ids of all events since so many milliseconds before this event."""
-    if not event_id:
-        return ""
-    # The first 48 bits of a UUIDv7 are its time in milliseconds.
-    time_ms = int(event_id[:8] + event_id[9:13], 16) - milliseconds
-    text = f"{max(0, time_ms):012x}"
-    return f"{text[:8]}-{text[8:]}"
-
-
 def build_frontmatter(record: TaskNoteRecord) -> JsonObject:
     """Return the fields of the frontmatter in their order; times in ISO 8601."""
     meta, error = record.metadata, _error(record.error)

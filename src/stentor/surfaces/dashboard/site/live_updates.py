@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Set
 from contextlib import suppress
 
-from stentor.core import runlog_queries
+from stentor.core import ids, runlog_queries
+from stentor.core.clock import SECOND
 from stentor.core.db import Database
 from stentor.core.errors import StoreUnavailable
-from stentor.core.runlog_queries import EventCount
+from stentor.core.runlog_queries import NewEvent
 from stentor.web.sse import SseEvent
 
 POLL_SECONDS = 1.0
+CLOCK_SKEW_US = 2 * SECOND
+"""Ids are created before their rows are committed, and process clocks differ: readers look back this much."""
+LOOKBACK_MS = CLOCK_SKEW_US // 1_000 + int(POLL_SECONDS * 1_000)
+"""How much older than the newest id one may be that the poll finds for the first time."""
 TOPIC_BY_PREFIX = {
     "agent": "agents",
     "violation": "agents",
@@ -77,33 +82,42 @@ class LiveUpdates:
 
     async def _topics_since(self, tenant: str, since: str) -> set[str]:
         try:
-            return topics_of(await self._db.read(lambda tx: runlog_queries.count_events_after(tx, since)), tenant)
+            return topics_of(await self._db.read(lambda tx: runlog_queries.list_events_after(tx, since)), tenant)
         except StoreUnavailable as error:
             log.warning("live_updates: poll failed error=%s", error)
             return set()
 
-    async def _poll_while_read(self, last: str) -> None:
+    async def _poll_while_read(self, after: str) -> None:
+        known: Set[str] = frozenset()
         while self._readers:
             try:
-                last = await self._poll(last)
-            except Exception as error:  # noqa: BLE001 - `last` is unchanged, so the next poll reports what this one missed
+                after, known = await self._poll(after, known)
+            except Exception as error:  # noqa: BLE001 - `after` is unchanged, so the next poll reports what this one missed
                 log.warning("live_updates: poll failed error=%s", error)
             await asyncio.sleep(POLL_SECONDS)
 
-    async def _poll(self, last: str) -> str:
+    async def _poll(self, after: str, known: Set[str]) -> tuple[str, Set[str]]:
+        """Report the events after an id except the known ones. Return both for the next poll."""
         # Of all tenants at once: one query serves every open page.
-        changes = await self._db.read(lambda tx: runlog_queries.count_events_after(tx, last))
+        events = await self._db.read(lambda tx: runlog_queries.list_events_after(tx, after))
+        changes = [event for event in events if event.event_id not in known]
         for wakeup, (tenant, pending) in self._readers.items():
             if topics := topics_of(changes, tenant):
                 # A set, so that a slow reader gets one message about many changes.
                 pending |= topics
                 wakeup.set()
-        return max((change.last_event_id for change in changes), default=last)
+        if not events:
+            return after, known
+        last = events[-1].event_id
+        # A full page is only the beginning of what is new, so the next poll goes on from its end.
+        is_full = len(events) >= runlog_queries.MAX_NEW_EVENTS
+        next_after = last if is_full else max(after, ids.rewind(last, LOOKBACK_MS))
+        return next_after, {event.event_id for event in events}
 
 
-def topics_of(changes: Iterable[EventCount], tenant: str) -> set[str]:
+def topics_of(changes: Iterable[NewEvent], tenant: str) -> set[str]:
     return {topic_of(change) for change in changes if change.tenant == tenant}
 
 
-def topic_of(change: EventCount) -> str:
+def topic_of(change: NewEvent) -> str:
     return TOPIC_BY_PREFIX.get(change.event_type.partition("_")[0], "tasks")

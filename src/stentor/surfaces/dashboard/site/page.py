@@ -29,7 +29,7 @@ from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError
 from stentor.surfaces.dashboard.presenters import filters
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site import assets
-from stentor.surfaces.dashboard.site.live_updates import LiveUpdates
+from stentor.surfaces.dashboard.site.live_updates import CLOCK_SKEW_US, LiveUpdates
 from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSignIns, log_only
 from stentor.surfaces.dashboard.site.sessions import BrowserSession, LoginThrottle, SessionStore, is_bound_agent
 from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
@@ -64,8 +64,6 @@ CACHE_SECONDS = 5.0
 """Maximum age of a chart and of the component states, which all readers share."""
 SLOW_CACHE_SECONDS = 300.0
 """Maximum age of comparisons of whole weeks."""
-CLOCK_SKEW_US = 2 * SECOND
-"""Ids are created before their rows are committed, and process clocks differ: pages look back this much."""
 MAX_LOOKBACK_US = 60 * SECOND
 MAX_FAILED_SIGN_INS = 20
 """Failed sign-ins per minute and address. Keys are too long to be guessed; this keeps the log readable."""
