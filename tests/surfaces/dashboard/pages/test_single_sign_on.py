@@ -69,6 +69,17 @@ async def test_somebody_signs_in_with_the_provider_and_out_again(office: Site, p
 
 
 @requirement("dashboard.single-sign-on")
+@pytest.mark.parametrize("long", ["/tasks?q=" + "x" * 2_500, "/tasks?q=" + "\u00fc" * 1_500, "/" + "\x01" * 700])
+async def test_a_long_address_is_forgotten_because_browsers_drop_a_large_cookie(
+    office: Site, provider: IdentityProvider, long: str
+) -> None:
+    begun = await office.board.http.get("/sign-in/provider", params={"next": long})
+    assert len(begun.headers["set-cookie"]) < 4_096
+    answer = await sign_in(office, provider, ANNA, long)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
+@requirement("dashboard.single-sign-on")
 async def test_what_somebody_may_not_do_is_not_offered(office: Site, provider: IdentityProvider) -> None:
     await sign_in(office, provider, VERA)
     page = (await office.browsers[VERA.email].get("/")).text

@@ -16,6 +16,8 @@ from stentor.auth.oidc.provider import OidcProvider
 PENDING_COOKIE = "stentor_sign_in"
 PENDING_SECONDS = 600
 """How long somebody may take at the provider."""
+MAX_NEXT_BYTES = 2_000
+"""Of the page that was asked for, in JSON: browsers drop a cookie of more than 4,096 bytes."""
 
 
 class PendingSignIn(msgspec.Struct, frozen=True):
@@ -37,7 +39,8 @@ class SingleSignOn:
 
     def begin(self, redirect_uri: str, next_path: str) -> PendingSignIn:
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
-        return PendingSignIn(state, nonce, verifier, redirect_uri, next_path)
+        fits = len(msgspec.json.encode(next_path)) <= MAX_NEXT_BYTES
+        return PendingSignIn(state, nonce, verifier, redirect_uri, next_path if fits else "")
 
     def seal(self, pending: PendingSignIn) -> str:
         """Return the value of the cookie."""
