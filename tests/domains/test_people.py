@@ -245,8 +245,11 @@ async def test_a_name_stays_with_its_account_until_an_admin_releases_it(
     refused = await sign_in(office, provider, taker)
     assert refused.status_code == 403
     assert "people.release" in refused.json()["error"]["message"]
-    unverified = Account("u-667", "ceo@example.com", ["staff"], {"email_verified": False})
-    assert (await sign_in(office, provider, unverified)).status_code == 403
+    for is_verified in (False, "false", "False"):
+        unverified = Account("u-667", "ceo@example.com", ["staff"], {"email_verified": is_verified})
+        assert (await sign_in(office, provider, unverified)).status_code == 403
+    verified = Account("u-668", "cto@example.com", ["staff"], {"email_verified": "true"})
+    assert (await sign_in(office, provider, verified)).status_code == 201
     assert (await office.admin.post("/api/v1/people/anna@example.com/release")).json()["status"] == "released"
     assert await whoami(office, first) == 401
     assert (await sign_in(office, provider, taker)).json()["name"] == "anna@example.com"
