@@ -132,6 +132,24 @@ async def test_what_is_committed_while_a_search_reads_is_found_by_the_next(
     assert await found(index, "red") == ["a.md", "b.md", "c.md", "d.md"]
 
 
+async def test_what_is_committed_during_the_first_search_alone_is_found_by_the_next(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await index.upsert([document("a.md", "red")], [], 1, force=False)
+    loop, load_lengths = asyncio.get_running_loop(), term_ranking._load_lengths
+
+    def load_lengths_late(tx: Tx) -> object:
+        lengths = load_lengths(tx)
+        upsert = index.upsert([document("b.md", "red")], [], 2, force=False)
+        asyncio.run_coroutine_threadsafe(upsert, loop).result()
+        return lengths
+
+    with monkeypatch.context() as patch:
+        patch.setattr(term_ranking, "_load_lengths", load_lengths_late)
+        assert await found(index, "red") == ["a.md"]
+    assert await found(index, "red") == ["a.md", "b.md"]
+
+
 async def test_a_rollback_changes_nothing(index: SearchIndex) -> None:
     await index.upsert([document("a.md", "red")], [], 1, force=False)
     assert await found(index, "red") == ["a.md"]

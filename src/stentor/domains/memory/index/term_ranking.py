@@ -125,7 +125,6 @@ class TermRanking:
 
         The phrases of the query must have one term each. The transaction must not have read anything before.
         """
-        # Before the first read: what this transaction does not see yet must not be kept for those that do.
         version, lengths = self._read_lengths(tx)
         if not len(lengths.ids):
             return {}, 0
@@ -146,6 +145,10 @@ class TermRanking:
         return _best(lengths.ids, scores, np.flatnonzero(matching), limit)
 
     def _read_lengths(self, tx: Tx) -> tuple[int, DocumentLengths]:
+        """Return the lengths with all changes so far, and the version that this transaction sees at least."""
+        with self._lock:
+            # Before the first read: what this transaction does not see yet must not be kept for those that do.
+            version = self._version
         if self._lengths is None:
             with self._lock:
                 # A change that is committed while the lengths are read may be in them or not; it is applied to them.
@@ -157,7 +160,7 @@ class TermRanking:
             if self._changes:
                 self._lengths = self._lengths.change(self._changes)
                 self._changes.clear()
-            return self._version, self._lengths
+            return version, self._lengths
 
     def _find_term(
         self, tx: Tx, term: str, fields: frozenset[SearchField], version: int, lengths: DocumentLengths
