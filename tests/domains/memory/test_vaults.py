@@ -12,7 +12,8 @@ from stentor.core.db import Tx
 from stentor.core.errors import StartRefused
 from stentor.domains.memory import store
 from stentor.domains.memory.store import WriteIntent
-from stentor_vault.notes.model import content_hash
+from stentor_vault.notes.model import ANY_STATE, FileChange, content_hash
+from stentor_vault.notes.paths import InvalidPath
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.patience import soon
@@ -139,6 +140,37 @@ async def test_a_write_that_a_crash_left_open_is_carried_out_in_its_own_vault(
     assert (tmp_path / "alpha" / "left.md").read_text() == "Left.\n"
     assert not (tmp_path / "vault" / "left.md").exists()
     assert await several.world.kernel.infra.db.read(lambda tx: store.list_open_intents(tx, None, "alpha:")) == []
+
+
+@pytest.mark.parametrize("failure", [None, OSError(22, "Invalid argument"), InvalidPath("no")])
+async def test_a_write_that_a_crash_left_open_and_that_fails_by_now_does_not_prevent_the_start(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
+) -> None:
+    taken, left = content_hash(b"Taken.\n"), content_hash(b"Left.\n")
+
+    def decide(tx: Tx) -> None:
+        for number, (path, after, text) in enumerate([("a.md", taken, b"Taken.\n"), ("left.md", left, b"Left.\n")]):
+            store.save_version(tx, path, after, text, "bus")
+            store.insert_intent(tx, WriteIntent(f"00000000-0000-7000-8000-00000000000{number}", path, "", after, 0))
+
+    await notes.world.kernel.infra.db.write(decide)
+    (notes.root / "A.md").write_text("Another one's.\n")
+    vault = notes.world.memory.default.vault
+    write = vault.write
+
+    async def write_or_fail(path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
+        if failure is not None and path == "a.md":
+            raise failure
+        return await write(path, content, expected)
+
+    monkeypatch.setattr(vault, "write", write_or_fail)
+    await notes.world.memory.default.service.journal.recover()
+    assert (notes.root / "left.md").read_text() == "Left.\n"
+    assert (notes.root / "A.md").read_text() == "Another one's.\n"
+    assert not (notes.root / "a.md").exists()
+    left_open = await notes.world.kernel.infra.db.read(lambda tx: store.list_open_intents(tx, None))
+    # What may work at the next start stays open.
+    assert [intent.path for intent in left_open] == ([] if failure is None else ["a.md"])
 
 
 @requirement("memory.vaults-checked-at-start")

@@ -10,10 +10,10 @@ import asyncio
 import logging
 
 from stentor.core.db import Database, Tx
-from stentor.core.errors import ServiceUnavailable
+from stentor.core.errors import StentorError
 from stentor.domains.memory import store
 from stentor.domains.memory.store import WriteIntent
-from stentor_vault.notes.model import NO_FILE, FileChange, NoSuchNote, NoteChanged, Vault
+from stentor_vault.notes.model import NO_FILE, FileChange, NameTaken, NoSuchNote, NoteChanged, Vault
 
 DELETE_DELAY_SECONDS = 0.05
 log = logging.getLogger(__name__)
@@ -50,8 +50,9 @@ class WriteJournal:
         for intent in intents:
             try:
                 await self._recover_write(intent)
-            except ServiceUnavailable as error:
-                log.warning("memory: write journal: apply failed path=%r error=%s", intent.path, error.message)
+            except (StentorError, OSError) as error:
+                # The entry stays: one write that fails must not prevent the start, nor hold up the others.
+                log.warning("memory: write journal: apply failed path=%r error=%s", intent.path, error)
             else:
                 await self._delete_entries([intent])
         return len(intents)
@@ -70,8 +71,9 @@ class WriteJournal:
             return
         try:
             await self.apply(intent, after)
-        except (NoteChanged, NoSuchNote):
+        except (NoteChanged, NoSuchNote, NameTaken):
             # The file no longer has the state before the write: the crash came after the change, or someone else wrote.
+            # The version is in the history.
             log.info("memory: write journal: already applied or superseded path=%r", intent.path)
 
     async def _delete_soon(self) -> None:
