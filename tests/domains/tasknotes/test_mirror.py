@@ -12,6 +12,7 @@ from stentor.core.clock import format_iso
 from stentor.core.db import Sql
 from stentor.core.db.driver import Driver
 from stentor.domains.tasknotes import render
+from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor_vault.notes import frontmatter
 from tests.conftest import MakeWorld
 from tests.domains.tasknotes.conftest import Tasks
@@ -187,6 +188,28 @@ async def test_verify_counts_missing_and_altered_notes_and_reindex_writes_them(t
     await steps(tasks, "reindex")
     assert await steps(tasks, "verify") == set()
     assert set(tasks.statuses()) == set(ids)
+
+
+@requirement("tasks.note-is-rebuilt-by-reindex")
+async def test_a_task_that_ends_during_a_reindex_keeps_its_last_note(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await tasks.world.register()
+    task_id = await tasks.world.submit()
+    await tasks.until(lambda: len(tasks.statuses()) == 1)
+    rewrite_notes = tasks.mirror.rewrite_notes
+
+    async def rewrite_late(records: list[TaskNoteRecord]) -> int:
+        claimed = await tasks.world.claim(agent)
+        ended = {"epoch": claimed["epoch"], "result": "hi"}
+        assert (await tasks.world.admin.post(f"/api/v1/tasks/{task_id}/complete", json=ended)).status_code == 200
+        await tasks.until_status(task_id, "completed")
+        return await rewrite_notes(records)
+
+    monkeypatch.setattr(tasks.mirror, "rewrite_notes", rewrite_late)
+    await steps(tasks, "reindex")
+    await tasks.until(lambda: tasks.mirror.changes.is_idle)
+    await tasks.until_status(task_id, "completed")
 
 
 async def steps(tasks: Tasks, route: str) -> set[tuple[str, str]]:

@@ -198,7 +198,7 @@ class TaskNoteMirror:
             await self._requeue_changed(records)
 
     async def _requeue_changed(self, written: list[TaskNoteRecord]) -> None:
-        """Write tasks again that changed meanwhile: another process may have written a newer note, now overwritten."""
+        """Write tasks again that changed meanwhile: a newer note may have been written, and is now overwritten."""
         task_ids = [record.task_id for record in written]
         current = await self._db.read(lambda tx: store.get_records(tx, self._tenant, task_ids))
         heads = {record.task_id: record.head_id for record in current}
@@ -238,7 +238,11 @@ class TaskNoteMirror:
 
     async def rewrite_notes(self, records: list[TaskNoteRecord]) -> int:
         """Write the notes that are missing or different. Return how many were."""
-        return await asyncio.to_thread(self._write_files, records, True)
+        count = await asyncio.to_thread(self._write_files, records, True)
+        # `run` may have written newer notes since these records were read.
+        await self._requeue_changed(records)
+        self._wake.set()
+        return count
 
     async def find_differing(self, records: list[TaskNoteRecord]) -> list[tuple[str, bool]]:
         """Return the paths of notes that are missing or different, and whether there is a file.
