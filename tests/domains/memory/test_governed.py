@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,15 @@ async def test_pages_of_a_search_have_each_record_once(made: Governed) -> None:
 
 @pytest.mark.parametrize(
     "cursor",
-    ["x", "", "ÿ", "AAAA", encode_cursor(3, ["team", "pears", "keyword"]), encode_cursor(-1, ["team", "a", "keyword"])],
+    [
+        "x",
+        "",
+        "ÿ",
+        "AAAA",
+        encode_cursor(3, ["team", "pears", "keyword"]),
+        encode_cursor(-1, ["team", "a", "keyword"]),
+        base64.urlsafe_b64encode(b"[1," + b"[" * 5_000 + b"]" * 5_001).decode(),
+    ],
 )
 async def test_a_cursor_of_something_else_is_refused(made: Governed, cursor: str) -> None:
     with pytest.raises(InvalidRequest, match="cursor"):

@@ -147,7 +147,7 @@ def decode_cursor(cursor: str | None, search_key: list[Any]) -> int:
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
         offset, cursor_key = msgspec.json.decode(raw, type=tuple[int, list[Any]])
-    except (binascii.Error, ValueError, msgspec.DecodeError):
+    except (binascii.Error, ValueError, msgspec.DecodeError, RecursionError):
         raise InvalidRequest("cursor: was not issued by this server; pass next_cursor of the previous page.") from None
     # The cursor is not signed, so its offset may be any number.
     if cursor_key != search_key or not 0 < offset <= MAX_OFFSET:
