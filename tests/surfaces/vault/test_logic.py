@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor_vault.server.jsonlogic import JsonLogicRule
-from stentor_vault.server.jsonlogic_operators import InvalidRule
+from stentor_vault.server import jsonlogic
+from stentor_vault.server.jsonlogic import JsonLogicRule, RuleData
+from stentor_vault.server.jsonlogic_operators import InvalidRule, to_string
 from tests.surfaces.vault.conftest import Vault
 from tests.surfaces.vault.test_server import assert_error
 
@@ -137,6 +138,60 @@ def test_rule_above_the_work_limits_raises_an_error() -> None:
     assert JsonLogicRule({"reduce": [{"var": "l"}, {"*": [{"var": "accumulator"}, 1e9]}, 1]}).evaluate(
         {"l": list(range(100))}
     )
+
+
+class Data(RuleData):
+    """A note with these fields."""
+
+    def __init__(self, **fields: Any) -> None:
+        self._fields = fields
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._fields
+
+
+ACCUMULATOR = {"var": "accumulator"}
+
+
+@pytest.mark.requirement("vault.json-logic-bounded")
+@pytest.mark.parametrize(
+    ("length", "step", "reason"),
+    [(30, [ACCUMULATOR, ACCUMULATOR], "work"), (1000, [ACCUMULATOR], "deeper"), (1000, {"var": ""}, "deeper")],
+)
+def test_a_result_that_multiplies_or_nests_a_list_raises_an_error(length: int, step: Any, reason: str) -> None:
+    rule = {"reduce": [[0] * length, step, "text"]}
+    with pytest.raises(InvalidRule, match=reason):
+        JsonLogicRule(rule, max_steps=10_000).find_matches([Data(path="a.md")])
+
+
+@pytest.mark.requirement("vault.json-logic-bounded")
+@pytest.mark.parametrize(
+    ("length", "step", "reason"), [(30, [ACCUMULATOR, ACCUMULATOR], "characters"), (1000, [ACCUMULATOR], "deeper")]
+)
+def test_the_text_of_a_list_that_is_multiplied_or_nested_raises_an_error(length: int, step: Any, reason: str) -> None:
+    with pytest.raises(InvalidRule, match=reason):
+        JsonLogicRule({"cat": [{"reduce": [[0] * length, step, "text"]}]}).evaluate({})
+
+
+@pytest.mark.requirement("vault.json-logic-bounded")
+def test_results_are_limited_together_and_what_is_computed_for_each_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = [Data(path=f"{number}.md", content="x" * 1000) for number in range(10)]
+    monkeypatch.setattr(jsonlogic, "MAX_RESULT_LENGTH", 10_000)
+    assert len(JsonLogicRule({"var": "content"}).find_matches(notes)) == 10
+    with pytest.raises(InvalidRule, match="too long"):
+        JsonLogicRule([{"var": "content"}, {"var": "path"}]).find_matches(notes)
+    monkeypatch.setattr(jsonlogic, "MAX_COMPUTED", 3_000)
+    thrice: Any = {"!!": [[{"cat": [{"var": "content"}]}] * 3]}
+    assert len(JsonLogicRule(thrice).find_matches(notes)) == 10
+    with pytest.raises(InvalidRule, match="too much text"):
+        JsonLogicRule({"and": [thrice, {"cat": ["x"]}]}).find_matches(notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [([], ""), ([[], 1], ",1"), ([1, [2, [None, "x"]], {}], "1,2,,x,[object Object]")]
+)
+def test_the_text_of_a_list_is_the_one_of_javascript(value: Any, text: str) -> None:
+    assert to_string(value) == text
 
 
 def send_rule(vault: Vault, rule: Any, content_type: str = JSON_LOGIC_TYPE) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Evaluation of JsonLogic rules, limited in steps and time so that no rule can block the server.
+"""Evaluation of JsonLogic rules, limited in steps, time and memory so that no rule can block the server.
 
 The operators on values are in `jsonlogic_operators`; here are those that control the evaluation of their arguments.
 """
@@ -10,10 +10,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stentor_vault.jsontext import JsonObject
-from stentor_vault.server.jsonlogic_operators import OPERATORS, InvalidRule, is_truthy, to_string
+from stentor_vault.server.jsonlogic_operators import MAX_NESTING, OPERATORS, InvalidRule, is_truthy, to_string
 
 MAX_STEPS, MAX_SECONDS = 5_000_000, 10.0
 """Limits of one search over all notes."""
+MAX_COMPUTED = 20_000_000
+"""Limit of what a rule computes for one note: characters of its texts, and items of the lists that it merges."""
+MAX_RESULT_LENGTH = 100_000_000
+"""Limit of all results of a search, in characters."""
 Arguments = list[Any]
 
 
@@ -38,6 +42,8 @@ class JsonLogicRule:
     def __init__(self, rule: Any, max_steps: int = MAX_STEPS, max_seconds: float = MAX_SECONDS) -> None:
         self._rule = rule
         self._steps_left = max_steps
+        self._computed_left = MAX_COMPUTED
+        self._result_left = MAX_RESULT_LENGTH
         self._deadline = time.monotonic() + max_seconds
         # Operators that evaluate only some of their arguments, or evaluate them several times.
         self._control_operators: dict[str, Callable[[Arguments, Any], Any]] = {
@@ -62,11 +68,13 @@ class JsonLogicRule:
         for note in notes:
             result = self.evaluate(note)
             if is_truthy(result) and result != {}:
+                self._count_result(result)
                 matches.append({"filename": note.get_field("path"), "result": result})
         return matches
 
     def evaluate(self, data: Any) -> Any:
         """Return the rule's result for the data, a RuleData or a JSON value."""
+        self._computed_left = MAX_COMPUTED
         return self._apply(self._rule, data)
 
     def _apply(self, rule: Any, data: Any) -> Any:
@@ -84,7 +92,33 @@ class JsonLogicRule:
         operator = OPERATORS.get(name)
         if operator is None:
             raise InvalidRule(f"{name[:80]!r} is not an operator.")
-        return operator([self._apply(arg, data) for arg in args])
+        result = operator([self._apply(arg, data) for arg in args])
+        if isinstance(result, (str, list)):
+            self._computed_left -= len(result)
+            if self._computed_left < 0:
+                raise InvalidRule("The rule computes too much text for one note; simplify it.")
+        return result
+
+    def _count_result(self, result: Any) -> None:
+        """Count each value as often as the response has it: a list may have the same one many times.
+
+        Raises InvalidRule for a result that is too long or too deep for the response.
+        """
+        pending: list[tuple[Any, int]] = [(result, 1)]
+        while pending:
+            value, depth = pending.pop()
+            self._count_step()
+            if isinstance(value, str):
+                self._result_left -= len(value)
+            if isinstance(value, dict):
+                value = [*value, *value.values()]
+            if isinstance(value, list):
+                if depth > MAX_NESTING:
+                    raise InvalidRule(f"The result is nested deeper than {MAX_NESTING} levels.")
+                self._steps_left -= len(value)
+                pending += [(item, depth + 1) for item in value]
+            if self._result_left < 0:
+                raise InvalidRule("The results are too long; select fewer notes or shorter results.")
 
     def _count_step(self) -> None:
         self._steps_left -= 1

@@ -24,6 +24,8 @@ MAX_PATTERN_LENGTH, MAX_PROGRAM_SIZE = 500, 1_000
 """Limits of a pattern: characters, and instructions of the compiled program."""
 MAX_TEXT_LENGTH, MAX_LIST_LENGTH = 1_000_000, 100_000
 """Limits of a computed value: characters of a text, items of a list."""
+MAX_NESTING = 200
+"""Limit of the levels of lists and objects in a value that is made a text or a result."""
 _MAX_MEMORY_BYTES = 4 * 1024 * 1024
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _MAX_SAFE_INTEGER = 2**53  # above it JavaScript's numbers, which are floats, skip integers
@@ -81,10 +83,32 @@ def to_string(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, list):
-        return ",".join("" if item is None else to_string(item) for item in value)
+        return ",".join(_list_texts(value))
     if isinstance(value, dict):
         return "[object Object]"
     return "NaN" if isinstance(value, float) and math.isnan(value) else str(to_json_number(_to_float(value)))
+
+
+def _list_texts(value: list[Any]) -> list[str]:
+    """Return the texts of all values in a list and the lists in it. Raises InvalidRule above the limits.
+
+    A list may have the same one many times, so that a small one has a text of any length.
+    """
+    texts, size = list[str](), 0
+    pending: list[tuple[Any, int]] = [(value, 1)]
+    while pending:
+        item, depth = pending.pop()
+        if isinstance(item, list) and item:
+            if depth > MAX_NESTING:
+                raise InvalidRule(f"A list is nested deeper than {MAX_NESTING} levels.")
+            size += len(item)
+            pending += [(inner, depth + 1) for inner in reversed(item)]
+        else:
+            texts.append("" if item is None or item == [] else to_string(item))
+            size += len(texts[-1])
+        if size > MAX_TEXT_LENGTH:
+            raise InvalidRule(f"The text of a list would have more than {MAX_TEXT_LENGTH} characters.")
+    return texts
 
 
 def js_type(value: Any) -> str:
