@@ -112,8 +112,9 @@ def errors_page() -> str:
 
 def _error_rows() -> Iterator[tuple[str, ...]]:
     for cls in all_errors():
+        public = [kind for kind in (cls, *cls.__subclasses__()) if not kind.__name__.startswith("_")]
         # A class with subclasses and no code of its own is an abstract base, which is never raised.
-        if "code" in vars(cls) or not cls.__subclasses__():
+        if public == [cls] or (cls in public and "code" in vars(cls)):
             yield f"`{cls.code}`", str(cls.status), cls.__name__, status_of(cls), _meaning(cls)
 
 
