@@ -6,7 +6,6 @@ The operator configures its address, so unlike addresses from users it may be a 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Sequence
@@ -37,10 +36,6 @@ log = logging.getLogger(__name__)
 _TOTAL_TIMEOUT_SECONDS, _CONNECT_TIMEOUT_SECONDS = 60, 5
 
 
-class _Refused(EmbeddingUnavailable):
-    """The service rejects this request, and may accept others."""
-
-
 class RemoteEmbedder:
     """Implements `Embedder`. Tokens are estimated: one per four ASCII characters, and one per other character.
 
@@ -53,6 +48,8 @@ class RemoteEmbedder:
         self._key = key
         self._dimensions = 0
         self._session: aiohttp.ClientSession | None = None
+        self._refusal = 0
+        """The status with which a request was refused last."""
 
     @property
     def identity(self) -> str:
@@ -93,24 +90,32 @@ class RemoteEmbedder:
 
     async def _embed_accepted(self, texts: list[str]) -> list[list[float]]:
         """Embed texts together, and after a refusal each half by itself, so that one text holds up no other."""
-        try:
-            return await self._request(texts)
-        except _Refused:
-            if len(texts) == 1:
-                return await self._embed_shortened(texts[0])
+        if (rows := await self._request_unless_refused(texts)) is not None:
+            return rows
+        if len(texts) == 1:
+            return await self._embed_shortened(texts[0])
         middle = len(texts) // 2
         return await self._embed_accepted(texts[:middle]) + await self._embed_accepted(texts[middle:])
 
     async def _embed_shortened(self, text: str) -> list[list[float]]:
         for divisor in _SHORTENED_DIVISORS:
-            with contextlib.suppress(_Refused):
-                return await self._request([text[: len(text) // divisor]])
+            rows = await self._request_unless_refused([text[: len(text) // divisor]])
+            if rows is not None:
+                return rows
         # Refused for what it says. If this fails too, it is not for the text.
         rows = await self._request([""])
         log.warning("embedding: %s refuses a text of %d characters at any length", self._url, len(text))
         return rows
 
     async def _request(self, texts: list[str]) -> list[list[float]]:
+        rows = await self._request_unless_refused(texts)
+        if rows is None:
+            # Not for the texts, which are short: perhaps for the name of the model.
+            raise EmbeddingUnavailable(f"{self._url} returned status {self._refusal}.")
+        return rows
+
+    async def _request_unless_refused(self, texts: list[str]) -> list[list[float]] | None:
+        """Return None if the service rejects this request, and may accept others."""
         # Services reject an empty text.
         body = {"model": self._model, "input": [text or " " for text in texts], "encoding_format": "float"}
         for attempt in range(MAX_ATTEMPTS):
@@ -120,12 +125,14 @@ class RemoteEmbedder:
                 raise EmbeddingUnavailable(f"{self._url} cannot be reached ({type(error).__name__}).") from None
             if status == 200:
                 return _parse_vectors(response, len(texts), self._url)
+            if status in _REFUSED_STATUSES:
+                self._refusal = status
+                return None
             if status not in _RETRYABLE_STATUSES:
                 break
             delay = retry_after if retry_after is not None else 0.5 * 2**attempt
             await asyncio.sleep(min(MAX_RETRY_AFTER_SECONDS, delay))
-        problem = _Refused if status in _REFUSED_STATUSES else EmbeddingUnavailable
-        raise problem(f"{self._url} returned status {status}.")
+        raise EmbeddingUnavailable(f"{self._url} returned status {status}.")
 
     async def _post(self, body: JsonObject) -> tuple[int, Any, float | None]:
         """Return the status, the parsed body of a 200, and the Retry-After in seconds."""
