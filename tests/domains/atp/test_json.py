@@ -63,6 +63,14 @@ def test_each_required_field_is_missed_by_name_and_all_of_them_at_once() -> None
         read_json_message(form)
 
 
+@requirement("http.errors-limit")
+def test_of_thousands_of_unknown_fields_the_first_hundred_are_flaws() -> None:
+    many = {f"f{number}": 1 for number in range(2_000)}
+    for form in (many, {"header": many}, {"payload": many}):
+        unknown = {name for name in flaws(form) if name.rpartition(".")[2] in many}
+        assert len(unknown) == 100
+
+
 def test_unknown_fields_and_wrong_types_are_flaws() -> None:
     form = json_format.example_message() | {"messageId": "7", "extra": 1}
     form["header"] |= {"mode": 1, "colour": "mauve", "senderId": ""}

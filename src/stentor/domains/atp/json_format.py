@@ -6,11 +6,13 @@ Also its JSON Schema and a template, both derived from the field table that the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation_errors import MAX_LISTED
 from stentor.domains.atp import model
 from stentor.domains.atp.header import (
     FIELDS_BY_JSON,
@@ -28,8 +30,10 @@ UNKNOWN = "is not a field of a message"
 
 
 def read_json_message(value: Mapping[str, Any]) -> AtpMessage:
-    """Read a message from a decoded JSON object. Raises MessageInvalid with every error found."""
-    errors = [FieldError(name, UNKNOWN) for name in value if name not in ("header", "payload", "messageId")]
+    """Read a message from a decoded JSON object. Raises MessageInvalid with every error found, of unknown fields the
+    first.
+    """
+    errors = _find_unknown(value, ("header", "payload", "messageId"))
     values, sender = _header(value.get("header"), errors)
     content = _payload(value.get("payload"), errors)
     # Checked but not used: a message that is sent again gets a new id.
@@ -58,13 +62,16 @@ def message_to_json(message: AtpMessage, message_id: str | None = None) -> JsonO
     return result if message_id is None else {**result, "messageId": message_id}
 
 
+def _find_unknown(value: Mapping[str, Any], known: Collection[str], prefix: str = "") -> list[FieldError]:
+    unknown = (FieldError(f"{prefix}{name}", UNKNOWN) for name in value if name not in known)
+    return list(islice(unknown, MAX_LISTED))
+
+
 def _header(header: object, errors: list[FieldError]) -> tuple[dict[str, str], str | None]:
     if not isinstance(header, Mapping):
         errors.append(FieldError("header", MISSING if header is None else "must be an object"))
         return {}, None
-    errors += [
-        FieldError(f"header.{name}", UNKNOWN) for name in header if name not in FIELDS_BY_JSON and name != "senderId"
-    ]
+    errors += _find_unknown(header, (*FIELDS_BY_JSON, "senderId"), "header.")
     values: dict[str, str] = {}
     for field in HEADER_FIELDS:
         value = header.get(field.json)
@@ -91,7 +98,7 @@ def _payload(payload: object, errors: list[FieldError]) -> str:
     if not isinstance(payload, Mapping):
         errors.append(FieldError("payload", MISSING if payload is None else "must be an object"))
         return ""
-    errors += [FieldError(f"payload.{name}", UNKNOWN) for name in payload if name != "content"]
+    errors += _find_unknown(payload, ("content",), "payload.")
     content = payload.get("content")
     if problem := MISSING if content is None else find_content_problem(content):
         errors.append(FieldError("payload.content", problem))
