@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-import msgspec
 from pydantic import Discriminator, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
@@ -105,23 +104,32 @@ def to_messages(items: list[InputItem], recall: Callable[[str], str | None]) -> 
     reference to an unknown item, and for an output whose call is not before it.
     """
     messages: list[LlmMessage] = []
+    turn: list[LlmMessage] = []  # the last messages, all of them the assistant's
+    called: set[str] = set()
     for index, item in enumerate(items):
-        if isinstance(item, FunctionOutputItem):
-            messages.append(_tool_message(item, index, messages))
-        elif isinstance(item, FunctionCallItem):
-            _append(messages, LlmMessage("assistant", tool_calls=(item.to_tool_call(),)))
-        elif isinstance(item, MessageItem):
-            _append(messages, LlmMessage(ROLES[item.role], to_parts(item.content)))
-        elif isinstance(item, ReferenceItem):
-            _append(messages, _recall_message(item, index, recall))
-    return messages
+        message = _to_message(item, index, recall)
+        if message is None:
+            continue
+        if message.role == "assistant":
+            turn.append(message)
+            called.update(call.id for call in message.tool_calls)
+            continue
+        if isinstance(item, FunctionOutputItem) and message.tool_call_id not in called:
+            raise InvalidRequest.of_field(f"input.{index}.call_id", "no function_call before it has this id")
+        messages += [*_merge_calls(turn), message]
+        turn = []
+    return messages + _merge_calls(turn)
 
 
-def _tool_message(item: FunctionOutputItem, index: int, messages: list[LlmMessage]) -> LlmMessage:
-    tool_message = item.to_message()
-    if not any(call.id == tool_message.tool_call_id for message in messages for call in message.tool_calls):
-        raise InvalidRequest.of_field(f"input.{index}.call_id", "no function_call before it has this id")
-    return tool_message
+def _to_message(item: InputItem, index: int, recall: Callable[[str], str | None]) -> LlmMessage | None:
+    """Return the message of an item; None for one that is left out."""
+    if isinstance(item, FunctionOutputItem):
+        return item.to_message()
+    if isinstance(item, FunctionCallItem):
+        return LlmMessage("assistant", tool_calls=(item.to_tool_call(),))
+    if isinstance(item, MessageItem):
+        return LlmMessage(ROLES[item.role], to_parts(item.content))
+    return _recall_message(item, index, recall) if isinstance(item, ReferenceItem) else None
 
 
 def _recall_message(item: ReferenceItem, index: int, recall: Callable[[str], str | None]) -> LlmMessage:
@@ -136,13 +144,12 @@ def encode_call_id(call: str, signature: str) -> str:
     return f"{call}{SIGNATURE}{signature}" if signature else call
 
 
-def _append(messages: list[LlmMessage], message: LlmMessage) -> None:
-    """Append a message, or merge it with the last one if the two are text and calls of one assistant turn."""
-    last = messages[-1] if messages else None
-    if last is None or last.role != "assistant" or message.role != "assistant":
-        messages.append(message)
-    elif last.tool_calls or message.tool_calls:
-        merged = {"content": last.content + message.content, "tool_calls": last.tool_calls + message.tool_calls}
-        messages[-1] = msgspec.structs.replace(last, **merged)
-    else:
-        messages.append(message)
+def _merge_calls(turn: list[LlmMessage]) -> list[LlmMessage]:
+    """Return the assistant's messages of one turn: those from the text before the first call on become one."""
+    first_call = next((index for index, message in enumerate(turn) if message.tool_calls), None)
+    if first_call is None:
+        return turn
+    start = max(0, first_call - 1)
+    content = tuple(part for message in turn[start:] for part in message.content)
+    calls = tuple(call for message in turn[start:] for call in message.tool_calls)
+    return [*turn[:start], LlmMessage("assistant", content, calls)]
