@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stentor.core.db import Sql
@@ -138,6 +140,20 @@ async def test_an_encoded_line_break_in_a_path_does_not_forge_a_line_of_the_log(
     (record,) = [r for r in caplog.records if r.exc_info]
     assert "forged" in record.getMessage()
     assert len(record.getMessage().splitlines()) == 1
+
+
+@requirement("http.cookies")
+async def test_cookies_in_quotes_are_not_unquoted_which_takes_quadratic_time() -> None:
+    read: dict[str, str] = {}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        read.update(Request(scope).cookies)
+        await Response()(scope, receive, send)
+
+    quoted = '"' + '\\"\\101' * 10 + '"'
+    async with client(RequestContextMiddleware(app)) as http:
+        await http.get("/", headers={"Cookie": f"a=1; b={quoted}; c=3", "X-Other": "\\"})
+    assert read == {"a": "1", "b": '"101' * 10, "c": "3"}
 
 
 @requirement("http.request-id-always")
