@@ -129,8 +129,7 @@ def validate_value(
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        details = [{**detail, "loc": (*where, *detail["loc"])} for detail in list_errors(error)]
-        raise RequestValidationError(explain_unknown_fields(details, body_type)) from None
+        raise RequestValidationError(explain_unknown_fields(list_errors(error, *where), body_type)) from None
 
 
 def collect_fast_handlers(routes: Iterable[BaseRoute]) -> FastHandlers:

@@ -134,8 +134,8 @@ async def invoke(operation: Operation, caller: Principal | None, arguments: Mapp
             try:
                 values[name] = adapter.validate_python(arguments[name])
             except ValidationError as error:
-                where = () if name == "body" else (name,)
-                details = [{**detail, "loc": ("body", *where, *detail["loc"])} for detail in list_errors(error)]
+                where = ("body",) if name == "body" else ("body", name)
+                details = list_errors(error, *where)
                 annotation = operation.signature.parameters[name].annotation
                 raise validation_error(explain_unknown_fields(details, annotation)) from None
     if "caller" in operation.signature.parameters:

@@ -148,7 +148,7 @@ def _limit_errors(field: ModelField) -> None:
         try:
             return adapter.validate_python(value, from_attributes=True), []
         except ValidationError as error:
-            return None, [{**detail, "loc": (*loc, *detail["loc"])} for detail in list_errors(error)]
+            return None, list_errors(error, *loc)
 
     field.validate = validate  # pyrefly: ignore[method-assign] - FastAPI has no other place for it
 
