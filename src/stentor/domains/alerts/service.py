@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Literal
 
 from stentor.core import ids
 from stentor.core.clock import DAY, Clock, format_iso
 from stentor.core.db import Database, Tx
 from stentor.core.db.leader import LeaderElection
-from stentor.core.errors import Conflict, ServiceUnavailable, StoreUnavailable
+from stentor.core.errors import Conflict, ServiceUnavailable
 from stentor.core.mail import Mailer, MailError
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.core.timers import sleep_until_tick
+from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.alerts import store
 from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertChanges, AlertKey, AlertMail, Finding, compare
 
@@ -51,16 +52,12 @@ class AlertService:
 
     async def run(self, leader: LeaderElection) -> None:
         """Check forever, while this process is the leader."""
-        while True:
-            await sleep_until_tick(INTERVAL_SECONDS)
-            try:
-                if await leader.is_leader():
-                    await self.check()
-            except StoreUnavailable:
-                continue  # the database logs the outage
-            except Exception:
-                # Fails open: one failed check must not stop all later ones.
-                log.exception("alerts: check failed")
+
+        async def check_as_leader() -> None:
+            if await leader.is_leader():
+                await self.check()
+
+        await tick_forever("alerts", partial(sleep_until_tick, INTERVAL_SECONDS), check_as_leader)
 
     async def check(self) -> None:
         """Check everything once, and mail what changed."""

@@ -7,17 +7,17 @@ inside the service go through `executor.py`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound, StoreUnavailable
+from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
 from stentor.core.live import QUIET_SECONDS, Hub
-from stentor.core.timers import sleep_until_tick
+from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.execution.dispatcher import Dispatcher, TaskPoll
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
@@ -35,7 +35,6 @@ from stentor.domains.tasks.service import require_task
 
 DISCONNECT_POLL_SECONDS = 1.0
 """How often a waiting claim checks whether its client has disconnected."""
-log = logging.getLogger(__name__)
 
 
 class WorkerService:
@@ -173,14 +172,7 @@ class WorkerService:
 
     async def run(self) -> None:
         """Delete the tokens of ended attempts at intervals, until cancelled."""
-        while True:
-            await sleep_until_tick(QUIET_SECONDS)
-            try:
-                await self.drop_ended_tokens()
-            except StoreUnavailable:
-                continue  # the database logs its outage
-            except Exception:
-                log.exception("workers: tokens of ended attempts not deleted")
+        await tick_forever("tokens of ended attempts", partial(sleep_until_tick, QUIET_SECONDS), self.drop_ended_tokens)
 
     async def drop_ended_tokens(self) -> None:
         """Delete the tokens of attempts whose end nobody told this process.

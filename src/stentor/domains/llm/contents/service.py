@@ -16,12 +16,11 @@ from stentor.core import jsontext
 from stentor.core.clock import DAY, format_iso_or_none
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.leader import LeaderElection
-from stentor.core.errors import StoreUnavailable
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.security.content_redaction import ContentRedactor
 from stentor.core.security.pattern_process import PatternProcess, PatternsTooSlow
-from stentor.core.timers import sleep_until_tick
+from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.llm import queries
 from stentor.domains.llm.contents import store
 from stentor.domains.llm.contents.model import CallContent, Content, KeptText, compress
@@ -128,16 +127,14 @@ class ContentService:
 
     async def run(self, leader: LeaderElection) -> None:
         """Delete expired contents forever, while this process is the leader."""
-        while self.days:
-            await sleep_until_tick(INTERVAL_SECONDS)
-            try:
-                # One process is enough, and several would only wait for each other's rows.
-                if await leader.is_leader():
-                    await self.delete_expired()
-            except StoreUnavailable:
-                continue  # the database logs the outage
-            except Exception:
-                log.exception("llm: expired contents not deleted")
+
+        async def delete_as_leader() -> None:
+            # One process is enough, and several would only wait for each other's rows.
+            if await leader.is_leader():
+                await self.delete_expired()
+
+        if self.days:
+            await tick_forever("expired contents", partial(sleep_until_tick, INTERVAL_SECONDS), delete_as_leader)
 
     async def delete_expired(self) -> int:
         """Delete the contents that are older than their days, in small transactions; return how many."""
