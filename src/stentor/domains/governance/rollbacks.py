@@ -204,7 +204,7 @@ def _authorize(principal: Principal, agent: Agent, state: AgentState) -> None:
     if authorization.can_work_as(principal, agent):
         raise SelfApproval("An agent's own key may not roll it back. Ask a person whose key has the role admin.")
     authorization.authorize_change(principal, "rollback", agent)
-    if _permits_more(agent, state) and (not principal.is_person or agent.key_name == principal.name):
+    if _permits_more(agent, state) and not authorization.is_other_person(principal, agent):
         raise SelfApproval(
             "The checkpoint permits the agent more than it may do now (access, runtime or trust tier), and only a "
             "person with another key than the agent's may restore it."

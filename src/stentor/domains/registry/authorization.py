@@ -106,14 +106,20 @@ def authorize_tier(principal: Principal, agent: Agent, tier: TrustTier) -> None:
         _require_other_person(principal, "tier", agent)
 
 
+def is_other_person(principal: Principal, agent: Agent) -> bool:
+    """Return whether the caller is a person, and its key is not the one that the agent's program may hold."""
+    return principal.is_person and agent.key_name != principal.name
+
+
 def _require_other_person(principal: Principal, action: AgentAction, agent: Agent) -> None:
+    if is_other_person(principal, agent):
+        return
     if not principal.is_person:
         raise Forbidden(f"A key with the role agent may not {_PHRASES[action]} to this value: use a person's key.")
-    if agent.key_name == principal.name:
-        raise Forbidden(
-            f"{principal.name!r} is the key of the agent {agent.name!r}, so it may not {_PHRASES[action]} to this "
-            "value: use the key of another person."
-        )
+    raise Forbidden(
+        f"{principal.name!r} is the key of the agent {agent.name!r}, so it may not {_PHRASES[action]} to this "
+        "value: use the key of another person."
+    )
 
 
 def authorize_registration(
