@@ -24,7 +24,6 @@ NOTE_SUFFIX = ".md"
 MAX_OFFSET = 10_000
 SearchMode = Literal["keyword", "semantic", "hybrid"]
 Disposition = Literal["created", "updated", "replayed"]
-NonEmptyStr = Annotated[str, Meta(min_length=1)]
 Sha256Hex = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
 
 

@@ -11,14 +11,13 @@ import logging
 import os
 import stat
 import time
-import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.index.indexer import Indexer
 from stentor_vault.notes.folder_vault import watch_changes
-from stentor_vault.notes.paths import is_hidden, is_valid_path
+from stentor_vault.notes.paths import compose_path, is_hidden, is_valid_path
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 5.0
@@ -143,5 +142,5 @@ def _vault_path(prefix: str, name: str) -> str | None:
     path = name[len(prefix) :].replace(os.sep, "/")
     if not path or not name.startswith(prefix) or any(is_hidden(part) for part in path.split("/")):
         return None
-    path = path if path.isascii() else unicodedata.normalize("NFC", path)
+    path = compose_path(path)
     return path if is_valid_path(path) else None
