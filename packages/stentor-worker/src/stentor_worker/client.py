@@ -207,7 +207,7 @@ def _to_json(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
         content = None
     if not isinstance(content, dict):
         raise ServiceError(
-            response.status, NOT_JSON, "The response is not a JSON object: is this URL that of a Stentor?"
+            response.status, NOT_JSON, "The response is not a JSON object: is this the URL of a Stentor service?"
         )
     return content
 

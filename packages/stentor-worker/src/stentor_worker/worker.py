@@ -280,7 +280,7 @@ class Worker:
             result = self._call(task)
             task.flush()
             task.require_complete()
-        except BaseException as raised:  # noqa: BLE001 - in a thread of the pool nobody would hear of it
+        except BaseException as raised:  # noqa: BLE001 - the thread pool would swallow it
             return _to_end(task, most_urgent([raised]))
         return "complete", _to_report(result)
 

@@ -81,7 +81,7 @@ class TenantSplit:
             yield
 
     def _require_kept(self) -> None:
-        # A copy overwrites what the target has, which must not be the only copy of it.
+        # The copy overwrites the rows of the target, so the source must still have all of them.
         source, target = self._source, self._target
         if others := target.list_tenants(self._copy.plan.tables).difference(self._tenants):
             raise StartRefused(
