@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from stentor.core import filesystem
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import RunLogDamaged
+from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
+from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher, file_sink
 from stentor.domains.provenance.signed_note import NoteSigner, generate_signer, open_note, split_notes
 from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, SigningGuard
@@ -153,3 +156,55 @@ async def test_acceptance_must_match_tree_and_key_and_is_dropped_if_unneeded(log
     )
     await log.write(1)
     assert await GuardedPublisher(log, tmp_path, other).sign() == 3
+
+
+def rewrite_first_event(tx: Tx) -> None:
+    """Change an event and recompute its leaf and tile, as somebody who can write to the database."""
+    tx.run(Sql("update events set message = 'other' where event_id = (select min(event_id) from events)"))
+    rows = tx.rows(Sql(f"select {', '.join(EVENT_COLUMNS)} from events order by event_id"))
+    leaves = [leaf_hash(row) for row in rows]
+    tx.run(Sql("update provenance_leaves set hash = :hash where number = 0"), hash=leaves[0].hex())
+    tx.run(Sql("update provenance_tiles set hashes = :hashes where level = 0"), hashes=b"".join(leaves))
+
+
+def remove_last_event(tx: Tx) -> None:
+    """Remove an event with its leaf and its hash in the tile, but not the checkpoint over it."""
+    tx.run(Sql("delete from events where event_id = (select max(event_id) from events)"))
+    last = store.tree_size(tx) - 1
+    tx.run(Sql("delete from provenance_leaves where number = :last"), last=last)
+    (tile,) = tx.rows(Sql("select hashes from provenance_tiles where level = 0"))[0]
+    tx.run(Sql("update provenance_tiles set hashes = :hashes where level = 0"), hashes=bytes(tile)[: last * 32])
+
+
+@requirement("provenance.held-outside")
+@pytest.mark.parametrize("change", [rewrite_first_event, remove_last_event])
+async def test_accepted_history_is_signed_though_the_database_still_has_the_old_checkpoint(
+    log: Log, tmp_path: Path, change: Callable[[Tx], None]
+) -> None:
+    await log.write(3)
+    await GuardedPublisher(log, tmp_path).sign()
+    await log.db.write(change)
+    log.sequencer = log.new_sequencer()  # the other one remembers the tiles
+    restarted = GuardedPublisher(log, tmp_path)
+    with pytest.raises(RunLogDamaged):
+        await restarted.sign()
+    size = await log.db.read(store.tree_size)
+    root = (await log.db.read(lambda tx: store.root_at(tx, size))).hex()
+    restarted.external_state.save_acceptance(Acceptance("repaired", size, root, log.signer.verifier.text))
+    assert await restarted.sign() == size
+    await log.write(2)
+    assert await GuardedPublisher(log, tmp_path).sign() == size + 2
+    assert (restarted.accepted_reasons, await restarted.stored()) == (["repaired"], [size, size + 2])
+
+
+@requirement("provenance.held-outside")
+async def test_stored_checkpoint_that_the_tree_does_not_extend_can_be_accepted(log: Log, tmp_path: Path) -> None:
+    await log.write(3)
+    guarded = GuardedPublisher(log, tmp_path)
+    await guarded.sign()
+    await log.db.write(lambda tx: tx.run(Sql("update provenance_checkpoints set root = 'other'")))
+    with pytest.raises(RunLogDamaged, match="accept"):
+        await guarded.sign()
+    root = (await log.db.read(lambda tx: store.root_at(tx, 3))).hex()
+    guarded.external_state.save_acceptance(Acceptance("repaired", 3, root, log.signer.verifier.text))
+    assert await guarded.sign() == 3

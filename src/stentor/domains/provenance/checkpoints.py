@@ -132,7 +132,7 @@ class CheckpointPublisher:
 def _read_head(tx: Tx) -> tuple[StoredCheckpoint | None, int, bytes]:
     """Return the newest checkpoint, and the size and root of the current tree. Raises RunLogDamaged."""
     last, size = store.newest_checkpoint(tx), store.read_frontier(tx).size
-    if last is not None and (last.size > size or store.root_at(tx, last.size).hex() != last.root):
+    if last is not None and not store.is_extended(tx, last.size, last.root):
         raise RunLogDamaged(f"The run log does not extend its checkpoint of size {last.size}. {VERIFY_HINT}")
     return last, size, store.root_at(tx, size)
 

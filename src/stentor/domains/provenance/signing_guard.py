@@ -206,6 +206,8 @@ class SigningGuard:
             if size > store.tree_size(tx) or store.root_at(tx, size).hex() != root:
                 raise RunLogDamaged(f"{reason} An acceptance is there, but for another tree.")
             self._record(tx, acceptance, reason)
+            # The newest one would block signing for ever.
+            store.delete_unfit_checkpoints(tx, size)
 
         await self._db.write(record)
         note = signer.sign(acceptance.size, bytes.fromhex(acceptance.root))
@@ -237,8 +239,12 @@ def find_blocking_reason(
         if note is not None and (reason := _check_note(tx, verifier, note, place)) is not None:
             return reason
     # The outside state first: the database's own checkpoint counts only where it is newer.
-    if newest is not None and (state is None or newest.size > parse_note(state)[0].size):
+    if newest is None:
+        return None
+    if state is None or newest.size > parse_note(state)[0].size:
         return _check_note(tx, verifier, newest.note, "the database")
+    if not store.is_extended(tx, newest.size, newest.root):
+        return f"The run log does not extend its checkpoint of size {newest.size}. {VERIFY_HINT} {ACCEPT_HINT}"
     return None
 
 

@@ -69,6 +69,8 @@ _PUT_CHECKPOINT = Sql(
     """insert into provenance_checkpoints (size, root, note, made_at) values (:size, :root, :note, :made_at)
     on conflict (size) do nothing"""
 )
+_ROOTS_FROM = Sql("select size, root from provenance_checkpoints where size >= :size")
+_DELETE_CHECKPOINT = Sql("delete from provenance_checkpoints where size = :size")
 _FIND = Sql(f"select {_EVENT} from events where event_id = :event_id and tenant = :tenant")
 _OF_TASK = Sql(
     f"select {_EVENT} from events where tenant = :tenant and task_id = :task_id order by event_id limit :limit"
@@ -255,6 +257,18 @@ def covering_checkpoint(tx: Tx, size: int) -> StoredCheckpoint | None:
 def insert_checkpoint(tx: Tx, checkpoint: StoredCheckpoint) -> bool:
     """Insert the checkpoint; False when there is one of that size already."""
     return tx.run(_PUT_CHECKPOINT, **msgspec.structs.asdict(checkpoint)) == 1
+
+
+def is_extended(tx: Tx, size: int, root: str) -> bool:
+    """Return whether the tree extends the tree of that size and root (hex). Raises RunLogDamaged."""
+    return size <= tree_size(tx) and root_at(tx, size).hex() == root
+
+
+def delete_unfit_checkpoints(tx: Tx, size: int) -> None:
+    """Delete the checkpoints of at least that size that the tree does not extend. Raises RunLogDamaged."""
+    for stored, root in tx.rows(_ROOTS_FROM, size=size):
+        if not is_extended(tx, stored, root):
+            tx.run(_DELETE_CHECKPOINT, size=stored)
 
 
 def list_newest_checkpoints(tx: Tx, limit: int) -> list[StoredCheckpoint]:
