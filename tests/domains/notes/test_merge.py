@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor_vault.notes import frontmatter
+from stentor_vault.notes import frontmatter, merge
 from stentor_vault.notes.merge import MergeConflict, merge_notes
 
 BASE = "---\ntags: [a, b]\nstate: new\n---\none\ntwo\nthree\nfour\nfive\n"
@@ -54,10 +54,30 @@ def test_equal_changes_are_made_once() -> None:
     assert merge_notes(BASE, both, both.replace("five", "5")) == both.replace("five", "5")
 
 
-def test_texts_that_would_take_minutes_are_a_conflict_at_once() -> None:
-    base = "same\n" * 4_000
+@pytest.mark.parametrize("closing", ["---", "---\n"])
+def test_a_body_added_below_a_last_line_that_is_the_closing_one_stays_below_it(closing: str) -> None:
+    merged = merge_notes("---\nk: v\n---", "---\nk: v\n---\nhello\n", f"---\nk: w\n{closing}")
+    assert merged == "---\nk: w\n---\nhello\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        ("same\n" * 4_000, "x\n" + "same\n" * 4_000 + "y\n"),
+        ("".join(f"{n}\n" for n in range(1_000)), "".join(f"{n}\nnew {n}\n" for n in range(1_000))),
+    ],
+    ids=["equal lines", "a new line after each"],
+)
+def test_texts_that_would_take_minutes_are_a_conflict(base: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "MAX_COMPARISONS", 100_000)
     with pytest.raises(MergeConflict):
-        merge_notes(base, "x\n" + base + "y\n", "z\n" + base + "w\n")
+        merge_notes(base, other, "z\n" + base + "w\n")
+
+
+def test_a_long_note_with_changes_at_both_ends_is_merged() -> None:
+    lines = "".join(f"{n}\n" for n in range(20_000))
+    merged = merge_notes(f"a\n{lines}b\nc\nd\n", f"A\n{lines}b\nC\nd\n", f"a\n{lines}b\nc\nd\nD\n")
+    assert merged == f"A\n{lines}b\nC\nd\nD\n"
 
 
 LINES = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n"]), max_size=8).map("".join)

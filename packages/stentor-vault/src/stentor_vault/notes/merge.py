@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
+from itertools import accumulate
 from typing import Any
 
 from stentor_vault.jsontext import JsonObject
@@ -15,8 +16,8 @@ from stentor_vault.notes import frontmatter
 from stentor_vault.notes.yaml_codec import to_comparable
 
 MISSING = object()
-MAX_COMPARED_PAIRS = 1_000_000
-"""Maximum pairs of equal lines between the first and the last difference; comparing more would take minutes."""
+MAX_COMPARISONS = 3_000_000
+"""Limit for the comparison of two bodies, which is quadratic in their lines; some seconds."""
 
 LineEdit = tuple[int, int, list[str]]
 """Start and end of the replaced lines in the base, and the new lines."""
@@ -39,7 +40,10 @@ def merge_notes(base: str, ours: str, theirs: str) -> str:
     parts = [frontmatter.split(text) for text in (base, ours, theirs)]
     body = "".join(_merge_lines(*(part.body.splitlines(keepends=True) for part in parts)))
     their_parts = parts[2]
-    joined = f"{their_parts.opening}{their_parts.block or ''}{their_parts.closing}{body}"
+    closing = their_parts.closing
+    if body and closing and not closing.endswith(("\n", "\r")):
+        closing += their_parts.newline
+    joined = f"{their_parts.opening}{their_parts.block or ''}{closing}{body}"
     try:
         values = [frontmatter.parse_values(part) for part in parts]
         merged = _merge_mappings(*values)
@@ -65,17 +69,31 @@ def _merge_lines(base: list[str], ours: list[str], theirs: list[str]) -> Iterato
     yield from base[position:]
 
 
+class _LineMatcher(SequenceMatcher[str]):
+    """Raises MergeConflict above MAX_COMPARISONS."""
+
+    def __init__(self, old: list[str], new: list[str]) -> None:
+        # autojunk ignores frequent lines, such as blank ones, and would make edits larger than they are.
+        super().__init__(None, old, new, autojunk=False)
+        counts = Counter(new)
+        self._costs = list(accumulate((1 + counts[line] for line in old), initial=0))
+        self._comparisons = 0
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
+        # Each call compares every line of its part of the base with all equal lines of the other side.
+        self._comparisons += self._costs[-1 if ahi is None else ahi] - self._costs[alo]
+        if self._comparisons > MAX_COMPARISONS:
+            raise MergeConflict
+        return super().find_longest_match(alo, ahi, blo, bhi)
+
+
 def _find_edits(base: list[str], other: list[str]) -> list[LineEdit]:
-    """Return the edits that turn `base` into `other`. Raises MergeConflict above MAX_COMPARED_PAIRS."""
+    """Return the edits that turn `base` into `other`. Raises MergeConflict above MAX_COMPARISONS."""
     start = next((i for i, (a, b) in enumerate(zip(base, other, strict=False)) if a != b), min(len(base), len(other)))
     max_suffix = min(len(base), len(other)) - start
     suffix = next((i for i in range(max_suffix) if base[-1 - i] != other[-1 - i]), max_suffix)
     old_lines, new_lines = base[start : len(base) - suffix], other[start : len(other) - suffix]
-    counts = Counter(new_lines)
-    if sum(counts[line] for line in old_lines) > MAX_COMPARED_PAIRS:
-        raise MergeConflict
-    # autojunk ignores frequent lines, such as blank ones, and would make edits larger than they are.
-    opcodes = SequenceMatcher(None, old_lines, new_lines, autojunk=False).get_opcodes()
+    opcodes = _LineMatcher(old_lines, new_lines).get_opcodes()
     return [(i + start, j + start, new_lines[k:n]) for kind, i, j, k, n in opcodes if kind != "equal"]
 
 
