@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from stentor.surfaces.notestore import text_edits
+from stentor_vault.notes.model import NoteTooLarge
 from tests.requirements import requirement
 from tests.surfaces.notestore.note_store import TOOLS, NoteStore
 
@@ -158,6 +160,12 @@ def test_manage_tags_with_an_unknown_action_returns_400(store: NoteStore) -> Non
     assert store.text("a.md") == NOTE
 
 
+def test_as_many_tags_as_a_request_may_have_are_compared_at_once() -> None:
+    tags = [str(n) for n in range(100_000)]
+    assert text_edits.apply_tags(["0", {"a": 1}, {"a": 1}], tags, "add") == ["0", {"a": 1}, *tags[1:]]
+    assert text_edits.apply_tags([*tags, {"a": 1}], tags[1:], "remove") == ["0", {"a": 1}]
+
+
 def test_manage_tags_without_a_change_writes_nothing(store: NoteStore) -> None:
     store.write("a.md", NOTE)
     store.data("manageTags", path="a.md", tags=["old"], action="add")
@@ -205,6 +213,12 @@ def test_search_replace_matches_any_line_ending(
     store.write("a.md", content)
     assert store.data("searchReplace", path="a.md", search=search, replace=replace)["replacements"] == count
     assert store.text("a.md") == expected
+
+
+@pytest.mark.parametrize(("content", "search"), [(b"a", b"a"), (b"a\r\n", b"a\n")], ids=["text", "line end"])
+def test_a_replacement_larger_than_a_note_may_be_is_not_built(content: bytes, search: bytes) -> None:
+    with pytest.raises(NoteTooLarge):
+        text_edits.replace_text(content * 30, search, b"x" * (1 << 20))
 
 
 def test_search_replace_keeps_bytes_that_are_not_utf8(store: NoteStore) -> None:

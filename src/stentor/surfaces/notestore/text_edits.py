@@ -9,6 +9,7 @@ from typing import Any
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
+from stentor_vault.notes.model import MAX_NOTE_BYTES, NoteTooLarge
 
 _TAG_SEPARATOR = re.compile(r"[,\s]+")
 _LINE_FEED = re.compile(rb"(?<!\r)\n")
@@ -38,7 +39,8 @@ def apply_tags(known: Sequence[Any], tags: Sequence[str], action: str) -> list[A
     """Return the list with the tags appended (action "add") or removed."""
     if action == "add":
         return _distinct([*known, *tags])
-    return [item for item in known if item not in tags]
+    removed = set(tags)
+    return [item for item in known if not isinstance(item, str) or item not in removed]
 
 
 def _strip_hash(tag: str) -> str:
@@ -53,8 +55,8 @@ def _normalize_item(item: Any) -> Any:
 
 
 def _distinct(items: Sequence[Any]) -> list[Any]:
-    # Not with a set: items may be lists and mappings, which have no hash.
-    return [item for i, item in enumerate(items) if item != "" and item not in items[:i]]
+    # By their JSON: items may be lists and mappings, which have no hash.
+    return list({jsontext.dump(item): item for item in items if item != ""}.values())
 
 
 def replace_text(content: bytes, old: bytes, new: bytes) -> tuple[bytes, int]:
@@ -62,11 +64,20 @@ def replace_text(content: bytes, old: bytes, new: bytes) -> tuple[bytes, int]:
 
     Literal except for line ends, which a client cannot see: LF in `old` matches LF and CRLF, and LF in `new` becomes
     the line end of the match. CRLF is literal, so that line ends can be converted; if there is no match for a text with
-    CRLF, it is searched with LF.
+    CRLF, it is searched with LF. Raises NoteTooLarge before the result takes more memory than a note may have.
     """
     if b"\r\n" in old and old not in content:
         old, new = old.replace(b"\r\n", b"\n"), new.replace(b"\r\n", b"\n")
     if not _LINE_FEED.search(old):
-        return content.replace(old, new), content.count(old)
-    pattern = rb"(\r?\n)".join(map(re.escape, _LINE_FEED.split(old)))
-    return re.subn(pattern, lambda match: _LINE_FEED.sub(lambda _: match[1], new), content)
+        count = content.count(old)
+        _check_size(len(content) + count * (len(new) - len(old)))
+        return content.replace(old, new), count
+    pattern = re.compile(rb"(\r?\n)".join(map(re.escape, _LINE_FEED.split(old))))
+    by_line_end = {b"\n": new, b"\r\n": _LINE_FEED.sub(b"\r\n", new)}
+    _check_size(len(content) + sum(len(by_line_end[match[1]]) - len(match[0]) for match in pattern.finditer(content)))
+    return pattern.subn(lambda match: by_line_end[match[1]], content)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_NOTE_BYTES:
+        raise NoteTooLarge(f"The note would have {size} bytes; the maximum is {MAX_NOTE_BYTES}.")
