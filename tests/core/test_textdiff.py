@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from stentor.core.json_diff import MAX_LINES, diff_lines, tree_lines
+from typing import Any
+
+import pytest
+
+from stentor.core.json_diff import MAX_LINES, DiffLine, diff_lines, tree_lines
 
 
 def test_items_of_a_list_are_gone_come_or_the_same() -> None:
@@ -34,9 +38,29 @@ def test_a_text_is_compared_by_its_lines() -> None:
 
 def test_characters_that_turn_the_order_of_others_are_shown_by_their_code() -> None:
     assert diff_lines(None, "safe\u202egnp\n\u200b") == [("+", "safe\\u202egnp"), ("+", "\\u200b")]
-    assert tree_lines({"\u202e": 1}) == ["\\u202e: 1"]
+    assert tree_lines({"\u202e": 1}) == ['"\\u202e": 1']
 
 
 def test_very_many_lines_are_not_compared() -> None:
     found = diff_lines(["a"] * MAX_LINES, ["a"])
     assert found == [("-", '"a"')] * MAX_LINES + [("+", '"a"')]
+
+
+@pytest.mark.parametrize("char", "\u034f\u115f\u1160\u17b4\u180b\u2800\u3164\ufe00\ufe0f\uffa0\U000e0100\U000e01ef")
+def test_a_printable_character_that_shows_nothing_is_shown_by_its_code(char: str) -> None:
+    code = char.encode("unicode_escape").decode()
+    assert diff_lines("be kind", f"be kind{char}") == [("-", '"be kind"'), ("+", f'"be kind{code}"')]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        ("a", ["a"], [("-", '"a"'), ("+", '["a"]')]),
+        (None, [], [("+", "[]")]),
+        ([{"a": 1}], [{" a": 1}], [("-", "- a: 1"), ("+", '- " a": 1')]),
+        ({"x": {"- a": 1}}, {"x": [{"a": 1}]}, [(" ", "x:"), ("-", '  "- a": 1'), ("+", "  - a: 1")]),
+        ({"a: 1": {"b": 2}}, {"a": 1, "b": 2}, [("-", '"a: 1":'), ("-", "  b: 2"), ("+", "a: 1"), ("+", "b: 2")]),
+    ],
+)
+def test_different_values_never_have_the_same_lines(before: Any, after: Any, lines: list[DiffLine]) -> None:
+    assert diff_lines(before, after, deep=True) == lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
@@ -12,6 +13,11 @@ DiffLine = tuple[DiffMarker, str]
 CONTEXT = 3
 MAX_LINES = 2_000
 """Maximum number of lines that are compared; beyond it, all old lines count as removed and all new ones as added."""
+_INVISIBLE = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+"""What shows nothing although `str.isprintable` allows it. Any text can be hidden in variation selectors."""
+_PLAIN_NAME = re.compile(r"\w[\w.-]*")
 
 
 def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]:
@@ -37,7 +43,13 @@ def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]
                 lines.extend(("-", line) for line in old[first:last])
                 lines.extend(("+", line) for line in new[first_new:last_new])
         position = group[-1][2]
-    return lines + _omitted(len(old) - position) if lines else lines
+    if lines:
+        return lines + _omitted(len(old) - position)
+    if before == after:
+        return []
+    # Different values with the same lines: a text with line breaks and a list, for example.
+    sides: tuple[tuple[DiffMarker, Any], ...] = (("-", before), ("+", after))
+    return [(marker, escape_invisible(_json(value))) for marker, value in sides if value is not None]
 
 
 def value_lines(value: Any) -> list[str]:
@@ -59,7 +71,7 @@ def tree_lines(value: Any, depth: int = 0) -> list[str]:
     if isinstance(value, list):
         items = [tree_lines(item, depth + 1) for item in value]
         return [line for item in items for line in (f"{indent}- {item[0].lstrip()}", *item[1:])]
-    members = ((indent + escape_invisible(str(name)), member) for name, member in value.items())
+    members = ((indent + escape_invisible(_quote_name(str(name))), member) for name, member in value.items())
     return [line for name, member in members for line in _member(name, member, depth)]
 
 
@@ -68,12 +80,21 @@ def _member(name: str, value: Any, depth: int) -> list[str]:
     return [f"{name}:", *inner] if isinstance(value, (dict, list)) and value else [f"{name}: {inner[0].lstrip()}"]
 
 
+def _quote_name(name: str) -> str:
+    # Otherwise a name could look like an item, or like a name and its value.
+    return name if _PLAIN_NAME.fullmatch(name) else _json(name)
+
+
 def escape_invisible(text: str) -> str:
     """Replace invisible characters and those that change the text direction by their escape codes.
 
     Otherwise a reviewer could approve something other than what the screen shows.
     """
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return "".join(char if _is_visible(char) else char.encode("unicode_escape").decode() for char in text)
+
+
+def _is_visible(char: str) -> bool:
+    return char.isprintable() and not _INVISIBLE.match(char)
 
 
 def _has_containers(value: Any) -> bool:

@@ -275,7 +275,7 @@ def _show_changes(changes: ChangeSummary) -> None:
 def _show_diff(diff: list[AgentChange]) -> None:
     """Print what the patch changes in the agent, line by line."""
     for change in diff:
-        console.print(f"\n{strip_controls(change.path)}", style="bold", markup=False)
+        console.print(f"\n{strip_controls(json_diff.escape_invisible(change.path))}", style="bold", markup=False)
         for sign, line in json_diff.diff_lines(change.before, change.after):
             if sign in STYLES:
                 console.print(f"{sign} {strip_controls(line)}", style=STYLES[sign], markup=False, soft_wrap=True)
