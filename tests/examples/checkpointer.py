@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypedDict
 
 from langgraph.channels import DeltaChannel
@@ -17,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from stentor_worker.integrations.langgraph import StentorCheckpointer
+from stentor_worker.integrations.langgraph import CheckpointError, StentorCheckpointer
 
 THREAD = {"configurable": {"thread_id": "branches"}}
 
@@ -75,6 +76,18 @@ for value in ("first", "second"):  # of a task that runs again
 written = stored.get_tuple(THREAD)
 assert written is not None
 assert sorted(written.pending_writes or []) == [("task", "__error__", "second"), ("task", "last", "first")]
+
+# A write whose value is not stored makes none of its task's writes count, and the thread is read as before.
+stored.put_writes(newest.config, [("last", "short"), ("last", "long" * 100)], "incomplete")
+stored._threads.remove("branches", [key for key, _ in stored._threads.scan("branches", "w/") if "incomplete/1/" in key])
+with suppress(CheckpointError):
+    refused = [("last", "short"), ("last", "x" * 3_000_000), ("last", "y" * 9_000_000)]
+    stored.put_writes(newest.config, refused, "refused")
+    raise AssertionError("9 MB were stored")
+again = stored.get_tuple(THREAD)
+assert again is not None
+assert again.pending_writes == written.pending_writes
+
 stored.prune(["branches"])
 assert build(stored).get_state(THREAD).values == history[0][0]
 assert len(list(stored.list(THREAD))) == 3  # the newest, and two from which its channel is built

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stentor_worker.client import Client
-from stentor_worker.integrations.langgraph_values import CheckpointError, Threads, make_key
+from stentor_worker.integrations.langgraph_values import CheckpointError, Threads, _batches, make_key
 from tests.conftest import Service
 from tests.examples.test_frameworks import EXAMPLES, FRAMEWORKS, SDK
 from tests.requirements import requirement
@@ -62,6 +62,14 @@ def test_values_are_as_many_and_as_long_as_a_graph_has_them(service: Service) ->
     assert dict(of_all.scan("t", "")) == {"c/0000": b"0", "c/new": b"y"}
     of_all.delete("t")  # without the permission
     assert (list(of_all.scan("t", "")), list(of_all)) == ([], ["t"])
+
+
+@requirement("sessions.threads")
+def test_what_is_set_last_is_stored_together_whatever_goes_before() -> None:
+    values = {"long": b"x" * 5_000_000, "b": b"x" * 3_000_000, **{f"c/{number}": b"x" * 2_000 for number in range(999)}}
+    batches = _batches(values)
+    assert [next(iter(batch)) for batch in batches] == ["long", "b", "c/0"]
+    assert [pair for batch in batches for pair in batch.items()] == list(values.items())
 
 
 @requirement("sessions.threads")

@@ -111,8 +111,9 @@ class StentorCheckpointer(RecordStore):
             key = make_key("w", _namespace(config), checkpoint_id, task_id, str(index))
             values = once if index >= 0 else again
             values |= self._pack_write(key, value, task_id, channel, task_path)
-        self._threads.set(_thread(config), once, if_absent=True)
-        self._threads.set(_thread(config), again)
+        # Long values first, so that the writes of a task are there together, however many requests they take.
+        self._threads.set(_thread(config), _long_first(once), if_absent=True)
+        self._threads.set(_thread(config), _long_first(again))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint, without an id the newest: three requests, however long the thread is."""
@@ -267,6 +268,10 @@ class StentorCheckpointer(RecordStore):
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+
+def _long_first(values: Mapping[str, bytes]) -> dict[str, bytes]:
+    return dict(sorted(values.items(), key=lambda item: not item[0].endswith("/value")))
 
 
 def _thread(config: RunnableConfig) -> str:

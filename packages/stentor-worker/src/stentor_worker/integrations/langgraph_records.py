@@ -1,7 +1,8 @@
 """How the checkpoints of LangGraph are stored in a thread's session. The public class is in `langgraph`.
 
 A session has the values `c/NAMESPACE/ID`, a checkpoint without the values of its channels,
-`b/NAMESPACE/CHANNEL/VERSION`, one value of a channel, and `w/NAMESPACE/ID/TASK/INDEX`, a write of a task.
+`b/NAMESPACE/CHANNEL/VERSION`, one value of a channel, and `w/NAMESPACE/ID/TASK/INDEX`, a write of a task, with
+`/value` after it the value of a long one.
 Why: docs/decisions/0057-langgraph.md.
 """
 
@@ -22,6 +23,7 @@ CHUNK = 20
 MAX_INLINE = 256
 """Bytes of a write that are kept beside its channel. A longer one is a value of its own: where the channel gets the
 same value, the service stores it once."""
+WRITE_KEY = "w/NAMESPACE/ID/TASK/INDEX"
 Record = dict[str, Any]
 """A checkpoint as it is stored: `checkpoint` without the values of channels, `metadata`, `parent`, `namespace`."""
 
@@ -45,7 +47,7 @@ class RecordStore(BaseCheckpointSaver[str]):
         packed = self._pack(value)
         if len(packed) <= MAX_INLINE:
             return {key: self._pack([task_id, channel, task_path, packed])}
-        return {key: self._pack([task_id, channel, task_path, b""]), f"{key}/value": packed}
+        return {f"{key}/value": packed, key: self._pack([task_id, channel, task_path, b""])}
 
     def _find(self, thread: str, namespace: str, checkpoint_id: str) -> list[Record]:
         """Return one checkpoint, or none."""
@@ -109,14 +111,18 @@ class RecordStore(BaseCheckpointSaver[str]):
                 if key < first:
                     break
                 stored[key] = packed
+        # Longer keys are the long values, which their writes fetch.
+        heads = {key: self._unpack(packed) for key, packed in stored.items() if key.count("/") == WRITE_KEY.count("/")}
+        packed_values: dict[str, Any] = {key: head[3] or stored.get(f"{key}/value") for key, head in heads.items()}
+        # With some of its writes a task would count as done, without any it runs again.
+        incomplete = {key.rpartition("/")[0] for key, packed in packed_values.items() if packed is None}
         writes: dict[str, list[tuple[str, str, int, str, Any]]] = {}
-        for key, packed in stored.items():
-            parts = key.split("/")
-            # Longer keys are the long values, which their writes fetch.
-            if len(parts) == len(("w", "namespace", "id", "task", "index")):
-                task_id, channel, task_path, inline = self._unpack(packed)
-                value = self._unpack(inline or stored[f"{key}/value"])
-                writes.setdefault("/".join(parts[:3]), []).append((task_path, task_id, int(parts[4]), channel, value))
+        for key, (task_id, channel, task_path, _) in heads.items():
+            of_task, _, index = key.rpartition("/")
+            if of_task not in incomplete:
+                value = self._unpack(packed_values[key])
+                of_checkpoint = of_task.rpartition("/")[0]
+                writes.setdefault(of_checkpoint, []).append((task_path, task_id, int(index), channel, value))
         return {
             key: [(task_id, channel, value) for _, task_id, _, channel, value in sorted(found, key=lambda one: one[:3])]
             for key, found in writes.items()

@@ -148,18 +148,18 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _batches(values: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
-    batch: dict[str, bytes] = {}
+def _batches(values: Mapping[str, bytes]) -> list[dict[str, bytes]]:
+    """Return values in batches for one request each, filled from the end: so the last values stay together."""
+    batches: list[list[tuple[str, bytes]]] = []
     size = 0
-    for key, value in values.items():
+    for key, value in reversed(list(values.items())):
         # A value that is too long alone is sent alone, so that the service says what is wrong.
-        if batch and (len(batch) == MAX_BATCH or size + len(value) > BATCH_BYTES):
-            yield batch
-            batch, size = {}, 0
-        batch[key] = value
+        if not batches or len(batches[-1]) == MAX_BATCH or size + len(value) > BATCH_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append((key, value))
         size += len(value)
-    if batch:
-        yield batch
+    return [dict(reversed(batch)) for batch in reversed(batches)]
 
 
 def _addresses(keys: Iterable[str]) -> Iterator[list[str]]:
