@@ -318,6 +318,65 @@ def test_text_before_an_underlined_heading_keeps_it_a_heading() -> None:
     assert apply_patch(text, "heading", ["A"], "append", content="x") == "# A\nx\n\n#tag\n===\n"
 
 
+def test_an_underlined_heading_stays_one_when_sections_before_it_come_and_go() -> None:
+    text = "# A\ntext\n## B\nb\n\nC\n===\nbody\n"
+    without_b = apply_patch(text, "heading", ["A", "B"], "delete", scope="markerAndContent")
+    assert without_b == "# A\ntext\n\nC\n===\nbody\n"
+    assert apply_patch(text, "heading", ["A", "B"], "delete", scope="marker") == without_b.replace("text", "text\n\nb")
+    created = apply_patch(without_b, "heading", ["A", "New"], "append", content="hello", create=True)
+    assert created == "# A\ntext\n\n## New\nhello\n\nC\n===\nbody\n"
+    moved = apply_patch(
+        text, "heading", ["A", "B"], "replace", scope="parent", destination={"parent": None, "place": "first"}
+    )
+    assert moved == "# B\nb\n\n# A\ntext\n\nC\n===\nbody\n"
+
+
+@pytest.mark.parametrize(
+    ("parent", "expected"),
+    [
+        (["A"], "intro\n# A\ntext\n## C d\n\n### E\n## B\nb\n\n"),
+        (None, "intro\n\nC\nd\n===\n\nE\n---\n# A\n"),
+    ],
+    ids=["below a heading", "at the top"],
+)
+def test_an_underlined_heading_moves_with_its_level(parent: Any, expected: str) -> None:
+    text = "intro\n# A\ntext\n## B\nb\n\nC\nd\n===\n\nE\n---\n"
+    assert apply_patch(
+        text, "heading", ["C\nd"], "replace", scope="parent", destination={"parent": parent, "place": "first"}
+    ).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("list:\n- a\n- b ^x\n\nnext\n", "list:\n- a\n\nnext\n"),
+        ("list:\r\n- a\r\n- b ^x\r\n\r\nnext\r\n", "list:\r\n- a\r\n\r\nnext\r\n"),
+        ("- a\n- b ^x\n- c\n", "- a\n- c\n"),
+        ("one\n\ntwo ^x\n\nthree\n", "one\n\nthree\n"),
+        ("---\na: 1\n---\ntwo ^x\n\nthree\n", "---\na: 1\n---\nthree\n"),
+    ],
+)
+def test_the_blocks_around_a_deleted_block_stay_apart(text: str, expected: str) -> None:
+    assert apply_patch(text, "block", "x", "delete", scope="markerAndContent") == expected
+
+
+def test_the_blocks_around_a_deleted_block_without_an_id_stay_apart() -> None:
+    assert apply_patch("one\n- a\n\ntwo\n", "heading", None, "delete", within=1) == "one\n\ntwo\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\na: 1\n---\nbody\n", "body\n"),
+        ("---\n# a comment\na: 1\n---\nbody\n", "---\n# a comment\n---\nbody\n"),
+        ("---\na: 1\n---\n---\nb: 1\n---\nbody\n", "---\n---\n---\nb: 1\n---\nbody\n"),
+    ],
+    ids=["nothing else", "a comment", "a body like frontmatter"],
+)
+def test_the_frontmatter_goes_with_its_last_line(text: str, expected: str) -> None:
+    assert apply_patch(text, "frontmatter", "a", "delete", scope="markerAndContent") == expected
+
+
 COMMON_LINES = [
     "",
     "",

@@ -8,14 +8,13 @@ from typing import Any
 from stentor_vault.server.patching.instruction import InvalidInstruction, NoSuchTarget, PatchFailed, PatchInstruction
 from stentor_vault.server.patching.markdown_text import (
     TextEdit,
-    TextSpan,
     apply_edits,
     convert_newlines,
     count_newlines_before,
     empty_span,
 )
 from stentor_vault.server.patching.outline import BlockWithId, NoteOutline
-from stentor_vault.server.patching.section_edits import PatchResult, make_literal_edit, skip_blank_line
+from stentor_vault.server.patching.section_edits import PatchResult, make_block_deletion, make_literal_edit
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
@@ -39,7 +38,7 @@ def write_block(outline: NoteOutline, block: BlockWithId, instruction: PatchInst
 def _make_delete_edit(outline: NoteOutline, block: BlockWithId, scope: str) -> TextEdit:
     if scope != "markerAndContent":
         return TextEdit(block.content if scope == "content" else block.marker, "")
-    return TextEdit(TextSpan(block.full_span.start, skip_blank_line(outline.text, block.full_span.end)), "")
+    return make_block_deletion(outline, block.full_span)
 
 
 def _make_full_edit(outline: NoteOutline, block: BlockWithId, instruction: PatchInstruction) -> TextEdit:

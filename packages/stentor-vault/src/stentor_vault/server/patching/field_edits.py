@@ -39,12 +39,13 @@ def patch_field(text: str, instruction: PatchInstruction) -> str:
 
 
 def _delete_field(text: str, name: str) -> str:
-    """Delete a field; without any field left, delete the whole frontmatter."""
+    """Delete a field; if no line is left in the frontmatter, delete the whole frontmatter."""
     edited = frontmatter.edit(text, {}, frozenset([name]))
-    if frontmatter.read(edited):
+    parts = frontmatter.split(edited)
+    if parts.block is None or parts.block.strip():
         return edited
     bom = frontmatter.BOM if edited.startswith(frontmatter.BOM) else ""
-    return bom + frontmatter.split(edited).body
+    return frontmatter.escape_body(bom + parts.body)
 
 
 def _new_fields(current: JsonObject, instruction: PatchInstruction) -> JsonObject:

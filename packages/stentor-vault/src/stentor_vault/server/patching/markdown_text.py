@@ -91,6 +91,11 @@ def starts_atx_heading(text: str, position: int) -> bool:
     return ATX_HEADING.match(text, position) is not None
 
 
+def starts_block(text: str, position: int) -> bool:
+    """Whether the line that begins there is neither blank nor the end of the text."""
+    return text[position : position + 4].lstrip(" ")[:1] not in ("", "\r", "\n")
+
+
 def make_paragraph_edit(text: str, span: TextSpan, new: str, newline: str, *, before: bool, after: bool) -> TextEdit:
     """Return an edit that puts a fragment on lines of its own, with a blank line before and after where needed.
 
@@ -99,8 +104,8 @@ def make_paragraph_edit(text: str, span: TextSpan, new: str, newline: str, *, be
     if not new:
         return TextEdit(span, "")
     missing_before = 0 if span.start == 0 else max(0, (2 if before else 1) - count_newlines_before(text, span.start))
-    following = text[span.end : span.end + 4].lstrip(" ")
-    missing_after = following[:1] not in ("", "\r", "\n") and (after or not starts_atx_heading(text, span.end))
+    missing_after = starts_block(text, span.end) and (after or not starts_atx_heading(text, span.end))
+    missing_after = missing_after and count_newlines_before(new, len(new)) < 2
     return TextEdit(span, newline * missing_before + new + (newline if missing_after else ""))
 
 
@@ -189,21 +194,28 @@ class ShiftedText(msgspec.Struct, frozen=True):
     warnings: list[PatchWarning]
 
 
-def shift_headings(text: str, by: int) -> ShiftedText:
+def shift_headings(text: str, by: int, *, rewrite_setext: bool = False) -> ShiftedText:
     """Change the level of every heading by `by`, except in code, lists and quotes.
 
-    A text that a caller sends counts its levels relative to the target: one `#` is a child of the target.
+    A text that a caller sends counts its levels relative to the target: one `#` is a child of the target. Setext
+    headings have no # to count; they stay as they are, or become headings with # with `rewrite_setext`.
     """
     if by == 0:
         return ShiftedText(text, [])
     edits, warnings = [], []
     for block in parse_blocks(text):
         # Headings in lists and quotes are not sections of the note, so their level says nothing.
-        match = ATX_HEADING.match(text, block.start) if block.kind == "heading" and block.depth == 0 else None
-        if match is None:
-            continue  # not a heading, or a setext heading, which has no # to count
-        level = max(1, len(match[1]) + by)
-        edits.append(TextEdit(TextSpan(*match.span(1)), "#" * level))
+        if block.kind != "heading" or block.depth > 0:
+            continue
+        level = max(1, block.level + by)
+        match = ATX_HEADING.match(text, block.start)
+        if match is not None:
+            edits.append(TextEdit(TextSpan(*match.span(1)), "#" * level))
+        elif rewrite_setext:
+            span = trim_newlines(text, TextSpan(block.start, block.end))
+            edits.append(TextEdit(span, f"{'#' * level} {' '.join(block.text.split())}"))
+        else:
+            continue
         if level > MAX_HEADING_LEVEL:
             warnings.append(depth_warning(block.text, level))
     return ShiftedText(apply_edits(text, *edits), warnings)

@@ -31,6 +31,7 @@ from stentor_vault.server.patching.markdown_text import (
     shift_headings,
     skip_blank_lines,
     starts_atx_heading,
+    starts_block,
 )
 from stentor_vault.server.patching.outline import NoteOutline, NoteSection
 
@@ -124,10 +125,10 @@ def create_section(outline: NoteOutline, instruction: PatchInstruction) -> Patch
     new, warnings = _shift_fragment(outline, instruction.text, deepest)
     if deepest > MAX_HEADING_LEVEL:
         warnings = [depth_warning(names[-1], deepest), *warnings]
-    separator = outline.newline if count_newlines_before(outline.text, section.end) == 0 and section.end > 0 else ""
-    return PatchResult(
-        apply_edits(outline.text, TextEdit(empty_span(section.end), separator + "".join(lines) + new)), warnings
+    edit = make_paragraph_edit(
+        outline.text, empty_span(section.end), "".join(lines) + new, outline.newline, before=False, after=False
     )
+    return PatchResult(apply_edits(outline.text, edit), warnings)
 
 
 def find_body_block(section: NoteSection, within: int) -> tuple[MarkdownBlock, int]:
@@ -147,9 +148,7 @@ def write_body_block(outline: NoteOutline, section: NoteSection, instruction: Pa
         return _write_beside_block(outline, section, index, instruction)
     span = TextSpan(block.start, block.end)
     if instruction.operation == "delete":
-        return PatchResult(
-            apply_edits(outline.text, TextEdit(TextSpan(block.start, skip_blank_line(outline.text, block.end)), ""))
-        )
+        return PatchResult(apply_edits(outline.text, make_block_deletion(outline, span)))
     return PatchResult(apply_edits(outline.text, make_literal_edit(outline, span, instruction)))
 
 
@@ -175,13 +174,14 @@ def make_literal_edit(outline: NoteOutline, span: TextSpan, instruction: PatchIn
     return TextEdit(spans[instruction.operation], new)
 
 
-def skip_blank_line(text: str, position: int) -> int:
-    """Return the position after the line break there and one blank line."""
-    for _ in range(2):
-        position += (
-            2 if text[position : position + 2] == "\r\n" else 1 if text[position : position + 1] in ("\n", "\r") else 0
-        )
-    return position
+def make_block_deletion(outline: NoteOutline, span: TextSpan) -> TextEdit:
+    """Return an edit that deletes a block with its line break, and the blank line after it if there is one before."""
+    text, end = outline.text, span.end
+    # Else the blocks around it would become one.
+    takes_blank_line = span.start == outline.root.start or count_newlines_before(text, span.start) == 2
+    for _ in range(2 if takes_blank_line else 1):
+        end += 2 if text[end : end + 2] == "\r\n" else 1 if text[end : end + 1] in ("\n", "\r") else 0
+    return TextEdit(TextSpan(span.start, end), "")
 
 
 def delete_section(outline: NoteOutline, section: NoteSection, scope: str) -> PatchResult:
@@ -189,20 +189,32 @@ def delete_section(outline: NoteOutline, section: NoteSection, scope: str) -> Pa
     if scope == "content":
         return PatchResult(apply_edits(outline.text, TextEdit(section.content, "")))
     if scope == "markerAndContent":
-        return PatchResult(apply_edits(outline.text, TextEdit(TextSpan(section.start, section.end), "")))
+        return PatchResult(apply_edits(outline.text, _make_deletion(outline, TextSpan(section.start, section.end))))
     return _delete_heading_line(outline, section)
+
+
+def _make_deletion(outline: NoteOutline, span: TextSpan) -> TextEdit:
+    """Return an edit that deletes lines; a blank line remains if the text around them would become one block."""
+    text = outline.text
+    is_apart = (
+        span.start == outline.root.start
+        or count_newlines_before(text, span.start) == 2
+        or not starts_block(text, span.end)
+        or starts_atx_heading(text, span.end)
+    )
+    return TextEdit(span, "" if is_apart else outline.newline)
 
 
 def _delete_heading_line(outline: NoteOutline, section: NoteSection) -> PatchResult:
     """Delete the heading: its subsections move to the previous sibling, or else one level up."""
-    marker_edit = TextEdit(require_marker(section), "")
+    marker_edit = _make_deletion(outline, require_marker(section))
     assert section.parent is not None
     previous_siblings = itertools.takewhile(lambda sibling: sibling is not section, section.parent.children.values())
     children = list(section.children.values())
     if not children or any(sibling.level == section.level for sibling in previous_siblings):
         return PatchResult(apply_edits(outline.text, marker_edit))
     span = TextSpan(children[0].start, section.full_span.end)
-    shifted = shift_headings(span.extract(outline.text), -1)
+    shifted = shift_headings(span.extract(outline.text), -1, rewrite_setext=True)
     return PatchResult(apply_edits(outline.text, marker_edit, TextEdit(span, shifted.text)), shifted.warnings)
 
 
@@ -213,15 +225,18 @@ def move_section(outline: NoteOutline, section: NoteSection, instruction: PatchI
     parent = _require_section(outline, instruction.destination.parent)
     _reject_cycle(section, parent)
     position = _find_position(outline, parent, instruction.destination.place)
-    shifted = shift_headings(section.full_span.extract(outline.text), parent.level + 1 - section.level)
+    by = parent.level + 1 - section.level
+    shifted = shift_headings(section.full_span.extract(outline.text), by, rewrite_setext=True)
     line_end = "" if shifted.text.endswith(("\n", "\r")) else outline.newline
     # The section takes its trailing blank lines along, except to the end of the note.
     blank_lines = TextSpan(section.full_span.end, section.end).extract(outline.text) or line_end
     new = shifted.text + (blank_lines if position < len(outline.text) else line_end)
-    if count_newlines_before(outline.text, position) == 0 and position > 0:
-        new = outline.newline + new
-    edits = TextEdit(TextSpan(section.start, section.end), ""), TextEdit(empty_span(position), new)
-    return PatchResult(apply_edits(outline.text, *edits), shifted.warnings)
+    before = not starts_atx_heading(new, 0)
+    insertion = make_paragraph_edit(
+        outline.text, empty_span(position), new, outline.newline, before=before, after=False
+    )
+    deletion = _make_deletion(outline, TextSpan(section.start, section.end))
+    return PatchResult(apply_edits(outline.text, deletion, insertion), shifted.warnings)
 
 
 def _require_section(outline: NoteOutline, path: HeadingPath | None) -> NoteSection:
