@@ -136,7 +136,9 @@ async def test_nobody_finds_tasks_that_they_may_not_read(world: World) -> None:
 @requirement("tasks.search")
 async def test_a_wrong_search_is_answered_with_what_is_wrong(world: World) -> None:
     assert "at least one letter" in (await found(world, 400, text=' "*" -'))[0]
-    assert "fewer" in (await found(world, 400, text="a " * 21))[0]
+    for text in ("a " * 51, f'"{"a " * 51}"', "a_" * 51, '"a a" ' * 26):
+        assert (await found(world, 400, text=text))[0] == "text: has more than 50 words; use fewer."
+    assert await found(world, text=f'"{"a " * 50}"') == []
     assert "cursor" in (await found(world, 400, text="a", offset=1))[0]
     assert "cannot be combined with other filters" in (await found(world, 400, ref="a", text="a"))[0]
     assert "cannot be combined with other filters" in (await found(world, 400, parent_task_id="a", type="a"))[0]
@@ -220,9 +222,11 @@ def test_any_text_is_a_search_or_is_refused_and_any_words_can_be_indexed(text: s
 @pytest.mark.only("sqlite", reason="the index is a file of its own")
 @requirement("tasks.search")
 @pytest.mark.parametrize(
-    "text", ["İstanbul straße ﬁne", "日本語 テキスト", "a\u0301 x\u0307\u0323", "Ⅷ ½ ²", "ǆ ŉ", "١٢٣"]
+    "text", ["İstanbul straße ﬁne", "日本語 テキスト", "a\u0301 x\u0307\u0323", "Ⅷ ½ ²", "ǆ ŉ", "١٢٣", "c4" * 64 + " x"]
 )
-async def test_what_is_indexed_is_found_whatever_its_letters(text: str, tmp_path: Path, world: World) -> None:
+async def test_what_is_indexed_is_found_whatever_its_letters_and_length(
+    text: str, tmp_path: Path, world: World
+) -> None:
     task_index = SqliteTaskIndex(tmp_path / "other")
     await task_index.put([TaskText("default", "t", text)], Position(1, "e"))
     for word in text.split():

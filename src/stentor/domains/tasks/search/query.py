@@ -9,7 +9,8 @@ import msgspec
 
 from stentor.core.errors import InvalidRequest
 
-MAX_PHRASES = 20
+MAX_WORDS = 50
+"""Words of all phrases together. The time to compare a phrase with a task grows with the number of its words."""
 MAX_WORD_CHARACTERS = 100
 """Longer words are cut, in a text and in a search alike."""
 MIN_PREFIX_CHARACTERS = 3
@@ -46,6 +47,6 @@ def parse_query(text: str) -> list[Phrase]:
             phrases.append(Phrase(tuple(words), is_prefix))
     if not phrases:
         raise InvalidRequest("text: needs at least one letter or digit.")
-    if len(phrases) > MAX_PHRASES:
-        raise InvalidRequest(f"text: has more than {MAX_PHRASES} words; use fewer.")
+    if sum(len(phrase.words) for phrase in phrases) > MAX_WORDS:
+        raise InvalidRequest(f"text: has more than {MAX_WORDS} words; use fewer.")
     return phrases

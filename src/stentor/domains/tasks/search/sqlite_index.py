@@ -6,6 +6,7 @@ put again gets a new one, and nothing refers to the old one any more.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -13,10 +14,10 @@ from pathlib import Path
 from stentor.core.db import NO_LOCKS, Sql, Tx
 from stentor.core.db.rebuildable import open_rebuildable
 from stentor.domains.tasks.search.model import Position, TaskText
-from stentor.domains.tasks.search.query import Phrase, split_words
+from stentor.domains.tasks.search.query import MAX_WORD_CHARACTERS, Phrase, split_words
 
 INDEX_FILE = "search.db"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _STATEMENTS = """
 create table documents (
     doc_id integer primary key,
@@ -37,6 +38,7 @@ _FIND = Sql(
     """select w.rowid, d.task_id from words w join documents d on d.doc_id = w.rowid
     where words match :query and w.rowid < :before order by w.rowid desc limit :limit"""
 )
+_LONG_WORD = re.compile(f"[a-zA-Z0-9]{{{MAX_WORD_CHARACTERS + 1}}}")
 _CLEAR = (
     Sql("insert into words (words) values ('delete-all')"),
     Sql("delete from documents"),
@@ -80,8 +82,8 @@ def _put(tx: Tx, texts: Sequence[TaskText], position: Position) -> None:
 
 
 def _to_body(text: str) -> str:
-    # FTS5 splits ASCII as `split_words` does, and faster; of other letters it has its own ideas.
-    return text if text.isascii() else " ".join(split_words(text))
+    # FTS5 splits ASCII as `split_words` does, and faster; but it cuts no words, and has its own ideas of other letters.
+    return text if text.isascii() and not _LONG_WORD.search(text) else " ".join(split_words(text))
 
 
 def tenant_token(tenant: str) -> str:
