@@ -18,6 +18,7 @@ from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.mail import Mailer, MailError
 from stentor.core.settings.alerts import parse_smtp_url
+from stentor.domains.alerts.model import Finding
 from stentor.domains.monitoring.service import fixed_check
 from tests.conftest import MakeWorld, World
 from tests.domains.alerts.test_alerts import check
@@ -122,6 +123,28 @@ async def test_an_alert_is_mailed_once_when_it_opens_and_once_when_it_resolves(
     await check(world, minutes=1)
     assert len(server.messages) == 2
     assert "RESOLVED at" in server.texts[1]
+
+
+@requirement("alerts.email")
+async def test_an_alert_that_was_open_for_days_is_mailed_when_it_resolves(
+    make_world: MakeWorld, mail_server: Callable[..., MailServer]
+) -> None:
+    server = mail_server()
+    world = await open_world(make_world, server)
+    findings = [Finding("default", "budget", "key:ci", "warning", "The key ci has spent much.")]
+
+    async def find(_: object) -> list[Finding]:
+        return findings
+
+    world.kernel.alerts.add_check(find)
+    await check(world)
+    await check(world, minutes=60 * 24 * 31)
+    findings.clear()
+    await check(world)
+    await check(world, minutes=1)
+    opened, resolved = server.texts
+    assert "RESOLVED" not in opened
+    assert "RESOLVED at" in resolved
 
 
 @requirement("alerts.email")

@@ -34,9 +34,11 @@ _INSERT = Sql(
 )
 _UPDATE = Sql("update alerts set message = :message where alert_id = :alert_id")
 _RESOLVE = Sql("update alerts set resolved_at = :now where alert_id = :alert_id and resolved_at is null")
+# The first bound keeps this in the index.
 _LIST_UNMAILED = Sql(
     f"""select {_COLUMNS} from alerts
-    where opened_at >= :since and mailed <> case when resolved_at is null then 'opened' else 'resolved' end
+    where opened_at >= :opened_after and coalesce(resolved_at, opened_at) >= :since
+    and mailed <> case when resolved_at is null then 'opened' else 'resolved' end
     order by tenant, opened_at, alert_id limit :limit"""
 )
 # An alert that resolved while its e-mail was sent keeps its mark, so that the resolution is mailed too.
@@ -96,8 +98,12 @@ def resolve(tx: Tx, alert_id: str) -> None:
 
 
 def list_unmailed(tx: Tx, since: int, limit: int) -> list[Alert]:
-    """List the alerts since a time (microseconds) whose present state no e-mail has said."""
-    return [Alert(*row) for row in tx.rows(_LIST_UNMAILED, since=since, limit=limit)]
+    """List the alerts that opened or resolved since a time (microseconds) if no e-mail has said so.
+
+    Leaves out those that opened more than a year before that time.
+    """
+    bounds = {"since": since, "opened_after": since - 365 * DAY}
+    return [Alert(*row) for row in tx.rows(_LIST_UNMAILED, limit=limit, **bounds)]
 
 
 def set_mailed(tx: Tx, alerts: list[Alert]) -> None:
