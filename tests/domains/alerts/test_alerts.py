@@ -197,6 +197,19 @@ async def test_a_budget_opens_a_warning_and_then_an_alert_that_its_calls_are_ref
     ]
 
 
+@requirement("alerts.budgets")
+async def test_a_budget_for_each_key_opens_an_alert_for_every_key_that_has_spent_it(make_world: MakeWorld) -> None:
+    world: World = await make_world(SERVICE_LLM_BUDGETS=f"key:*:tokens/day=1000,key:*:usd/day={10**20}")
+    calls = [
+        CallRow(new_id(), "default", f"key-{n}", None, None, "chat", "openai", "m", "ok", 799 + n, 0, 0, None, 1)
+        for n in range(13)
+    ]
+    await world.kernel.infra.db.write(lambda tx: [llm_store.insert_call(tx, call) for call in calls])
+    await check(world)
+    subjects = {one["subject"].split(":")[1] for one in await alerts(world, "budget", key="ADMIN")}
+    assert subjects == {f"key-{n}" for n in range(1, 13)}
+
+
 @requirement("alerts.components")
 async def test_a_component_that_does_not_answer_opens_an_alert_of_the_default_tenant(world: World) -> None:
     world.kernel.health.set_check("vault", fixed_check("unavailable", "the folder is gone"))

@@ -136,7 +136,8 @@ def budget_check(db: Database, clock: Clock, list_budgets: Callable[[], tuple[Bu
             for budget in budgets
             if budget.concerns(tenant)
             for limit in [budget.limit / unit_scale(budget.unit)]
-            for spending in llm_queries.read_spending(tx, tenant, budget, clock.now())
+            for least in [int(budget.limit * percent / 100)]
+            for spending in llm_queries.read_spending(tx, tenant, budget, clock.now(), least=least)
             if spending.spent and spending.spent * 100 >= percent * limit
         ]
 

@@ -19,6 +19,8 @@ from stentor.domains.provenance.model import parse_event
 
 MAX_SUBJECTS = 10
 """Keys or agents listed for a budget that applies to each of them: those that spent most."""
+MAX_NUMBER = 2**62
+"""As a limit, none. A budget in the settings may be greater than what a database holds."""
 MAX_SCANNED_CALLS = 5_000
 """Newest calls of the last hour that are counted."""
 MAX_WINDOW_CALLS = 20_000
@@ -36,7 +38,7 @@ _SUM_SPENT = {
     unit: Sql(
         f"""select subject, sum({column}) as spent from llm_spent
         where tenant = :tenant and kind = :kind and day >= :day
-        group by subject order by spent desc, subject limit {MAX_SUBJECTS}"""
+        group by subject having sum({column}) >= :least order by spent desc, subject limit :limit"""
     )
     for unit, column in (("tokens", "tokens"), ("usd", "cost"))
 }
@@ -166,10 +168,13 @@ def read_spent_by_all(tx: Tx, tenant: str, kind: str, first_day: int) -> tuple[i
     return int(count), Spender("", int(tokens), int(cost) / NANOS_PER_DOLLAR)
 
 
-def read_spending(tx: Tx, tenant: str, budget: Budget, now: int, subject: str | None = None) -> list[BudgetSpending]:
+def read_spending(
+    tx: Tx, tenant: str, budget: Budget, now: int, subject: str | None = None, least: int | None = None
+) -> list[BudgetSpending]:
     """Return what is spent of a budget; of one that applies to each key or agent by those that spent most.
 
-    `subject` restricts it to one of them. What is spent is listed with zero if nothing is.
+    `subject` restricts it to one of them. What is spent is listed with zero if nothing is. With `least`, in the unit of
+    the budget's limit, all of those are returned that spent so much.
     """
     subject = subject or (tenant if budget.kind == "tenant" else budget.subject)
     first_day = costs.first_day_of_period(budget.period, now)
@@ -178,7 +183,10 @@ def read_spending(tx: Tx, tenant: str, budget: Budget, now: int, subject: str | 
         account: BudgetAccount = (tenant, budget.kind, subject)
         spent = store.read_spent(tx, account, first_day)
         return [BudgetSpending(subject, (spent.tokens if budget.unit == "tokens" else spent.cost) / scale)]
-    rows = tx.rows(_SUM_SPENT[budget.unit], tenant=tenant, kind=budget.kind, day=first_day)
+    bounds = {"least": 0, "limit": MAX_SUBJECTS}
+    if least is not None:
+        bounds = {"least": min(least, MAX_NUMBER), "limit": MAX_NUMBER}
+    rows = tx.rows(_SUM_SPENT[budget.unit], tenant=tenant, kind=budget.kind, day=first_day, **bounds)
     return [BudgetSpending(str(spender), int(spent) / scale) for spender, spent in rows]
 
 
