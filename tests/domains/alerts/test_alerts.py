@@ -99,6 +99,21 @@ async def test_an_agent_that_fails_opens_an_alert_with_its_name_and_not_about_ot
 
 
 @requirement("alerts.failures")
+async def test_an_agent_whose_tasks_time_out_fails_and_one_that_did_not_get_its_tasks_does_not(world: World) -> None:
+    bad = await world.register("bad")
+    for _ in range(5):
+        await world.submit(timeout_seconds=60)
+        await world.claim(bad, lease_seconds=3600)
+    await world.register("idle", capabilities=["other"])
+    for _ in range(5):
+        await world.submit(required_capabilities=["other"], queue_timeout_seconds=60)
+    world.clock.advance(seconds=61)
+    await world.kernel.tasks.reconciler.tick(0)
+    await check(world)
+    assert await messages(world, "failures") == ["bad failed 5 of its last 5 tasks, in 15 minutes."]
+
+
+@requirement("alerts.failures")
 async def test_tasks_that_no_agent_can_take_open_an_alert(world: World) -> None:
     for _ in range(5):
         body = {"type": "x", "input": 1, "required_capabilities": ["none"]}

@@ -78,12 +78,14 @@ _HAS_GRADE = Sql("select 1 from task_grades where tenant = :tenant limit 1")
 _WHOLE_INPUT = Sql("select input from tasks where tenant = :tenant and task_id = :task_id")
 _FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
 _COUNT_OUTCOMES = Sql(
-    f"""select coalesce(assigned_agent, '') as agent_id, sum(case when status = 'failed' then 1 else 0 end), count(*)
+    f"""select coalesce(assigned_agent, '') as agent_id, sum(case when status = 'completed' then 0 else 1 end), count(*)
     from (
-        select assigned_agent, status, completion_time from tasks where tenant = :tenant
+        select assigned_agent, status, outcome_class, start_time, completion_time from tasks where tenant = :tenant
         order by created_at desc, task_id desc limit {MAX_COUNTED}
     ) as newest
-    where status in ('completed', 'failed') and completion_time >= :since group by agent_id order by agent_id"""
+    where (status in ('completed', 'failed') or outcome_class = 'timeout' and start_time is not null)
+        and completion_time >= :since
+    group by agent_id order by agent_id"""
 )
 _OLDEST = Sql(
     f"""select count(*), min(waits_since) from (
@@ -189,7 +191,7 @@ def iter_tenants(tx: Tx) -> Iterator[str]:
 def count_outcomes(tx: Tx, tenant: str, since: int) -> dict[str, tuple[int, int]]:
     """Return how many of the newest tasks failed and ended since a time (microseconds), by agent id.
 
-    Tasks that no agent got are under the empty id.
+    A task that ran longer than its timeout failed too. Tasks that no agent got are under the empty id.
     """
     rows = tx.rows(_COUNT_OUTCOMES, tenant=tenant, since=since)
     return {str(agent_id): (int(failed), int(ended)) for agent_id, failed, ended in rows}
