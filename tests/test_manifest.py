@@ -18,6 +18,8 @@ SLOW = {
     "dashboard.flows",
     "dashboard.keyboard",
     "dashboard.live-pressed",
+    "dashboard.live-kept",
+    "dashboard.live-streams",
     "dashboard.page-weight",
     "dashboard.pages-in-a-browser",
     "dashboard.saved-views",

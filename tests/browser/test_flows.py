@@ -60,41 +60,6 @@ def test_an_instruction_becomes_tokens_as_they_come_and_then_an_answer(tab: Tab,
     expect(page.locator(".status.completed").first).to_be_visible()
 
 
-HELD = """
-window.told = {}; window.held = [];
-window.EventSource = class extends EventTarget {
-  constructor(url) { super(); told[url.split("?")[0]] = this; }
-  close() {}
-};
-const send = XMLHttpRequest.prototype.send;
-XMLHttpRequest.prototype.send = function (...body) { held.push(() => send.apply(this, body)); };
-"""
-"""What the page hears is said by the test, and what it asks for waits until the test lets it go."""
-CHANGE = """told["/live"].dispatchEvent(new MessageEvent("change", { data: '{"topics": ["tasks"]}' }))"""
-
-
-@requirement("dashboard.live")
-def test_no_part_of_a_page_is_left_behind_when_answers_take_longer_than_changes_come(
-    tab: Tab, installation: Installation
-) -> None:
-    """Two parts of the console hear of every task; what each was asked for last is what it shows."""
-    seed, page = installation.seed, tab.page
-    agent = seed.post("/registry/agents", {"name": "slow", "capabilities": ["wait"], "trust_tier": "auto"})
-    body = {"type": "wait", "input": "Why?", "required_capabilities": ["wait"]}
-    task_id = seed.post("/tasks", body)["task_id"]
-    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 10})["tasks"]
-    page.add_init_script(HELD)
-    tab.open(f"/console/{task_id}")
-    page.evaluate(CHANGE)
-    with page.expect_response(lambda answer: "x-live" in answer.request.headers):
-        page.evaluate("held.shift()()")
-    page.wait_for_function("held.length == 1")
-    seed.post(f"/tasks/{task_id}/complete", {"epoch": task["epoch"], "result": "Because."})
-    page.evaluate(CHANGE)
-    page.evaluate("setInterval(() => held.shift()?.(), 20)")
-    expect(page.locator(".tokens-done")).to_have_text("Because.")
-
-
 @requirement("dashboard.flows")
 def test_an_update_of_somebody_else_is_read_and_approved(tab: Tab, installation: Installation) -> None:
     seed = installation.seed

@@ -78,3 +78,136 @@ def test_the_legend_of_a_chart_has_values_only_under_the_pointer(tab: Tab) -> No
     expect(value.first).to_be_visible()
     page.mouse.move(0, 0)
     expect(value.last).to_be_hidden()
+
+
+HELD = """
+window.told = {}; window.held = [];
+window.EventSource = class extends EventTarget {
+  constructor(url) { super(); told[url.split("?")[0]] = this; }
+  close() { this.closed = true; }
+};
+const send = XMLHttpRequest.prototype.send;
+XMLHttpRequest.prototype.send = function (...body) { held.push(() => send.apply(this, body)); };
+"""
+"""What the page hears is said by the test, and what it asks for waits until the test lets it go."""
+CHANGE = """told["/live"].dispatchEvent(new MessageEvent("change", { data: '{"topics": ["tasks", "agents"]}' }))"""
+
+
+@requirement("dashboard.live")
+def test_no_part_of_a_page_is_left_behind_when_answers_take_longer_than_changes_come(
+    tab: Tab, installation: Installation
+) -> None:
+    """Two parts of the console hear of every task; what each was asked for last is what it shows."""
+    seed, page = installation.seed, tab.page
+    agent = seed.post("/registry/agents", {"name": "slow", "capabilities": ["wait"], "trust_tier": "auto"})
+    body = {"type": "wait", "input": "Why?", "required_capabilities": ["wait"]}
+    task_id = seed.post("/tasks", body)["task_id"]
+    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 10})["tasks"]
+    page.add_init_script(HELD)
+    tab.open(f"/console/{task_id}")
+    page.evaluate(CHANGE)
+    with page.expect_response(lambda answer: "x-live" in answer.request.headers):
+        page.evaluate("held.shift()()")
+    page.wait_for_function("held.length == 1")
+    seed.post(f"/tasks/{task_id}/complete", {"epoch": task["epoch"], "result": "Because."})
+    page.evaluate(CHANGE)
+    page.evaluate("setInterval(() => held.shift()?.(), 20)")
+    expect(page.locator(".tokens-done")).to_have_text("Because.")
+
+
+LET_GO = """
+new Promise((done) => {
+  document.addEventListener("htmx:afterRequest", done, { once: true });
+  held.shift()();
+})
+"""
+
+
+def answer(page: Page) -> None:
+    """Let the page have what it asked for, and wait until it has put it in its place."""
+    page.wait_for_function("() => held.length > 0")
+    page.evaluate(LET_GO)
+
+
+def asks(page: Page) -> bool:
+    """Whether a part is asked for at once when something changed."""
+    page.evaluate(CHANGE)
+    return bool(page.evaluate("held.length > 0"))
+
+
+@requirement("dashboard.live-kept")
+def test_a_live_change_leaves_what_the_reader_has_done(tab: Tab, installation: Installation) -> None:
+    page = tab.page
+    page.add_init_script(HELD)
+    tab.open("/decisions")
+    known = page.get_by_label("How you know").first
+    known.fill("I looked it up.")
+    page.locator("h1").first.click()
+    assert not asks(page), "a field has a text that is not sent"
+    known.fill("")
+    page.locator("h1").first.click()
+    assert asks(page)
+    known.fill("It came while this was typed.")
+    page.locator("h1").first.click()
+    answer(page)
+    expect(known).to_have_value("It came while this was typed.")
+    tab.open(f"/tasks/{installation.made.done}")
+    page.get_by_label("Grade").select_option("0.5")
+    page.locator("h1").first.click()
+    assert not asks(page)
+    tab.open("/agents")
+    page.locator("input[name=agent]").first.check()
+    page.locator("h1").first.click()
+    assert not asks(page)
+    page.locator("input[name=agent]").first.uncheck()
+    link = page.locator("tr[data-row] a").nth(1)
+    link.focus()
+    page.evaluate(CHANGE)
+    answer(page)
+    expect(link).to_be_focused()
+
+
+@requirement("dashboard.live-kept")
+def test_a_list_that_was_made_longer_stays_so_until_it_is_filtered(tab: Tab, installation: Installation) -> None:
+    seed, page = installation.seed, tab.page
+    agent = installation.made.agents["archivist"]
+    body = {"type": "write", "input": "x", "required_capabilities": ["review"], "agent_preference": agent}
+    for _ in range(10):
+        seed.post("/tasks", body)
+    page.add_init_script(HELD)
+    tab.open("/tasks")
+    page.get_by_role("button", name="Show more").click()
+    answer(page)
+    rows = page.locator("tr[data-row]").count()
+    assert rows > 50
+    assert not asks(page)
+    page.get_by_label("Status").select_option("queued")
+    answer(page)
+    page.locator("h1").first.click()
+    page.evaluate(CHANGE)
+    page.wait_for_function("() => held.length > 0")
+
+
+@requirement("dashboard.live-streams")
+def test_the_page_of_a_task_reads_one_stream_until_its_end(tab: Tab, installation: Installation) -> None:
+    seed, page = installation.seed, tab.page
+    agent = seed.post("/registry/agents", {"name": "asker", "capabilities": ["ask"], "trust_tier": "auto"})
+    task_id = seed.post("/tasks", {"type": "ask", "input": "Why?", "required_capabilities": ["ask"]})["task_id"]
+    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 10})["tasks"]
+    address, epoch = f"/tasks/{task_id}", {"epoch": task["epoch"]}
+    page.add_init_script(HELD)
+    tab.open(address)
+    page.evaluate("(path) => { window.first = told[path]; }", f"{address}/stream")
+    wait = {"key": "question", "name": "question", "kind": "question", "question": "How?"}
+    seed.post(f"{address}/waits", epoch | wait)
+    seed.post(f"{address}/suspend", epoch | {"keys": ["question"]})
+    page.evaluate(CHANGE)
+    answer(page)
+    expect(page.get_by_text("How?").first).to_be_visible()
+    expect(page.locator("#tokens")).to_have_count(1)
+    assert page.evaluate("(path) => told[path] === first && !first.closed", f"{address}/stream")
+    seed.post(f"{address}/cancel")
+    page.evaluate(CHANGE)
+    answer(page)
+    expect(page.locator("#tokens")).to_have_count(0)
+    page.wait_for_function("() => first.closed")

@@ -23,13 +23,21 @@
   let pressed = null; // were it exchanged before the pointer lets go, the click would be lost
   const held = new Set(); // parts that wait for that
   const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
+  const first = (select) => Math.max(0, [...select.options].findIndex((option) => option.defaultSelected));
+  const touched = (field) => {
+    if (field.tagName === "SELECT") return field.selectedIndex !== first(field);
+    return /^(checkbox|radio)$/.test(field.type) ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
+  };
+  // What a reader typed, selected or made longer stays.
+  const inUse = (part) => part.dataset.grown || part.contains(document.activeElement) && typing() || all("input, textarea, select", part).some(touched);
+  const focusable = (part) => all("a, button, summary", part);
+  const isLike = (one, other) => ["tagName", "href", "textContent"].every((name) => one[name] === other[name]) && one.form?.action === other.form?.action;
   const refresh = async (part) => {
-    const more = $("tr.more", part);
     if (busy.has(part)) { again.add(part); return; }
     if (part.contains(pressed)) { held.add(part); return; }
-    if ($("[data-select]:checked", part)) return; // what is selected stays
-    if (document.hidden || part.contains(document.activeElement) && typing() || part.dataset.grown && more) return;
+    if (document.hidden || inUse(part)) return;
     busy.add(part);
+    const focused = focusable(part).find((one) => one === document.activeElement);
     const at = $("[data-row].at a", part)?.getAttribute("href");
     const open = all("details[open]", part).map((one) => all("details", part).indexOf(one));
     try {
@@ -38,13 +46,15 @@
     if (at) all("[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("[data-row]").classList.add("at");
     const now = all("details", part);
     for (const n of open) if (now[n]) now[n].open = true;
+    const alike = focused && !focused.isConnected ? focusable(part).filter((one) => isLike(one, focused)) : [];
+    if (alike.length === 1) alike[0].focus({ preventScroll: true }); // of several none: the wrong one would be pressed
     if (again.delete(part)) refresh(part);
   };
   document.addEventListener("htmx:beforeSwap", (event) => {
     const { target, requestConfig } = event.detail;
-    if (!requestConfig.headers["X-Live"] || !target.contains(pressed)) return;
-    event.detail.shouldSwap = false;
-    held.add(target);
+    if (!requestConfig.headers["X-Live"]) return;
+    if (target.contains(pressed)) held.add(target);
+    if (target.contains(pressed) || inUse(target)) event.detail.shouldSwap = false;
   });
   const release = () => setTimeout(() => { // after the click
     pressed = null;
@@ -88,11 +98,12 @@
   }
 
   // Tokens of one task, until its end; then the part around it is asked for again.
+  const streams = new Map(); // by the element that has the tokens
   const read = (place) => {
     const into = $(".tokens", place); // it outlives the part around it, which is asked for again
-    if (into.dataset.read) return;
-    into.dataset.read = "1";
+    if (streams.has(into)) return;
     const source = new EventSource(place.dataset.stream);
+    streams.set(into, source);
     let waiting = "";
     const put = () => { into.append(waiting); waiting = ""; into.scrollTop = into.scrollHeight; };
     source.addEventListener("token", (event) => {
@@ -108,14 +119,18 @@
     };
     source.addEventListener("complete", end);
     source.addEventListener("error", end);
-    addEventListener("pagehide", () => source.close());
   };
-  const readAll = () => all("[data-stream]").forEach(read);
+  const readAll = () => {
+    for (const [into, source] of streams) if (!into.isConnected) { source.close(); streams.delete(into); }
+    all("[data-stream]").forEach(read);
+  };
   readAll();
   document.addEventListener("htmx:afterSettle", readAll);
-  document.addEventListener("htmx:afterRequest", (event) => {
-    const part = event.target.closest?.("tr.more") && event.target.closest("[data-live]");
-    if (part) part.dataset.grown = "1";
+  addEventListener("pagehide", () => streams.forEach((source) => source.close()));
+  document.addEventListener("htmx:beforeRequest", ({ detail: { target, requestConfig } }) => {
+    const part = target.closest("[data-live]");
+    if (target.matches("tr.more")) part.dataset.grown = "1";
+    else if (target === part && !requestConfig.headers["X-Live"]) delete part.dataset.grown; // it begins anew, with a filter
   });
 
   // Forms: a question first, and never twice.
