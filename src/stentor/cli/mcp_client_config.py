@@ -15,6 +15,7 @@ from pathlib import Path
 from stentor.auth.api_keys import find_unknown_vault
 from stentor.auth.authority.context import ALL_NAMESPACES, is_pattern
 from stentor.cli.output import EXIT_USAGE, CommandFailed
+from stentor.core.db import database_url
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE_CAPABILITY
 
@@ -61,10 +62,28 @@ def create_launch_command(
     if settings.memory.vaults:
         pairs = (vault.partition("=") for vault in settings.memory.vaults)
         environment["SERVICE_VAULTS"] = ",".join(f"{name}={Path(folder).absolute()}" for name, _, folder in pairs)
+    environment |= _service_environment(settings)
     command, prefix = _find_program()
     return LaunchCommand(
         command, [*prefix, "mcp", "--data-dir", str(settings.storage.data_dir.absolute())], environment
     )
+
+
+def _service_environment(settings: Settings) -> dict[str, str]:
+    """Return what identifies the service beside its folder. Raises CommandFailed for an invalid database URL."""
+    environment = {
+        "SERVICE_VAULT_TENANT": settings.memory.tenant,
+        "SERVICE_AUTHORITY_AUDIENCE": settings.auth.authority_audience,
+    }
+    environment = {name: value for name, value in environment.items() if settings.sources.get(name) != "default"}
+    if settings.storage.database_url:
+        try:
+            # Without the password: the server opens no PostgreSQL, but with a URL it opens no SQLite either.
+            url = database_url.parse_postgres_url(settings.storage.database_url).display
+        except ValueError as error:
+            raise CommandFailed(f"SERVICE_DATABASE_URL {error}.", EXIT_USAGE) from None
+        environment["SERVICE_DATABASE_URL"] = url
+    return environment
 
 
 def describe_access(launch: LaunchCommand) -> str:

@@ -141,6 +141,18 @@ def test_install_includes_named_vaults_and_rejects_unknown_ones(tmp_path: Path) 
     assert (env["SERVICE_VAULTS"], env["SERVICE_MCP_NAMESPACES"]) == (vaults, "vault:archive/2025")
 
 
+async def test_installed_client_of_a_service_on_postgresql_writes_to_no_other_database(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    arguments = ("mcp", "install", "vscode", "--namespace", "team", "--data-dir", str(data_dir))
+    service = {"SERVICE_VAULT_TENANT": "acme", "SERVICE_AUTHORITY_AUDIENCE": "memory"}
+    printed = run_stentor(*arguments, SERVICE_DATABASE_URL="postgresql://ann:s3cret@db/stentor", **service).stdout
+    env = json.loads(printed)["servers"]["stentor-memory"]["env"]
+    assert env.items() >= {"SERVICE_DATABASE_URL": "postgresql://ann@db/stentor", **service}.items()
+    async with start_client(data_dir, **env) as client:
+        assert await call(client, "write-memory", namespace="team", key="a", content="x") == "SERVICE_UNAVAILABLE"
+    assert not (data_dir / "stentor.db").exists()
+
+
 @requirement("memory_mcp.capabilities-known")
 def test_unknown_capability_stops_the_start_and_lists_the_known_ones(tmp_path: Path) -> None:
     process = run_stentor("mcp", "--data-dir", str(tmp_path), SERVICE_MCP_CAPABILITIES="memory.read,memory:write")
