@@ -70,6 +70,13 @@ def test_patch_warnings_are_in_a_percent_encoded_header(vault: Vault) -> None:
     assert "Größe" in warning["message"]
 
 
+def test_many_long_warnings_are_a_header_that_clients_accept(vault: Vault) -> None:
+    response = send_instruction(vault, target=["One"], content=f"###### {'😀' * 1000}\n" * 60)
+    header = response.headers["Markdown-Patch-Warnings"]
+    assert len(header) < 8000
+    assert json.loads(unquote(header))[-1]["message"] == "And 51 more warnings."
+
+
 @pytest.mark.requirement("vault.patch-instruction")
 def test_failed_instruction_returns_its_error_and_changes_nothing(vault: Vault) -> None:
     assert_error(send_instruction(vault, target=["None"], content="x"), 40400)
@@ -168,6 +175,10 @@ def test_missing_or_invalid_part_returns_an_error(vault: Vault) -> None:
         assert_error(vault.http.patch(f"/vault/none.md/{path}", headers={"Operation": "delete"}), 40400)
     assert_error(vault.http.get("/vault/n.md/page/x"), 40054)
     assert_error(vault.http.get("/vault/n.md/heading/"), 40055)
+    for path in ("frontmatter/rank/x", "block/one/x"):
+        assert_error(vault.http.get(f"/vault/n.md/{path}"), 40058)
+        assert_error(vault.http.put(f"/vault/n.md/{path}", json="x"), 40058)
+    assert read_note(vault) == NOTE
     assert_error(vault.http.delete("/vault/n.md/heading/One"), 40500)
     assert_error(vault.http.get("/vault/n.md", headers={"Target-Type": "heading", "Target": "One"}), 40083)
     assert_error(vault.http.get("/vault/n.md/heading/One", headers={"Target-Type": "heading", "Target": "One"}), 42200)

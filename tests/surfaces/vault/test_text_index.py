@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from stentor_vault.notes.folder_vault import FolderVault
-from stentor_vault.notes.model import Note
+from stentor_vault.notes.model import MAX_NOTE_BYTES, Note
 from stentor_vault.server import jsonlogic, text_index
 from stentor_vault.server.app import VaultServer
 from stentor_vault.server.read_handlers import JSON_LOGIC, NOTE_JSON
@@ -157,3 +157,51 @@ async def test_what_changed_while_a_watch_had_failed_is_found(
     index.request_load()
     await soon(lambda: index.search("beta", 10))
     follow.cancel()
+
+
+async def test_many_new_folders_are_one_reload(vault: SlowVault, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, loads = asyncio.Queue[set[str]](), 0
+
+    class CountingIndex(VaultTextIndex):
+        async def load(self) -> None:
+            nonlocal loads
+            loads += 1
+            await super().load()
+
+    async def watch_changes(root: Path) -> AsyncIterator[set[str]]:
+        while True:
+            yield await batches.get()
+
+    monkeypatch.setattr(text_index, "watch_changes", watch_changes)
+    index = CountingIndex(vault)
+    follow = asyncio.create_task(index.run())
+    await index.wait_until_loaded()
+    for n in range(20):
+        (vault.root / f"folder-{n}").mkdir()
+        (vault.root / f"folder-{n}/n.md").write_text("beta")
+    batches.put_nowait({str(path) for path in vault.root.rglob("*")})
+    await soon(lambda: len(index.search("beta", 10)) == 20)
+    follow.cancel()
+    assert loads == 2
+
+
+async def test_only_notes_of_a_readable_size_are_read(vault: SlowVault) -> None:
+    for name in ("video.mp4", "long.md"):
+        with (vault.root / name).open("wb") as file:
+            file.truncate(MAX_NOTE_BYTES + 1)
+    read: list[str] = []
+
+    class RecordingVault(FolderVault):
+        def read_sync(self, path: str) -> Note:
+            read.append(path)
+            return super().read_sync(path)
+
+    index = VaultTextIndex(RecordingVault(vault.root))
+    await index.load()
+    index.request_load()
+    for name in ("video.mp4", "long.md", "deleted.png"):
+        await index.refresh(name)
+    assert read == ["a.md"]
+    (vault.root / "a.md").write_text("[[video.mp4]] [[deleted.png]]")
+    await index.refresh("a.md")
+    assert index.links.get_links("a.md").links == ["video.mp4"]

@@ -93,6 +93,15 @@ class FolderVault:
     def read_sync(self, path: str) -> Note:
         return _result(self.read_batch_sync([path])[0])
 
+    def stat_sync(self, path: str) -> Stat:
+        """Return the metadata of a file without reading it. Raises NoSuchNote, UnreadablePath."""
+        *parts, name = paths.split_path(path)
+        try:
+            with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as folder:
+                return safe_files.stat_file(folder, safe_files.require_file_name(folder, name, path), path)
+        except PermissionError as error:
+            raise UnreadablePath(f"Cannot read {path!r}: {error.strerror}.") from error
+
     def read_batch_sync(self, note_paths: Sequence[str]) -> list[Note | Exception]:
         """Return the note of each path, or the error that reading it raised."""
         return batch_io.read_batch(self.root, note_paths)

@@ -9,7 +9,7 @@ import msgspec
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import NoSuchNote, Note
 from stentor_vault.notes.paths import InvalidPath, compose_path
-from stentor_vault.server.errors import BAD_TARGET_TYPE, NO_TARGET, NOT_FOUND, VaultApiError
+from stentor_vault.server.errors import BAD_TARGET, BAD_TARGET_TYPE, NO_TARGET, NOT_FOUND, VaultApiError
 from stentor_vault.server.patching.instruction import TARGET_KINDS, HeadingPath
 
 _DELIMITER = "\x1f"
@@ -64,11 +64,13 @@ async def _read_file(vault: FolderVault, parts: list[str]) -> Note | None:
 
 
 def parse_target(kind: str, names: HeadingPath) -> NoteTarget:
-    """Return the target. Raises VaultApiError for an unknown kind and for a target without a name."""
+    """Return the target. Raises VaultApiError for an unknown kind, and without a name or with more than one to use."""
     if kind not in TARGET_KINDS:
         raise VaultApiError(BAD_TARGET_TYPE, f"The target kind is one of {', '.join(TARGET_KINDS)}, not {kind!r}.")
     if not any(names):
         raise VaultApiError(NO_TARGET, f"The name of the {kind} is missing in the path.")
+    if kind != "heading" and len(names) > 1:
+        raise VaultApiError(BAD_TARGET, f"A {kind} has one name; a slash in it must be encoded as %2F.")
     return NoteTarget(kind, names)
 
 

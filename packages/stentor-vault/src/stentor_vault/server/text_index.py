@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -20,7 +20,7 @@ import msgspec
 
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes.folder_vault import FolderVault, watch_changes
-from stentor_vault.notes.model import NoSuchNote, Note, Stat, UnreadablePath, VaultUnavailable
+from stentor_vault.notes.model import MAX_NOTE_BYTES, NoSuchNote, Note, Stat, UnreadablePath, VaultUnavailable
 from stentor_vault.notes.paths import InvalidPath, compose_path, is_hidden
 from stentor_vault.server.jsonlogic import RuleData
 from stentor_vault.server.links import LinkIndex, NoteLinks, extract_link_targets
@@ -98,11 +98,11 @@ class VaultTextIndex:
         """Read the whole vault and replace the index."""
         async with self._load_lock:
             self._changed_during_load.clear()
-            files = await self._read_files([stat.path for stat in await self._vault.walk()])
+            files = await self._read_files({stat.path: stat for stat in await self._vault.walk()})
             # A file written during the load is read again, so that the index never goes back to older content.
             while self._changed_during_load:
                 changed, self._changed_during_load = self._changed_during_load, set()
-                files |= await self._read_files(changed)
+                files |= await self._read_files(dict.fromkeys(changed))
             # Without an await from here to the end, so that no request sees a part of the index.
             self._texts = {}
             self.links.clear()
@@ -193,19 +193,29 @@ class VaultTextIndex:
             self._texts[path] = file.text
 
     async def _update_changed(self, root: Path, files: set[Path]) -> None:
+        changed: dict[str, Path] = {}
         for file in files:
             parts = file.relative_to(root).parts
             path = "/".join(parts)
             if parts and not any(is_hidden(part) for part in parts) and not self._is_excluded(path):
-                # A deleted folder looks like a deleted file, so a name without a suffix reloads everything.
-                await (self.load() if file.is_dir() or not file.suffix else self.refresh(path))
+                changed[path] = file
+        # A deleted folder looks like a deleted file, so a name without a suffix reloads everything.
+        if any(file.is_dir() or not file.suffix for file in changed.values()):
+            return await self.load()
+        for path in changed:
+            await self.refresh(path)
+        return None
 
-    async def _read_files(self, paths: Iterable[str]) -> dict[str, IndexedFile | None]:
-        return await asyncio.to_thread(lambda: {path: self._read_file(path) for path in paths})
+    async def _read_files(self, files: Mapping[str, Stat | None]) -> dict[str, IndexedFile | None]:
+        return await asyncio.to_thread(lambda: {path: self._read_file(path, stat) for path, stat in files.items()})
 
-    def _read_file(self, path: str) -> IndexedFile | None:
+    def _read_file(self, path: str, stat: Stat | None = None) -> IndexedFile | None:
         """Return the index entries of a file, None if it does not exist or may not be read."""
         try:
+            stat = stat or self._vault.stat_sync(path)
+            # Videos and the like may be larger than the memory, and only their names are indexed.
+            if not path.lower().endswith(".md") or stat.size > MAX_NOTE_BYTES:
+                return IndexedFile(None, [])
             return _index_note(self._vault.read_sync(path))
         except (NoSuchNote, InvalidPath):
             return None
@@ -236,7 +246,7 @@ class _NoteRuleData(RuleData):
 
 
 def _index_note(note: Note) -> IndexedFile:
-    document = to_document(note) if note.path.lower().endswith(".md") else None
+    document = to_document(note)
     if document is None:
         return IndexedFile(None, [])
     content = note.content.decode()[:MAX_INDEXED_CHARS]

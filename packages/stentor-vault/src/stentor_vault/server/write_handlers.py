@@ -39,6 +39,8 @@ from stentor_vault.server.targets import ResolvedPath
 from stentor_vault.server.text_index import VaultTextIndex
 
 MAX_ATTEMPTS = 16
+MAX_WARNINGS = 10
+"""Clients reject a response with a header of more than 8 KiB, although the note was written."""
 EditContent = Callable[[bytes | None], bytes]
 DEPRECATION_HEADERS = {"Deprecation": 'true; sunset-version="6.0"'}
 
@@ -135,8 +137,7 @@ class WriteHandlers:
         if resolved is not None and resolved.target is not None:
             headers["Content-Location"] = encode_path(path)
         if warnings:
-            items = [{"code": warning.code, "message": warning.message} for warning in warnings]
-            headers["Markdown-Patch-Warnings"] = quote(json.dumps(items, ensure_ascii=False), safe="!'()*~")
+            headers["Markdown-Patch-Warnings"] = _format_warnings(warnings)
         return Response(content, media_type=MARKDOWN_TEXT, headers=headers)
 
 
@@ -145,6 +146,14 @@ def append_on_new_line(current: bytes | None, added: bytes) -> bytes:
     if not current:
         return added
     return current + (b"" if current.endswith(b"\n") else b"\n") + added
+
+
+def _format_warnings(warnings: list[PatchWarning]) -> str:
+    items = [{"code": warning.code, "message": warning.message} for warning in warnings]
+    if len(items) > MAX_WARNINGS:
+        rest = len(items) - MAX_WARNINGS + 1
+        items[MAX_WARNINGS - 1 :] = [{"code": "more-warnings", "message": f"And {rest} more warnings."}]
+    return quote(json.dumps(items, ensure_ascii=False), safe="!'()*~")
 
 
 def _destination(request: Request, source: str) -> str:

@@ -222,5 +222,7 @@ def shift_headings(text: str, by: int, *, rewrite_setext: bool = False) -> Shift
 
 
 def depth_warning(text: str, level: int) -> PatchWarning:
-    message = f"The heading {text!r} has level {level}, so it is plain text. Markdown has {MAX_HEADING_LEVEL} levels."
+    message = (
+        f"The heading {text[:40]!r} has level {level}, so it is plain text. Markdown has {MAX_HEADING_LEVEL} levels."
+    )
     return PatchWarning("heading-depth-overflow", message)
