@@ -162,7 +162,7 @@ def show_result(result: ArchiveResult) -> None:
     if result.skipped:
         print_notice(
             f"{result.skipped:,} tasks stay, because their events are not in a signed checkpoint yet or differ from "
-            "the run log: see `stentor provenance verify`.",
+            "the run log (see `stentor provenance verify`), or because a step is damaged (see the log).",
             "yellow",
         )
 

@@ -101,7 +101,7 @@ class ArchivedBatch(msgspec.Struct):
 
 
 class ArchiveResult(msgspec.Struct):
-    """What a run archived. `skipped` counts tasks whose events differ from the run log's tree."""
+    """What a run archived. `skipped` counts tasks whose events differ from the signed run log, or with damage."""
 
     archives: int = 0
     tasks: int = 0

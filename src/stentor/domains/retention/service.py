@@ -99,8 +99,9 @@ class TaskArchiver:
         async with self._exclusive():
             await self.forget_unfinished()
             for tenant in await self._list_tenants():
+                skipped = set[str]()
                 # A task can leave after its subtasks only, so a tree takes as many passes as it has levels.
-                while await self._archive_pass(tenant, before, result, progress):
+                while await self._archive_pass(tenant, before, result, skipped, progress):
                     pass
         self.problem = None
         if result.tasks:
@@ -152,24 +153,36 @@ class TaskArchiver:
         finally:
             await election.close()
 
-    async def _archive_pass(self, tenant: str, before: int, result: ArchiveResult, progress: Progress | None) -> int:
-        """Archive the tasks of a tenant that may leave now, oldest first; return how many."""
+    async def _archive_pass(
+        self, tenant: str, before: int, result: ArchiveResult, skipped: set[str], progress: Progress | None
+    ) -> int:
+        """Archive the tasks of a tenant that may leave now, oldest first; return how many. Adds to `skipped`."""
         position: store.Position | None = store.START
         archived = 0
         while position is not None:
             started = time.monotonic()
             task_ids, position = await self._db.read(
-                partial(batches.choose_tasks, tenant=tenant, before=before, after=position, most=self._most)
+                partial(
+                    batches.choose_tasks,
+                    tenant=tenant,
+                    before=before,
+                    after=position,
+                    most=self._most,
+                    without=skipped,
+                )
             )
             if task_ids:
-                archived += await self._archive_tasks(tenant, task_ids, before, result)
+                archived += await self._archive_tasks(tenant, task_ids, before, result, skipped)
                 if progress is not None:
                     progress(result)
                 await asyncio.sleep(self._rest * (time.monotonic() - started))
         return archived
 
-    async def _archive_tasks(self, tenant: str, task_ids: list[str], before: int, result: ArchiveResult) -> int:
+    async def _archive_tasks(
+        self, tenant: str, task_ids: list[str], before: int, result: ArchiveResult, skipped: set[str]
+    ) -> int:
         batch = await self._db.read(partial(batches.read_batch, tenant=tenant, task_ids=task_ids))
+        skipped.update(set(task_ids) - set(batch.task_ids))
         result.skipped += len(task_ids) - len(batch.task_ids)
         if not batch.task_ids:
             return 0
@@ -182,7 +195,7 @@ class TaskArchiver:
             log.info("archive: not finished, its tasks stay name=%s reason=%s", archive.name, error)
             await self._forget(archive.name)
             return 0
-        except OSError:
+        except (OSError, ValueError, TypeError):  # pyarrow's errors are ValueError and TypeError
             # Not if another process, which takes this one for dead, has removed the files meanwhile.
             if await self._forget(archive.name):
                 raise
