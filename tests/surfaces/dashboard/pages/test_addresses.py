@@ -6,6 +6,10 @@ import html
 import re
 from urllib.parse import quote
 
+import pytest
+
+from stentor.core.errors import ServiceUnavailable
+from stentor.surfaces.dashboard.site.page import PageRequest
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -86,3 +90,26 @@ async def test_a_page_that_does_not_exist_offers_no_second_try(site: Site) -> No
         page = await site.read(path, 404)
         assert "Try again" not in page
         assert '<a class="button" href="/">Overview</a>' in page
+
+
+async def test_a_refused_action_leads_back_to_the_page_that_has_its_form(site: Site) -> None:
+    await site.world.register("ann")
+    task = await site.world.submit()
+    await site.send(f"/tasks/{task}/cancel")
+    browser, token = await site.browser(), await site.token()
+    for referer, back in ((f"https://h/tasks/{task}?a=1&b=2", f"/tasks/{task}?a=1&b=2"), ("https://h//evil", "")):
+        answer = await browser.post(f"/tasks/{task}/cancel", data={"csrf": token}, headers={"referer": referer})
+        assert answer.status_code == 409
+        assert "Try again" not in answer.text
+        assert re.findall(r'<a class="button" href="([^"]*)">Back</a>', answer.text) == [html.escape(back)] * bool(back)
+
+
+async def test_a_page_that_failed_is_tried_again_with_its_query(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser = await site.browser()
+
+    async def fail(*_: object, **__: object) -> None:
+        raise ServiceUnavailable("No gateway.")
+
+    monkeypatch.setattr(PageRequest, "call", fail)
+    page = (await browser.get("/memory/note?path=A%26B&vault=x")).text
+    assert 'href="/memory/note?path=A%26B&amp;vault=x">Try again</a>' in page

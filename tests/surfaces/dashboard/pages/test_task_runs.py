@@ -114,3 +114,5 @@ async def test_an_agent_that_cannot_do_it_is_refused_on_the_page_of_the_task(sit
     page = (await site.send(f"/tasks/{task_id}/rerun", 409, agent=carl)).text
     assert "The agent that you chose lacks a capability. Choose another one." in page
     assert "<h2>Run again</h2>" in page
+    addresses = set(re.findall(r'(?:action|data-src|data-stream)="(/tasks/[^"]*)"', page))
+    assert {"", "/rerun", "/cancel", "/stream"} == {address.removeprefix(f"/tasks/{task_id}") for address in addresses}

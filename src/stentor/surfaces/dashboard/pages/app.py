@@ -153,9 +153,22 @@ def _redirect_to_sign_in(request: Request) -> Response:
     # After the sign-in a form cannot be repeated, and an event stream is no page.
     if request.method != "GET" or request.headers.get("accept", "").startswith("text/event-stream"):
         return Response("Sign in again.", 401)
-    target = encode_path(request) + (f"?{request.url.query}" if request.url.query else "")
+    target = _address(request)
     query = "" if target == "/" else f"?next={quote(target, safe='')}"
     return RedirectResponse(SIGN_IN_PATH + query, 303)
+
+
+def _address(request: Request) -> str:
+    return encode_path(request) + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _find_retry(request: Request) -> str:
+    """Return the page from which a request can be made again: of a form, the page that has it, if that is known."""
+    if request.method == "GET":
+        return _address(request)
+    _, _, page_path = request.headers.get("referer", "").partition("://")
+    retry = sign_in.safe_next_path("/" + page_path.partition("/")[2])
+    return "" if retry == "/" else retry
 
 
 ErrorPage = tuple[int, str, str]
@@ -175,7 +188,7 @@ def _error_handler(
         # The same request to an address that does not exist, or with a wrong value, fails again.
         may_pass = status in (409, 429) or status >= 500
         response = PageRequest(site, request, session).render(
-            "problem.html", status, title=title, message=message, may_pass=may_pass
+            "problem.html", status, title=title, message=message, retry=_find_retry(request) if may_pass else ""
         )
         if request.headers.get("x-live"):
             # A failed background reload keeps the content; the page's status says that it is not live.
