@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,3 +64,10 @@ class Site:
         found = re.search(r'name="csrf" value="([^"]+)"', (await (await self.browser(key)).get("/tasks")).text)
         assert found
         return found[1]
+
+
+def shown(page: str, action: str) -> dict[str, str]:
+    """What the form with this action sends along of the values that its page showed."""
+    _, _, form = page.partition(f'action="{action}"')
+    found = re.search(r'name="shown" value="([^"]+)"', form.partition("</form>")[0])
+    return {"shown": html.unescape(found[1])} if found else {}

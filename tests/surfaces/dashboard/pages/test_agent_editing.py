@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from stentor.surfaces.dashboard.pages.agent_editing import build_patch, describe_changes
 from stentor.surfaces.dashboard.presenters.whitelist_form import EMPTY_WHITELIST, build_whitelist, read_fields
 from tests.requirements import requirement
-from tests.surfaces.dashboard.signed_in import Site
+from tests.surfaces.dashboard.signed_in import Site, shown
 
 SECRET = "sk-proj-7c1e7c1e7c1e7c1e7c1e"
 
@@ -163,6 +164,42 @@ async def test_secrets_are_neither_shown_nor_overwritten(site: Site) -> None:
     runtime = {"kind": "http", "endpoint": f"https://x.example.org/{SECRET}"}
     bob = await site.world.register("bob", capabilities=["x"], runtime=runtime)
     assert SECRET not in await site.read(f"/agents/{bob}/edit")
+
+
+@requirement("dashboard.page-agent-editing", "dashboard.forms-change-what-differs")
+async def test_a_prompt_that_nobody_touched_is_not_changed(site: Site) -> None:
+    options = {"system_prompt": f"\n  You are kind to api_key={SECRET}.\n"}
+    ann = await site.world.register("ann", runtime={"kind": "llm", "options": options})
+    path = f"/agents/{ann}/edit"
+    page = await site.read(path)
+    prompt = re.search(r'<textarea name="prompt"[^>]*>\n([^<]*)</textarea>', page)
+    assert prompt
+    fields = {"prompt": prompt[1], "model": "", **shown(page, path), "description": "It digs."}
+    assert "Nothing is changed." in (await site.send(path, 400, **fields, capabilities="echo")).text
+    answer = await site.send(path, **fields, capabilities="echo dig")
+    update_id = last_part(answer.headers["location"])
+    update = (await site.world.admin.get(f"/api/v1/governance/updates/{update_id}")).json()
+    assert update["changes"]["agent_patch"] == {"capabilities": ["echo", "dig"]}
+
+
+@requirement("dashboard.page-agent-settings", "dashboard.forms-change-what-differs")
+async def test_a_form_of_an_agent_that_was_opened_earlier_undoes_no_change_of_somebody_else(site: Site) -> None:
+    ann = await site.world.register("ann", trust_tier="auto", capabilities=["echo"])
+    edit, settings, record = f"/agents/{ann}/edit", f"/agents/{ann}/settings", f"/api/v1/registry/agents/{ann}"
+    page = await site.read(edit)
+    changed = {"trust_tier": "human", "accuracy_score": 0.25}
+    assert (await site.world.admin.patch(record, json=changed)).status_code == 200
+    fields = {"tier": "auto", "key_name": "bob", "alignment": "0.5", "accuracy": "0.5", "efficiency": "0.5"}
+    await site.send(settings, **fields, **shown(page, settings))
+    made = await agent(site, ann)
+    assert (made["trust_tier"], made["accuracy_score"], made["key_name"]) == ("human", 0.25, "bob")
+    fields = {"capabilities": "dig", "hosts": "x.example", "description": "It must."}
+    before = json.loads(shown(page, edit)["shown"]) | {"capabilities": "dig"}
+    refused = await site.send(edit, 409, **fields, shown=json.dumps(before | {"hosts": "y.example"}))
+    assert "Somebody else changed the allow-list" in refused.text
+    answer = await site.send(edit, **fields, shown=json.dumps(before))
+    update = (await site.world.admin.get(f"/api/v1/governance/updates/{last_part(answer.headers['location'])}")).json()
+    assert list(update["changes"]["agent_patch"]) == ["sandbox_whitelist"]
 
 
 @requirement("dashboard.page-agent-editing")

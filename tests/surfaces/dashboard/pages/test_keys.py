@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.dashboard.signed_in import Site
+from tests.surfaces.dashboard.signed_in import Site, shown
 
 SECRET = re.compile(r"st_[A-Za-z0-9_-]{43}")
 
@@ -67,6 +67,22 @@ async def test_a_key_is_changed_rotated_and_revoked(site: Site) -> None:
     assert "1 revoked" in await site.read("/keys")
     who = await site.world.admin.get("/api/v1/whoami", headers={"X-API-Key": rotated})
     assert who.status_code == 401
+
+
+@requirement("dashboard.page-keys", "dashboard.forms-change-what-differs")
+async def test_saving_a_form_that_was_opened_earlier_undoes_no_change_of_somebody_else(site: Site) -> None:
+    fields = {"role": "operator", "description": "Dana's", "budgets": "usd/day=9", "memory": "", "days": "keep"}
+    await site.send("/keys", 200, **fields | {"name": "dana", "days": "0"})
+    opened = shown(await site.read("/keys/dana"), "/keys/dana")
+    cut = {"role": "viewer", "budgets": ["usd/day=1"], "memory": "shared:r"}
+    assert (await site.world.admin.patch("/api/v1/keys/dana", json=cut)).status_code == 200
+    await site.send("/keys/dana", **opened, **fields | {"description": "Dana's laptop"})
+    record = (await site.world.admin.get("/api/v1/keys/dana")).json()
+    assert {name: record[name] for name in (*cut, "description")} == cut | {"description": "Dana's laptop"}
+    opened = shown(await site.read("/keys/dana"), "/keys/dana")
+    await site.send("/keys/dana", **opened, **fields | {"memory": "shared:r"})
+    record = (await site.world.admin.get("/api/v1/keys/dana")).json()
+    assert (record["role"], record["budgets"], record["description"]) == ("operator", ["usd/day=9"], "Dana's")
 
 
 @requirement("dashboard.page-keys")

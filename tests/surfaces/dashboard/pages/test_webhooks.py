@@ -16,7 +16,7 @@ from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
 from tests.domains.webhooks.receiver import Receiver, receiving
 from tests.requirements import requirement
-from tests.surfaces.dashboard.signed_in import Site
+from tests.surfaces.dashboard.signed_in import Site, shown
 
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/=]+")
 
@@ -150,6 +150,11 @@ async def test_a_webhook_is_switched_changed_and_deleted(site: Site, hooks: Hook
     assert (await send(site, path, {**fields, "events": []})).status_code == 400
     found = await hooks.request_json("GET", f"/{hook['id']}")
     assert (found["enabled"], found["description"], found["events"]) == (True, "new", ["task.failed"])
+    opened = shown(await site.read(path), path)
+    await hooks.request_json("PATCH", f"/{hook['id']}", json={"events": ["task.failed", "task.aborted"]})
+    assert (await send(site, path, fields | opened | {"description": "newer"})).status_code == 303
+    found = await hooks.request_json("GET", f"/{hook['id']}")
+    assert (found["description"], set(found["events"])) == ("newer", {"task.failed", "task.aborted"})
     assert "data-ask=" in await site.read(path)
     assert (await site.send(f"{path}/remove")).headers["location"] == "/webhooks?notice=removed"
     await site.read(path, 404)

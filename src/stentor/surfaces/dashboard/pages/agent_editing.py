@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from starlette.responses import Response
 
 from stentor.core.json_diff import diff_lines
@@ -10,6 +12,7 @@ from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view, whitelist_form
 from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
+from stentor.surfaces.dashboard.presenters.form_changes import find_changed, read_shown
 from stentor.surfaces.dashboard.presenters.whitelist_form import split_words
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -25,6 +28,8 @@ EMPTY_FORM = dict.fromkeys(("name", "capabilities", "endpoint", "model", "prompt
     **whitelist_form.read_fields(whitelist_form.EMPTY_WHITELIST),
 }
 MASKED_MESSAGE = f"The prompt has {MASK} where a secret stands. Remove the secret, or change the prompt over the API."
+
+WHITELIST_CHANGED_MESSAGE = "Somebody else changed the allow-list since you opened this page. Open it again."
 
 
 async def show_new_agent(page: PageRequest) -> Response:
@@ -80,16 +85,26 @@ def _runtime(form: dict[str, str]) -> JsonObject:
 
 async def show_edit(page: PageRequest) -> Response:
     agent = await page.call("agents.get", agent_id=page.path_param("agent_id"))
-    return _render_edit(page, agent, read_values(agent) | {"description": ""})
+    return _render_edit(page, agent, _values(agent))
+
+
+def _values(agent: JsonObject) -> dict[str, Any]:
+    shown = read_values(agent)
+    return shown | {"description": "", "shown": shown}
+
+
+def _settings(agent: JsonObject) -> dict[str, Any]:
+    shown = read_settings(agent)
+    return shown | {"shown": shown}
 
 
 def _render_edit(
     page: PageRequest,
     agent: JsonObject,
-    form: dict[str, str],
+    form: dict[str, Any],
     problem: str = "",
     status: int = 200,
-    settings: dict[str, str] | None = None,
+    settings: dict[str, Any] | None = None,
     refusal: str = "",
 ) -> Response:
     runtime = agent["runtime"]
@@ -103,7 +118,7 @@ def _render_edit(
         problem=problem,
         kind=runtime["kind"],
         origin=origin,
-        settings=settings or read_settings(agent),
+        settings=settings or _settings(agent),
         refusal=refusal,
         tiers=agent_view.TIERS,
         scores=agent_view.SCORES,
@@ -114,14 +129,14 @@ async def apply_settings(page: PageRequest) -> Response:
     """Set what the first form changes at once, and show the agent."""
     agent = await page.call("agents.get", agent_id=page.path_param("agent_id"))
     form = await page.read_form()
-    before = read_settings(agent)
-    after = before | {name: form[name].strip() for name in before if name in form}
+    before = _shown(form, read_settings(agent))
+    after = before | find_changed({name: form[name] for name in before if name in form}, before)
     reason = form.get("reason", "").strip()
     body = build_settings(before, after)
 
     def refuse(message: str, status: int) -> Response:
-        values = read_values(agent) | {"description": ""}
-        return _render_edit(page, agent, values, "", status, after | {"reason": reason}, message)
+        settings = after | {"reason": reason, "shown": before}
+        return _render_edit(page, agent, _values(agent), "", status, settings, message)
 
     if not body:
         return refuse("Nothing is changed.", 400)
@@ -132,6 +147,11 @@ async def apply_settings(page: PageRequest) -> Response:
             raise
         return refuse(error.message, error.status)
     return page.redirect(f"/agents/{quote_segment(agent['agent_id'])}", "edited")
+
+
+def _shown(form: dict[str, str], current: dict[str, str]) -> dict[str, str]:
+    """Return the fields as the page of the form showed them, so that what changed since is no change of the form."""
+    return current | {name: text for name, text in read_shown(form).items() if name in current and type(text) is str}
 
 
 def read_settings(agent: JsonObject) -> dict[str, str]:
@@ -162,11 +182,17 @@ async def propose_change(page: PageRequest) -> Response:
     """Propose what the form changes, as a patch of the agent's record, and show the proposal."""
     agent = await page.call("agents.get", agent_id=page.path_param("agent_id"))
     form = await page.read_form()
-    before = read_values(agent)
-    after = before | {name: form[name].replace("\r\n", "\n") for name in before if name in form}
+    current = read_values(agent)
+    before = _shown(form, current)
+    sent = {name: form[name].replace("\r\n", "\n") for name in before if name in form}
+    after = before | find_changed(sent, before)
     description = form.get("description", "").strip()
+    values = after | {"description": description, "shown": before}
     if problem := _find_problem(before, after, description):
-        return _render_edit(page, agent, after | {"description": description}, problem, 400)
+        return _render_edit(page, agent, values, problem, 400)
+    # The rows of its tools are told apart by their numbers.
+    if _is_other_whitelist(before, after) and _is_other_whitelist(before, current):
+        return _render_edit(page, agent, values, WHITELIST_CHANGED_MESSAGE, 409)
     body = {
         "agent_id": agent["agent_id"],
         "update_type": "agent",
@@ -178,9 +204,13 @@ async def propose_change(page: PageRequest) -> Response:
     except GatewayError as error:
         if error.status not in (400, 409):
             raise
-        return _render_edit(page, agent, after | {"description": description}, error.message, error.status)
+        return _render_edit(page, agent, values, error.message, error.status)
     notice = "proposed-unserved" if update.get("notice") else "proposed"
     return page.redirect(f"/governance/updates/{quote_segment(update['update_id'])}", notice)
+
+
+def _is_other_whitelist(one: dict[str, str], other: dict[str, str]) -> bool:
+    return any(one[name] != other[name] for name in one if whitelist_form.is_field(name))
 
 
 def _find_problem(before: dict[str, str], after: dict[str, str], description: str) -> str:

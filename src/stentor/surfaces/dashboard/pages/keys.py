@@ -14,6 +14,7 @@ from stentor.auth.principal import ROLE_PERMISSIONS
 from stentor.core.clock import DAY, format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.presenters.form_changes import find_changed, read_shown
 from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, int_or_text
 
 ROLE_MEANINGS = {
@@ -26,6 +27,7 @@ ROLE_MEANINGS = {
 EXPIRY_CHOICES = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
 """Days from now, with labels."""
 KEEP = "keep"
+CHANGEABLE = ("role", "description", "budgets", "memory")
 EMPTY_FORM = {"name": "", "role": "viewer", "description": "", "budgets": "", "memory": "", "days": "90"}
 FORM_ERRORS = (400, 409)
 """Statuses of errors that a form displays."""
@@ -85,17 +87,16 @@ def _render_key(page: PageRequest, key: JsonObject, problem: GatewayError | None
         problem=problem,
         secret=secret,
         keep=KEEP,
+        shown={name: key[name] for name in CHANGEABLE},
         **_choices(),
     )
 
 
 async def change_key(page: PageRequest) -> Response:
     name, form = page.path_param("name"), await page.read_form()
-    body = _limits(page, form)
-    # The role is sent only if it differs: sending it again would reset the permissions to those of the role.
     key = await page.call("keys.get", name=name)
-    if (role := form.get("role", "")) != key["role"]:
-        body["role"] = role
+    # A role that is sent again would reset the permissions to those of the role.
+    body = find_changed(_limits(page, form) | {"role": form.get("role", "")}, key | read_shown(form))
     try:
         await page.call("keys.change", name=name, body=body)
     except GatewayError as error:

@@ -18,6 +18,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import model, payloads, queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.presenters.form_changes import find_changed, read_shown
 from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
 
 PAGE_SIZE = 50
@@ -109,6 +110,7 @@ async def render_webhook(
     return page.render(
         "webhook.html",
         problem.status if problem else 200,
+        shown={name: webhook[name] for name in ("url", "description")} | {"events": sorted(webhook["events"])},
         block="rows" if filters["cursor"] else "results",
         hook=webhook,
         base=f"/webhooks/{quote_segment(webhook_id)}",
@@ -149,10 +151,15 @@ async def _read_webhook_form(page: PageRequest) -> JsonObject:
 
 async def update_webhook(page: PageRequest) -> Response:
     try:
-        await page.call("webhooks.change", webhook_id=_webhook_id(page), body=await _read_webhook_form(page))
+        await page.call("webhooks.change", webhook_id=_webhook_id(page), body=await _read_changes(page))
     except GatewayError as error:
         return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
     return page.redirect(_webhook_path(page), "saved")
+
+
+async def _read_changes(page: PageRequest) -> JsonObject:
+    fields = await _read_webhook_form(page)
+    return find_changed(fields | {"events": sorted(fields["events"])}, read_shown(await page.read_form()))
 
 
 async def enable_webhook(page: PageRequest) -> Response:
