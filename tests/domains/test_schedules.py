@@ -12,7 +12,7 @@ import pytest
 from stentor.auth.principal import Principal
 from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core.db import Sql
-from stentor.domains.schedules import model, store
+from stentor.domains.schedules import model, scheduler, store
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -174,12 +174,12 @@ async def test_a_schedule_whose_times_cannot_be_computed_stops_no_other(world: W
 async def test_a_schedule_that_is_made_anew_while_the_old_one_is_due_stays_as_it_is(world: World) -> None:
     await world.register()
     await create(world, "s")
-    scheduler, db = world.kernel.schedules.scheduler, world.kernel.infra.db
+    db = world.kernel.infra.db
     world.clock.advance(seconds=MINUTE)
     (due,) = await db.read(lambda tx: store.list_due(tx, 10))
     await world.admin.delete(f"{PATH}/s")
     made = await create(world, "s", "WRITER", cron="@yearly", task={**TASK, "input": "new"})
-    await scheduler._run(due, world.clock.now())
+    await world.kernel.schedules.scheduler._run(due, world.clock.now())
     assert await read(world) == made
     assert await tasks(world) == []
 
@@ -257,6 +257,24 @@ async def test_a_key_that_only_other_processes_know_is_left_to_them(world: World
     assert (await read(world))["paused"] is False
     await later(world, 10 * MINUTE)
     assert ((await read(world))["paused"], await tasks(world)) == (True, [])
+
+
+@requirement("schedules.key")
+async def test_schedules_whose_keys_are_waited_for_hold_up_no_other_however_many_they_are(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "BATCH_SIZE", 2)
+    await world.register()
+    for number in range(5):
+        await create(world, f"s{number}", "WRITER", missed="all")
+    await create(world, "t")
+    await create(world, "u")
+    key = world.kernel.infra.roles._keys.pop(("default", "writer"))
+    await later(world, MINUTE)
+    assert [len(await runs(world, name)) for name in ("s0", "s4", "t", "u")] == [0, 0, 1, 1]
+    world.kernel.infra.roles._keys["default", "writer"] = key
+    await later(world, MINUTE)
+    assert [len(await runs(world, name)) for name in ("s0", "s4", "t", "u")] == [2, 2, 2, 2]
 
 
 @requirement("schedules.change")

@@ -47,12 +47,19 @@ class Scheduler:
 
     async def tick(self) -> None:
         """Do what is due now, until nothing is that can be done."""
-        # The look of each second shares its transaction with those of other jobs (decision 28).
-        now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+        after = None
+        now, due = await self._list_due(after)
         await self._clock_watch.look(now, self._bring_back)
-        # A list and not any(): every schedule of the batch gets its turn before the next look.
-        while [schedule for schedule in due if await self._run(schedule, now)]:
-            now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
+        while due:
+            # A list and not any(): every schedule of the batch gets its turn before the next look.
+            if not [schedule for schedule in due if await self._run(schedule, now)]:
+                # All of these wait for their keys, and hold up none behind them.
+                after = due[-1]
+            now, due = await self._list_due(after)
+
+    async def _list_due(self, after: Schedule | None) -> tuple[int, list[Schedule]]:
+        # The look of each second shares its transaction with those of other jobs (decision 28).
+        return await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE, after)))
 
     async def set_aside(self, error: CorruptRow) -> None:
         """Pause a schedule whose row is malformed."""

@@ -23,7 +23,10 @@ _LIST = Sql(
     order by name"""
 )
 _COUNT = Sql("select count(*) from schedules where tenant = :tenant and created_by = :creator")
-_DUE = Sql(f"select {_COLUMNS} from schedules where next_at <= :now order by next_at limit :limit")
+_DUE = Sql(
+    f"""select {_COLUMNS} from schedules where next_at <= :now and (next_at, tenant, name) > (:after, :tenant, :name)
+    order by next_at, tenant, name limit :limit"""
+)
 _WAITING = Sql(f"select {_COLUMNS} from schedules where next_at > :now")
 _INSERT = Sql(f"insert into schedules ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
 _CHANGED = tuple(name for name in _FIELDS if name not in ("tenant", "name", "created_by", "created_at"))
@@ -80,9 +83,11 @@ def count(tx: Tx, tenant: str, creator: str) -> int:
     return int(row[0]) if row else 0
 
 
-def list_due(tx: Tx, limit: int) -> list[Schedule]:
-    """Return the schedules of all tenants whose time has come, those that are most late first."""
-    return [_schedule(row) for row in tx.rows(_DUE, now=tx.now, limit=limit)]
+def list_due(tx: Tx, limit: int, after: Schedule | None = None) -> list[Schedule]:
+    """Return the schedules of all tenants whose time has come, those that are most late first; behind one of them."""
+    next_at, tenant, name = (after.next_at, after.tenant, after.name) if after else (0, "", "")
+    rows = tx.rows(_DUE, now=tx.now, limit=limit, after=next_at, tenant=tenant, name=name)
+    return [_schedule(row) for row in rows]
 
 
 def list_waiting(tx: Tx) -> list[Schedule]:
