@@ -132,8 +132,9 @@ async def test_a_damaged_schedule_is_paused_until_its_task_is_set(world: World) 
     path = "/api/v1/schedules/bad"
     assert (await world.admin.patch(path, json={"paused": False})).status_code == 409
     assert (await world.admin.post(f"{path}/run")).status_code == 409
-    fixed: dict[str, Any] = {"paused": False, "task": {"type": "echo", "input": "x", "required_capabilities": ["echo"]}}
-    assert (await world.admin.patch(path, json=fixed)).status_code == 200
+    fixed: dict[str, Any] = {"task": {"type": "echo", "input": "x", "required_capabilities": ["echo"]}}
+    mended = (await world.admin.patch(path, json=fixed)).json()
+    assert (mended["paused"], mended["paused_reason"], mended["next_at"] is None) == (False, None, False)
 
 
 @requirement("webhooks.damaged-rows")

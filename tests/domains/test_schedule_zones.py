@@ -106,5 +106,8 @@ async def test_a_schedule_in_a_zone_that_the_system_no_longer_has_is_paused_says
     assert lost["paused_reason"].startswith("Its next run cannot be computed: timezone: 'Europe/Atlantis' is not")
     assert "timezone" in (await change(world, "lost", status=400, paused=False))["error"]["message"]
     assert (await change(world, "lost", missed="skip"))["paused"] is True
-    assert (await change(world, "lost", timezone="Europe/Rome", paused=False))["next_at"] is not None
+    mended = await change(world, "lost", timezone="Europe/Rome")
+    assert (mended["paused"], mended["paused_reason"], mended["next_at"] is None) == (False, None, False)
+    await change(world, "lost", paused=True)
+    assert (await change(world, "lost", timezone="UTC"))["paused"] is True
     assert (await world.admin.delete(f"{PATH}/lost")).status_code == 200

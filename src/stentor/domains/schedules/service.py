@@ -83,7 +83,8 @@ class ScheduleService:
     async def change(self, caller: Principal, name: str, changes: dict[str, Any]) -> Schedule:
         """Change any of cron, timezone, missed, overlap, paused and task.
 
-        Who changes the task is whose task it becomes: nobody can have another one's key submit what they say.
+        Who changes the task is whose task it becomes: nobody can have another one's key submit what they say. A new
+        task, expression or zone resumes a schedule that the service has paused, as its reason says to set them.
         Raises InvalidRequest and NotFound.
         """
         if not changes:
@@ -95,7 +96,9 @@ class ScheduleService:
                 _refuse_malformed(schedule)
             updated = msgspec.structs.replace(schedule, **changes, updated_at=tx.now, version=schedule.version + 1)
             is_retimed = (schedule.cron, schedule.timezone) != (updated.cron, updated.timezone)
-            fields: dict[str, Any] = {"paused_reason": None} if "paused" in changes else {}
+            if schedule.paused_reason is not None and "paused" not in changes and (is_retimed or "task" in changes):
+                updated = msgspec.structs.replace(updated, paused=False)
+            fields: dict[str, Any] = {"paused_reason": None} if "paused" in changes or not updated.paused else {}
             # A schedule whose zone the system has lost can still be paused, and changed while it is.
             if is_retimed or not updated.paused:
                 times = CronTimes(updated.cron, updated.timezone)
