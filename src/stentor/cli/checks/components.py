@@ -16,7 +16,7 @@ from cryptography import x509
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap import tls
 from stentor.bootstrap.parts.command_agents import process_sandbox
-from stentor.cli.client import find_trust, is_loopback, parse_service_url
+from stentor.cli.connection import find_trust, is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
 from stentor.core.clock import SystemClock

@@ -1,0 +1,93 @@
+"""How a command reaches a service over the network: its address, the key, the certificates and the proxy."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from ipaddress import ip_address
+
+import httpx
+
+from stentor.auth.api_keys import admin_key_file
+from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed
+from stentor.core.security import pinning
+from stentor.core.settings import Settings
+
+
+def create_http_client(settings: Settings, url: httpx.URL, key: str) -> httpx.AsyncClient:
+    """Create the client for a service at this address. Raises CommandFailed for certificates that cannot be used."""
+    return httpx.AsyncClient(
+        base_url=url,
+        headers={"X-API-Key": key} if key else {},
+        timeout=httpx.Timeout(30, connect=5),
+        verify=find_trust(settings, url),
+        # HTTP_PROXY and the like must not redirect calls to this machine, which carry its admin key.
+        trust_env=not is_loopback(url),
+    )
+
+
+def parse_service_url(address: str) -> httpx.URL:
+    """Parse an http or https URL. Raises CommandFailed."""
+    try:
+        url = httpx.URL(address.rstrip("/"))
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host or "%" in url.host:
+        raise CommandFailed("The address of the service must be a URL such as http://127.0.0.1:8080.", EXIT_USAGE)
+    return url
+
+
+def is_loopback(url: httpx.URL) -> bool:
+    try:
+        return ip_address(url.host).is_loopback
+    except ValueError:
+        return url.host == "localhost"
+
+
+def find_trust(settings: Settings, url: httpx.URL) -> ssl.SSLContext | bool:
+    """Return what the certificate of the service is verified with. Raises CommandFailed.
+
+    The service of the data folder must have the certificate that its lock file names, any other one that of an
+    authority of SSL_CERT_FILE, which is unset on most machines, or else a public one.
+    """
+    if url.scheme != "https":
+        return True
+    path = os.environ.get("SSL_CERT_FILE")
+    try:
+        if own := pinning.find_trust(settings.storage.data_dir, str(url)):
+            return own
+        if not path:
+            return True
+        return ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise CommandFailed(f"The file {path} of SSL_CERT_FILE cannot be used: {error.strerror}.", EXIT_USAGE) from None
+
+
+def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
+    """Return the API key to send and where it came from; both are empty if there is none.
+
+    The order is --key or SERVICE_CLIENT_KEY, the admin key of the data folder, MCP_API_KEY. The admin key is sent only
+    to a service on this machine.
+    """
+    path = admin_key_file(settings.storage.data_dir)
+    if settings.client.key:
+        source = "--key" if settings.sources["SERVICE_CLIENT_KEY"] == "option" else "SERVICE_CLIENT_KEY"
+        key = settings.client.key
+    # To no other machine: an address from SERVICE_URL could be anybody's.
+    elif is_loopback(url) and path.exists():
+        key, source = _read_key_file(path), str(path)
+    else:
+        key, source = settings.auth.shared_key, "MCP_API_KEY" if settings.auth.shared_key else ""
+    # httpx would raise an error that shows the key.
+    if not (key.isascii() and key.isprintable()):
+        message = f"The key from {source} contains characters that are not allowed in an HTTP header."
+        raise CommandFailed(message, EXIT_USAGE)
+    return key, source
+
+
+def _read_key_file(path: os.PathLike[str]) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - any path-like
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"The key file {path} cannot be read ({type(error).__name__}).", EXIT_FAILED) from None
