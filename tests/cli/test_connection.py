@@ -113,7 +113,7 @@ def test_a_rate_limit_is_waited_out_with_a_notice(program: Program) -> None:
         Answer(200, raw=b"<html>hello"),
         Answer(404, raw=b"not found"),
         Answer(400, body=["x"]),
-        Answer(302, raw=b"", headers={"Location": "/"}),
+        Answer(308, raw=b"", headers={"Location": "https://stentor.example/"}),
     ],
 )
 def test_what_is_not_stentor_is_told_so(program: Program, answer: Answer) -> None:
@@ -121,6 +121,14 @@ def test_what_is_not_stentor_is_told_so(program: Program, answer: Answer) -> Non
         done = program("task", "list", "--url", address)
     assert done.code == 4
     assert f"The server at {address} is not Stentor." in done.err
+    assert ("It redirects to https://stentor.example/. Check the address." in done.err) == (answer.status == 308)
+
+
+def test_a_proxy_that_does_not_reach_the_service_is_no_wrong_address(program: Program) -> None:
+    with serving(lambda request, before: Answer(502, raw=b"<html>")) as (address, _):
+        done = program("task", "list", "--url", address, "--json")
+    assert (done.code, done.json["details"]) == (4, {"code": "HTTP_502", "status": 502})
+    assert done.json["error"] == f"HTTP_502: A proxy at {address} does not reach the service. Is it running?"
 
 
 def test_an_outage_of_the_service_ends_with_1(program: Program) -> None:
@@ -157,3 +165,27 @@ def test_a_broken_stream_is_resumed_where_it_broke(program: Program) -> None:
     assert (done.code, done.out) == (0, "one two\u2028\n")
     assert streams == [None, "e1:a:1", "e1:a:2"]
     assert done.err.count("Connection lost") == 2
+
+
+def test_a_restart_behind_a_proxy_does_not_end_a_watch(program: Program) -> None:
+    """Nor do the commands that a wait is told with, which cannot be asked for meanwhile."""
+    record = {"task_id": "t", "status": "completed", "result": "done", "error": None, "assigned_agent": "a"}
+    waiting = {"event_type": "task_waiting", "message": "waits", "metadata": {"keys": ["k"]}}
+    approval = {"event_type": "approval_requested", "message": "asks", "metadata": {}}
+    gone = Answer(502, raw=b"")
+    streams = [
+        Answer(raw=_frame("activity", waiting, "e1:a:1") + _frame("activity", approval, "e1:a:2")),
+        gone,
+        Answer(raw=_frame("complete", {"status": "completed"})),
+    ]
+    records = [Answer(body=record), gone, Answer(body=record)]
+
+    def respond(request: Asked, before: int) -> Answer:
+        if request.path.endswith("/stream"):
+            return streams.pop(0)
+        return gone if "/steps/" in request.path else records.pop(0)
+
+    with serving(respond) as (address, _):
+        done = program("task", "watch", "t", "--url", address)
+    assert (done.code, done.out) == (0, "done\n"), done.err
+    assert (streams, records) == ([], [])

@@ -47,6 +47,8 @@ STREAM_READ_TIMEOUT_SECONDS = 45
 """Seconds without a byte after which a stream counts as broken; the service sends a heartbeat every 15."""
 MAX_RETRY_AFTER_SECONDS = 60
 """Upper bound for Retry-After, in seconds; the window of the rate limit is not longer."""
+GATEWAY_STATUSES = (502, 503, 504)
+"""Statuses of a proxy whose service does not respond."""
 HINTS = {
     "ROUTING_CAPABILITY_UNAVAILABLE": " To register an agent: stentor agent register --help",
 }
@@ -143,6 +145,15 @@ class RequestFailed(CommandFailed):
         super().__init__(f"{reason}: {message}", EXIT_REFUSED if status < 500 else EXIT_FAILED, document)
         self.status = status
         self.reason = reason
+
+
+class GatewayFailed(RequestFailed):
+    """An error response of a proxy, which does not reach the service."""
+
+    def __init__(self, status: int, where: str) -> None:
+        message = f"A proxy at {where} does not reach the service. Is it running?"
+        super().__init__(status, f"HTTP_{status}", message)
+        self.code = EXIT_UNREACHABLE
 
 
 class ServiceClient:
@@ -259,20 +270,25 @@ class ServiceClient:
             return CommandFailed(f"The name in {self._where} cannot be resolved. Check the address.", EXIT_UNREACHABLE)
         return CommandFailed(f"Cannot connect to a service at {self._where}. Is it running?", EXIT_UNREACHABLE)
 
-    def _not_stentor_error(self) -> CommandFailed:
-        return CommandFailed(f"The server at {self._where} is not Stentor. Check the address.", EXIT_UNREACHABLE)
+    def _not_stentor_error(self, response: httpx.Response) -> CommandFailed:
+        if response.status_code in GATEWAY_STATUSES:
+            return GatewayFailed(response.status_code, self._where)
+        target = response.headers.get("Location")
+        redirection = f" It redirects to {target}." if target else ""
+        message = f"The server at {self._where} is not Stentor.{redirection} Check the address."
+        return CommandFailed(message, EXIT_UNREACHABLE)
 
     def _decode(self, response: httpx.Response) -> Any:
         try:
             return jsontext.load(response.text)
         except (msgspec.DecodeError, RecursionError):
-            raise self._not_stentor_error() from None
+            raise self._not_stentor_error(response) from None
 
     def _failure(self, response: httpx.Response) -> CommandFailed:
         """Build the exception for an error response, in the error envelope or in the older form of 401 and 429."""
         body = self._decode(response)
         if not isinstance(body, dict):
-            return self._not_stentor_error()
+            return self._not_stentor_error(response)
         error = body.get("error")
         if isinstance(error, dict):
             reason, message = str(error.get("code")), str(error.get("message"))

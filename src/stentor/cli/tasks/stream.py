@@ -52,7 +52,9 @@ async def follow_task(
                 on_token(str(event.data.get("text", "")))
             elif event.kind in ("activity", "routing"):
                 _print_event(event)
-                await _print_commands(api, task_id, event)
+                # Not worth the end of the watch, if the task or a step cannot be read.
+                with suppress(CommandFailed):
+                    await _print_commands(api, task_id, event)
         # Asked again: the last event says that the task ended, but not with what.
         ended = await api.get(path, StoredTask)
     except CommandFailed as failure:
@@ -190,10 +192,8 @@ async def _print_commands(api: ServiceClient, task_id: str, event: StreamEvent) 
         commands = [f"stentor task {verb} {shlex.quote(task_id)}" for verb in ("approve", "reject")]
     elif kind == "task_waiting":
         for key in event.data["metadata"].get("keys", ()):
-            # Not worth the end of the watch, if the step cannot be read.
-            with suppress(RequestFailed):
-                step = (await api.get(f"{path}/steps/{quote_segment(key)}", StepRow)).value
-                commands += [_wait_command(task_id, step)] if step.state == "started" else []
+            step = (await api.get(f"{path}/steps/{quote_segment(key)}", StepRow)).value
+            commands += [_wait_command(task_id, step)] if step.state == "started" else []
     for command in filter(None, commands):
         print_notice(f"In another shell: {command}", "yellow")
 
