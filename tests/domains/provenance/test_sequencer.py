@@ -17,7 +17,7 @@ from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance import sequencer as sequencer_module
 from stentor.domains.provenance import service as service_module
 from stentor.domains.provenance.checkpoints import file_sink
-from stentor.domains.provenance.service import ProvenanceService
+from stentor.domains.provenance.service import MAX_EVENTS, ProvenanceService
 from stentor.domains.provenance.signed_note import open_note, split_notes
 from stentor.testing import FixedClock
 from tests.databases import Databases
@@ -328,3 +328,13 @@ async def test_event_is_not_written_without_its_waiting_row(
         await log.write(1)
     assert await log.db.read(lambda tx: tx.rows(EVENTS)) == []
     log.db.close()
+
+
+@requirement("provenance.run-tree")
+async def test_a_run_that_is_too_long_is_shown_from_its_beginning_on(log: Log) -> None:
+    service = ProvenanceService(log.db, log.sequencer, log.checkpoints)
+    (root,) = await log.write(1)
+    ids = [root, *await log.write(600, parent=root), *await log.write(600, parent=root)]
+    run = await service.read_run("default", root)
+    assert [event.event_id for event in run.events] == ids[:MAX_EVENTS]
+    assert run.truncated

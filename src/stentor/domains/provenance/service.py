@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 import msgspec
 
@@ -129,16 +130,21 @@ def _read_run(tx: Tx, tenant: str, row: Row) -> RunTrace:
     """Collect the events of a run from its root on; all events of a task come with its first one."""
     root = _find_root(tx, tenant, row)
     rows: dict[str, Row] = {}
+    # A heap by event id: what an event led to has later ids, so these are the first events of the run.
     pending, tasks = [root], set[str]()
     # One more than is returned, so that `truncated` is right when exactly MAX_EVENTS were found.
     while pending and len(rows) <= MAX_EVENTS:
-        event = pending.pop()
+        event = heappop(pending)
         event_id, task_id = event[0], event[2]
+        if event_id in rows:
+            continue
         rows[event_id] = event
+        found = store.child_events(tx, tenant, event_id, MAX_EVENTS + 1)
         if task_id is not None and task_id not in tasks:
             tasks.add(task_id)
-            pending += [r for r in store.task_events(tx, tenant, task_id, MAX_EVENTS + 1) if r[0] not in rows]
-        pending += [r for r in store.child_events(tx, tenant, event_id, MAX_EVENTS + 1) if r[0] not in rows]
+            found += store.task_events(tx, tenant, task_id, MAX_EVENTS + 1)
+        for row in found:
+            heappush(pending, row)
     events = [parse_event(rows[event_id]) for event_id in sorted(rows)[:MAX_EVENTS]]
     numbers = {e.event_id: n for e in events if (n := store.number_of(tx, e.event_id)) is not None}
     return RunTrace(root[0], events, numbers, len(rows) > MAX_EVENTS)
