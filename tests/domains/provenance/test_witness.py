@@ -123,6 +123,31 @@ def test_rewritten_log_is_rejected_and_stored_as_evidence(running: RunningWitnes
 
 
 @requirement("provenance.witness")
+def test_wrong_proof_of_a_genuine_checkpoint_neither_looks_like_a_rewrite_nor_replaces_evidence(
+    running: RunningWitness, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert running.post(running.tree.submit(0, 20))[0] == 200
+    for size in (20, 21):
+        assert running.post(WitnessSubmission(20, [bytes(32)], running.tree.note(size)).text)[0] == 422
+    assert "log rewritten" not in caplog.text
+    fork = Tree(leaves(40, b"other"), running.tree.signer)
+    for _ in range(2):
+        assert running.post(fork.submit(20, 20))[0] == 422
+    assert caplog.text.count("log rewritten") == 1, "one line for each checkpoint, however often it is submitted"
+    assert running.post(WitnessSubmission(20, [bytes(32)], running.tree.note(21)).text)[0] == 422
+    texts = [path.read_text() for path in running.folder.glob("evidence-*.txt")]
+    assert fork.submit(20, 20) in texts
+    assert len(texts) == 2
+
+
+@requirement("provenance.witness")
+@pytest.mark.parametrize("character", "\x0b\r\x1c\x85\u2028")
+def test_signature_whose_name_has_a_control_character_returns_400(running: RunningWitness, character: str) -> None:
+    body = running.tree.submit(0, 20) + f"— a{character}b AAAAAAAA\n"
+    assert running.post(body)[0] == 400
+
+
+@requirement("provenance.witness")
 def test_witness_keeps_its_state_across_a_restart(running: RunningWitness) -> None:
     running.post(running.tree.submit(0, 20))
     running.witness_folder.close()

@@ -250,9 +250,9 @@ def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
     dash, _, rest = line.partition(" ")
     name, _, encoded = rest.partition(" ")
     signed = decode_base64(encoded)
-    if dash != "—" or not name or len(signed) < 5:
+    if dash != "—" or len(signed) < 5:
         raise NoteError("it has a line that is not a signature")
-    return name, signed[:4], signed[4:]
+    return require_valid_name(name), signed[:4], signed[4:]
 
 
 def parse_key(text: str, kind: bytes) -> tuple[str, bytes, bytes]:

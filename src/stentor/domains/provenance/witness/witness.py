@@ -34,6 +34,7 @@ from stentor.domains.provenance.signed_note import (
 from stentor.domains.provenance.witness.wire import WitnessSubmission, parse_submission
 
 KEY_FILE, STATE_FILE, LOCK_FILE = "witness.key", "witness.state", "witness.lock"
+MAX_EVIDENCE = 100
 log = logging.getLogger(__name__)
 
 
@@ -116,12 +117,22 @@ class Witness:
                 signed.size, checkpoint.size, signed.root, checkpoint.root, submission.proof
             )
         if not is_extension:
-            path = self._folder.save_evidence(checkpoint.origin, submission.text)
-            log.error(
-                "witness: log rewritten origin=%s size=%d signed_size=%d evidence=%s",
-                *(checkpoint.origin, checkpoint.size, signed.size, path),
-            )
+            if checkpoint != signed:
+                self._report(submission, checkpoint, signed.size)
             raise SubmissionRejected(422, "The checkpoint does not extend the newest one that this witness signed.\n")
+
+    def _report(self, submission: WitnessSubmission, checkpoint: LogCheckpoint, signed_size: int) -> None:
+        path = self._folder.save_evidence(checkpoint, submission.text)
+        if path is None:
+            return
+        # Anybody can submit a wrong proof with a genuine checkpoint; of one size there is only one genuine tree.
+        is_certain = checkpoint.size == signed_size
+        log.log(
+            logging.ERROR if is_certain else logging.WARNING,
+            "witness: %s origin=%s size=%d signed_size=%d evidence=%s",
+            "log rewritten" if is_certain else "the proof is wrong, or the log was rewritten",
+            *(checkpoint.origin, checkpoint.size, signed_size, path),
+        )
 
 
 def _keep_signatures_of(note: str, keys: list[NoteVerifier]) -> str:
@@ -168,9 +179,15 @@ class WitnessFolder:
         filesystem.write_atomically(self._path / STATE_FILE, msgspec.json.encode(notes).decode())
         self._notes = notes
 
-    def save_evidence(self, origin: str, submission: str) -> Path:
-        """Store a submission that does not extend the signed note: signed by the log, it proves the rewrite."""
-        path = self._path / f"evidence-{sha256(origin.encode()).hexdigest()[:16]}.txt"
+    def save_evidence(self, checkpoint: LogCheckpoint, submission: str) -> Path | None:
+        """Store a submission that was not shown to extend the signed note; None if its checkpoint is stored already.
+
+        Of each log at most MAX_EVIDENCE are stored: a rewritten log submits another checkpoint each minute.
+        """
+        prefix = f"evidence-{sha256(checkpoint.origin.encode()).hexdigest()[:16]}"
+        path = self._path / f"{prefix}-{sha256(checkpoint.body.encode()).hexdigest()[:16]}.txt"
+        if path.exists() or len(list(self._path.glob(f"{prefix}-*"))) >= MAX_EVIDENCE:
+            return None
         filesystem.write_atomically(path, submission)
         return path
 
