@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,38 @@ async def test_a_write_that_a_crash_left_open_and_that_fails_by_now_does_not_pre
     left_open = await notes.world.kernel.infra.db.read(lambda tx: store.list_open_intents(tx, None))
     # What may work at the next start stays open.
     assert [intent.path for intent in left_open] == ([] if failure is None else ["a.md"])
+
+
+async def test_the_entry_of_a_write_goes_although_its_deletion_failed_or_its_call_was_cancelled(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next start would apply the write again to a note that somebody restored."""
+    db, delete, failures = notes.world.kernel.infra.db, store.delete_intents, [RuntimeError("away for a moment")]
+
+    def fail_first(tx: Tx, write_ids: list[str]) -> None:
+        if failures:
+            raise failures.pop()
+        delete(tx, write_ids)
+
+    async def all_gone() -> bool:
+        return not failures and await db.read(lambda tx: store.list_open_intents(tx, None)) == []
+
+    monkeypatch.setattr(store, "delete_intents", fail_first)
+    await notes.write("a.md", "One.\n")
+    await soon(all_gone)
+
+    service, reached = notes.world.memory.default.service, asyncio.Event()
+
+    async def index_forever(*_: object) -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(service, "_update_index", index_forever)
+    call = asyncio.create_task(notes.write("a.md", "Two.\n"))
+    await reached.wait()
+    call.cancel()
+    await soon(all_gone)
+    assert (notes.root / "a.md").read_text() == "Two.\n"
 
 
 @requirement("memory.vaults-checked-at-start")

@@ -241,8 +241,10 @@ class MemoryService:
             await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure))
             raise
         # Before the entry is marked as done: after a crash in between, the start applies it again and indexes the note.
-        await self._update_index(intent.path, change, after)
-        self.journal.mark_done(intent)
+        try:
+            await self._update_index(intent.path, change, after)
+        finally:  # also of a cancelled call: a write that was applied must never be applied again
+            self.journal.mark_done(intent)
 
     def _cancel_write(self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft) -> None:
         store.delete_intents(tx, [intent.write_id])

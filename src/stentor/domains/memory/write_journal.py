@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StentorError
@@ -16,6 +17,7 @@ from stentor.domains.memory.store import WriteIntent
 from stentor_vault.notes.model import NO_FILE, FileChange, NameTaken, NoSuchNote, NoteChanged, Vault
 
 DELETE_DELAY_SECONDS = 0.05
+MAX_RETRY_SECONDS = 30.0
 log = logging.getLogger(__name__)
 
 
@@ -28,6 +30,7 @@ class WriteJournal:
         self._key_prefix = key_prefix
         self._done: list[WriteIntent] = []
         self._deletion: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     async def apply(self, intent: WriteIntent, after: bytes | None) -> FileChange:
         """Change the file. Raises NoteChanged or NoSuchNote if it is not in the state before the write."""
@@ -54,10 +57,17 @@ class WriteJournal:
                 # The entry stays: one write that fails must not prevent the start, nor hold up the others.
                 log.warning("memory: write journal: apply failed path=%r error=%s", intent.path, error)
             else:
-                await self._delete_entries([intent])
+                if not await self._delete_entries([intent]):
+                    self.mark_done(intent)
         return len(intents)
 
+    async def is_open(self, path: str, after_hash: str) -> bool:
+        """Whether a write of these bytes was decided and is not known to have been applied."""
+        intents = await self._db.read(lambda tx: store.list_open_intents(tx, None, self._key_prefix))
+        return any((intent.path, intent.after_hash) == (path, after_hash) for intent in intents)
+
     async def close(self) -> None:
+        self._closing.set()
         if self._deletion is not None:
             await self._deletion
 
@@ -78,17 +88,28 @@ class WriteJournal:
 
     async def _delete_soon(self) -> None:
         """Delete entries in batches: an entry that stays a moment longer costs nothing, but each commit does."""
-        await asyncio.sleep(DELETE_DELAY_SECONDS)
+        pause = DELETE_DELAY_SECONDS
+        await asyncio.sleep(pause)
         while self._done:  # more writes may finish during the commit
             done, self._done = self._done, []
-            await self._delete_entries(done)
+            if await self._delete_entries(done):
+                continue
+            # Until it works: if somebody goes back to the state before the write, the next start would apply it again.
+            self._done += done
+            if self._closing.is_set():
+                break
+            pause = min(2 * pause, MAX_RETRY_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), pause)
         self._deletion = None
 
-    async def _delete_entries(self, intents: list[WriteIntent]) -> None:
+    async def _delete_entries(self, intents: list[WriteIntent]) -> bool:
         try:
             await self._db.write(lambda tx: _delete_and_prune(tx, intents, self._key_prefix))
-        except Exception as error:  # noqa: BLE001 - an entry that remains is resolved at the next start
+        except Exception as error:  # noqa: BLE001 - a journaled write that is done must not fail any more
             log.warning("memory: write journal: entries left pending count=%d error=%s", len(intents), error)
+            return False
+        return True
 
 
 def _delete_and_prune(tx: Tx, intents: list[WriteIntent], key_prefix: str) -> None:
