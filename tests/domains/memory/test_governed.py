@@ -25,7 +25,7 @@ from stentor.domains.memory.governed import service
 from stentor.domains.memory.governed.model import ReadAsked, SearchAsked, StatusAsked, WriteAsked, WrittenRecord
 from stentor.domains.memory.governed.records import SearchMode, encode_cursor
 from stentor.domains.memory.governed.service import GovernedMemory
-from stentor_vault.notes.model import content_hash
+from stentor_vault.notes.model import VaultUnavailable, content_hash
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
 from tests.requirements import requirement
@@ -140,10 +140,51 @@ async def test_a_write_whose_answer_was_lost_is_answered_when_it_is_repeated(
     again = await made.write("plan", "two", namespace, who=who, **changed)
     assert (again.content_sha256, again.disposition) == (second.content_sha256, "replayed")
 
-    await lose("three", base_hash=second.content_sha256, idempotency_key="k4")
-    await made.write("plan", "four", namespace, who=who, base_hash=content_hash(b"three"))
-    with pytest.raises(Conflict, match="base_hash"):
-        await made.write("plan", "three", namespace, who=who, base_hash=second.content_sha256, idempotency_key="k4")
+    changed = {"idempotency_key": "k4"} | ({} if namespace == "team" else {"base_hash": second.content_sha256})
+    await lose("three", **changed)
+    fourth = await made.write("plan", "four", namespace, who=who, base_hash=content_hash(b"three"))
+    journal = made.world.memory.default.service.journal
+
+    async def is_applied() -> bool:
+        return not await journal.is_open(fourth.path, content_hash(b"three"))
+
+    await soon(is_applied)
+    third = await made.write("plan", "three", namespace, who=who, **changed)
+    assert (third.content_sha256, third.disposition) == (content_hash(b"three"), "updated")
+    assert (made.root / fourth.path).read_text() == "four"
+    read = await made.memory.read(who, ReadAsked(namespace, "plan"))
+    assert (read.content, read.version) == ("four", fourth.version)
+
+
+@requirement("memory_mcp.write-disposition")
+async def test_a_write_that_failed_is_carried_out_when_it_is_repeated(
+    made: Governed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise VaultUnavailable("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.world.memory.default.vault, "write", fail)
+        with pytest.raises(VaultUnavailable):
+            await made.write("plan", "one", idempotency_key="k")
+    await made.write("plan", "two")
+    assert (await made.write("plan", "one", idempotency_key="k")).disposition == "updated"
+    assert (made.root / "Memory/team/plan.md").read_text() == "one"
+
+
+@requirement("memory_mcp.write-disposition")
+async def test_a_write_that_a_crash_left_undone_is_carried_out_when_it_is_repeated(
+    made: Governed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.world.memory.default.vault, "write", die)
+        with pytest.raises(asyncio.CancelledError):
+            await made.write("plan", "one", idempotency_key="k")
+    assert (await made.write("plan", "one", idempotency_key="k")).disposition == "created"
+    assert (made.root / "Memory/team/plan.md").read_text() == "one"
 
 
 async def test_of_many_writes_with_one_key_one_is_carried_out(made: Governed) -> None:

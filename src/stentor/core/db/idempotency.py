@@ -32,6 +32,10 @@ _PUT = Sql(
 )
 # Deletes nothing, and needs the write lock and room on the disk like any write.
 _PROBE = Sql("delete from idempotency_keys where created_at < 0")
+_FORGET = Sql(
+    """delete from idempotency_keys where tenant = :tenant and key_name = :key_name and route = :route
+        and idempotency_key = :value and status_code = :status_code"""
+)
 _PURGE = Sql("delete from idempotency_keys where created_at <= :before")
 
 
@@ -91,6 +95,18 @@ def store_response(tx: Tx, key: IdempotencyKey, response: StoredResponse) -> Non
         status_code=response.status_code,
         answer=jsontext.dump(response.body),
         now=tx.now,
+    )
+
+
+def forget_response(tx: Tx, key: IdempotencyKey, status_code: int) -> None:
+    """Delete the stored response if it has this status."""
+    tx.run(
+        _FORGET,
+        tenant=key.tenant,
+        key_name=key.key_name,
+        route=key.route,
+        value=key.value,
+        status_code=status_code,
     )
 
 

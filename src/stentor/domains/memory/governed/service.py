@@ -47,7 +47,7 @@ from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
 from stentor_vault.notes.frontmatter import BOM
-from stentor_vault.notes.model import ANY_STATE, NoSuchNote, content_hash
+from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, content_hash
 from stentor_vault.text.documents import NoteDocument
 from stentor_vault.text.passages import split_anchor
 
@@ -56,7 +56,7 @@ LOCK_COUNT = 64
 UNREACHABLE = "(not accessible)"
 """In place of a note that the caller cannot read."""
 _JOURNALED = 102
-"""In place of a response's status: the write was decided, and may have been applied; its response is to come."""
+"""In place of a response's status: the write was decided, and has not failed; its response is to come."""
 _Match = tuple[str, str, float, Exclusion | None]
 """The path, the excerpt, the score and the mark of a match."""
 
@@ -103,7 +103,15 @@ class GovernedMemory:
             )
             if stored is not None and stored.status_code != _JOURNALED:
                 return _replay(stored, caller, address)
-            return await self._write(context, caller, address, request, key)
+            parts = self._vaults.get(address.vault)
+            result = None if stored is None else await _find_earlier(stored, parts, caller, address, request)
+            if result is None:
+                result = await self._write(context, caller, address, request, key)
+            if isinstance(result, WrittenRecord):
+                return result
+            return await self._db.write(
+                lambda tx: _store_result(tx, caller, address, parts.memory.key_prefix, result, key)
+            )
 
     async def _write(
         self,
@@ -112,7 +120,8 @@ class GovernedMemory:
         address: RecordAddress,
         request: WriteAsked,
         key: IdempotencyKey | None,
-    ) -> WrittenRecord:
+    ) -> WriteResult | WrittenRecord:
+        """Write, and return the result, or the response of another call with the same key."""
         parts = self._vaults.get(address.vault)
         caller = msgspec.structs.replace(caller, may_write=partial(_may_write, context, address.vault))
         draft = WriteDraft("write", address.path, request.content, request.metadata, expected_hash=request.base_hash)
@@ -120,41 +129,29 @@ class GovernedMemory:
         if request.base_hash is None and records.is_vault_namespace(address.namespace):
             draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANY_STATE,)))
 
+        was_journaled = False
+
         def on_journaled(tx: Tx, before_hash: str, after_hash: str) -> None:
+            nonlocal was_journaled
             if key is not None:
+                was_journaled = True
                 body = _Journaled(before_hash, after_hash)
                 idempotency.store_response(tx, key, StoredResponse(_JOURNALED, msgspec.to_builtins(body)))
 
         try:
-            result = await parts.memory.write(caller, draft, on_journaled)
-        except (PreconditionFailed, Conflict) as problem:
+            return await parts.memory.write(caller, draft, on_journaled)
+        except Exception as problem:
+            if key is not None and was_journaled:
+                # The write failed, so a repeated call must carry it out.
+                await self._db.write(lambda tx: idempotency.forget_response(tx, key, _JOURNALED))
+            if not isinstance(problem, PreconditionFailed | Conflict):
+                raise
             # Of a call whose response was lost, the own write is what is in the way of the repeated one.
-            earlier = None if key is None else await self._find_earlier(parts, caller, address, request, key)
-            if isinstance(earlier, WrittenRecord):
-                return earlier
-            if earlier is None:
-                _raise_conflict(problem, address, request)
-            result = earlier
-        return await self._db.write(lambda tx: _store_result(tx, caller, address, parts.memory.key_prefix, result, key))
-
-    async def _find_earlier(
-        self, parts: VaultParts, caller: MemoryCaller, address: RecordAddress, request: WriteAsked, key: IdempotencyKey
-    ) -> WrittenRecord | WriteResult | None:
-        """Return what this request wrote in an earlier call, if the record still is in that state, or its response."""
-        stored = await self._db.write(lambda tx: idempotency.find_response(tx, key))
-        if stored is None:
-            return None
-        if stored.status_code != _JOURNALED:
-            return _replay(stored, caller, address)
-        journaled = msgspec.convert(stored.body, _Journaled)
-        try:
-            _, raw_hash = await parts.memory.read(caller, address.path)
-        except NoSuchNote:
-            return None
-        if raw_hash != journaled.after_hash:
-            return None
-        sent_hash = content_hash(request.content.removeprefix(BOM).encode())
-        return WriteResult("success", "", 0, sent_hash, raw_hash, journaled.before_hash)
+            stored = None if key is None else await self._db.write(lambda tx: idempotency.find_response(tx, key))
+            if stored is not None and stored.status_code != _JOURNALED:
+                return _replay(stored, caller, address)
+            earlier = None if stored is None else await _find_earlier(stored, parts, caller, address, request)
+            return earlier or _raise_conflict(problem, address, request)
 
     async def read(self, context: AuthorityContext | None, request: ReadAsked) -> ReadRecord:
         """Return a record. Raises NotFound."""
@@ -260,6 +257,26 @@ class GovernedMemory:
         )  # fmt: skip
 
 
+async def _find_earlier(
+    stored: StoredResponse, parts: VaultParts, caller: MemoryCaller, address: RecordAddress, request: WriteAsked
+) -> WriteResult | None:
+    """Return the result of the write that an earlier call decided, None if it may not have been applied yet.
+
+    If others have written since, `etag` is empty.
+    """
+    journaled = msgspec.convert(stored.body, _Journaled)
+    try:
+        _, raw_hash = await parts.memory.read(caller, address.path)
+    except NoSuchNote:
+        raw_hash = NO_FILE
+    if raw_hash != journaled.after_hash:
+        if await parts.memory.journal.is_open(address.path, journaled.after_hash):
+            return None
+        raw_hash = NO_FILE
+    sent_hash = content_hash(request.content.removeprefix(BOM).encode())
+    return WriteResult("success", "", 0, sent_hash, raw_hash, journaled.before_hash)
+
+
 def _replay(stored: StoredResponse, caller: MemoryCaller, address: RecordAddress) -> WrittenRecord:
     response = msgspec.convert(stored.body, WrittenRecord)
     changes = {"disposition": "replayed", "provenance_id": caller.parent_event_id or "", "path": address.path}
@@ -347,7 +364,8 @@ def _store_result(
     result: WriteResult,
     key: IdempotencyKey | None,
 ) -> WrittenRecord:
-    version = records.record_versions(tx, key_prefix + address.path, result.before_hash, result.etag)
+    hashes = (result.before_hash, result.etag) if result.etag else ()
+    version = records.record_versions(tx, key_prefix + address.path, *hashes)
     response = WrittenRecord(
         address.record_id, address.namespace, address.key, version, result.content_hash,
         "updated" if result.before_hash else "created", caller.parent_event_id or "", address.path,
