@@ -11,8 +11,11 @@ import pytest
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql
+from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.pages import memory as memory_page
+from stentor.surfaces.dashboard.pages import memory_editing
 from stentor.surfaces.dashboard.presenters import note_rendering
+from stentor.surfaces.dashboard.site.page import PageRequest
 from tests.conftest import MakeWorld
 from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
@@ -366,6 +369,47 @@ async def test_a_note_is_edited_with_a_preview_and_keeps_its_frontmatter(site: S
     assert "kept text" in refused.text
     await site.send("/memory/edit", path="new/one.md", vault="default", base="", text="# One\n")
     assert "One" in await note(site, "new/one.md")
+
+
+@requirement("dashboard.page-memory-editing")
+async def test_a_new_note_replaces_none(site: Site) -> None:
+    await write(site, "n.md", "# Kept\n")
+    new = {"vault": "default", "base": "", "text": "# Other\n"}
+    refused = await site.send("/memory/edit", 409, path="n.md", **new)
+    assert "There is a note at this path" in refused.text
+    assert "# Other" in refused.text
+    assert "Kept" in await note(site, "n.md")
+    await write(site, "n.md", operation="delete")
+    await site.send("/memory/edit", path="n.md", **new)
+    assert "Other" in await note(site, "n.md")
+
+
+@requirement("dashboard.page-memory-editing")
+async def test_of_two_new_notes_that_are_saved_at_once_the_second_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = memory_editing.read_document
+
+    async def read(page: PageRequest, path: str, vault: str) -> JsonObject | None:
+        found = await reads(page, path, vault)
+        body = {"operation": "write", "document": {"path": path, "content": "# First\n"}}
+        assert (await site.world.clients["SECOND"].post("/api/v1/memory/write", json=body)).status_code == 200
+        return found
+
+    monkeypatch.setattr(memory_editing, "read_document", read)
+    await site.send("/memory/edit", 409, path="n.md", vault="default", base="", text="# Second\n")
+    assert "First" in await note(site, "n.md")
+
+
+@requirement("dashboard.page-memory-editing")
+async def test_a_note_that_is_saved_unchanged_keeps_each_space(site: Site) -> None:
+    text = "    code\n\n- a\n\n"
+    await write(site, "n.md", text)
+    base = re.search(r'name="base" value="([^"]+)"', await at(site, "/memory/edit?path=n.md"))
+    assert base
+    sent = text.replace("\n", "\r\n")
+    await site.send("/memory/edit", path="n.md", vault="default", base=base[1], text=sent)
+    assert f">\n{text}</textarea>" in await at(site, "/memory/edit?path=n.md")
 
 
 @requirement("dashboard.page-memory-editing")

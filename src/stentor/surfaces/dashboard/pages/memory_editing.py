@@ -19,6 +19,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 
 REFUSALS = (400, 409, 412, 413)
 """Statuses of a write that the form shows beside what was typed."""
+EXISTS_MESSAGE = "There is a note at this path. Edit that one, or choose another path."
 
 
 async def show_editor(page: PageRequest) -> Response:
@@ -49,17 +50,28 @@ async def preview(page: PageRequest) -> Response:
     """Render the text as the note's page would, without saving it."""
     form = await page.read_form()
     source = {"from": form.get("path", ""), **vault_param(form.get("vault") or DEFAULT_VAULT)}
-    body = await asyncio.to_thread(note_rendering.render_note, form.get("text", ""), source)
+    body = await asyncio.to_thread(note_rendering.render_note, await _read_text(page), source)
     return page.render("note-preview.html", body=body)
+
+
+async def _read_text(page: PageRequest) -> str:
+    """Return the text of the form with each space of it, unlike `read_form`: space begins a block of code."""
+    return str((await page.request.form()).get("text") or "").replace("\r\n", "\n")
 
 
 async def save(page: PageRequest) -> Response:
     form = await page.read_form()
     path, vault, base = form.get("path", "").strip(), form.get("vault") or DEFAULT_VAULT, form.get("base", "")
-    text = form.get("text", "").replace("\r\n", "\n")
+    text = await _read_text(page)
+    # A new note is written only where the reading just now found none.
+    metadata = {"conflict_resolution": "merge", "base_hash": base} if base else {"conflict_resolution": "abort"}
     try:
         document = await read_document(page, path, vault)
-        written = await _write(page, path, vault, text, (document or {}).get("frontmatter", {}), base)
+        if document is not None and not base:
+            raise GatewayError(409, "CONFLICT", EXISTS_MESSAGE)
+        written = await _write(page, path, vault, text, (document or {}).get("frontmatter", {}), metadata)
+        if written["status"] == "conflict" and not base:
+            raise GatewayError(409, "CONFLICT", EXISTS_MESSAGE)
     except GatewayError as error:
         if error.status not in REFUSALS:
             raise
@@ -71,8 +83,9 @@ async def restore(page: PageRequest) -> Response:
     """Write an earlier version again; the present one stays among the versions."""
     form = await page.read_form()
     path, vault, version = form.get("path", ""), form.get("vault") or DEFAULT_VAULT, form.get("version", "")
+    # Without a condition: it replaces whatever is there.
     old = (await page.call("memory.version", version=version, path=path, vault=vault))["document"]
-    written = await _write(page, path, vault, old["content"], old["frontmatter"], "")
+    written = await _write(page, path, vault, old["content"], old["frontmatter"], {})
     return _redirect(page, path, vault, written)
 
 
@@ -86,9 +99,9 @@ async def name_version(page: PageRequest) -> Response:
     return page.redirect(note_url(path, vault, **shown), "saved")
 
 
-async def _write(page: PageRequest, path: str, vault: str, text: str, frontmatter: JsonObject, base: str) -> JsonObject:
-    # Without a base it is a new note, or a restore, which is meant to replace whatever is there.
-    metadata: JsonObject = {"conflict_resolution": "merge", "base_hash": base} if base else {}
+async def _write(
+    page: PageRequest, path: str, vault: str, text: str, frontmatter: JsonObject, metadata: JsonObject
+) -> JsonObject:
     body = {
         "operation": "write",
         "vault": vault,
