@@ -102,7 +102,7 @@ def test_a_note_without_frontmatter_gets_one() -> None:
         ("a: [\n", "line"),
         ("\ta: 1\n", "line 1"),
         ("a: " + "[" * 30 + "]" * 30 + "\n", "deeper"),
-        ("a: " + "[" * 5_000 + "\n", ""),
+        ("a: " + "[" * 5_000 + "\n", "deeper"),
         ("? [x]\n: 1\n", "not a scalar"),
         ("a: \x01\n", ""),
         ("x: " + "y" * 70_000 + "\n", "more than"),

@@ -23,6 +23,7 @@ MAX_NODES = 2_000
 """Keys, values and items together; composing each takes about 0.1 ms."""
 MAX_DIGITS = 4_000
 """Maximum digits of an integer; a longer one is a string. Python and JSON decoders refuse a little above that."""
+_TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels"
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _PLAIN_SCALAR = re.compile(r"[A-Za-zÀ-ɏ_/][\w À-ɏ/.@+-]*(?<! )\Z")
 # Also the booleans of YAML 1.1, which other programs that read the note may still use.
@@ -65,15 +66,20 @@ def find_key_spans(text: str) -> dict[str, tuple[int, int]]:
 
 
 class _LimitedComposer(Composer):
-    """Rejects a text with too many nodes before it has read them all."""
+    """Rejects a text with too many or too deep nodes before it has read them all: thousands of `[` take seconds."""
 
-    nodes = 0
+    nodes, depth = 0, 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise InvalidYaml(f"it has more than {MAX_NODES:,} keys and values")
-        return super().compose_node(parent, index)
+        if self.depth > MAX_DEPTH:
+            raise InvalidYaml(_TOO_DEEP)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def _compose(text: str) -> Node | None:
@@ -127,7 +133,7 @@ def _load_value(node: Node, depth: int) -> Any:
     if node.anchor:
         raise InvalidYaml("anchors and aliases are not allowed")
     if depth > MAX_DEPTH:
-        raise InvalidYaml(f"it is nested deeper than {MAX_DEPTH} levels")
+        raise InvalidYaml(_TOO_DEEP)
     if isinstance(node, MappingNode):
         return _load_mapping_node(node, depth)
     if isinstance(node, SequenceNode):
