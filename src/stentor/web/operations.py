@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -88,8 +87,9 @@ class Operation:
 
     def bound_to(self, owner: object, name: str) -> Operation:
         """The same with a method of `owner` to run; what was computed from the signature is kept."""
-        made = copy(self)
-        object.__setattr__(made, "run", getattr(owner, name))
+        # Not by `copy`: every start of a service and of a test binds all operations.
+        made = object.__new__(Operation)
+        made.__dict__.update(self.__dict__, run=getattr(owner, name))
         return made
 
     @property
