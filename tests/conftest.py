@@ -277,7 +277,8 @@ async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: 
     """Build and start a World with settings of one's own; stop its kernel afterwards."""
     base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(folder), "SERVICE_BUILTIN_AGENTS": "0"}
     base |= {"SERVICE_LLM_FIND_OLLAMA": "0"}
-    base |= {"SERVICE_MEMORY": "0", "SERVICE_EMBEDDING_MODEL": "none"}  # their own tests switch them on
+    # Their own tests switch them on.
+    base |= {"SERVICE_MEMORY": "0", "SERVICE_EMBEDDING_MODEL": "none", "SERVICE_TASK_SEARCH": "0"}
     base |= {"SERVICE_PROVENANCE_INTERVAL_SECONDS": "86400"}  # its tests number by hand
     chosen = settings.load({**base, **environ})
     logs: list[BrokenRunLog] = []

@@ -19,6 +19,7 @@ from stentor.domains.memory.index.postgres import schema as postgres
 from stentor.domains.memory.validity.frontmatter_keys import Mark
 from stentor.domains.memory.validity.model import Exclusion
 from tests.conformance.indexes import MODEL, document, embed, fill, near, unit
+from tests.databases import thorough
 from tests.requirements import requirement
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -146,7 +147,7 @@ def test_any_order_of_changes_excludes_what_a_plain_computation_gives(address: s
             await program.step(*step)
             await program.check()
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100 if thorough() else 15, deadline=None, suppress_health_check=list(HealthCheck))
     @given(STEPS)
     def same(steps: list[tuple[str, str, Any]]) -> None:
         runner.run(run(steps))

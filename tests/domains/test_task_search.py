@@ -20,6 +20,12 @@ from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
 
+@pytest.fixture
+async def world(make_world: MakeWorld) -> World:
+    made: World = await make_world(SERVICE_TASK_SEARCH="1")
+    return made
+
+
 async def index(world: World) -> None:
     """Number the events, as the service does by itself, and index them."""
     await world.kernel.provenance.sequencer.drain()
@@ -155,7 +161,7 @@ async def test_a_search_that_is_switched_off_says_how_to_switch_it_on(make_world
 
 @requirement("tasks.search")
 async def test_an_index_of_another_run_log_is_built_anew(make_world: MakeWorld) -> None:
-    world: World = await make_world()
+    world: World = await make_world(SERVICE_TASK_SEARCH="1")
     await world.register()
     task_id = await world.submit(input="restored")
     search = world.kernel.tasks.search
@@ -169,14 +175,14 @@ async def test_an_index_of_another_run_log_is_built_anew(make_world: MakeWorld) 
 @pytest.mark.only("sqlite", reason="the index is a file of its own")
 @requirement("tasks.search")
 async def test_an_index_that_is_damaged_is_built_anew(make_world: MakeWorld, tmp_path: Path) -> None:
-    world: World = await make_world()
+    world: World = await make_world(SERVICE_TASK_SEARCH="1")
     await world.register()
     task_id = await world.submit(input="durian")
     await index(world)
     await world.kernel.tasks.search.close()
     for file in (tmp_path / "index").glob(f"{INDEX_FILE}*"):
         file.write_bytes(b"not a database")
-    again: World = await make_world()
+    again: World = await make_world(SERVICE_TASK_SEARCH="1")
     await index(again)
     assert await found(again, text="durian") == [task_id]
 

@@ -22,7 +22,7 @@ async def make_board(make_world: MakeWorld, tmp_path: Path) -> AsyncIterator[Any
     opened: list[tuple[Any, httpx.AsyncClient]] = []
 
     async def make(world: World | None = None, **environ: str) -> Board:
-        world = world or await make_world()
+        world = world or await make_world(SERVICE_TASK_SEARCH="1")
         vault = tmp_path / "vault"
         vault.mkdir(exist_ok=True)
         base = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_TASK_NOTES": "0", "DASHBOARD_API_KEY": KEY}

@@ -196,6 +196,7 @@ async def test_an_unknown_path_is_404_and_says_which(world: World) -> None:
         assert f"GET {path}" in error["message"]
 
 
+@pytest.mark.only("sqlite", reason="nothing here asks the database")
 @requirement("http.error-envelope")
 async def test_a_method_that_a_path_does_not_have_is_405_and_names_those_it_has(world: World) -> None:
     paths: dict[str, set[str]] = {}
