@@ -48,7 +48,7 @@ LEFT_OUT = re.compile(r"\.(__main__|migrations\.env|embedding\.onnx_export)$|\.s
 
 
 def run(
-    args: Sequence[str], env: Mapping[str, str], stdin: bytes = b"", timeout: float = 60, cwd: Path | None = None
+    args: Sequence[str], env: Mapping[str, str], stdin: bytes = b"", timeout: float = 600, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     """As `subprocess.run` does it, with both outputs captured. Raises TimeoutError."""
     with _memory(stdin) as given, _memory() as out, _memory() as err:
@@ -58,7 +58,7 @@ def run(
 
 
 def run_text(
-    args: Sequence[str], env: Mapping[str, str], timeout: float = 60, cwd: Path | None = None
+    args: Sequence[str], env: Mapping[str, str], timeout: float = 600, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     done = run(args, env, b"", timeout, cwd)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -12,7 +12,7 @@ T = TypeVar("T")
 Told = str | Callable[[], object]
 """What a test that waited in vain says: words, or what there is then."""
 
-PATIENCE_SECONDS = 200.0
+PATIENCE_SECONDS = 600.0
 STEP_SECONDS = 0.01
 VAIN = "it did not come about"
 

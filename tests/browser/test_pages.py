@@ -13,7 +13,7 @@ from tests.browser.pages import pages
 from tests.requirements import requirement
 
 # One test opens 50 pages, each of which axe reads.
-pytestmark = [pytest.mark.slow, pytest.mark.together("browser"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.together("browser")]
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
 

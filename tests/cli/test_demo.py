@@ -26,7 +26,6 @@ def read_until(terminal: int, text: bytes) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_demo_at_a_terminal_keeps_its_dashboard_until_ctrl_c(tmp_path: Path) -> None:
     process, terminal = pty.fork()
     if process == 0:
@@ -52,7 +51,6 @@ def test_demo_at_a_terminal_keeps_its_dashboard_until_ctrl_c(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_demo_that_is_terminated_leaves_neither_a_service_nor_a_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "stentor", "demo", "--json", "--rounds", "100"]
     environ = os.environ | {"TMPDIR": str(tmp_path)}

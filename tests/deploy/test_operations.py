@@ -27,7 +27,6 @@ NAMES = ("GATEWAY", "DASHBOARD", "VAULT", "VAULT_TLS", "NOTES", "MCP")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.fault,
-    pytest.mark.timeout(300),
     pytest.mark.only("sqlite", reason="the page begins with SQLite"),
 ]
 

@@ -67,7 +67,7 @@ def test_a_showcase_tells_its_story_and_ends(name: str, tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1100,
     )
     assert run.returncode == 0, run.stderr
     assert "Traceback" not in run.stderr

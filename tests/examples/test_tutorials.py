@@ -124,7 +124,7 @@ def test_a_worker_with_a_wrong_key_ends_with_the_reason() -> None:
     refusal = {"success": False, "error": "Authentication required", "message": "This service does not know the key."}
     with serving(lambda asked, before: Answer(401, refusal)) as (address, _):
         command = [sys.executable, str(ROOT / "examples" / "keywords_agent.py"), address, "wrong"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
     assert done.returncode == 1
     # The program's line and that of the method, and none of the client below it.
     assert done.stderr.count('File "') == 2

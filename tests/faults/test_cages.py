@@ -16,7 +16,7 @@ from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 from tests.system import need
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.fault
 
 
 @pytest.fixture

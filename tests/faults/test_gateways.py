@@ -24,7 +24,7 @@ from tests.faults.gateways import Cluster, Gateway
 from tests.patience import until
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 __all__ = ["embedding_service"]
 WORDS_ONLY = {"SERVICE_EMBEDDING_MODEL": "none"}
 

@@ -25,7 +25,7 @@ from tests.stub import Answer, Asked, serving
 
 KEY = KEYS["ADMIN"].split(":")[0]
 TASKS = 150
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(180), pytest.mark.together("installation")]
+pytestmark = [pytest.mark.fault, pytest.mark.together("installation")]
 
 
 @pytest.fixture

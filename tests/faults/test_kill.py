@@ -23,7 +23,7 @@ from tests.service import SHORT_LEASE
 
 TASKS, WORKED, KILLS = (1_800, 200, 10) if thorough() else (450, 50, 4)
 KEY = KEYS["ADMIN"].split(":")[0]
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tests.service import SHORT_LEASE
 
 EACH, KILLS = 120, 6
 TEXT = "Agents do tasks. Stentor routes each task. It records why it did."
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.fault
 
 
 def message(zone: str, action: str, body: dict[str, Any], mode: str = "direct") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.patience import until
 from tests.requirements import requirement
 from tests.service import Service, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.fault]
 HOUR = 3600
 Moved = tuple[Service, Clock, Callable[[], Service]]
 

@@ -21,7 +21,7 @@ from tests.service import SHORT_LEASE
 from tests.system import need
 
 KEY = KEYS["ADMIN"].split(":")[0]
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.fault
 
 
 def refused_as_outage(client: httpx.Client, body: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from tests.service import Service
 
 REFUNDS = int(os.environ.get("STENTOR_REFUNDS", "64" if thorough() else "2"))
 ONE = pytest.mark.only("sqlite", reason="where the bank takes keys both are tried")
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(60 + 5 * REFUNDS)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(1200 + 5 * REFUNDS)]
 Start = Callable[..., Service]
 
 

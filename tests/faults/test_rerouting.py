@@ -20,7 +20,7 @@ from tests.patience import until
 from tests.processes.conftest import Start, start
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.fault
 __all__ = ["start"]
 
 BRIEF = {"SERVICE_WORKER_OFFLINE_SECONDS": "3", "SERVICE_LEASE_SECONDS": "3"}

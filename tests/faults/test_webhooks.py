@@ -27,7 +27,7 @@ from tests.stub import Answer, Asked, serving
 TASKS, KILLS = 600, 6
 EVENTS = ["task.submitted", "task.started", "task.completed"]
 KEY = KEYS["ADMIN"].split(":")[0]
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.fault
 
 
 @dataclass

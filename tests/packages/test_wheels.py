@@ -69,7 +69,6 @@ def test_the_worker_needs_one_library_and_the_service_needs_both_packages(wheels
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("project", PROJECTS)
 def test_a_wheel_installs_in_an_empty_environment_and_runs(wheels: Path, project: str, tmp_path: Path) -> None:
     [wheel] = wheels.glob(f"{project}-*.whl")

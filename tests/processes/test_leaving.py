@@ -21,7 +21,7 @@ from tests.processes.test_together import sleeper
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
 
-pytestmark = [pytest.mark.together("leaving"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.together("leaving")
 KEY = KEYS["ADMIN"].split(":")[0]
 
 

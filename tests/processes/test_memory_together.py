@@ -11,7 +11,7 @@ from tests.patience import until
 from tests.processes.conftest import Start
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.together("processes"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.together("processes")
 MEMORY = {"SERVICE_MEMORY": "1", "SERVICE_EMBEDDING_MODEL": "none"}
 
 

@@ -12,7 +12,7 @@ from tests.processes.calls import Stream, claim, ended, known, post, register, s
 from tests.processes.conftest import Installation, Start
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.together("processes"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.together("processes")
 
 
 @requirement("scale.dispatch-across-machines")

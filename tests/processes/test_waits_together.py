@@ -18,7 +18,7 @@ from tests.processes.calls import claim, known, post, register, submit, task
 from tests.processes.conftest import Installation
 from tests.requirements import requirement
 
-pytestmark = [pytest.mark.together("processes"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.together("processes")
 ROUNDS = 40
 Call = Callable[[], httpx.Response]
 

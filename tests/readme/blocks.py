@@ -27,7 +27,7 @@ def blocks(page: Path = README) -> list[Block]:
 def demo_output() -> str:
     """What `stentor demo` prints on standard output, without the padding at the ends of lines."""
     command = [sys.executable, "-m", "stentor", "demo"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1100, cwd=ROOT)
     if done.returncode:
         raise AssertionError(f"the demo ended with {done.returncode}: {done.stderr}")
     return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())

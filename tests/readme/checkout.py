@@ -33,7 +33,7 @@ class Checkout:
     def bash(self, block: Block) -> str:
         """Run a block as it stands; stops at the first command that fails."""
         command = ["bash", "-euo", "pipefail", "-c", self.text(block)]
-        done = subprocess.run(command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=280)
+        done = subprocess.run(command, cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=1100)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

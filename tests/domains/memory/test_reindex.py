@@ -89,7 +89,6 @@ def test_the_commands_work_with_a_service_and_without(serve: Callable[..., Servi
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(120)
 def test_a_kill_between_file_and_index_loses_no_write_that_was_answered(
     serve: Callable[..., Service], tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ FAULTS = int(os.environ.get("STENTOR_JOURNAL_FAULTS", "400" if thorough() else "
 MANY = int(os.environ.get("STENTOR_JOURNAL_MANY", FAULTS))
 SEED = int(os.environ.get("STENTOR_JOURNAL_SEED", "1"))
 DIES = Fault(is_done=False, kills_worker=True)
-pytestmark = pytest.mark.timeout(300 + FAULTS + MANY)
+pytestmark = pytest.mark.timeout(1200 + FAULTS + MANY)
 
 
 @pytest.fixture
