@@ -88,6 +88,18 @@ async def test_calls_above_the_rate_are_denied_until_time_has_passed(world: Worl
     assert (await authorize(world, agent, call))["allowed"] is True
 
 
+@requirement("registry.authorize-denial-recorded")
+async def test_a_rate_frees_calls_again_though_the_clock_went_back(world: World) -> None:
+    agent = await world.register(sandbox_whitelist=WHITELIST)
+    call = {"tool": "clock", "operation": "read"}
+    for _ in range(2):
+        await authorize(world, agent, call)
+    world.clock.advance(seconds=-3600)
+    assert (await authorize(world, agent, call))["allowed"] is False
+    world.clock.advance(seconds=31)
+    assert (await authorize(world, agent, call))["allowed"] is True
+
+
 @requirement("registry.authorize-fails-closed")
 async def test_nothing_is_allowed_without_a_whitelist_or_out_of_service(world: World) -> None:
     bare = await world.register("bare")

@@ -95,11 +95,15 @@ class SandboxService:
             return denial
         # Last, so that only an access that is otherwise allowed takes a token.
         if tool.rate_limit:
-            tokens = model.take_token(tool.rate_limit, *store.read_bucket(tx, agent.agent_id, tool.name))
-            if tokens is None:
+            tokens, idle_us = store.read_bucket(tx, agent.agent_id, tool.name)
+            left = model.take_token(tool.rate_limit, tokens, idle_us)
+            if left is None:
+                if tokens is not None and idle_us < 0:
+                    # The clock was set back: else the bucket would stay empty for as long as it was.
+                    store.put_bucket(tx, agent.agent_id, tool.name, tokens)
                 limit = f"more than {tool.rate_limit} calls a minute"
                 return AccessDenial("rate_limit", f"The tool {tool.name!r} was called {limit}.")
-            store.put_bucket(tx, agent.agent_id, tool.name, tokens)
+            store.put_bucket(tx, agent.agent_id, tool.name, left)
         return None
 
     def _check_policy(self, agent: Agent, access: Access) -> AccessDenial | None:
