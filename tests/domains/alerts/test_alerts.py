@@ -168,6 +168,19 @@ async def test_a_worker_that_stops_with_the_service_and_does_not_return_opens_an
 
 
 @requirement("alerts.agents")
+async def test_a_worker_that_was_never_started_opens_an_alert_when_its_first_task_has_waited(world: World) -> None:
+    agent = await world.register("ann")
+    await check(world, minutes=10)
+    await world.submit()
+    await check(world, minutes=4)
+    assert await alerts(world, "agent_offline") == []
+    await world.submit()
+    await check(world, minutes=2)
+    (alert,) = await alerts(world, "agent_offline")
+    assert alert["agent_id"] == agent
+
+
+@requirement("alerts.agents")
 async def test_an_agent_whose_model_no_provider_serves_opens_an_alert_that_says_so(world: World) -> None:
     runtime = {"kind": "llm", "options": {"model": "sea/sea-large"}}
     agent = await world.register("helper", runtime=runtime)

@@ -78,7 +78,7 @@ class AgentCheck:
         self._db, self._agents, self._presence, self._clock = db, agents, presence, clock
         self._wait_us = thresholds.wait_us
         self._started = clock.now()
-        self._had_tasks: dict[str, bool] = {}
+        self._first_tasks: dict[str, int] = {}
 
     async def __call__(self, open_keys: frozenset[AlertKey]) -> list[Finding]:
         found = [await self._check(agent, open_keys) for agent in self._agents.list_all()]
@@ -108,14 +108,19 @@ class AgentCheck:
         Nobody waits for one that was registered and never started. One that stopped together with the service was not
         seen by this process.
         """
-        seen = self._presence.last_seen(agent.agent_id)
-        # After a start every worker looks offline until its first poll, so the wait counts from then.
-        if self._clock.now() - (seen or self._started) < self._wait_us:
-            return False
-        if seen is None and agent.agent_id not in self._had_tasks:
-            last = await self._db.read(lambda tx: registry_store.find_last_task_time(tx, agent.tenant, agent.agent_id))
-            self._had_tasks[agent.agent_id] = last is not None
-        return seen is not None or self._had_tasks[agent.agent_id]
+        since = self._presence.last_seen(agent.agent_id)
+        if since is None:
+            first = self._first_tasks.get(agent.agent_id) or await self._find_first_task(agent)
+            # After a start every worker looks offline until its first poll, so the wait counts from then.
+            since = None if first is None else max(first, self._started)
+        return since is not None and self._clock.now() - since >= self._wait_us
+
+    async def _find_first_task(self, agent: Agent) -> int | None:
+        """Return when the first task of an agent was submitted, and remember it; None as long as it has none."""
+        first = await self._db.read(lambda tx: registry_store.find_first_task_time(tx, agent.tenant, agent.agent_id))
+        if first is not None:
+            self._first_tasks[agent.agent_id] = first
+        return first
 
 
 def _agent_finding(agent: Agent, kind: AlertKind, text: str) -> Finding:

@@ -39,6 +39,7 @@ _UPDATE = Sql(
     where tenant = :tenant and agent_id = :agent_id"""
 )
 _LAST_TASK = Sql("select max(created_at) from tasks where tenant = :tenant and assigned_agent = :agent_id")
+_FIRST_TASK = Sql("select min(created_at) from tasks where tenant = :tenant and assigned_agent = :agent_id")
 _VIOLATION = "select violation_id, type, details, happened_at, cleared_at from violations where agent_id = :agent_id"
 _VIOLATIONS = Sql(f"{_VIOLATION} and cleared_at is null order by violation_id")
 _ALL_VIOLATIONS = Sql(f"{_VIOLATION} order by violation_id")
@@ -121,6 +122,11 @@ def update(tx: Tx, agent: Agent) -> None:
 
 def find_last_task_time(tx: Tx, tenant: str, agent_id: str) -> int | None:
     row = tx.row(_LAST_TASK, tenant=tenant, agent_id=agent_id)
+    return row[0] if row else None
+
+
+def find_first_task_time(tx: Tx, tenant: str, agent_id: str) -> int | None:
+    row = tx.row(_FIRST_TASK, tenant=tenant, agent_id=agent_id)
     return row[0] if row else None
 
 
