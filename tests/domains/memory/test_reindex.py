@@ -56,6 +56,11 @@ async def test_an_index_that_is_wrong_is_told_and_mended(notes: Notes) -> None:
     assert await notes.found("note3") == ["3.md"]
 
 
+@pytest.mark.parametrize("route", ["verify", "reindex"])
+async def test_a_cursor_with_a_nul_is_refused(notes: Notes, route: str) -> None:
+    assert (await notes.post(route, after="/tasks/0/\0")).status_code == 400
+
+
 def command(service: Service, *words: str) -> subprocess.CompletedProcess[str]:
     words = (*words, "--data-dir", str(service.data_dir), "--key", service.key)
     return forkserver.run_text(words, service.environ)

@@ -301,7 +301,7 @@ class VersionDocumentOut(ResponseModel):
 class StepIn(RequestModel):
     model_config = example_config(after="", limit=500)
 
-    after: Annotated[str, StringConstraints(max_length=4096)] = ""
+    after: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
     limit: Annotated[int, Field(ge=1, le=5000)] = 500
     vault: VaultName = DEFAULT_VAULT
 
