@@ -106,7 +106,7 @@ def running(answer: Answer | None = None, **settings: str) -> Iterator[Showcase]
                 sys.exit("The service did not start; its messages are above.")
             base = f"{ready['gateway']}/api/v1"
             clients = [
-                httpx.Client(base_url=base, headers={"X-API-Key": key}, timeout=60)
+                httpx.Client(base_url=base, headers={"X-API-Key": key}, timeout=60, trust_env=False)
                 for key in (DESK_KEY, PERSON_KEY, ASSISTANT_KEY)
             ]
             yield Showcase(ready["gateway"], ready["dashboard"], data_dir, *clients, is_scripted)

@@ -13,6 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stentor.cli.demo.run import create_client
+from tests.stub import Answer, serving
+
 
 def read_until(terminal: int, text: bytes) -> str:
     """Return what the program prints, up to a text or its end."""
@@ -23,6 +26,18 @@ def read_until(terminal: int, text: bytes) -> str:
         except OSError:  # the program has ended
             break
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode(errors="replace"))
+
+
+def test_demo_sends_no_key_to_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")
+    with (
+        serving(lambda request, before: Answer(200)) as (address, asked),
+        serving(lambda request, before: Answer(403)) as (proxy, _),
+    ):
+        monkeypatch.setenv("http_proxy", proxy)
+        with create_client(address, "key") as client:
+            assert client.get("/tasks").status_code == 200
+    assert asked[0].headers["x-api-key"] == "key"
 
 
 @pytest.mark.slow
