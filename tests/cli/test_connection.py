@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +92,38 @@ def test_a_key_that_no_header_can_carry_is_wrong_usage(program: Program) -> None
     assert done.code == 2
     assert "--key contains characters" in done.err
     assert "cret contains" not in done.err
+
+
+def test_a_key_with_spaces_around_it_is_sent_without_them(program: Program) -> None:
+    with serving(lambda request, before: Answer(body=PAGE)) as (address, asked):
+        assert program("task", "list", "--url", address, "--key", "copied ").code == 0
+    assert asked[0].headers["x-api-key"] == "copied"
+
+
+def test_a_data_folder_that_cannot_be_read_is_not_needed_for_a_given_address(tmp_path: Path) -> None:
+    # Its name is too long: so that root cannot read it either.
+    program = Program(tmp_path / ("x" * 300), {"MCP_API_KEY": "shared"})
+    with serving(lambda request, before: Answer(body=PAGE)) as (address, asked):
+        assert program("task", "list", "--url", address).code == 0
+    assert asked[0].headers["x-api-key"] == "shared"
+    program.environ["SSL_CERT_FILE"] = str(tmp_path / "none")
+    done = program("task", "list", "--url", "https://127.0.0.1:9")
+    assert (done.code, "none of SSL_CERT_FILE cannot be used: No such file" in done.err) == (2, True)
+    del program.environ["SSL_CERT_FILE"]
+    done = program("task", "list", "--url", "https://127.0.0.1:9")
+    assert (done.code, "Cannot connect to a service at https://127.0.0.1:9." in done.err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("proxy", "reason"),
+    [("socks5://127.0.0.1:1", "SOCKS"), ("sock://127.0.0.1:1", "Unknown scheme"), ("http://h:x", "Invalid port")],
+)
+def test_a_proxy_that_cannot_be_used_is_told_as_such(program: Program, proxy: str, reason: str) -> None:
+    program.environ |= {"NO_PROXY": "", "ALL_PROXY": proxy}
+    done = program("task", "list", "--url", "http://stentor.invalid", "--json")
+    assert done.code == 2
+    assert done.json["error"].startswith("The proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: ")
+    assert reason in done.json["error"]
 
 
 def test_a_rate_limit_is_waited_out_with_a_notice(program: Program) -> None:

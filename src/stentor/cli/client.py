@@ -58,7 +58,9 @@ NO_KEY_MESSAGE = "The service requires an API key, and none was found: set SERVI
 
 def run_with_client(target: ServiceTarget, work: Callable[[ServiceClient], Awaitable[T]], *, access: Access) -> T:
     """Run `work` with a connected client and return its result. Raises CommandFailed and StentorError."""
-    options = {"SERVICE_DATA_DIR": target.data_dir, "SERVICE_URL": target.url, "SERVICE_CLIENT_KEY": target.key}
+    # Stripped as its variable is.
+    key = target.key and target.key.strip()
+    options = {"SERVICE_DATA_DIR": target.data_dir, "SERVICE_URL": target.url, "SERVICE_CLIENT_KEY": key}
     settings = settings_module.load(os.environ, options)
 
     async def connect_and_work() -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextlib import suppress
 from ipaddress import ip_address
 
 import httpx
@@ -15,15 +16,22 @@ from stentor.core.settings import Settings
 
 
 def create_http_client(settings: Settings, url: httpx.URL, key: str) -> httpx.AsyncClient:
-    """Create the client for a service at this address. Raises CommandFailed for certificates that cannot be used."""
-    return httpx.AsyncClient(
-        base_url=url,
-        headers={"X-API-Key": key} if key else {},
-        timeout=httpx.Timeout(30, connect=5),
-        verify=find_trust(settings, url),
-        # HTTP_PROXY and the like must not redirect calls to this machine, which carry its admin key.
-        trust_env=not is_loopback(url),
-    )
+    """Create the client for a service at this address. Raises CommandFailed for an unusable proxy or certificate."""
+    trust = find_trust(settings, url)
+    try:
+        return httpx.AsyncClient(
+            base_url=url,
+            headers={"X-API-Key": key} if key else {},
+            timeout=httpx.Timeout(30, connect=5),
+            verify=trust,
+            # HTTP_PROXY and the like must not redirect calls to this machine, which carry its admin key.
+            trust_env=not is_loopback(url),
+        )
+    # SOCKS needs another package; a scheme may be unknown, an address malformed.
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        reason = str(error).rstrip(". ")
+        message = f"The proxy of HTTP_PROXY, HTTPS_PROXY or ALL_PROXY cannot be used: {reason}. Unset the variable."
+        raise CommandFailed(message, EXIT_USAGE) from None
 
 
 def parse_service_url(address: str) -> httpx.URL:
@@ -52,12 +60,14 @@ def find_trust(settings: Settings, url: httpx.URL) -> ssl.SSLContext | bool:
     """
     if url.scheme != "https":
         return True
-    path = os.environ.get("SSL_CERT_FILE")
-    try:
+    # A folder that this user may not read is that of another service.
+    with suppress(OSError):
         if own := pinning.find_trust(settings.storage.data_dir, str(url)):
             return own
-        if not path:
-            return True
+    path = os.environ.get("SSL_CERT_FILE")
+    if not path:
+        return True
+    try:
         return ssl.create_default_context(cafile=path)
     except OSError as error:
         raise CommandFailed(f"The file {path} of SSL_CERT_FILE cannot be used: {error.strerror}.", EXIT_USAGE) from None
@@ -74,7 +84,8 @@ def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
         source = "--key" if settings.sources["SERVICE_CLIENT_KEY"] == "option" else "SERVICE_CLIENT_KEY"
         key = settings.client.key
     # To no other machine: an address from SERVICE_URL could be anybody's.
-    elif is_loopback(url) and path.exists():
+    # Path.exists would raise an error for a folder that this user may not read.
+    elif is_loopback(url) and os.path.exists(path):  # noqa: PTH110
         key, source = _read_key_file(path), str(path)
     else:
         key, source = settings.auth.shared_key, "MCP_API_KEY" if settings.auth.shared_key else ""
