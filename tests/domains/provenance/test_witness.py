@@ -141,6 +141,22 @@ def test_wrong_proof_of_a_genuine_checkpoint_neither_looks_like_a_rewrite_nor_re
 
 
 @requirement("provenance.witness")
+def test_many_wrong_proofs_leave_room_for_the_evidence_of_a_rewrite(
+    running: RunningWitness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.domains.provenance.witness.witness.MAX_EVIDENCE", 3)
+    assert running.post(running.tree.submit(0, 20))[0] == 200
+    for size in range(21, 26):
+        assert running.post(WitnessSubmission(20, [bytes(32)], running.tree.note(size)).text)[0] == 422
+    fork = Tree(leaves(40, b"other"), running.tree.signer)
+    for size in (20, 30):
+        assert running.post(fork.submit(20, size))[0] == 422
+    texts = [path.read_text() for path in running.folder.glob("evidence-*.txt")]
+    assert len(texts) == 1 + 3
+    assert {fork.submit(20, 20), fork.submit(20, 30)} <= {*texts}
+
+
+@requirement("provenance.witness")
 @pytest.mark.parametrize("character", "\x0b\r\x1c\x85\u2028")
 def test_signature_whose_name_has_a_control_character_returns_400(running: RunningWitness, character: str) -> None:
     body = running.tree.submit(0, 20) + f"— a{character}b AAAAAAAA\n"

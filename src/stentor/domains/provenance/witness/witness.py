@@ -122,11 +122,11 @@ class Witness:
             raise SubmissionRejected(422, "The checkpoint does not extend the newest one that this witness signed.\n")
 
     def _report(self, submission: WitnessSubmission, checkpoint: LogCheckpoint, signed_size: int) -> None:
-        path = self._folder.save_evidence(checkpoint, submission.text)
-        if path is None:
-            return
         # Anybody can submit a wrong proof with a genuine checkpoint; of one size there is only one genuine tree.
         is_certain = checkpoint.size == signed_size
+        path = self._folder.save_evidence(checkpoint, submission.text, "rewritten" if is_certain else "unproven")
+        if path is None:
+            return
         log.log(
             logging.ERROR if is_certain else logging.WARNING,
             "witness: %s origin=%s size=%d signed_size=%d evidence=%s",
@@ -179,16 +179,19 @@ class WitnessFolder:
         filesystem.write_atomically(self._path / STATE_FILE, msgspec.json.encode(notes).decode())
         self._notes = notes
 
-    def save_evidence(self, checkpoint: LogCheckpoint, submission: str) -> Path | None:
+    def save_evidence(self, checkpoint: LogCheckpoint, submission: str, kind: str) -> Path | None:
         """Store a submission that was not shown to extend the signed note; None if its checkpoint is stored already.
 
-        Of each log at most MAX_EVIDENCE are stored: a rewritten log submits another checkpoint each minute.
+        Of each log and kind the newest MAX_EVIDENCE stay: a rewritten log submits another checkpoint each minute.
         """
-        prefix = f"evidence-{sha256(checkpoint.origin.encode()).hexdigest()[:16]}"
+        prefix = f"evidence-{sha256(checkpoint.origin.encode()).hexdigest()[:16]}-{kind}"
         path = self._path / f"{prefix}-{sha256(checkpoint.body.encode()).hexdigest()[:16]}.txt"
-        if path.exists() or len(list(self._path.glob(f"{prefix}-*"))) >= MAX_EVIDENCE:
+        if path.exists():
             return None
         filesystem.write_atomically(path, submission)
+        stored = sorted(self._path.glob(f"{prefix}-*.txt"), key=lambda file: file.stat().st_mtime_ns)
+        for oldest in stored[:-MAX_EVIDENCE]:
+            oldest.unlink()
         return path
 
     def close(self) -> None:
