@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor.core.runlog import EventDraft
 from stentor.domains.provenance import merkle
 from stentor.domains.provenance.signed_note import open_note, parse_verifier
 from tests.conftest import ADMIN, MakeWorld, World
@@ -72,6 +73,26 @@ async def test_unknown_or_foreign_id_returns_404(world: World) -> None:
     for path in (task_id, run["root"], f"{task_id}/proof", f"{run['root']}/proof", "nothing", "nothing/proof", "%00"):
         response = await world.clients["OTHER"].get(f"{BASE}/{path}")
         assert (response.status_code, response.json()["error"]["code"]) == (404, "NOT_FOUND")
+
+
+@requirement("tasks.agents-see-their-own")
+async def test_an_agents_key_reads_no_error_output_and_no_question_of_anothers_task(world: World) -> None:
+    task_id = await world.do(await world.register(key_name="other"))
+    drafts = [
+        EventDraft("agent_logged", "execution", "The agent wrote 1 lines.", {"epoch": 1, "stderr": ["secret"]}),
+        EventDraft("step_started", "steps", "A step began.", {"key": "q", "waits_for": "secret?"}),
+    ]
+    infra = world.kernel.infra
+    await infra.db.write(lambda tx: infra.runlog.append(tx, "default", drafts, task_id=task_id))
+    await world.admin.post(f"{BASE}/checkpoint")
+    paths = [f"{BASE}/{task_id}", *(f"{BASE}/{draft.event_id}/proof" for draft in drafts)]
+    for path in paths:
+        seen = {key: (await world.clients[key].get(path)).json() for key in ("READER", "BOB")}
+        assert ("secret" in str(seen["READER"]), "secret" in str(seen["BOB"])) == (True, False), path
+    run, *proofs = [(await world.clients["BOB"].get(path)).json() for path in paths]
+    assert [event["metadata"] for event in run["events"][-2:]] == [{"epoch": 1}, {"key": "q"}]
+    assert [proof["event"] for proof in proofs] == [None, None]
+    assert all(proof["leaf_hash"] and proof["hashes"] for proof in proofs)
 
 
 @requirement("provenance.inclusion-and-consistency", "provenance.signed-checkpoints")

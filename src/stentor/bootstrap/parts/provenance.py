@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from stentor.auth.principal import DEFAULT_TENANT
+from stentor.auth.principal import DEFAULT_TENANT, Principal
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.retention import archived_body_reader
 from stentor.core.clock import SECOND
@@ -28,6 +28,8 @@ from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteSigner, NoteVerifier
 from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, SigningGuard
 from stentor.domains.provenance.witness.client import WitnessClient, parse_targets
+from stentor.domains.tasks import store as task_store
+from stentor.domains.tasks import visibility_queries
 
 FLUSH_SECONDS = 5.0
 """How long a stop waits for the last events to be numbered; the next start numbers the rest."""
@@ -108,7 +110,7 @@ class ProvenanceParts:
             await self._leader.close()
 
     def operations(self) -> ProvenanceOperations:
-        return ProvenanceOperations(self.service, self._verifier)
+        return ProvenanceOperations(self.service, self._verifier, _can_read_task)
 
     def _verifier(self) -> NoteVerifier | None:
         return keyfile.find_verifier(keyfile.key_path(self._settings))
@@ -182,3 +184,9 @@ def _open_witnesses(infra: Infrastructure, sinks: list[CheckpointSink]) -> tuple
     hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
     outbound = OutboundHttp((*settings.server.outbound_allow, *hosts), max_connections=16, keep_compressed=True)
     return outbound, WitnessClient(infra.db, infra.clock, outbound, targets, settings.provenance.witness_quorum, sinks)
+
+
+def _can_read_task(tx: Tx, principal: Principal, task_id: str) -> bool:
+    if visibility_queries.visibility_key(principal) is None:
+        return True
+    return visibility_queries.can_see_record(tx, principal, task_store.find(tx, principal.tenant, task_id))

@@ -85,7 +85,8 @@ def _open_driver(chosen: Settings, file: Path | None) -> Driver:
 class EventProof(msgspec.Struct, frozen=True):
     """The service's proof that `event` (its JSON) is number `number` in a tree; `checkpoint` is a signed note of it.
 
-    `event` is None if its body is in an archive that the service cannot read: then the proof is of the leaf's hash.
+    `event` is None if its body is in an archive that the service cannot read, or is not for this key: then the proof is
+    of the leaf's hash.
     """
 
     provenance_id: str

@@ -130,7 +130,8 @@ def show_proof(proof: CheckedEventProof) -> None:
         return
     console.print(f"[green]The proof is valid[/] ({len(proof.hashes)} hashes).", end=" ")
     if proof.event is None:
-        console.print("It is of the event's hash: the event itself is in an archive, so its id is not proven.", end=" ")
+        reason = "the event itself is in an archive or not for this key, so its id is not proven."
+        console.print(f"It is of the event's hash: {reason}", end=" ")
     print_line(
         "Its root is in a signed checkpoint." if proof.signed else "Its root is in no checkpoint with a known key."
     )

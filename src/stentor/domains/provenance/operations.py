@@ -10,6 +10,8 @@ from fastapi import APIRouter, Header, Path, Query
 from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema
 from starlette.responses import PlainTextResponse
 
+from stentor.auth.principal import Principal
+from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.model import RunTrace
 from stentor.domains.provenance.service import ProvenanceService
@@ -83,8 +85,13 @@ class ConsistencyOut(ResponseModel):
 class ProvenanceOperations:
     """The operations of the table OPERATIONS; their docstrings are published summaries."""
 
-    def __init__(self, provenance: ProvenanceService, key: Callable[[], NoteVerifier | None]) -> None:
-        self._provenance, self._key = provenance, key
+    def __init__(
+        self,
+        provenance: ProvenanceService,
+        key: Callable[[], NoteVerifier | None],
+        can_read_task: Callable[[Tx, Principal, str], bool],
+    ) -> None:
+        self._provenance, self._key, self._can_read_task = provenance, key, can_read_task
 
     async def checkpoint(self, caller: Caller) -> LogCheckpointOut:
         """Return the newest signed checkpoint."""
@@ -110,7 +117,11 @@ class ProvenanceOperations:
 
     async def run(self, caller: Caller, provenance_id: ProvenanceId) -> RunOut:
         """Return the run of an event or a task: its events as a flat list, each with its parent, oldest first."""
-        return describe_run(await self._provenance.read_run(caller.tenant, provenance_id))
+        return describe_run(
+            await self._provenance.read_run(
+                caller.tenant, provenance_id, lambda tx, task_id: self._can_read_task(tx, caller, task_id)
+            )
+        )
 
     async def proof(
         self,
@@ -119,7 +130,9 @@ class ProvenanceOperations:
         size: Annotated[Size | None, Query(description="Size of the tree; without it that of a checkpoint.")] = None,
     ) -> InclusionOut:
         """Prove that an event (for a task: its first event) is in the tree (RFC 9162, 2.1.3)."""
-        proof = await self._provenance.prove_inclusion(caller.tenant, provenance_id, size)
+        proof = await self._provenance.prove_inclusion(
+            caller.tenant, provenance_id, size, lambda tx, task_id: self._can_read_task(tx, caller, task_id)
+        )
         return InclusionOut.of(proof, event=proof.canonical and proof.canonical.decode())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cache, partial
 from heapq import heappop, heappush
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from stentor.core.db import Database, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
-from stentor.core.runlog import encode_event_row, leaf_hash
+from stentor.core.runlog import RunLogEvent, encode_event_row, leaf_hash
 from stentor.domains.provenance import archived_store, merkle, store
 from stentor.domains.provenance.archived_store import ArchivedEvent, archived_error
 from stentor.domains.provenance.checkpoints import CheckpointPublisher
@@ -26,6 +27,10 @@ ArchivedBodyReader = Callable[[str, str], Row | None]
 """Returns an archived event (columns EVENT_COLUMNS) by the name of its archive and its id, None if it cannot be read.
 
 Reads files: called in a thread."""
+CanReadTask = Callable[[Tx, str], bool]
+"""Returns whether the caller may read the task with this id, and so what its events say of its content."""
+TASK_CONTENT = frozenset({"stderr", "waits_for"})
+"""Metadata only for callers who may read the task: a program's error output, a question or the name of a signal."""
 MAX_EVENTS = 1_000
 MAX_ID = 255
 MAX_HOPS = 100
@@ -54,28 +59,45 @@ class ProvenanceService:
         self._db = db
         self._read_archived = read_archived
 
-    async def read_run(self, tenant: str, provenance_id: str) -> RunTrace:
-        """Return the whole run that a provenance id or task id belongs to. Raises NotFound, CorruptRecord."""
-        return await self._db.read(lambda tx: _read_run(tx, tenant, _find_event(tx, tenant, provenance_id)))
+    async def read_run(self, tenant: str, provenance_id: str, can_read: CanReadTask) -> RunTrace:
+        """Return the whole run that a provenance id or task id belongs to. Raises NotFound, CorruptRecord.
 
-    async def prove_inclusion(self, tenant: str, provenance_id: str, size: int | None) -> InclusionProof:
+        The events of tasks that the caller may not read are without TASK_CONTENT.
+        """
+
+        def read(tx: Tx) -> RunTrace:
+            run = _read_run(tx, tenant, _find_event(tx, tenant, provenance_id))
+            can_read_task = cache(partial(can_read, tx))
+            return msgspec.structs.replace(run, events=[_hide_content(event, can_read_task) for event in run.events])
+
+        return await self._db.read(read)
+
+    async def prove_inclusion(
+        self, tenant: str, provenance_id: str, size: int | None, can_read: CanReadTask
+    ) -> InclusionProof:
         """Prove that an event, or the first event of a task, is in the tree of that size.
 
         Without a size the tree is that of the first checkpoint that covers the event, or else the whole tree.
-        Of an archived event the proof has the body only if the archive can be read here.
+        Of an archived event the proof has the body only if the archive can be read here, and of one with TASK_CONTENT
+        only if the caller may read the task.
         Raises NotFound, TaskArchived for the id of an archived task, Conflict, InvalidRequest, RunLogDamaged.
         """
 
-        def read(tx: Tx) -> tuple[InclusionProof, str | None]:
+        def read(tx: Tx) -> tuple[InclusionProof, Row | None, str | None]:
             archived = _find_archived(tx, tenant, provenance_id)
             if archived is not None:
-                return _prove_archived(tx, provenance_id, archived, size), archived.archive
-            return _prove_inclusion(tx, _find_event(tx, tenant, provenance_id), size), None
+                leaf = bytes.fromhex(archived.leaf)
+                return _prove_leaf(tx, provenance_id, archived.number, leaf, size), None, archived.archive
+            row = _find_event(tx, tenant, provenance_id)
+            return _prove_inclusion(tx, row, size), row, None
 
-        proof, archive = await self._db.read(read)
-        body = None if archive is None else await asyncio.to_thread(self._read_archived, archive, provenance_id)
+        proof, body, archive = await self._db.read(read)
+        if archive is not None:
+            body = await asyncio.to_thread(self._read_archived, archive, provenance_id)
         # A body that is not what was recorded proves nothing: it is left out, and `stentor archive verify` names it.
         if body is None or leaf_hash(body) != proof.leaf_hash:
+            return proof
+        if _has_content(body) and not await self._db.read(lambda tx: can_read(tx, body[2])):
             return proof
         return msgspec.structs.replace(proof, canonical=encode_event_row(body))
 
@@ -150,6 +172,18 @@ def _read_run(tx: Tx, tenant: str, row: Row) -> RunTrace:
     return RunTrace(root[0], events, numbers, len(rows) > MAX_EVENTS)
 
 
+def _has_content(row: Row) -> bool:
+    # Not parsed: an event whose metadata is damaged has a proof too.
+    return row[2] is not None and any(f'"{name}"' in str(row[-1]) for name in TASK_CONTENT)
+
+
+def _hide_content(event: RunLogEvent, can_read: Callable[[str], bool]) -> RunLogEvent:
+    if event.task_id is None or TASK_CONTENT.isdisjoint(event.metadata) or can_read(event.task_id):
+        return event
+    metadata = {name: value for name, value in event.metadata.items() if name not in TASK_CONTENT}
+    return msgspec.structs.replace(event, metadata=metadata)
+
+
 def _find_root(tx: Tx, tenant: str, row: Row) -> Row:
     """Follow the parents to the first event. A missing parent ends the search; the audit reports it."""
     for _ in range(MAX_HOPS):
@@ -167,16 +201,11 @@ def _prove_inclusion(tx: Tx, row: Row, size: int | None) -> InclusionProof:
     number = store.number_of(tx, event_id)
     if number is None:
         raise Conflict("The event has no number yet; retry in a second.", {"event_id": event_id})
-    return _prove_leaf(tx, event_id, number, leaf_hash(row), encode_event_row(row), size)
+    return _prove_leaf(tx, event_id, number, leaf_hash(row), size)
 
 
-def _prove_archived(tx: Tx, event_id: str, event: ArchivedEvent, size: int | None) -> InclusionProof:
-    return _prove_leaf(tx, event_id, event.number, bytes.fromhex(event.leaf), None, size)
-
-
-def _prove_leaf(
-    tx: Tx, event_id: str, number: int, leaf: bytes, canonical: bytes | None, size: int | None
-) -> InclusionProof:
+def _prove_leaf(tx: Tx, event_id: str, number: int, leaf: bytes, size: int | None) -> InclusionProof:
+    """Return the proof without the bytes of the event."""
     tree_size = store.tree_size(tx)
     checkpoint = store.covering_checkpoint(tx, number + 1)
     if size is None:
@@ -190,7 +219,7 @@ def _prove_leaf(
     tiles = TileReader(tx)
     path, root = merkle.inclusion_proof(tiles, number, size), merkle.subtree_hash(tiles, 0, size)
     note = checkpoint.note if checkpoint else None
-    return InclusionProof(event_id, number, size, canonical, leaf, path, root, note)
+    return InclusionProof(event_id, number, size, None, leaf, path, root, note)
 
 
 def _prove_consistency(tx: Tx, old: int, new: int) -> ConsistencyProof:
