@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -149,6 +150,37 @@ def test_what_is_deleted_lies_in_the_trash_and_two_of_a_name_both_do(vault: Fold
     assert {p.name: p.read_bytes() for p in (root / TRASH_FOLDER).iterdir()} == {"x.md": b"one", "x 2.md": b"two"}
 
 
+@pytest.mark.parametrize("permanent", [False, True])
+def test_a_file_in_a_mounted_folder_is_deleted_into_a_trash_beside_it(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch, permanent: bool
+) -> None:
+    def rename(source_folder: int, source: str, target_folder: int, target: str, flags: int) -> bool:
+        if os.fstat(source_folder).st_ino == mounted and os.fstat(target_folder).st_ino not in (mounted, beside()):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        return real_rename(source_folder, source, target_folder, target, flags)
+
+    def beside() -> int:
+        folder = root / "mounted" / TRASH_FOLDER
+        return folder.stat().st_ino if folder.exists() else -1
+
+    vault.write_sync("mounted/a.md", b"text")
+    mounted, real_rename = (root / "mounted").stat().st_ino, safe_files._rename
+    monkeypatch.setattr(safe_files, "_rename", rename)
+    assert vault.delete_sync("mounted/a.md", permanent=permanent).previous == b"text"
+    assert not (root / "mounted/a.md").exists()
+    assert [path.name for path in (root / "mounted" / TRASH_FOLDER).iterdir()] == ([] if permanent else ["a.md"])
+    vault.write_sync("mounted/b.md", b"text")
+    with pytest.raises(VaultUnavailable, match="cross-device"):
+        vault.move_sync("mounted/b.md", "b.md")
+
+
+def test_a_trash_that_is_a_link_is_an_error_that_names_it(vault: FolderVault, root: Path, tmp_path: Path) -> None:
+    vault.write_sync("a.md", b"text")
+    (root / TRASH_FOLDER).symlink_to(tmp_path)
+    with pytest.raises(VaultUnavailable, match=r"\.trash"):
+        vault.delete_sync("a.md")
+
+
 def test_two_deletes_of_one_name_at_a_time_both_reach_the_trash(
     vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +220,8 @@ def test_a_moved_file_keeps_its_bytes_and_overwrites_only_when_told(vault: Folde
         vault.move_sync("a.md", "B.md")
     assert vault.move_sync("a.md", "b.md", overwrite=True).previous == b"b"
     vault.move_sync("b.md", "deep/c.md")
-    assert [(found.path, found.size) for found in vault.walk_sync()] == [("deep/c.md", 1)]
+    vault.move_sync("deep/c.md", "deep/C.md")
+    assert [(found.path, found.size) for found in vault.walk_sync()] == [("deep/C.md", 1)]
     with pytest.raises(NoSuchNote):
         vault.move_sync("a.md", "d.md")
 

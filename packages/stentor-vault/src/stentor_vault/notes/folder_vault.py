@@ -6,6 +6,7 @@ The file operations are in `safe_files` and `batch_io`; other programs may chang
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import stat
@@ -126,7 +127,21 @@ class FolderVault:
 
     def delete_sync(self, path: str, expected: str = ANY_STATE, *, permanent: bool = False) -> FileChange:
         """Move the file to the trash, or delete it if `permanent`. Raises NoSuchNote, NoteChanged."""
-        with self._hold_locks([path]), self._open_parent(path) as (folder, name), self._open_trash() as trash:
+        with self._hold_locks([path]), self._open_parent(path) as (folder, name):
+            try:
+                with safe_files.open_root(self.root) as top:
+                    return self._delete_into(top, folder, name, path, expected, permanent=permanent)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+            # The folder is on a file system of its own, so the trash is there too: a copy could miss a later write.
+            return self._delete_into(folder, folder, name, path, expected, permanent=permanent)
+
+    def _delete_into(
+        self, top: int, folder: int, name: str, path: str, expected: str, *, permanent: bool
+    ) -> FileChange:
+        """Move the file to the trash in the open folder `top`."""
+        with _open_trash(top) as trash:
             stored_name = safe_files.require_file_name(folder, name, path)
             present = safe_files.read_content(folder, stored_name)
             if not matches_state(expected, present):
@@ -159,7 +174,8 @@ class FolderVault:
         ):
             stored_name = safe_files.require_file_name(source_folder, source_name, source)
             existing_name = safe_files.find_name(target_folder, target_name)
-            if existing_name is None:
+            # A file may get its own name in another case.
+            if existing_name is None and paths.fold_path(source) != paths.fold_path(target):
                 safe_files.reject_case_collision(target_folder, target_name)
             # Before the rename, which would overwrite it.
             previous = None if existing_name is None else safe_files.read_content(target_folder, existing_name)
@@ -238,23 +254,24 @@ class FolderVault:
                 raise NoSuchNote(f"The vault has no file {paths.display_path(path)}.") from None
 
     @contextmanager
-    def _open_trash(self) -> Iterator[int]:
-        with safe_files.open_root(self.root) as top:
-            with suppress(FileExistsError):
-                os.mkdir(TRASH_FOLDER, dir_fd=top)
-            descriptor = os.open(TRASH_FOLDER, _TRASH_FLAGS, dir_fd=top)
-            try:
-                yield descriptor
-            finally:
-                os.close(descriptor)
-
-    @contextmanager
     def _hold_locks(self, note_paths: Iterable[str]) -> Iterator[None]:
         with ExitStack() as stack:
             # In ascending order, so that two callers cannot deadlock.
             for index in sorted({hash(paths.fold_path(path)) % len(self._locks) for path in note_paths}):
                 stack.enter_context(self._locks[index])
             yield
+
+
+@contextmanager
+def _open_trash(top: int) -> Iterator[int]:
+    with safe_files.translate_os_errors(f"Cannot use the folder {TRASH_FOLDER!r}"):
+        with suppress(FileExistsError):
+            os.mkdir(TRASH_FOLDER, dir_fd=top)
+        descriptor = os.open(TRASH_FOLDER, _TRASH_FLAGS, dir_fd=top)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:

@@ -44,6 +44,9 @@ _UNAVAILABLE_ERRNOS = {
     errno.ENFILE,
     errno.EACCES,
     errno.EPERM,
+    errno.EXDEV,
+    errno.ELOOP,
+    errno.ENOTDIR,
 }
 # ELOOP: a link, as O_NOFOLLOW reports it. ENXIO: a socket, or a FIFO without a reader.
 _NO_FILE_ERRNOS = {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}
