@@ -282,7 +282,8 @@ def test_patch_format_1_inserts_content_unchanged(vault: Vault) -> None:
     assert "## Sub 1:1\nAll.\n\n# Two" in response.text
     trimmed = {**FORMAT_1_HEADERS, "Operation": "append", "Trim-Target-Whitespace": "true"}
     assert "All. More\n# Two" in vault.http.patch("/vault/n.md", content=" More\n", headers=trimmed).text
-    headers = {**FORMAT_1_HEADERS, "Operation": "append", "Target": "One%7CSub%201:1", "Target-Delimiter": "|"}
+    headers = {**FORMAT_1_HEADERS, "Operation": "append", "Target": "One%7CSub%201:1", "Target-Delimiter": "%7C"}
+    assert vault.http.get("/vault/n.md", headers=headers).status_code == 200
     assert vault.http.patch("/vault/n.md", content="x", headers=headers).status_code == 200
     whole_part = {**FORMAT_1_HEADERS, "Operation": "replace", "Target-Scope": "markerAndContent"}
     assert "Text. ^one\n\n## Gone\n" in vault.http.patch("/vault/n.md", content="## Gone\n", headers=whole_part).text

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import mimetypes
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -159,7 +159,7 @@ def _read_legacy_part(request: Request, text: str) -> tuple[str, Any]:
         )
     if not name:
         raise VaultApiError(errors.NO_TARGET, "The header Target is missing.")
-    return kind, legacy.read_part(text, kind, name, request.headers.get("target-delimiter") or "::")
+    return kind, legacy.read_part(text, kind, name, unquote(request.headers.get("target-delimiter") or "::"))
 
 
 def _apply_if_none_match(request: Request, response: Response) -> Response:
