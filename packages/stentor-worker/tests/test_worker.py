@@ -35,6 +35,19 @@ def test_an_address_without_http_is_refused_at_once() -> None:
         Worker("127.0.0.1:8080", "key", "agent")
 
 
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="The key contains characters") as refused:
+        Worker("http://127.0.0.1:8080", "sec\nret", "agent")
+    assert "ret" not in str(refused.value)
+
+
+def test_a_worker_is_the_registered_one_whose_capabilities_it_names_twice_and_in_another_order() -> None:
+    with run_service(Service(tasks=0)) as service:
+        worker = Worker.register(service.url, "key\n", "counter", ["sum", "count", "sum"])
+        assert worker.agent_id == "agent"
+        assert [request.partition(" ")[0] for request in service.requests] == ["GET"]
+
+
 class _Wordless(Exception):
     def __str__(self) -> str:
         raise ValueError("no text")

@@ -41,7 +41,7 @@ class Service:
         if path.endswith("/leave"):
             return self.reply("leave")
         if method == "GET":
-            return 200, AGENT
+            return 200, {"agents": [AGENT]} if path.partition("?")[0].endswith("/agents") else AGENT
         task_id, verb = path.split("/")[-2:]
         status, response_body = self.reply(verb) if is_valid(verb, body) else (400, {"error": {"code": "BAD_REQUEST"}})
         with self.changed:

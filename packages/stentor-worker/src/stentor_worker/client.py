@@ -77,12 +77,17 @@ class Client:
     """Calls the service for one worker; thread-safe.
 
     `ca_file` has the certificates that it trusts, in PEM; without it SSL_CERT_FILE, else those of public certificate
-    authorities. Raises OSError if it cannot be used, and ValueError for a `url` without http or https.
+    authorities. Raises OSError if it cannot be used, and ValueError for a `url` without http or https, or for a `key`
+    that no header can carry.
     """
 
     def __init__(self, url: str, key: str, stopping: threading.Event, ca_file: str | None = None) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError(f"The address of the service must be a URL such as http://127.0.0.1:8080, not {url!r}.")
+        key = key.strip()
+        # http.client would raise an error that shows the key.
+        if not (key.isascii() and key.isprintable()):
+            raise ValueError("The key contains characters that are not allowed in an HTTP header.")
         self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
         self._tls_context = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
         is_tls = url.startswith("https://")

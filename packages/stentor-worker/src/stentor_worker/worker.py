@@ -98,7 +98,7 @@ class Worker:
         """
         worker = cls(url, key, "", concurrency=concurrency, lease_seconds=lease_seconds, ca_file=ca_file)
         try:
-            worker.agent_id = worker._find_or_register(name, sorted(capabilities), fields)
+            worker.agent_id = worker._find_or_register(name, sorted(set(capabilities)), fields)
         except ServiceError as error:
             # Without the frames of the client: the first mistake with a worker is a wrong key.
             raise error.with_traceback(None) from None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agents import SessionSettings, TResponseInputItem
 
 T = TypeVar("T")
-TRIES = 8
+TRIES = 10
 """Attempts of a request, over about half a minute."""
 PAGE = MAX_ITEMS = 1_000
 MAX_BATCH_BYTES = 900_000
