@@ -92,6 +92,18 @@ async def test_a_page_that_does_not_exist_offers_no_second_try(site: Site) -> No
         assert '<a class="button" href="/">Overview</a>' in page
 
 
+async def test_the_pages_of_a_task_link_readers_to_no_agent(site: Site) -> None:
+    ann = await site.world.register("ann")
+    carl = await site.world.register("carl", capabilities=["other"])
+    task, body = await site.world.submit(), {"type": "t", "input": "x", "agent_preference": carl}
+    refused = await site.world.admin.post("/api/v1/tasks", json=body | {"required_capabilities": ["none"]})
+    denied = refused.json()["error"]["details"]["task_id"]
+    for path in (f"/tasks/{task}", f"/console/{task}", f"/tasks/{denied}", f"/console/{denied}"):
+        assert "/agents" not in await site.read(path, key="READER"), path
+    for path, link in ((f"/tasks/{task}", ann), (f"/console/{task}", ann), (f"/console/{denied}", "")):
+        assert f"/agents/{link}".rstrip("/") in (await site.read(path)).partition("<main")[2]
+
+
 async def test_a_refused_action_leads_back_to_the_page_that_has_its_form(site: Site) -> None:
     await site.world.register("ann")
     task = await site.world.submit()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 
 from stentor.core.clock import SECOND
+from stentor.domains.alerts import store as alert_store
+from stentor.domains.alerts.model import Finding
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.domains.tasks import chart_queries
+from stentor.surfaces.dashboard.pages import overview
+from stentor.surfaces.dashboard.site.page import PACKAGE_DIR
 from tests.conftest import KEYS
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -67,6 +72,17 @@ async def test_percentiles_of_very_many_tasks_are_those_of_a_sample_over_all_of_
     assert times[-1] - times[0] >= 15
 
 
+@requirement("dashboard.page-overview")
+def test_the_chart_of_tasks_has_each_status_in_a_colour_of_its_own() -> None:
+    static = PACKAGE_DIR / "static"
+    states = re.search(r"const STATES = (\[[^]]*\])", (static / "charts.js").read_text())
+    assert states
+    assert sorted(json.loads(states[1])) == sorted(overview.TASK_STATUSES)
+    colours = re.findall(r"--chart-(\w+): (#\w+)", (static / "css" / "tokens.css").read_text())
+    assert {name for name, _ in colours} == set(overview.TASK_STATUSES)
+    assert len({colour for _, colour in colours}) == len(colours)
+
+
 @requirement("alerts.page")
 async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over(site: Site) -> None:
     agent = await site.world.register("ann")
@@ -91,6 +107,33 @@ async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over
         await site.world.do(agent, ok=False)
     await site.world.kernel.alerts.check()
     assert f'<a href="/agents/{agent}">ann failed 5 of its last 5 tasks' in await site.read("/alerts")
+
+
+@requirement("alerts.page", "dashboard.overview-changes")
+async def test_an_alert_of_an_agent_leads_readers_to_no_page_that_refuses_them(site: Site) -> None:
+    agent = await site.world.register("ann")
+    for _ in range(5):
+        await site.world.do(agent, ok=False)
+    await site.world.kernel.alerts.check()
+    for path in ("/", "/alerts"):
+        page = await site.read(path, key="READER")
+        assert '<a href="/tasks?status=failed">ann failed 5 of its last 5 tasks' in page
+        assert f'"/agents/{agent}"' not in page
+
+
+@requirement("alerts.page")
+async def test_alerts_that_somebody_may_not_see_hide_no_others(site: Site) -> None:
+    await site.world.register("ann")
+    await site.world.submit()
+    site.world.clock.advance(seconds=600)
+    await site.world.kernel.alerts.check()
+    site.world.clock.advance(seconds=1)
+    spent = [Finding("default", "budget", f"key:k{n}:usd:day", "warning", f"k{n} spent") for n in range(7)]
+    await site.world.kernel.infra.db.write(lambda tx: [alert_store.insert(tx, finding) for finding in spent])
+    assert "k6 spent" in await site.read("/")
+    page = await site.read("/", key="READER")
+    assert '<a href="/tasks?status=queued">1 task waits' in page
+    assert "spent" not in page
 
 
 @requirement("alerts.page")

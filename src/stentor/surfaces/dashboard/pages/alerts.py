@@ -18,7 +18,7 @@ PAGES = {
     "queue": "/tasks?status=queued",
     "approvals": "/tasks?status=pending_approval",
     "failures": "/tasks?status=failed",
-    "budget": "/models/providers",
+    "budget": "/models/budgets",
     "component": "/",
     "certificate": "/",
 }
@@ -53,10 +53,10 @@ def _read_alerts(tx: Tx, tenant: str) -> tuple[list[Alert], list[Alert], dict[st
 def present_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
     """Return what a page shows of those alerts that its reader may see."""
     name, is_admin = page.session.name, page.session.may("admin")
-    return [present_alert(alert) for alert in alerts if alert.is_visible_to(name, is_admin=is_admin)]
+    return [present_alert(alert, is_admin) for alert in alerts if alert.is_visible_to(name, is_admin=is_admin)]
 
 
-def present_alert(alert: Alert) -> JsonObject:
+def present_alert(alert: Alert, is_admin: bool) -> JsonObject:
     """Return what a page shows of an alert."""
     return {
         "severity": alert.severity,
@@ -66,13 +66,15 @@ def present_alert(alert: Alert) -> JsonObject:
         "opened_at": format_iso(alert.opened_at),
         "resolved_at": format_iso(alert.resolved_at) if alert.resolved_at else None,
         "duration_ms": (alert.resolved_at - alert.opened_at) / 1_000 if alert.resolved_at else None,
-        "url": alert_url(alert),
+        "url": alert_url(alert, is_admin),
     }
 
 
-def alert_url(alert: Alert) -> str:
-    """Return the page with more about an alert."""
-    return f"/agents/{quote_segment(alert.agent_id)}" if alert.agent_id else PAGES[alert.kind]
+def alert_url(alert: Alert, is_admin: bool) -> str:
+    """Return the page with more about an alert; only admins may open that of an agent."""
+    if alert.agent_id and is_admin:
+        return f"/agents/{quote_segment(alert.agent_id)}"
+    return PAGES.get(alert.kind, "/alerts")
 
 
 async def send_test(page: PageRequest) -> Response:

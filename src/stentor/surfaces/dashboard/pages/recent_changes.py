@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -50,7 +51,7 @@ async def read_changes(page: PageRequest) -> JsonObject:
     (events, alerts, names), weeks = await asyncio.gather(page.read(_read_changes, since), _read_weeks(page))
     name, is_admin = page.session.name, page.session.may("admin")
     alerts = [alert for alert in alerts if alert.is_visible_to(name, is_admin=is_admin)]
-    lines = recent_changes.describe_changes(events, alerts, alert_url, since, names)
+    lines = recent_changes.describe_changes(events, alerts, partial(alert_url, is_admin=is_admin), since, names)
     trend_lines = trends.describe_trends(*weeks, names)
     shown, more = recent_changes.select(lines, trend_lines, page.session.may)
     return {

@@ -12,7 +12,7 @@
     return time.toLocaleString("en-GB", day ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit" });
   };
   const whole = (value) => value == null ? "–" : value.toLocaleString("en");
-  const STATES = ["completed", "failed", "aborted", "cancelled", "executing", "queued", "pending_approval"].map((name) => [name, `--chart-${name}`]);
+  const STATES = ["completed", "failed", "aborted", "cancelled", "executing", "waiting", "queued", "pending_approval"].map((name) => [name, `--chart-${name}`]);
   const lines = (found) => found.map((one) => ({ ...one, points: one.values, sparse: true }));
   const stacked = (found) => {
     let below = null;
