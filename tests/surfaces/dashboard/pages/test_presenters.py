@@ -83,9 +83,15 @@ def test_a_series_becomes_a_line_from_left_to_right() -> None:
 
 
 def test_an_amount_shows_parts_of_a_cent_only_where_it_has_some() -> None:
-    amounts = (1234.5, 0.5, 0.02, 0.3574, 0.004, 0.0, None)
-    shown = ["$1,234.50", "$0.50", "$0.02", "$0.3574", "$0.0040", "$0.00", "unknown"]
-    assert [filters.format_money(amount) for amount in amounts] == shown
+    amounts = (1234.5, 0.5, 0.02, 0.3574, 0.004, 0.0, None, 0.0001, 0.00004, 1.23456e-7)
+    shown = ["$1,234.50", "$0.50", "$0.02", "$0.3574", "$0.0040", "$0.00", "unknown", "$0.0001", "$0.00004"]
+    assert [filters.format_money(amount) for amount in amounts] == [*shown, "$0.00000012"]
+
+
+def test_a_budget_is_told_with_all_its_digits() -> None:
+    budgets = ("usd/day=20", "usd/day=2.5", "usd/day=1234.125", "usd/day=0.004", "usd/day=1e-5", "tokens/day=100000")
+    shown = ["$20 a day", "$2.50 a day", "$1,234.125 a day", "$0.004 a day", "$0.00001 a day", "100,000 tokens a day"]
+    assert [filters.format_budget(budget) for budget in budgets] == shown
 
 
 def test_a_text_links_only_to_addresses_that_do_not_depend_on_the_page() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import re
+import shlex
+
 import pytest
 
 from tests.domains.test_steps import Attempt, begin_attempt, retry
@@ -26,7 +30,7 @@ async def test_a_page_shows_the_steps_and_answers_the_question(site: Site) -> No
     assert "Book &lt;i&gt;Sol&lt;/i&gt;?" in page
     assert "&lt;b&gt;Sol" in page
     assert "<b>Sol" not in page
-    assert 'value="yes"' in page
+    assert 'value="&#34;yes&#34;"' in page
     assert "1</b> question to answer" in await site.read("/")
     assert "Book &lt;i&gt;Sol&lt;/i&gt;?" in await site.read("/decisions")
     reader = await site.read(path, key="READER")
@@ -38,6 +42,30 @@ async def test_a_page_shows_the_steps_and_answers_the_question(site: Site) -> No
     assert answered.headers["location"].endswith("notice=answered")
     assert (await site.world.task(attempt.task_id))["status"] == "queued"
     assert "Nothing waits for an answer." in await site.read("/decisions")
+
+
+@requirement("steps.pages")
+async def test_an_option_and_a_key_are_sent_with_each_space_and_line_break(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    await wait(attempt, "question", key=" which ", question="Which?", options=["a ", "b\nc"])
+    await suspend(attempt, " which ")
+    path = f"/tasks/{attempt.task_id}"
+    offered = re.findall(r'name="option" value="([^"]*)"', await site.read(path))
+    assert all(option.isprintable() for option in offered), "a browser sends a line break as two characters"
+    await site.send(f"{path}/answer", step=" which ", option=html.unescape(offered[1]))
+    step = (await site.world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/%20which%20")).json()
+    assert step["value"] == "b\nc"
+
+
+@requirement("steps.pages")
+async def test_a_command_for_a_step_is_quoted_for_a_shell(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    key = "don't; x " + "y" * 300
+    await attempt.step("big", "x" * 100_000, key=key)
+    page = html.unescape(await site.read(f"/tasks/{attempt.task_id}"))
+    command = re.search(r"<code>(stentor task steps [^<]*--step [^<]*)</code>", page)
+    assert command
+    assert shlex.split(command[1])[-1] == key
 
 
 @requirement("steps.pages")

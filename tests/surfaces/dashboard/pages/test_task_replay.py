@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 import pytest
@@ -43,6 +44,8 @@ async def test_a_run_is_replayed_with_its_agent_and_with_another_one(replaying: 
         assert (differs.count("instructions changed"), "As above." in differs) == (1, True)
         assert f"stentor task replay {task_id} --agent {changed} --model openai/sea-small" in differs
         assert (len(upstream.asked), len(web.requests)) == (2, 1)
+        odd = html.unescape(await replaying.read(f"/tasks/{task_id}/replay", agent=changed, model="a; b"))
+        assert f"stentor task replay {task_id} --agent {changed} --model 'a; b'" in odd
         reader = await replaying.read(f"/tasks/{task_id}/replay", key="READER")
         assert ("as far as it was recorded" in reader, ">another</option>" in reader) == (True, False)
 

@@ -91,6 +91,14 @@ async def test_two_runs_are_compared_side_by_side(site: Site) -> None:
 
 
 @requirement("dashboard.page-compare")
+async def test_inputs_that_differ_behind_a_long_beginning_are_not_the_same(site: Site) -> None:
+    await site.world.register()
+    first, second = [await site.world.submit(input="x" * 30_000 + end) for end in "ab"]
+    assert "The same input." not in await site.read(f"/tasks/{second}/compare?with={first}")
+    assert "The same input." in await site.read(f"/tasks/{second}/compare?with={second}")
+
+
+@requirement("dashboard.page-compare")
 async def test_a_task_that_repeats_none_leads_to_its_own_page(site: Site) -> None:
     await site.world.register()
     task_id = await site.world.submit()

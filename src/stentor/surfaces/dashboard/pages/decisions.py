@@ -20,7 +20,9 @@ async def list_decisions(page: PageRequest) -> Response:
 
 async def answer_question(page: PageRequest) -> Response:
     form = await page.read_form()
-    return await _decide(page, "waits.answer", form.get("step", ""), {"value": form.get("value", "")}, "answered")
+    # An option is sent as JSON: browsers change line breaks, and `read_form` removes spaces.
+    value = jsontext.decode_or_none(form["option"].encode()) if "option" in form else form.get("value", "")
+    return await _decide(page, "waits.answer", {"value": value}, "answered")
 
 
 async def resolve_effect(page: PageRequest) -> Response:
@@ -30,7 +32,7 @@ async def resolve_effect(page: PageRequest) -> Response:
     if body["happened"]:
         # None is a value too: an effect that happened may have returned nothing.
         body["value"] = _parse_value(text) if text else None
-    return await _decide(page, "effects.resolve", form.get("step", ""), body, "recorded")
+    return await _decide(page, "effects.resolve", body, "recorded")
 
 
 def _parse_value(text: str) -> object:
@@ -43,8 +45,8 @@ def _parse_value(text: str) -> object:
         raise InvalidRequest(f"The value is not JSON: {error}") from None
 
 
-async def _decide(page: PageRequest, operation: str, key: str, body: dict[str, object], notice: str) -> Response:
-    task_id = page.path_param("task_id")
+async def _decide(page: PageRequest, operation: str, body: dict[str, object], notice: str) -> Response:
+    task_id, key = page.path_param("task_id"), await page.read_field("step")
     await page.call(operation, task_id=task_id, key=key, body=body)
     return page.redirect(f"/tasks/{quote_segment(task_id)}", notice)
 

@@ -55,8 +55,7 @@ async def preview(page: PageRequest) -> Response:
 
 
 async def _read_text(page: PageRequest) -> str:
-    """Return the text of the form with each space of it, unlike `read_form`: space begins a block of code."""
-    return str((await page.request.form()).get("text") or "").replace("\r\n", "\n")
+    return (await page.read_field("text")).replace("\r\n", "\n")
 
 
 async def save(page: PageRequest) -> Response:

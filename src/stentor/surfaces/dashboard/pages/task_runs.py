@@ -30,6 +30,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 MAX_EVENTS = 500
 MAX_STEPS, MAX_AGENTS = 200, 1_000
 MAX_TEXT_CHARACTERS = 20_000
+ALL_CHARACTERS = 2**31 - 1
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class RunSummary(msgspec.Struct, frozen=True):
 async def rerun_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     form = await page.read_form()
-    given = {"agent_preference": form.get("agent"), "from_step": form.get("step")}
+    given = {"agent_preference": form.get("agent"), "from_step": await page.read_field("step")}
     body = {name: value for name, value in given.items() if value}
     try:
         submitted = await page.call("tasks.rerun", task_id=task_id, body=body)
@@ -91,7 +92,7 @@ async def compare_tasks(page: PageRequest) -> Response:
 async def _read_run(page: PageRequest, task_id: str) -> RunSummary:
     trail, text, calls, grade = await asyncio.gather(
         page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
-        page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
+        page.read(task_queries.read_input, task_id, ALL_CHARACTERS),
         page.read(llm_queries.read_task_calls, task_id),
         page.find("tasks.get_grade", task_id=task_id),
     )

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -67,8 +68,11 @@ def format_budget(text: str) -> str:
         amount = float(limit)
     except ValueError:
         return text
+    if unit != "usd":
+        return f"{amount:,.0f} {unit} a {period}"
     digits = 0 if amount == int(amount) else 2
-    return f"${amount:,.{digits}f} a {period}" if unit == "usd" else f"{amount:,.0f} {unit} a {period}"
+    rounded = f"{amount:,.{digits}f}"
+    return f"${rounded if float(f'{amount:.2f}') == amount else f'{Decimal(limit):,f}'} a {period}"
 
 
 def format_duration(ms: float | None) -> str:
@@ -87,9 +91,14 @@ def format_score(value: float | None, digits: int = 2) -> str:
 
 
 def format_money(dollars: float | None) -> str:
-    """Format as `$1,234.50`, `$0.50` or, below a dollar with parts of a cent, `$0.0034`; None as `unknown`."""
+    """Format as `$1,234.50`, `$0.50` or, below a dollar with parts of a cent, `$0.0034`; None as `unknown`.
+
+    Below that two digits are significant, as `$0.000012`.
+    """
     if dollars is None:
         return "unknown"
+    if 0 < dollars < 0.0001:
+        return f"${Decimal(f'{dollars:.2g}'):f}"
     is_whole_cents = dollars == 0 or (dollars >= 0.01 and f"{dollars:.4f}".endswith("00"))
     return f"${dollars:,.2f}" if dollars >= 1 or is_whole_cents else f"${dollars:.4f}"
 
@@ -208,6 +217,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "budget": format_budget,
     "short": shorten_id,
     "argument": quote_argument,
+    "shell": shlex.quote,
     "urlencode": encode_for_url,
     "cut": truncate_line,
     "denial": explain_denial,
