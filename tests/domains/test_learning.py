@@ -238,3 +238,16 @@ async def test_a_connection_is_strengthened_and_weakened(world: World) -> None:
     assert same.status_code == 400
     theirs = (await world.clients["OTHER"].get(path)).json()
     assert theirs["data"]["matrix"] == {}
+
+
+async def test_the_connections_of_an_agent_are_read_however_many_others_have(world: World) -> None:
+    for other in "ac":
+        body = {"agent1": "b", "agent2": other, "delta": 1}
+        await world.admin.put("/api/v1/trust/hebbian/weights", json=body)
+    for agent_id, total in (("a", 1), ("b", 2), ("d", 0), (None, 2)):
+        params = {} if agent_id is None else {"agent_id": agent_id}
+        answer = await world.admin.get("/api/v1/hebbian/connections", params=params)
+        assert answer.json()["total"] == len(answer.json()["connections"]) == total
+    assert (await world.admin.get("/api/v1/hebbian/connections", params={"agent_id": "a\0"})).status_code == 400
+    (link,) = await world.kernel.agents.learning.list_connections("default", "c", limit=1)
+    assert link.key == "b-c"

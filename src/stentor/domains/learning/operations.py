@@ -107,8 +107,10 @@ class LearningOperations:
 
     async def connections(self, caller: Caller, agent_id: Annotated[str | None, Query()] = None) -> Connections:
         """The weights between agents, of one agent or of all."""
-        links = await self._learning.list_connections(caller.tenant)
-        rows = [ConnectionOut.of(link) for link in links if agent_id in (None, link.agent1, link.agent2)]
+        if agent_id is not None and "\0" in agent_id:
+            raise InvalidRequest("agent_id: must not contain the character NUL")
+        links = await self._learning.list_connections(caller.tenant, agent_id)
+        rows = [ConnectionOut.of(link) for link in links]
         return Connections(connections=rows, total=len(rows))
 
     async def matrix(self, caller: Caller) -> Matrix:

@@ -192,9 +192,11 @@ class LearningService:
         """Return an agent's newest changes, newest first, and the total number of its outcomes."""
         return await self._db.read(lambda tx: store.list_history(tx, agent_id, limit))
 
-    async def list_connections(self, tenant: str, limit: int = 10_000) -> list[AgentConnection]:
-        """List the connections of a tenant, with their weights as of now."""
-        connections = await self._db.read(lambda tx: store.list_connections(tx, tenant, limit))
+    async def list_connections(
+        self, tenant: str, agent_id: str | None = None, limit: int = 10_000
+    ) -> list[AgentConnection]:
+        """List the connections of a tenant, or of one of its agents, with their weights as of now."""
+        connections = await self._db.read(lambda tx: store.list_connections(tx, tenant, agent_id, limit))
         now = self._clock.now()
         return [msgspec.structs.replace(connection, weight=connection.weight_at(now)) for connection in connections]
 

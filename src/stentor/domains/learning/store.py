@@ -68,7 +68,8 @@ _FIND_CONNECTION = Sql(
 )
 _LIST_CONNECTIONS = Sql(
     """select agent1, agent2, weight, updated_at from hebbian_connections
-    where tenant = :tenant order by low, high limit :limit"""
+    where tenant = :tenant and (cast(:agent_id as text) is null or low = :agent_id or high = :agent_id)
+    order by low, high limit :limit"""
 )
 _PUT_CONNECTION = Sql(
     """insert into hebbian_connections (tenant, low, high, agent1, agent2, weight, updated_at)
@@ -169,8 +170,9 @@ def find_connection(tx: Tx, tenant: str, agent1: str, agent2: str) -> AgentConne
     return AgentConnection(*row) if row else None
 
 
-def list_connections(tx: Tx, tenant: str, limit: int) -> list[AgentConnection]:
-    return [AgentConnection(*row) for row in tx.rows(_LIST_CONNECTIONS, tenant=tenant, limit=limit)]
+def list_connections(tx: Tx, tenant: str, agent_id: str | None, limit: int) -> list[AgentConnection]:
+    rows = tx.rows(_LIST_CONNECTIONS, tenant=tenant, agent_id=agent_id, limit=limit)
+    return [AgentConnection(*row) for row in rows]
 
 
 def put_connection(tx: Tx, tenant: str, connection: AgentConnection) -> None:
