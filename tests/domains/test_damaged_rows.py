@@ -122,6 +122,9 @@ async def test_a_damaged_schedule_is_paused_until_its_task_is_set(world: World) 
     await create(world, name="bad")
     await create(world, name="good")
     await damage(world, "bad", "task", "schedules")
+    listed = (await world.admin.get("/api/v1/schedules")).json()["schedules"]
+    assert [(one["name"], one["type"]) for one in listed] == [("bad", "malformed"), ("good", "echo")]
+    assert (await world.admin.get("/api/v1/schedules/bad")).status_code == 200
     world.clock.advance(seconds=60)
     await world.kernel.schedules.scheduler.tick()
     assert len(await runs(world, "good")) == 1

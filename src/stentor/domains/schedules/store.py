@@ -87,12 +87,12 @@ def list_due(tx: Tx, limit: int, after: Schedule | None = None) -> list[Schedule
     """Return the schedules of all tenants whose time has come, those that are most late first; behind one of them."""
     next_at, tenant, name = (after.next_at, after.tenant, after.name) if after else (0, "", "")
     rows = tx.rows(_DUE, now=tx.now, limit=limit, after=next_at, tenant=tenant, name=name)
-    return [_schedule(row) for row in rows]
+    return [_schedule(row, is_strict=True) for row in rows]
 
 
 def list_waiting(tx: Tx) -> list[Schedule]:
     """Return the schedules of all tenants whose time is to come."""
-    return [_schedule(row) for row in tx.rows(_WAITING, now=tx.now)]
+    return [_schedule(row, is_strict=True) for row in tx.rows(_WAITING, now=tx.now)]
 
 
 def insert(tx: Tx, schedule: Schedule) -> None:
@@ -144,14 +144,17 @@ def _row(schedule: Schedule) -> dict[str, Any]:
     return row | {"task": jsontext.dump(schedule.task), "paused": int(schedule.paused)}
 
 
-def _schedule(row: tuple[Any, ...]) -> Schedule:
-    """Raises CorruptRow; once the scheduler has paused it, its task is MALFORMED_TASK."""
+def _schedule(row: tuple[Any, ...], *, is_strict: bool = False) -> Schedule:
+    """Return the schedule; its task is MALFORMED_TASK if it cannot be read, or raises CorruptRow if `is_strict`.
+
+    The scheduler is strict, and pauses it; lists and changes are not.
+    """
     values = dict(zip(_FIELDS, row, strict=True))
     values["paused"] = bool(values["paused"])
     try:
         values["task"] = msgspec.json.decode(values["task"], type=TaskDraft)
     except msgspec.MsgspecError as error:
-        if not values["paused"]:
+        if is_strict:
             text = f"The task of the schedule {values['name']!r} is malformed: {error}."
             raise CorruptRow(text, TABLE, (values["tenant"], values["name"])) from error
         values["task"] = MALFORMED_TASK
