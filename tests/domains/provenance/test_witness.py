@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from starlette.testclient import TestClient
 
-from stentor.core.errors import StartRefused
-from stentor.domains.provenance import merkle
+from stentor.core.errors import StartRefused, StoreUnavailable
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance.signed_note import (
     NoteError,
     NoteSigner,
@@ -23,10 +26,12 @@ from stentor.domains.provenance.signed_note import (
     parse_cosigner,
     parse_witness_key,
 )
+from stentor.domains.provenance.witness.client import WitnessClient, WitnessTarget, parse_targets
 from stentor.domains.provenance.witness.wire import WitnessSubmission, checkpoint_path, parse_submission
 from stentor.domains.provenance.witness.witness import Witness, WitnessFolder
 from stentor.surfaces import witness as surface
 from stentor.testing import FixedClock
+from tests.domains.provenance.conftest import Log
 from tests.requirements import requirement
 
 # The example in the C2SP tlog-cosignature specification.
@@ -273,3 +278,56 @@ def test_witness_folder_is_locked_and_needs_a_name_once(tmp_path: Path) -> None:
     (tmp_path / "w" / "witness.key").chmod(0o644)
     with pytest.raises(StartRefused, match="chmod 600"):
         WitnessFolder(tmp_path / "w", "")
+
+
+@requirement("provenance.witnessed")
+async def test_a_witness_is_asked_again_after_an_outage_of_the_database(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cosigner = generate_cosigner("witness.example/w1")
+    outbound, targets = OutboundHttp(()), parse_targets([f"{cosigner.verifier.text} http://witness.example"])
+    client = WitnessClient(log.db, log.clock, outbound, targets, 1)
+
+    async def cosign(_: WitnessTarget, body: str) -> tuple[int, str]:
+        return 200, cosigner.cosign(parse_submission(body).checkpoint.body, 1)
+
+    monkeypatch.setattr(client, "_post", cosign)
+    await log.write(2)
+    await log.sequencer.drain()
+    await log.checkpoints.publish()
+    for function in ("newest_checkpoint", "update_note"):
+        with monkeypatch.context() as patch:
+            patch.setattr(store, function, fail)
+            assert not await client.request_signatures()
+        assert client.status()[0]
+        log.clock.advance(seconds=301)
+        assert not client.status()[0], "the signature has been missing for five minutes"
+        client = WitnessClient(log.db, log.clock, outbound, targets, 1)
+        monkeypatch.setattr(client, "_post", cosign)
+    assert await client.request_signatures()
+    assert client.status() == (True, "1 of 1 witnesses sign, 1 required")
+
+
+@requirement("provenance.witnessed")
+async def test_a_witness_is_asked_even_if_the_database_is_down_at_the_start(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = WitnessClient(log.db, log.clock, OutboundHttp(()), [], 1)
+    requested = asyncio.Event()
+
+    async def request() -> bool:
+        requested.set()
+        return True
+
+    monkeypatch.setattr(client, "request_signatures", request)
+    monkeypatch.setattr(store, "list_newest_checkpoints", fail)
+    with pytest.raises(StoreUnavailable):
+        await client.restore_signatures()
+    running = asyncio.create_task(client.run())
+    async with asyncio.timeout(60):
+        await requested.wait()
+    running.cancel()
+
+
+def fail(*_: object) -> NoReturn:
+    raise StoreUnavailable("The database is unavailable.")

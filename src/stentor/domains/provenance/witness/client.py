@@ -131,41 +131,53 @@ class WitnessClient:
         while True:
             await self._requested.wait()
             self._requested.clear()
-            await self.request_signatures()
-            if any(target.problem for target in self.targets):
+            if not await self.request_signatures():
                 await wait_until_tick(self._requested, RETRY_SECONDS)
                 self._requested.set()
 
-    async def request_signatures(self) -> None:
-        """Request the signature of each witness that has not signed the newest checkpoint yet. Never raises."""
+    async def request_signatures(self) -> bool:
+        """Request the signature of each witness that has not signed the newest checkpoint yet. Never raises.
+
+        Returns whether all have signed; otherwise it must be called again.
+        """
         try:
-            newest = await self._db.read(store.newest_checkpoint)
-            if newest is None:
-                return
-            pending = [target for target in self.targets if target.signed_size < newest.size]
-            await asyncio.gather(*(self._request_signature(target) for target in pending))
-            if sum(target.signed_size >= newest.size for target in self.targets) >= self._quorum:
-                self._missing_since = None
-            elif self._missing_since is None:
-                self._missing_since = self._clock.now()
-            if any(target.problem is None for target in pending):
-                # Read again: each witness added its line to the stored note.
-                signed = await self._db.read(store.newest_checkpoint)
-                if signed is not None:
-                    for sink in self._sinks:
-                        await sink(signed)
+            await self._request_missing()
+            return not any(target.problem for target in self.targets)
         except StentorError as error:
             log.warning("witness: request failed reason=%s", error.message)
         except Exception:
             log.exception("witness: request failed unexpectedly")
+        self._set_missing()
+        return False
+
+    async def _request_missing(self) -> None:
+        newest = await self._db.read(store.newest_checkpoint)
+        if newest is None:
+            return
+        pending = [target for target in self.targets if target.signed_size < newest.size]
+        await asyncio.gather(*(self._request_signature(target) for target in pending))
+        if sum(target.signed_size >= newest.size for target in self.targets) >= self._quorum:
+            self._missing_since = None
+        else:
+            self._set_missing()
+        if any(target.problem is None for target in pending):
+            # Read again: each witness added its line to the stored note.
+            signed = await self._db.read(store.newest_checkpoint)
+            if signed is not None:
+                for sink in self._sinks:
+                    await sink(signed)
+
+    def _set_missing(self) -> None:
+        if self._missing_since is None:
+            self._missing_since = self._clock.now()
 
     async def restore_signatures(self) -> None:
-        """Find the signatures that an earlier process stored."""
+        """Find the signatures that an earlier process stored. Raises StoreUnavailable; then they are requested anew."""
+        self._requested.set()
         for checkpoint in await self._db.read(lambda tx: store.list_newest_checkpoints(tx, RESTORE_CHECKPOINTS)):
             for target in self.targets:
                 if checkpoint.size > target.signed_size and cosigned_at(checkpoint.note, target.verifier) is not None:
                     target.signed_size = target.seen_size = checkpoint.size
-        self._requested.set()
 
     def status(self) -> tuple[bool, str]:
         """Return whether the component is healthy and one line of detail, without addresses: health is public.
@@ -189,6 +201,8 @@ class WitnessClient:
             problem, conflict = None, False
         except CosigningFailed as error:
             problem, conflict = str(error), isinstance(error, WitnessConflict)
+        except StentorError as error:  # an outage of the database, for example: the other witnesses are still asked
+            problem, conflict = error.message, False
         if problem is not None and problem != target.problem:
             level = logging.ERROR if conflict else logging.WARNING
             log.log(level, "witness: cosigning failed name=%s reason=%s", target.name, problem)
