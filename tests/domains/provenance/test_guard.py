@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher, file_sink
 from stentor.domains.provenance.signed_note import NoteSigner, generate_signer, open_note, split_notes
 from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, SigningGuard
+from stentor.domains.provenance.store import StoredCheckpoint
 from tests.domains.provenance.conftest import Log
 from tests.requirements import requirement
 
@@ -45,6 +47,10 @@ class GuardedPublisher:
 
     async def stored(self) -> list[int]:
         return [size for (size,) in await self.log.db.read(lambda tx: tx.rows(STORED))]
+
+
+def disk_full(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 @requirement("provenance.held-outside")
@@ -90,10 +96,6 @@ async def test_checkpoint_is_not_signed_when_the_state_cannot_be_stored(
 ) -> None:
     guarded = GuardedPublisher(log, tmp_path)
     await log.write(2)
-
-    def disk_full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
         patch.setattr(filesystem, "write_atomically", disk_full)
         with pytest.raises(RunLogDamaged, match=r"provenance\.state cannot be written"):
@@ -124,11 +126,36 @@ async def test_truncated_note_in_the_checkpoint_file_is_ignored(log: Log, tmp_pa
         file.write("example.com/log\n4\nwPbB2n")
     await log.write(1)
     assert await GuardedPublisher(log, tmp_path).sign() == 3
-    assert len(split_notes(checkpoint_file.read_text())) >= 2
+    notes = split_notes(checkpoint_file.read_text())
+    assert [open_note(note, [log.signer.verifier]).size for note in notes] == [2, 3]
     checkpoint_file.write_text("nothing of the kind\n")
     restarted = GuardedPublisher(log, tmp_path)
     await restarted.checkpoints.check()
     assert "has no checkpoint at its end" in str(restarted.checkpoints.problem)
+
+
+async def test_undelivered_checkpoint_is_delivered_again(log: Log, tmp_path: Path) -> None:
+    checkpoint_file = tmp_path / "mount" / "kept.txt"
+    log.checkpoints.sinks.append(file_sink(checkpoint_file))
+    await log.write(2)
+    await log.sequencer.run_once()
+    assert "was not delivered" in str(log.checkpoints.delivery_problem)
+    checkpoint_file.parent.mkdir()
+    log.clock.advance(seconds=3)
+    await log.sequencer.run_once()
+    assert len(split_notes(checkpoint_file.read_text())) == 1
+    assert log.checkpoints.delivery_problem is None
+
+
+async def test_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint_file = tmp_path / "kept.txt"
+    checkpoint_file.write_text("the last note\n\n")
+    monkeypatch.setattr(os, "fsync", disk_full)
+    with pytest.raises(OSError, match="No space"):
+        await file_sink(checkpoint_file)(StoredCheckpoint(1, "00", "a note\n", 0))
+    assert checkpoint_file.read_text() == "the last note\n\n"
 
 
 @requirement("provenance.held-outside")

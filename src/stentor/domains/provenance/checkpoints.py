@@ -60,6 +60,8 @@ class CheckpointPublisher:
 
         Raises StartRefused for an unusable key.
         """
+        # Called where another process signs, which also delivers.
+        self.delivery_problem = None
         # `problem` says what is damaged; after an outage the first signing checks again.
         with suppress(StoreUnavailable, RunLogDamaged):
             async with self._lock:
@@ -74,6 +76,8 @@ class CheckpointPublisher:
         signer = await self._authorized_signer()
         last, size, root = await self._track_problem(self._db.read(_read_head))
         if last is not None and last.size == size:
+            if self.delivery_problem is not None:
+                await self.deliver(last)
             return last
         note = signer.sign(size, root)
         if self._guard is not None:
@@ -87,13 +91,14 @@ class CheckpointPublisher:
 
     async def deliver(self, checkpoint: StoredCheckpoint) -> None:
         """Pass the checkpoint to all sinks and record a failure in `delivery_problem`."""
-        self.delivery_problem = None
+        previous, self.delivery_problem = self.delivery_problem, None
         for sink in self.sinks:
             try:
                 await sink(checkpoint)
             except Exception as error:
                 # Fails open: the other sinks still get it.
-                log.exception("signed checkpoints: delivery failed size=%d", checkpoint.size)
+                if previous is None:
+                    log.exception("signed checkpoints: delivery failed size=%d", checkpoint.size)
                 self.delivery_problem = f"the newest checkpoint was not delivered ({type(error).__name__})"
 
     async def _authorized_signer(self) -> NoteSigner:
@@ -141,11 +146,22 @@ def file_sink(path: Path) -> CheckpointSink:
     """Return a sink that appends each note and a blank line to a file and syncs it to the disk."""
 
     def append(note: str) -> None:
-        with path.open("a", encoding="utf-8") as file:
+        # Unbuffered: otherwise closing the file would write the rest of a note that failed.
+        with path.open("a+b", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            # A crash may have truncated the last note.
+            line_break = "" if file.read(1) in (b"", b"\n") else "\n"
             # The blank line separates the notes: a note itself ends with a line break.
-            file.write(f"{note}\n")
-            file.flush()
-            os.fsync(file.fileno())
+            rest = f"{line_break}{note}\n".encode()
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(size)
+                raise
 
     async def sink(checkpoint: StoredCheckpoint) -> None:
         await asyncio.to_thread(append, checkpoint.note)

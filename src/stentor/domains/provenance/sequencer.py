@@ -156,7 +156,8 @@ class Sequencer:
         signed_size, signed_at = self._last_signed
         # A time in the future is of a clock that was ahead, and is no reason to wait until then.
         due = not 0 <= now - signed_at < self._checkpoint_interval
-        retry_due = self._checkpoints.problem is not None and not 0 <= now - signed_at < SIGN_RETRY_US
+        has_problem = self._checkpoints.problem is not None or self._checkpoints.delivery_problem is not None
+        retry_due = has_problem and not 0 <= now - signed_at < SIGN_RETRY_US
         if size is None and (due or retry_due):
             # Before the work: if it fails, the next try is an interval away and not in every round.
             self._last_signed = (signed_size, now)

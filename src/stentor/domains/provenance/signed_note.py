@@ -193,13 +193,18 @@ def open_note(text: str, verifiers: list[NoteVerifier]) -> LogCheckpoint:
 
 
 def split_notes(text: str) -> list[str]:
-    """Split a file to which notes were appended, with or without blank lines between them."""
+    """Split a file to which notes were appended, with or without blank lines between them.
+
+    Leaves out the beginning of a note of the same log that was cut off before its signatures.
+    """
     notes: list[list[str]] = [[]]
     ended = False
     for line in text.splitlines(keepends=True):
         if ended and not line.startswith("— "):
             notes.append([])
             ended = False
+        elif notes[-1] and line == notes[-1][0]:
+            notes[-1] = []
         if line == "\n" and not notes[-1]:
             continue
         ended = ended or line.startswith("— ")
