@@ -11,7 +11,7 @@ from stentor.bootstrap.tls import certificate_check, certificate_findings, open_
 from stentor.core.clock import DAY, MINUTE, micros_from_datetime
 from stentor.core.ids import new_id
 from stentor.core.settings import load
-from stentor.domains.alerts.model import describe_duration, failure_findings
+from stentor.domains.alerts.model import Finding, describe_duration, failure_findings
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.domains.monitoring.service import fixed_check
@@ -236,6 +236,27 @@ async def test_a_budget_for_each_key_opens_an_alert_for_every_key_that_has_spent
     await check(world)
     subjects = {one["subject"].split(":")[1] for one in await alerts(world, "budget", key="ADMIN")}
     assert subjects == {f"key-{n}" for n in range(1, 13)}
+
+
+@requirement("alerts.list")
+async def test_a_limit_counts_only_the_alerts_that_the_caller_sees(world: World) -> None:
+    subjects = ("key:reader:tokens/day", "key:reader_2:tokens/day", "tenant:reader:usd/day")
+    findings = [Finding("default", "component", "vault", "critical", "The component vault is unavailable.")]
+
+    async def find(_: object) -> list[Finding]:
+        return findings
+
+    world.kernel.alerts.add_check(find)
+    await check(world)
+    findings += [Finding("default", "budget", subject, "warning", "spent") for subject in subjects]
+    await check(world, minutes=1)
+
+    async def first(limit: int, **params: str) -> list[str]:
+        answer = await world.clients["READER"].get("/api/v1/alerts", params={"limit": limit, **params})
+        return [alert["subject"] for alert in answer.json()["alerts"]]
+
+    assert await first(1) == ["key:reader:tokens/day"]
+    assert await first(2, state="all") == ["key:reader:tokens/day", "vault"]
 
 
 @requirement("alerts.components")

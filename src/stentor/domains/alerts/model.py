@@ -75,10 +75,6 @@ class Alert(msgspec.Struct, frozen=True):
     def key(self) -> AlertKey:
         return self.tenant, self.kind, self.subject
 
-    def is_visible_to(self, key_name: str, *, is_admin: bool) -> bool:
-        """Return whether the holder of a key may see it: what others spend is for admins."""
-        return is_admin or self.kind != "budget" or self.subject.startswith(f"key:{key_name}:")
-
 
 class AlertMail(msgspec.Struct, frozen=True):
     """An e-mail about alerts, as it is sent each time. `message_id` is its `Message-ID`; the time in microseconds."""

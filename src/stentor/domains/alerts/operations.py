@@ -56,9 +56,9 @@ class AlertOperations:
         if caller.is_bound_agent:
             raise Forbidden("Keys with the role agent may not read alerts, which describe other agents.")
         is_admin = caller.may("admin")
-        alerts = await self._alerts.list_alerts(caller.tenant, state, limit)
+        alerts = await self._alerts.list_alerts(caller.tenant, None if is_admin else caller.name, state, limit)
         return AlertList(
-            alerts=[AlertOut.of(alert) for alert in alerts if alert.is_visible_to(caller.name, is_admin=is_admin)],
+            alerts=[AlertOut.of(alert) for alert in alerts],
             email_recipients=list(self._alerts.email_recipients) if is_admin else [],
         )
 

@@ -76,9 +76,11 @@ class AlertService:
         if self._mailer is not None:
             await self._mail(self._mailer)
 
-    async def list_alerts(self, tenant: str, state: Literal["open", "resolved", "all"], limit: int) -> list[Alert]:
-        """List a tenant's alerts, open ones first, the newest first."""
-        return await self._db.read(lambda tx: store.list_alerts(tx, tenant, state, limit))
+    async def list_alerts(
+        self, tenant: str, reader: str | None, state: Literal["open", "resolved", "all"], limit: int
+    ) -> list[Alert]:
+        """List a tenant's alerts, open ones first, the newest first; for a `reader` without `admin` what it may see."""
+        return await self._db.read(lambda tx: store.list_alerts(tx, tenant, reader, state, limit))
 
     @property
     def email_recipients(self) -> tuple[str, ...]:

@@ -13,20 +13,24 @@ from stentor.domains.alerts.model import Alert, AlertMail, Finding
 
 _COLUMNS = ", ".join(Alert.__struct_fields__)
 _LIST_OPEN = Sql(f"select {_COLUMNS} from alerts where resolved_at is null order by tenant, opened_at, alert_id")
+# What others spend is for admins. In the query, so that a limit counts what is seen.
+_VISIBLE = """(cast(:own as text) is null or kind <> 'budget'
+    or substr(subject, 1, length(cast(:own as text))) = :own)"""
 _LIST = {
     "open": Sql(
-        f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is null
+        f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is null and {_VISIBLE}
         order by opened_at desc, alert_id desc limit :limit"""
     ),
     "resolved": Sql(
-        f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is not null
+        f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is not null and {_VISIBLE}
         order by opened_at desc, alert_id desc limit :limit"""
     ),
 }
 # Alerts that opened long before are no news, even if they resolve now: the bound keeps this in the index.
 _LIST_RECENT = Sql(
     f"""select {_COLUMNS} from alerts where tenant = :tenant and opened_at >= :opened_after
-    and (opened_at >= :since or resolved_at >= :since) order by opened_at desc, alert_id desc limit :limit"""
+    and (opened_at >= :since or resolved_at >= :since) and {_VISIBLE}
+    order by opened_at desc, alert_id desc limit :limit"""
 )
 _INSERT = Sql(
     """insert into alerts (alert_id, tenant, kind, subject, severity, message, agent_id, opened_at, mailed)
@@ -65,20 +69,29 @@ def list_open(tx: Tx) -> list[Alert]:
     return [Alert(*row) for row in tx.rows(_LIST_OPEN)]
 
 
-def list_alerts(tx: Tx, tenant: str, state: str, limit: int) -> list[Alert]:
-    """List a tenant's `open` or `resolved` alerts, or `all` of them, open ones first, the newest first."""
+def list_alerts(tx: Tx, tenant: str, reader: str | None, state: str, limit: int) -> list[Alert]:
+    """List a tenant's `open` or `resolved` alerts, or `all` of them, open ones first, the newest first.
+
+    For `reader`, the name of a key without `admin`, without those about what others spend; None sees all.
+    """
     states = ("open", "resolved") if state == "all" else (state,)
-    rows = [row for name in states for row in tx.rows(_LIST[name], tenant=tenant, limit=limit)]
+    bounds = {"tenant": tenant, "own": _own(reader), "limit": limit}
+    rows = [row for name in states for row in tx.rows(_LIST[name], **bounds)]
     return [Alert(*row) for row in rows[:limit]]
 
 
-def list_recent(tx: Tx, tenant: str, since: int, limit: int) -> list[Alert]:
+def list_recent(tx: Tx, tenant: str, reader: str | None, since: int, limit: int) -> list[Alert]:
     """List a tenant's alerts that opened or resolved since a time (microseconds), those that opened last first.
 
-    Leaves out those that opened more than 30 days before that time.
+    Leaves out those that opened more than 30 days before that time. `reader` as in `list_alerts`.
     """
-    bounds = {"since": since, "opened_after": since - 30 * DAY}
+    bounds = {"since": since, "opened_after": since - 30 * DAY, "own": _own(reader)}
     return [Alert(*row) for row in tx.rows(_LIST_RECENT, tenant=tenant, limit=limit, **bounds)]
+
+
+def _own(reader: str | None) -> str | None:
+    """Return how the subjects of the alerts about a key's own budgets begin."""
+    return None if reader is None else f"key:{reader}:"
 
 
 def insert(tx: Tx, finding: Finding) -> str:

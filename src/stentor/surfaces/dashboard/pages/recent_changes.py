@@ -22,7 +22,7 @@ from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks import rate_queries
 from stentor.domains.tasks.chart_queries import AgentResults
-from stentor.surfaces.dashboard.pages.alerts import alert_url
+from stentor.surfaces.dashboard.pages.alerts import alert_reader, alert_url
 from stentor.surfaces.dashboard.presenters import recent_changes, trends
 from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
 from stentor.surfaces.dashboard.presenters.trends import Rate
@@ -48,10 +48,11 @@ async def read_changes(page: PageRequest) -> JsonObject:
     """Return the lines of what changed since `since`, and how many more there are."""
     now = page.site.now()
     since = changes_since(page.session.visited_at, now)
-    (events, alerts, names), weeks = await asyncio.gather(page.read(_read_changes, since), _read_weeks(page))
-    name, is_admin = page.session.name, page.session.may("admin")
-    alerts = [alert for alert in alerts if alert.is_visible_to(name, is_admin=is_admin)]
-    lines = recent_changes.describe_changes(events, alerts, partial(alert_url, is_admin=is_admin), since, names)
+    (events, alerts, names), weeks = await asyncio.gather(
+        page.read(_read_changes, alert_reader(page), since), _read_weeks(page)
+    )
+    link = partial(alert_url, is_admin=page.session.may("admin"))
+    lines = recent_changes.describe_changes(events, alerts, link, since, names)
     trend_lines = trends.describe_trends(*weeks, names)
     shown, more = recent_changes.select(lines, trend_lines, page.session.may)
     return {
@@ -67,9 +68,11 @@ def changes_since(visited_at: int, now: int) -> int:
     return min(max(visited_at, now - MAX_LOOKBACK_US), now - DAY) if visited_at else now - DAY
 
 
-def _read_changes(tx: Tx, tenant: str, since: int) -> tuple[list[RunLogEvent], list[Alert], dict[str, str]]:
+def _read_changes(
+    tx: Tx, tenant: str, reader: str | None, since: int
+) -> tuple[list[RunLogEvent], list[Alert], dict[str, str]]:
     events = audit_store.list_recent_changes(tx, tenant, min_id_at(since))
-    alerts = alert_store.list_recent(tx, tenant, since, MAX_ALERTS)
+    alerts = alert_store.list_recent(tx, tenant, reader, since, MAX_ALERTS)
     return events, alerts, registry_queries.read_names(tx, tenant)
 
 
