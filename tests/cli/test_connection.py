@@ -222,3 +222,18 @@ def test_a_restart_behind_a_proxy_does_not_end_a_watch(program: Program) -> None
         done = program("task", "watch", "t", "--url", address)
     assert (done.code, done.out) == (0, "done\n"), done.err
     assert (streams, records) == ([], [])
+
+
+def test_a_text_that_the_encoding_of_the_terminal_lacks_is_no_error(program: Program) -> None:
+    record = {"task_id": "t", "status": "completed", "result": "→ü", "error": None, "assigned_agent": "a"}
+    stream = _frame("token", {"text": "→ü"}, "e1:a:1") + _frame("complete", {"status": "completed"})
+
+    def respond(request: Asked, before: int) -> Answer:
+        return Answer(raw=stream) if request.path.endswith("/stream") else Answer(body=record)
+
+    program.environ["PYTHONIOENCODING"] = "ascii"
+    with serving(respond) as (address, _):
+        done = program("task", "watch", "t", "--url", address)
+        as_json = program("task", "watch", "t", "--url", address, "--json")
+    assert (done.code, done.out) == (0, "??\n")
+    assert (as_json.code, as_json.json["result"]) == (0, "→ü")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import importlib
 import inspect
+import io
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,4 +192,7 @@ def _apply_config_file() -> None:
 def main() -> None:
     # A start imports thousands of classes and functions that stay. Looking for cycles between them is a tenth of it.
     gc.set_threshold(50_000, 20, 50)
+    # In an encoding other than UTF-8 a text of an agent must not end a command with an error.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     app()

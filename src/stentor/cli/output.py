@@ -69,10 +69,11 @@ def print_notice(message: str, style: str = "") -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON on standard output."""
+    """Print a value as one line of JSON on standard output, in UTF-8 whatever the encoding of the terminal."""
     # Not through rich, which would wrap the line.
-    sys.stdout.write(jsontext.dump(value) + "\n")
     sys.stdout.flush()
+    sys.stdout.buffer.write(jsontext.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 @contextmanager
